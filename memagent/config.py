@@ -1,0 +1,244 @@
+"""What can be configured. Parsed before anything heavy is imported; unknown keys are refused.
+
+Values come from, in rising order of precedence: the defaults below, the model folder's
+``reading.json`` (reading keys only), a TOML file, ``--set section.key=value``, command-line options.
+"""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from memagent.errors import ConfigError
+from memagent.prompts import Layout
+from memagent.records import digest
+from memagent.segmenting import Boundary
+
+
+_T = TypeVar("_T", bound=BaseModel)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ReadingConfig(_Section):
+    """How a document is read. Part of every reading's identity."""
+
+    segment_tokens: int = Field(5000, ge=16)
+    """Tokens of a segment at most (MemAgent, arXiv 2507.02259, section 3: 5,000)."""
+    boundary: Boundary = "soft"
+    """Cut at a paragraph or sentence end in the last fifth of a segment, or hard at the limit."""
+    memory_tokens: int = Field(1024, ge=1)
+    """Tokens of the memory at most."""
+    answer_tokens: int = Field(1024, ge=1)
+    """Tokens of the final answer at most."""
+    template: str = "chatml"
+    """Prompt template: the name of a shipped one, or a path to a TOML file."""
+    layout: Layout = "question-first"
+    """question-first as in the paper; section-first shares a segment's prefix among questions."""
+    lanes: int = Field(1, ge=1)
+    """Spans of a stream that are read side by side; their memories are then read as a short stream."""
+    gate: bool = False
+    """The policy may say that a segment changes nothing (GRU-Mem, arXiv 2602.10560)."""
+    early_exit: bool = False
+    """The policy may say that it has read enough (GRU-Mem, arXiv 2602.10560)."""
+    temperature: float = Field(0.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling."""
+    seed: int = 0
+    """Seed of sampling at temperatures above 0."""
+
+    def hash(self, template_hash: str) -> str:
+        """Hash of everything here and of the prompt wording."""
+        return digest(self.model_dump(exclude={"template"}), template_hash)
+
+
+class EngineConfig(_Section):
+    """What continues the prompts."""
+
+    kind: Literal["vllm", "openai", "scripted"] = "vllm"
+    """vllm in process, openai for any compatible server, scripted for tests and dry runs."""
+    model: str = "nano"
+    """``nano`` (bundled), a folder in Hugging Face format, or a Hugging Face name."""
+    dtype: str = "auto"
+    """Weights and activations: auto, float32, bfloat16, float16."""
+    max_model_len: int | None = Field(None, ge=64)
+    """Context window in tokens; by default the model's own."""
+    max_num_seqs: int = Field(256, ge=1)
+    """Sequences that the engine runs at once."""
+    tensor_parallel: int = Field(1, ge=1)
+    """GPUs that one engine's weights are spread over."""
+    gpu_memory: float = Field(0.9, gt=0, le=1)
+    """Share of a GPU's memory for one engine."""
+    kv_cache_gib: int = Field(1, ge=1)
+    """GiB for the key-value cache of the CPU build."""
+    enforce_eager: bool | None = None
+    """Skip graph capture and compilation; by default on CPU only."""
+    trust_remote_code: bool = False
+    """Run code that comes with a model. Off unless you trust its author."""
+    tokenizer: str | None = None
+    """Folder or name of the tokenizer where it is not the model's, as with ``openai``."""
+    base_url: str = "http://127.0.0.1:8000/v1"
+    """openai: the server's address."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """openai: the environment variable that holds the key. Keys are never written down."""
+    served_model: str | None = None
+    """openai: the model's name at the server, where it differs from ``model``."""
+    protocol: Literal["ids", "text", "chat"] = "ids"
+    """openai: completions with token ids (vLLM, SGLang), completions with text, or chat."""
+    timeout_seconds: float = Field(600.0, gt=0)
+    """openai: how long one request may take."""
+    scripted_delay: float = Field(0.0, ge=0)
+    """scripted: seconds that one conversation takes, to imitate an engine."""
+
+
+class PoolConfig(_Section):
+    """The engines of a run."""
+
+    min_size: int = Field(1, ge=1)
+    """Engines at the start."""
+    max_size: int = Field(1, ge=1)
+    """Engines at most."""
+    cpus: float = Field(1.0, ge=0)
+    """Ray CPUs reserved for one engine."""
+    gpus: float = Field(0.0, ge=0)
+    """Ray GPUs reserved for one engine; set it to engine.tensor_parallel on GPU machines."""
+    inflight: int = Field(256, ge=1)
+    """Readings that one engine works on at once."""
+    engine_restarts: int = Field(3, ge=0)
+    """How often a dead engine is started again before its readings are given up."""
+
+    @model_validator(mode="after")
+    def _sizes(self) -> "PoolConfig":
+        if self.max_size < self.min_size:
+            raise ValueError(f"pool.max_size {self.max_size} is below pool.min_size {self.min_size}")
+        return self
+
+
+class IngestConfig(_Section):
+    """How sources become documents."""
+
+    text_column: str = "text"
+    """Column with the text in csv, json lines and parquet; each row is a document."""
+    id_column: str | None = None
+    """Column with the document's id; by default the row's number."""
+    title_column: str | None = "title"
+    """Column with the title, where there is one."""
+    max_bytes: int = Field(512 * 2**20, ge=1)
+    """Largest source, before and after decompression; a larger one goes to quarantine."""
+    max_ratio: float = Field(200.0, gt=1)
+    """Largest decompression ratio; beyond it a source counts as a decompression bomb."""
+    keep_deleted: bool = False
+    """Keep documents whose source is gone."""
+
+
+class RayConfig(_Section):
+    """Where Ray runs."""
+
+    address: str | None = None
+    """Address of a running cluster (``auto``, ``ray://...``); by default Ray starts in this process."""
+    jobs_address: str | None = None
+    """Address of a cluster's Jobs API (``http://host:8265``); flows then submit their work to it."""
+    cpus: int | None = Field(None, ge=1)
+    """CPUs of the in-process Ray; by default all."""
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    """Ray runtime environment for the cluster, for example ``{"pip": [...]}`` or ``{"image_uri": "..."}``."""
+
+
+class Config(_Section):
+    """The whole configuration."""
+
+    store: str = ".memagent"
+    """Folder or ``s3://`` URL where everything is kept."""
+    engine: EngineConfig = EngineConfig()
+    reading: dict[str, Any] = Field(default_factory=dict)
+    """Reading keys given by the user; completed with the model's defaults by `reading_config`."""
+    pool: PoolConfig = PoolConfig()
+    ingest: IngestConfig = IngestConfig()
+    ray: RayConfig = RayConfig()
+    flush_seconds: float = Field(3.0, gt=0)
+    """A turn log part is written this often: work that a crash can cost."""
+    commit_seconds: float = Field(5.0, gt=0)
+    """Answers are committed this often."""
+
+    def reading_config(self, model_defaults: dict[str, Any]) -> ReadingConfig:
+        """Complete the reading section with the defaults of a model folder."""
+        return _validate(ReadingConfig, {**model_defaults, **self.reading}, "reading.")
+
+
+def load_config(path: str | None = None, sets: list[str] | None = None, **overrides: Any) -> Config:
+    """Build the configuration.
+
+    Args:
+        path: a TOML file, or None.
+        sets: ``section.key=value`` strings; values are TOML, and plain words count as strings.
+        overrides: dotted keys with ``__`` for the dot, as given by command-line options; None is skipped.
+
+    Raises:
+        ConfigError: naming the key and what is wrong with it.
+    """
+    data: dict[str, Any] = {}
+    if store := os.environ.get("MEMAGENT_STORE"):
+        data["store"] = store
+    if path is not None:
+        _merge(data, _read_toml(path))
+    for item in sets or []:
+        key, eq, value = item.partition("=")
+        if not eq:
+            raise ConfigError(f"--set {item!r}: write it as section.key=value")
+        _put(data, key.strip(), _value(value.strip()))
+    for name, value in overrides.items():
+        if value is not None:
+            _put(data, name.replace("__", "."), value)
+    config = _validate(Config, data, "")
+    _validate(ReadingConfig, config.reading, "reading.")
+    return config
+
+
+def _validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            key = prefix + ".".join(str(part) for part in problem["loc"])
+            text = "no such key" if problem["type"] == "extra_forbidden" else problem["msg"]
+            lines.append(f"{key.rstrip('.') or 'configuration'}: {text}")
+        raise ConfigError("; ".join(lines)) from error
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no configuration file {path}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"configuration file {path}: {error}") from error
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(data: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, key = dotted.split(".")
+    for section in sections:
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"{dotted}: {section} is not a section")
+    data[key] = value
+
+
+def _merge(into: dict[str, Any], data: dict[str, Any]) -> None:
+    for key, value in data.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value

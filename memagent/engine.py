@@ -1,0 +1,56 @@
+"""The engine protocol: token ids in, token ids out.
+
+A reading never decodes text and encodes it again: what the engine sampled is what the memory holds,
+what the turn log keeps and what training sees.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one response."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_ids: tuple[int, ...] = ()
+    """A response ends with (and includes) the first of these ids."""
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One response."""
+
+    ids: list[int]
+    finish_reason: str
+    """``stop`` or ``length``."""
+    prompt_tokens: int
+    cached_tokens: int = 0
+    """Prompt tokens that came from the engine's prefix cache."""
+    logprobs: list[float] | None = field(default=None)
+    """Log-probability of each of `ids`, when asked for."""
+    weight_version: str = ""
+
+
+class Engine(Protocol):
+    """Anything that continues token ids."""
+
+    async def start(self) -> None:
+        """Get ready. Idempotent."""
+
+    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        """Continue `ids`. A lower `priority` number is served first.
+
+        Raises:
+            RequestError: this request cannot be served.
+            RetryableError: sending it again may work.
+            EngineDied: the engine must be started again.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Free what the engine holds. Idempotent."""

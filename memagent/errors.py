@@ -1,0 +1,67 @@
+"""The errors of memagent.
+
+    MemagentError
+    ├── UsageError            wrong use; the message says what to do (exit status 2)
+    │   └── ConfigError       a configuration key or value that cannot be used
+    ├── ItemError             one document, reading or row cannot be worked on; becomes a quarantine row
+    │   ├── SourceError       a source cannot be read or parsed
+    │   └── ReadingError      a reading cannot be finished
+    └── EngineError           the engine did not answer
+        ├── RequestError      this request failed and will fail again
+        ├── RetryableError    this request may succeed when it is sent again
+        └── EngineDied        the engine is gone; it must be started again
+
+Each error is classified once, where it enters the product.
+"""
+
+
+class MemagentError(Exception):
+    """Base of all errors that memagent raises on purpose."""
+
+
+class UsageError(MemagentError):
+    """Wrong use. The message says what to do."""
+
+
+class ConfigError(UsageError):
+    """A configuration key or value that cannot be used."""
+
+
+class ItemError(MemagentError):
+    """One item cannot be worked on; it becomes a quarantine row and the others go on."""
+
+
+class SourceError(ItemError):
+    """A source cannot be read or parsed.
+
+    `reason` is a short stable word (``empty``, ``binary``, ``encrypted``, ``too-large``, ...) that
+    quarantine rows are counted by.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[type["SourceError"], tuple[str, str]]:
+        return (type(self), (self.reason, self.detail))
+
+
+class ReadingError(ItemError):
+    """A reading cannot be finished."""
+
+
+class EngineError(MemagentError):
+    """The engine did not answer."""
+
+
+class RequestError(EngineError):
+    """This request failed and will fail again when it is sent again."""
+
+
+class RetryableError(EngineError):
+    """This request may succeed when it is sent again."""
+
+
+class EngineDied(EngineError):
+    """The engine is gone and must be started again."""

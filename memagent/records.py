@@ -1,0 +1,145 @@
+"""The words of the product. Everything else speaks in these types."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+def digest(*parts: object) -> str:
+    """Return a stable 32-digit hexadecimal hash of JSON-serialisable `parts`."""
+    data = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def text_hash(text: str) -> str:
+    """Return the `content_hash` of a document's text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text with a stable id."""
+
+    corpus: str
+    doc_id: str
+    content_hash: str
+    title: str
+    source: str
+    text: str
+    size_bytes: int
+    media_type: str
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens of a document.
+
+    `char_start` and `char_end` are offsets into the document's text, so that
+    ``text[char_start:char_end] == segment.text`` and all segments joined give the document.
+    """
+
+    content_hash: str
+    index: int
+    char_start: int
+    char_end: int
+    text: str
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, the documents it is asked of, and its gold answers, if any."""
+
+    question_id: str
+    text: str
+    documents: tuple[str, ...] = ()
+    """Document ids or globs; empty means every document of the corpus."""
+    answers: tuple[str, ...] | None = None
+    """Gold answers. None: not known. A single empty string: the documents do not say."""
+
+
+TurnKind = Literal["update", "merge", "answer", "carried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One conversation of a reading: a memory update or the final answer.
+
+    A turn log row is this plus its provenance. `memory_ids` is the memory after the turn, so that
+    any row is a point from which the reading can go on.
+    """
+
+    reading_id: str
+    lane: int
+    step: int
+    kind: TurnKind
+    content_hash: str
+    """Document of the segment; empty for merges and answers."""
+    segment_index: int
+    """Index of the segment in its document; -1 where the turn read none."""
+    response_ids: list[int]
+    response: str
+    memory_ids: list[int]
+    memory: str
+    changed: bool
+    prompt_tokens: int
+    cached_tokens: int
+    finish_reason: str
+    seconds: float
+    logprobs: list[float] | None = None
+    weight_version: str = ""
+    carried_from: str = ""
+    """For a ``carried`` turn: the reading whose memory this one starts from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A segment in which the memory gained the answer, and the place in the document."""
+
+    content_hash: str
+    segment_index: int
+    char_start: int
+    char_end: int
+    quote: str
+    """The words of the document where the answer stands verbatim, else an empty string."""
+    quote_start: int = -1
+    quote_end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one reading came to."""
+
+    reading_id: str
+    answer: str
+    found: bool
+    evidence: list[Evidence] = field(default_factory=list)
+    segments: int = 0
+    """Segments read now; those carried over from an earlier reading are not counted."""
+    conversations: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A model version."""
+
+    policy_id: str
+    name: str
+    path: str
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Reading defaults from the model folder's ``reading.json``."""
+
+
+def reading_id(stream: list[str], question: str, policy_id: str, config_hash: str) -> str:
+    """Name a reading by what determines it: (stream, question, policy, reading config).
+
+    `stream` is the list of content hashes in reading order. The same work has the same name, so it
+    is never done twice.
+    """
+    return digest(stream, question, policy_id, config_hash)

@@ -1,0 +1,90 @@
+"""Tokenising, with one rule: text from outside never becomes a control token.
+
+Templates are tokenised with their special tokens; documents and questions are tokenised as plain
+text, so that a document which contains a model's own tags stays text (prompt injection by tags is
+impossible by construction).
+"""
+
+import json
+import os
+from pathlib import Path
+
+from tokenizers import Tokenizer as HFTokenizer
+
+from memagent.errors import ConfigError
+from memagent.records import digest
+
+
+class Tokenizer:
+    """A Hugging Face fast tokenizer behind the calls that a reading needs."""
+
+    def __init__(self, spec: str) -> None:
+        """Build from the text of a ``tokenizer.json``."""
+        self._literal = HFTokenizer.from_str(spec)
+        self._literal.no_truncation()
+        self._literal.no_padding()
+        self._plain = HFTokenizer.from_str(spec)
+        self._plain.no_truncation()
+        self._plain.no_padding()
+        self._plain.encode_special_tokens = True
+        self.fingerprint = digest(json.loads(spec))
+        self.vocab_size = self._literal.get_vocab_size()
+
+    def literal(self, text: str) -> list[int]:
+        """Tokenise template text; special tokens are recognised."""
+        return list(self._literal.encode(text, add_special_tokens=False).ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenise text from outside; special tokens in it are plain characters."""
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Tokenise text from outside; also return each token's (start, end) in characters."""
+        encoding = self._plain.encode(text, add_special_tokens=False)
+        return list(encoding.ids), list(encoding.offsets)
+
+    def decode(self, ids: list[int], *, special: bool = False) -> str:
+        """Return the text of `ids`; control tokens are left out unless `special`."""
+        return str(self._literal.decode(ids, skip_special_tokens=not special))
+
+    def id(self, token: str) -> int | None:
+        """Return the id of one token, or None."""
+        found: int | None = self._literal.token_to_id(token)
+        return found
+
+
+def tokenizer_file(model: str) -> Path:
+    """Return the ``tokenizer.json`` of a model folder or of a Hugging Face name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(
+                f"{model} has no tokenizer.json. Save the model with its fast tokenizer "
+                "(AutoTokenizer.from_pretrained(...).save_pretrained(folder))."
+            )
+        return path
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise ConfigError(
+            f"no model at {model!r}. Give a folder with a model in Hugging Face format, "
+            "or a Hugging Face name such as Qwen/Qwen2.5-7B-Instruct."
+        )
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, "tokenizer.json", token=os.environ.get("HF_TOKEN")))
+    except Exception as error:  # the hub raises its own and its HTTP client's errors
+        raise ConfigError(
+            f"cannot fetch the tokenizer of {model!r} from the Hugging Face hub "
+            f"({type(error).__name__}). Check the name and the network, or download the model and "
+            "give its folder with --model."
+        ) from error
+
+
+def load_tokenizer(model: str) -> Tokenizer:
+    """Load the tokenizer of a model folder or of a Hugging Face name."""
+    return Tokenizer(tokenizer_file(model).read_text(encoding="utf-8"))
