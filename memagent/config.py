@@ -16,7 +16,6 @@ from memagent.prompts import Layout
 from memagent.records import digest
 from memagent.segmenting import Boundary
 
-
 _T = TypeVar("_T", bound=BaseModel)
 
 

@@ -1,0 +1,1 @@
+"""What memagent runs on: stores, tables, engines, Ray, the learner."""

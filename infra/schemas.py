@@ -1,0 +1,166 @@
+"""The tables' columns. Times are UTC microseconds; `corpus` partitions every Delta table."""
+
+import pyarrow as pa
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+DOCUMENTS = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("doc_id", pa.string()),
+        ("content_hash", pa.string()),
+        ("title", pa.string()),
+        ("source", pa.string()),
+        ("source_stamp", pa.string()),  # size and time, or ETag: an unchanged one is not opened again
+        ("media_type", pa.string()),
+        ("encoding", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("chars", pa.int64()),
+        ("state", pa.string()),  # present | deleted
+        ("seen_at", _TIME),
+        ("first_seen", _TIME),
+        ("text", pa.large_string()),
+    ]
+)
+"""Append-only: the newest row of a doc_id is its present state."""
+
+SEGMENTED = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("segment_key", pa.string()),
+        ("content_hash", pa.string()),
+        ("tokenizer", pa.string()),
+        ("segment_tokens", pa.int32()),
+        ("boundary", pa.string()),
+        ("part", pa.string()),  # path relative to the store
+        ("first_row", pa.int64()),
+        ("segments", pa.int32()),
+        ("tokens", pa.int64()),
+        ("written_at", _TIME),
+    ]
+)
+"""Where the segments of a document stand: the commit record of the segment parts."""
+
+SEGMENTS = pa.schema(
+    [
+        ("content_hash", pa.string()),
+        ("index", pa.int32()),
+        ("char_start", pa.int64()),
+        ("char_end", pa.int64()),
+        ("segment_hash", pa.string()),
+        ("text", pa.large_string()),
+        ("token_ids", pa.list_(pa.int32())),
+    ]
+)
+
+TURNS = pa.schema(
+    [
+        ("reading_id", pa.string()),
+        ("lane", pa.int32()),
+        ("step", pa.int32()),
+        ("kind", pa.string()),
+        ("content_hash", pa.string()),
+        ("segment_index", pa.int32()),
+        ("response_ids", pa.list_(pa.int32())),
+        ("response", pa.string()),
+        ("memory_ids", pa.list_(pa.int32())),
+        ("memory", pa.string()),
+        ("changed", pa.bool_()),
+        ("prompt_tokens", pa.int32()),
+        ("cached_tokens", pa.int32()),
+        ("finish_reason", pa.string()),
+        ("seconds", pa.float64()),
+        ("logprobs", pa.list_(pa.float32())),
+        ("weight_version", pa.string()),
+        ("carried_from", pa.string()),
+        ("policy_id", pa.string()),
+        ("run_id", pa.string()),
+        ("written_at", _TIME),
+    ]
+)
+"""The turn log. Key: reading_id, lane, step."""
+
+EVIDENCE = pa.struct(
+    [
+        ("content_hash", pa.string()),
+        ("segment_index", pa.int32()),
+        ("char_start", pa.int64()),
+        ("char_end", pa.int64()),
+        ("quote", pa.string()),
+        ("quote_start", pa.int64()),
+        ("quote_end", pa.int64()),
+    ]
+)
+
+ANSWERS = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("reading_id", pa.string()),
+        ("question_id", pa.string()),
+        ("question", pa.string()),
+        ("scope", pa.string()),  # document | archive
+        ("content_hash", pa.string()),  # of the document; of the list of documents for an archive
+        ("stream", pa.list_(pa.string())),  # content hashes in reading order
+        ("policy_id", pa.string()),
+        ("config_hash", pa.string()),
+        ("answer", pa.string()),
+        ("found", pa.bool_()),
+        ("evidence", pa.list_(EVIDENCE)),
+        ("segments", pa.int32()),
+        ("conversations", pa.int32()),
+        ("prompt_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+        ("seconds", pa.float64()),
+        ("carried_from", pa.string()),  # the reading whose memory this one went on from, if any
+        ("carried_segments", pa.int32()),
+        ("run_id", pa.string()),
+        ("answered_at", _TIME),
+    ]
+)
+
+QUARANTINE = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("stage", pa.string()),  # ingest | segment | read
+        ("item", pa.string()),
+        ("reason", pa.string()),  # a short stable word
+        ("detail", pa.string()),
+        ("run_id", pa.string()),
+        ("at", _TIME),
+    ]
+)
+
+RUNS = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("run_id", pa.string()),
+        ("kind", pa.string()),  # ingest | ask | digest
+        ("status", pa.string()),  # completed | failed
+        ("started_at", _TIME),
+        ("ended_at", _TIME),
+        ("config", pa.string()),  # JSON, without secrets
+        ("summary", pa.string()),  # JSON
+    ]
+)
+
+PLAN = pa.schema(
+    [
+        ("reading_id", pa.string()),
+        ("doc_id", pa.string()),  # empty for an archive
+        ("title", pa.string()),
+        ("content_hash", pa.string()),
+        ("stream", pa.list_(pa.string())),
+        ("question_id", pa.string()),
+        ("question", pa.string()),
+        ("gold", pa.list_(pa.string())),  # null: not known; [""]: the documents do not say
+        ("scope", pa.string()),
+        ("state", pa.string()),  # answered (before this run) | continued | new
+        ("segments", pa.int32()),
+        ("tokens", pa.int64()),
+        ("answered_by", pa.string()),  # reading_id of the answer that counts, for state answered
+        ("carried_from", pa.string()),
+        ("carried_segments", pa.int32()),
+    ]
+)
+"""``runs/<run_id>/plan.parquet``: which readings a run is about."""

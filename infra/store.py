@@ -1,0 +1,146 @@
+"""The store: one URL, a local folder or ``s3://``. Nothing else in the product asks which it is."""
+
+import io
+import os
+import uuid
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from memagent.errors import ConfigError
+
+
+class Store:
+    """Where everything is kept. Pickles as its URL; clients are built where they are used.
+
+    S3 endpoint, region and credentials come from the usual ``AWS_*`` variables, for plain files
+    (s3fs) and for Delta tables (deltalake) alike.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Open the store at `url`; a local folder is made when something is written.
+
+        Raises:
+            ConfigError: the URL is of another kind.
+        """
+        scheme = urlparse(url).scheme
+        if scheme == "file":
+            url, scheme = urlparse(url).path, ""
+        if scheme not in ("", "s3"):
+            raise ConfigError(f"store {url!r}: give a folder or an s3://bucket/prefix URL")
+        if scheme == "s3" and not urlparse(url).netloc:
+            raise ConfigError(f"store {url!r}: the bucket is missing (s3://bucket/prefix)")
+        self.is_s3 = scheme == "s3"
+        self.url = url.rstrip("/") if self.is_s3 else str(Path(url).expanduser().resolve())
+
+    def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
+        return (Store, (self.url,))
+
+    @cached_property
+    def fs(self) -> Any:
+        """The fsspec file system. s3fs is not fork-safe and caches listings, hence the settings."""
+        return file_system(self.url)
+
+    def path(self, *parts: str) -> str:
+        """Return the path of something in the store, as `fs` takes it."""
+        root = self.url.removeprefix("s3://")
+        return "/".join([root, *parts])
+
+    def delta_uri(self, table: str) -> str:
+        """Return the address of a Delta table, as deltalake takes it."""
+        return f"{self.url}/{table}"
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """Settings for deltalake, which has an S3 client of its own."""
+        return s3_options() if self.is_s3 else {}
+
+    def write_bytes(self, data: bytes, *parts: str) -> str:
+        """Write a file whole or not at all, over an older one; return its path."""
+        path = self.path(*parts)
+        if self.is_s3:
+            self.fs.pipe_file(path, data)  # a PUT is atomic
+            return path
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(target)
+        return path
+
+    def write_part(self, table: pa.Table, *parts: str, row_group_size: int = 10_000) -> str:
+        """Write a Parquet part whole or not at all; return its path."""
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd", row_group_size=row_group_size)
+        return self.write_bytes(buffer.getvalue(), *parts)
+
+    def read_bytes(self, *parts: str) -> bytes:
+        """Return a file's bytes. Raises FileNotFoundError."""
+        data: bytes = self.fs.cat_file(self.path(*parts))
+        return data
+
+    def list(self, *parts: str, suffix: str = ".parquet") -> list[str]:
+        """Return the paths of all files under a folder, sorted; nothing there gives an empty list."""
+        try:
+            found = self.fs.find(self.path(*parts))
+        except FileNotFoundError:
+            return []
+        return sorted(p for p in found if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
+
+    def delete(self, path: str) -> None:
+        """Delete a file; one that is gone already is no error."""
+        try:
+            self.fs.rm_file(path)
+        except FileNotFoundError:
+            return
+
+    def check(self) -> None:
+        """Prove that the store can be written and read.
+
+        Raises:
+            ConfigError: saying why not.
+        """
+        name = f".check-{uuid.uuid4().hex[:8]}"
+        try:
+            path = self.write_bytes(b"ok", name)
+            answer = self.read_bytes(name)
+            self.delete(path)
+        except Exception as error:  # each file system raises its own kinds
+            raise ConfigError(f"the store {self.url} cannot be used: {type(error).__name__}: {error}") from error
+        if answer != b"ok":
+            raise ConfigError(f"the store {self.url} gives back other bytes than were written")
+
+
+def file_system(url: str) -> Any:
+    """Return the fsspec file system for a path or URL."""
+    if url.startswith("s3://"):
+        options = s3_options()
+        return fsspec.filesystem(
+            "s3",
+            endpoint_url=options.get("AWS_ENDPOINT_URL"),
+            client_kwargs={"region_name": options["AWS_REGION"]},
+            use_listings_cache=False,
+            skip_instance_cache=True,
+        )
+    return fsspec.filesystem("file")
+
+
+def s3_options() -> dict[str, str]:
+    """Translate the ``AWS_*`` variables once, for both S3 clients."""
+    options = {
+        name: value
+        for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+        if (value := os.environ.get(name))
+    }
+    options["AWS_REGION"] = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    if options.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        options["AWS_ALLOW_HTTP"] = "true"
+    return options

@@ -1,0 +1,130 @@
+"""Delta tables: atomic commits on a folder or on S3, no server (deltalake)."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from infra import schemas
+from infra.store import Store
+
+_KEYS: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
+    "documents": (schemas.DOCUMENTS, ("doc_id", "content_hash", "seen_at")),
+    "segmented": (schemas.SEGMENTED, ("segment_key",)),
+    "answers": (schemas.ANSWERS, ("reading_id",)),
+    "quarantine": (schemas.QUARANTINE, ("stage", "item", "reason")),
+    "runs": (schemas.RUNS, ("run_id",)),
+}
+
+_contended = retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    wait=wait_random_exponential(multiplier=0.1, max=5),
+    stop=stop_after_attempt(20),
+    reraise=True,
+)
+"""Two writers that meet at one version: the loser tries again on the new one."""
+
+
+def now() -> datetime:
+    """Return the time that goes into tables."""
+    return datetime.now(UTC)
+
+
+class Table:
+    """One Delta table of the store."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+        self.schema, self.key = _KEYS[name]
+
+    def append(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Add rows; return how many."""
+        table = self._table(rows)
+        if table.num_rows:
+            self._write(table)
+        return table.num_rows
+
+    def insert_new(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Add the rows whose key is not there yet, whoever else is writing; return how many came in."""
+        return self._merge(rows, update=False)
+
+    def upsert(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Add rows, replacing those of the same key; return how many came in or changed."""
+        return self._merge(rows, update=True)
+
+    def read(
+        self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None
+    ) -> pa.Table:
+        """Return rows as they stand now; a table that does not exist yet is empty.
+
+        Args:
+            corpus: only this corpus.
+            columns: only these columns.
+            filters: a pyarrow compute expression besides.
+        """
+        names = columns or self.schema.names
+        delta = self._open()
+        if delta is None:
+            return pa.schema([self.schema.field(name) for name in names]).empty_table()
+        import pyarrow.dataset as ds
+
+        expression = filters
+        if corpus is not None:
+            mine = ds.field("corpus") == corpus
+            expression = mine if expression is None else mine & expression
+        table = delta.to_pyarrow_dataset().to_table(columns=names, filter=expression)
+        return table.cast(pa.schema([self.schema.field(name) for name in names]))
+
+    def version(self) -> int | None:
+        """Return the table's version, or None before its first commit."""
+        delta = self._open()
+        return None if delta is None else delta.version()
+
+    def _table(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> pa.Table:
+        if isinstance(rows, pa.Table):
+            return rows.select(self.schema.names).cast(self.schema)
+        return pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
+
+    def _open(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._store.delta_uri(self.name), storage_options=self._store.delta_options)
+        except TableNotFoundError:
+            return None
+
+    @_contended
+    def _write(self, table: pa.Table) -> None:
+        write_deltalake(
+            self._store.delta_uri(self.name),
+            table,
+            mode="append",
+            partition_by=["corpus"],
+            storage_options=self._store.delta_options,
+        )
+
+    def _create(self) -> DeltaTable:
+        self._write(self.schema.empty_table())
+        delta = self._open()
+        if delta is None:
+            raise RuntimeError(f"table {self.name} was made and is not there")
+        return delta
+
+    @_contended
+    def _merge(self, rows: pa.Table | Iterable[Mapping[str, Any]], *, update: bool) -> int:
+        source = self._table(rows)
+        if not source.num_rows:
+            return 0
+        on = ("corpus", *self.key)
+        corpora = ", ".join("'" + str(c).replace("'", "''") + "'" for c in source["corpus"].unique().to_pylist())
+        # The literal list lets Delta skip the files of other corpora.
+        predicate = f"t.corpus IN ({corpora}) AND " + " AND ".join(f"t.{k} = s.{k}" for k in on)
+        delta = self._open() or self._create()
+        merger = delta.merge(source, predicate=predicate, source_alias="s", target_alias="t")
+        if update:
+            merger = merger.when_matched_update_all()
+        done = merger.when_not_matched_insert_all().execute()
+        return int(done["num_target_rows_inserted"]) + int(done["num_target_rows_updated"])

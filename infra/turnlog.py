@@ -1,0 +1,157 @@
+"""The turn log: the append-only record of every conversation.
+
+It is the checkpoint, the provenance and the training data at once. Workers write parts of a few
+seconds each, whole or not at all; after a run its parts are put together, sorted by reading. The key
+is (reading_id, lane, step); where a key stands twice (a part and its compacted copy), one counts.
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from infra.schemas import TURNS
+from infra.store import Store
+from infra.tables import now
+from memagent.records import Turn
+
+_FOLDER = "turns"
+_TURN_FIELDS = [f.name for f in fields(Turn)]
+_COMPACT_ROWS = 500_000
+
+
+class TurnWriter:
+    """Buffers the turns of one worker and writes them as parts."""
+
+    def __init__(self, store: Store, corpus: str, run_id: str, policy_id: str) -> None:
+        self._store = store
+        self._folder = (_FOLDER, corpus, run_id)
+        self._extra = {"policy_id": policy_id, "run_id": run_id}
+        self._worker = uuid.uuid4().hex[:12]
+        self._parts = 0
+        self._buffer: list[dict[str, Any]] = []
+
+    def add(self, turn: Turn) -> None:
+        """Take a turn; it is durable after the next `flush`."""
+        self._buffer.append({**asdict(turn), **self._extra, "written_at": now()})
+
+    def flush(self) -> int:
+        """Write what is buffered as one part; return how many turns."""
+        rows, self._buffer = self._buffer, []
+        if not rows:
+            return 0
+        table = pa.Table.from_pylist(rows, schema=TURNS)
+        try:
+            self._store.write_part(table, *self._folder, f"{self._worker}-{self._parts:06d}.parquet")
+        except BaseException:
+            self._buffer = rows + self._buffer
+            raise
+        self._parts += 1
+        return len(rows)
+
+
+def turns(store: Store, corpus: str, reading_ids: Iterable[str], run_id: str | None = None) -> list[Turn]:
+    """Return all logged turns of some readings, in order, each key once."""
+    table = _scan(store, corpus, list(reading_ids), run_id, _TURN_FIELDS)
+    return _turns(table)
+
+
+def resume_points(store: Store, corpus: str, reading_ids: Iterable[str]) -> dict[str, list[Turn]]:
+    """Return, per reading, what a reading needs to go on: see `memagent.reading.Reading`, `past`.
+
+    The turns that changed the memory, the last turn of every lane and the answer, if it is logged.
+    """
+    by_reading: dict[str, list[Turn]] = defaultdict(list)
+    for turn in turns(store, corpus, reading_ids):
+        kept = by_reading[turn.reading_id]
+        previous = kept[-1] if kept else None
+        if previous and previous.lane == turn.lane and not previous.changed and previous.kind == "update":
+            kept.pop()
+        kept.append(turn)
+    return dict(by_reading)
+
+
+def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
+    """Turn the log of an earlier reading into the beginning of another, for its first `keep` segments.
+
+    The memory after segment k depends on the segments up to k alone, so a document whose first `keep`
+    segments are unchanged is read on from there. Only readings of one lane have such a memory.
+    Returns turns of kind ``carried``, empty when the earlier log does not reach so far.
+    """
+    before = [turn for turn in past if turn.lane == 0 and turn.kind in ("update", "carried") and turn.step < keep]
+    if not before or keep == 0:
+        return []
+    changed = [turn for turn in before if turn.changed]
+    last = replace(before[-1], step=keep - 1, changed=before[-1].changed and before[-1].step == keep - 1)
+    chosen = [turn for turn in changed if turn.step < keep - 1] + [last]
+    return [
+        replace(
+            turn,
+            reading_id=to,
+            kind="carried",
+            carried_from=turn.carried_from or turn.reading_id,
+            response_ids=[],
+            response="",
+            prompt_tokens=0,
+            cached_tokens=0,
+            seconds=0.0,
+            logprobs=None,
+        )
+        for turn in chosen
+    ]
+
+
+def compact(store: Store, corpus: str, run_id: str) -> int:
+    """Put the small parts of a finished run together, sorted by reading; return how many parts are left.
+
+    Safe to interrupt: the new parts stand before the old ones go, and readers count a key once.
+    """
+    paths = [p for p in store.list(_FOLDER, corpus, run_id) if "/sorted-" not in p]
+    if len(paths) < 2:
+        return len(paths)
+    table = _dedupe(ds.dataset(paths, filesystem=store.fs, schema=TURNS).to_table())
+    table = table.sort_by([("reading_id", "ascending"), ("lane", "ascending"), ("step", "ascending")])
+    stamp = uuid.uuid4().hex[:8]
+    count = 0
+    for start in range(0, table.num_rows, _COMPACT_ROWS):
+        part = table.slice(start, _COMPACT_ROWS)
+        store.write_part(part, _FOLDER, corpus, run_id, f"sorted-{stamp}-{count:04d}.parquet", row_group_size=2_000)
+        count += 1
+    for path in paths:
+        store.delete(path)
+    return count
+
+
+def _scan(
+    store: Store, corpus: str, reading_ids: list[str], run_id: str | None, columns: list[str]
+) -> pa.Table:
+    paths = store.list(_FOLDER, corpus, *([run_id] if run_id else []))
+    if not paths or not reading_ids:
+        return TURNS.empty_table()
+    dataset = ds.dataset(paths, filesystem=store.fs, schema=TURNS)
+    wanted = ds.field("reading_id").isin(pa.array(reading_ids, pa.string()))
+    return _dedupe(dataset.to_table(columns=[*columns, "written_at"], filter=wanted))
+
+
+def _dedupe(table: pa.Table) -> pa.Table:
+    """Keep the first written row of each key."""
+    order = [("reading_id", "ascending"), ("lane", "ascending"), ("step", "ascending"), ("written_at", "ascending")]
+    table = table.take(pc.sort_indices(table, sort_keys=order))
+    if table.num_rows < 2:
+        return table
+    repeated = None
+    for name in ("reading_id", "lane", "step"):
+        column = table[name].combine_chunks()
+        equal = pc.equal(column.slice(1), column.slice(0, len(column) - 1))
+        repeated = equal if repeated is None else pc.and_(repeated, equal)
+    keep = pa.concat_arrays([pa.array([True]), pc.invert(repeated)])
+    return table.filter(keep)
+
+
+def _turns(table: pa.Table) -> list[Turn]:
+    return [Turn(**row) for row in table.select(_TURN_FIELDS).to_pylist()]

@@ -1,0 +1,1 @@
+"""What runs: stages, flows, the command line."""
