@@ -61,19 +61,31 @@ def turns(store: Store, corpus: str, reading_ids: Iterable[str], run_id: str | N
     return _turns(table)
 
 
+def turn_table(store: Store, corpus: str, reading_ids: Iterable[str], columns: list[str]) -> pa.Table:
+    """Return chosen columns of all logged turns of some readings, in order, each key once.
+
+    For those that need no token ids: they are most of a row. `columns` includes the key.
+    """
+    return _scan(store, corpus, list(reading_ids), None, columns)
+
+
 def resume_points(store: Store, corpus: str, reading_ids: Iterable[str]) -> dict[str, list[Turn]]:
     """Return, per reading, what a reading needs to go on: see `memagent.reading.Reading`, `past`.
 
-    The turns that changed the memory, the last turn of every lane and the answer, if it is logged.
+    The turns that changed the memory, the first and the last of every lane, and the answer, if it is logged.
     """
     by_reading: dict[str, list[Turn]] = defaultdict(list)
     for turn in turns(store, corpus, reading_ids):
         kept = by_reading[turn.reading_id]
-        previous = kept[-1] if kept else None
-        if previous and previous.lane == turn.lane and not previous.changed and previous.kind == "update":
+        if kept and _passing(kept[-1]) and kept[-1].lane == turn.lane:
             kept.pop()
         kept.append(turn)
     return dict(by_reading)
+
+
+def _passing(turn: Turn) -> bool:
+    """Tell whether a turn says nothing that the ones beside it do not say."""
+    return not turn.changed and turn.kind == "update" and turn.step > 0
 
 
 def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
@@ -83,12 +95,14 @@ def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
     segments are unchanged is read on from there. Only readings of one lane have such a memory.
     Returns turns of kind ``carried``, empty when the earlier log does not reach so far.
     """
-    before = [turn for turn in past if turn.lane == 0 and turn.kind in ("update", "carried") and turn.step < keep]
-    if not before or keep == 0:
+    read = [turn for turn in past if turn.lane == 0 and turn.kind in ("update", "carried")]
+    keep = min(keep, read[-1].step + 1) if read else 0
+    before = [turn for turn in read if turn.step < keep]
+    if not before:
         return []
-    changed = [turn for turn in before if turn.changed]
-    last = replace(before[-1], step=keep - 1, changed=before[-1].changed and before[-1].step == keep - 1)
-    chosen = [turn for turn in changed if turn.step < keep - 1] + [last]
+    latest = before[-1]
+    last = replace(latest, step=keep - 1, changed=latest.changed and latest.step == keep - 1)
+    chosen = [turn for turn in before if turn.changed and turn.step < keep - 1] + [last]
     return [
         replace(
             turn,

@@ -131,6 +131,18 @@ class Prompts:
         """Return the ids of the final-answer prompt."""
         return _splice(self._answer, {"question": question, "memory": memory})
 
+    def parse(self, prompt: list[int]) -> dict[str, list[int]] | None:
+        """Take a prompt apart into its slots; None when it was not made from this template.
+
+        Exact where the template's literals are control tokens; otherwise a document that contains
+        them is cut at the first place.
+        """
+        return _unsplice(self._update, prompt) or _unsplice(self._answer, prompt)
+
+    def unchanged(self, memory: list[int]) -> list[int]:
+        """Return what a policy says when a segment changes nothing: the marker, or the memory again."""
+        return list(self._same or memory)
+
     def overhead(self, question: list[int]) -> int:
         """Tokens of an update prompt besides memory and segment."""
         return len(self.update(question, [], []))
@@ -190,6 +202,31 @@ def _splice(pieces: list[list[int] | str], slots: dict[str, list[int]]) -> list[
     for piece in pieces:
         ids.extend(slots[piece] if isinstance(piece, str) else piece)
     return ids
+
+
+def _unsplice(pieces: list[list[int] | str], ids: list[int]) -> dict[str, list[int]] | None:
+    slots: dict[str, list[int]] = {}
+    at, slot = 0, None
+    for piece in pieces:
+        if isinstance(piece, str):
+            slot = piece
+            continue
+        found = _find(ids, piece, at)
+        if found is None or (slot is None and found != at):
+            return None
+        if slot is not None:
+            slots[slot], slot = ids[at:found], None
+        at = found + len(piece)
+    if slot is not None:
+        slots[slot], at = ids[at:], len(ids)
+    return slots if at == len(ids) else None
+
+
+def _find(ids: list[int], part: list[int], start: int) -> int | None:
+    for at in range(start, len(ids) - len(part) + 1):
+        if ids[at : at + len(part)] == part:
+            return at
+    return None
 
 
 def _stop_id(tokenizer: Tokenizer, template: Template, stop: str) -> int:

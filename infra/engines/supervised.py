@@ -1,0 +1,67 @@
+"""An engine that is started again when it dies, so that readings go on where they are."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from memagent.engine import Completion, Engine, Sampling
+from memagent.errors import EngineDied
+
+_log = logging.getLogger("memagent.engine")
+
+
+class SupervisedEngine:
+    """Wraps an engine; a request that the engine died under is sent again to its successor.
+
+    A reading that waits here keeps its memory, so the death of an engine costs the conversations
+    that were in flight and nothing else.
+    """
+
+    def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
+        """Start engines made by `make`, at most `restarts` times more without an answer in between."""
+        self._make = make
+        self._engine = make()
+        self._restarts = restarts
+        self._left = restarts
+        self._generation = 0
+        self._lock = asyncio.Lock()
+        self.deaths = 0
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that serves now."""
+        return self._engine
+
+    async def start(self) -> None:
+        """Start the first engine."""
+        await self._engine.start()
+
+    async def stop(self) -> None:
+        """Stop the present engine."""
+        await self._engine.stop()
+
+    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        """Continue `ids`; raises EngineDied once the restarts are used up."""
+        while True:
+            generation = self._generation
+            try:
+                completion = await self._engine.generate(ids, sampling, priority)
+            except EngineDied as error:
+                await self._replace(generation, error)
+            else:
+                self._left = self._restarts
+                return completion
+
+    async def _replace(self, generation: int, error: EngineDied) -> None:
+        async with self._lock:
+            if generation != self._generation:
+                return  # another reading saw the death first
+            if self._left == 0:
+                raise error
+            self._left -= 1
+            self.deaths += 1
+            _log.warning("the engine died (%s); starting another, %d restarts left", error, self._left)
+            await self._engine.stop()
+            self._engine = self._make()
+            await self._engine.start()
+            self._generation += 1

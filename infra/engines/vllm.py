@@ -1,0 +1,116 @@
+"""vLLM in process, on GPU or CPU. The only module that imports vllm."""
+
+import os
+import uuid
+from typing import Any
+
+from memagent.config import EngineConfig
+from memagent.engine import Completion, Sampling
+from memagent.errors import ConfigError, EngineDied, RequestError
+
+
+class VllmEngine:
+    """One continuously batching vLLM engine: prefix caching on, longer readings first."""
+
+    def __init__(self, model: str, config: EngineConfig) -> None:
+        self._model = model
+        self._config = config
+        self._llm: Any = None
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The context window in tokens, once started."""
+        return int(self._llm.model_config.max_model_len) if self._llm is not None else None
+
+    async def start(self) -> None:
+        """Load the model. Takes 20 to 30 seconds on CPU, most of it imports."""
+        if self._llm is not None:
+            return
+        _environment(self._config)
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        config = self._config
+        cpu = current_platform.is_cpu()
+        options: dict[str, Any] = {} if cpu else {"gpu_memory_utilization": config.gpu_memory}
+        if config.max_model_len:
+            options["max_model_len"] = config.max_model_len
+        try:
+            args = AsyncEngineArgs(
+                model=self._model,
+                tokenizer=config.tokenizer,
+                dtype=config.dtype,
+                tensor_parallel_size=config.tensor_parallel,
+                max_num_seqs=config.max_num_seqs,
+                enforce_eager=cpu if config.enforce_eager is None else config.enforce_eager,
+                trust_remote_code=config.trust_remote_code,
+                enable_prefix_caching=True,
+                scheduling_policy="priority",
+                disable_log_stats=True,
+                load_format="safetensors",
+                **options,
+            )
+            self._llm = AsyncLLM.from_engine_args(args)
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"vLLM cannot load {self._model}: {error}") from error
+
+    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        """Continue `ids`; see `memagent.engine.Engine`."""
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        if self._llm is None:
+            raise EngineDied("the engine is not started")
+        params = SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            stop_token_ids=list(sampling.stop_ids),
+            logprobs=0 if sampling.logprobs else None,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        final: Any = None
+        try:
+            async for output in self._llm.generate(
+                {"prompt_token_ids": ids}, params, uuid.uuid4().hex, priority=priority
+            ):
+                final = output
+        except EngineDeadError as error:
+            raise EngineDied(str(error) or "the engine process ended") from error
+        except (EngineGenerateError, ValueError) as error:
+            if self._llm.errored:
+                raise EngineDied(str(error)) from error
+            raise RequestError(f"{type(error).__name__}: {error}") from error
+        said = final.outputs[0]
+        out = list(said.token_ids)
+        return Completion(
+            out,
+            said.finish_reason or "stop",
+            prompt_tokens=len(ids),
+            cached_tokens=final.num_cached_tokens or 0,
+            logprobs=_logprobs(said.logprobs, out) if sampling.logprobs else None,
+        )
+
+    async def stop(self) -> None:
+        """Shut the engine's processes down and free its memory."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.shutdown()
+
+
+def _environment(config: EngineConfig) -> None:
+    """Set what vLLM reads from the environment only; what the user has set stays."""
+    for name, value in {
+        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def _logprobs(steps: Any, ids: list[int]) -> list[float]:
+    return [float(step[token].logprob) for step, token in zip(steps, ids, strict=True)]

@@ -1,0 +1,170 @@
+"""The worker of the memory pass: one engine, many readings, every reading its own coroutine.
+
+It runs as an actor of a Ray Data pool. Ray Data hands it blocks of work; it reads all of a block's
+readings at once (up to the pool's `inflight`), so nothing waits for another reading's step.
+"""
+
+import asyncio
+import json
+import logging
+import traceback
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from infra.engines.supervised import SupervisedEngine
+from infra.policies import Reader
+from infra.segments import StoredStream
+from infra.store import Store
+from infra.telemetry import Counters
+from infra.turnlog import TurnWriter, turns
+from memagent.errors import EngineDied, EngineError, ItemError
+from memagent.reading import Reading
+from memagent.records import Outcome, Turn
+
+_log = logging.getLogger("memagent.pool")
+_REPORT_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PassSpec:
+    """What every worker of a memory pass needs to know."""
+
+    store_url: str
+    corpus: str
+    run_id: str
+    reader: Reader
+    inflight: int
+    flush_seconds: float
+
+
+class MemoryPass:
+    """Reads. One instance per engine."""
+
+    def __init__(self, spec: PassSpec, board: Any) -> None:
+        """Build what the readings share; `board` is the actor that takes counts, or None."""
+        self._spec = spec
+        self._store = Store(spec.store_url)
+        self._scheme = spec.reader.scheme
+        self._writer = TurnWriter(self._store, spec.corpus, spec.run_id, spec.reader.policy.policy_id)
+        self._engine = SupervisedEngine(spec.reader.make_engine, spec.reader.engine_restarts)
+        self._board = board
+        self._worker = uuid.uuid4().hex
+        self._counts = Counters()
+        self._inflight: asyncio.Semaphore | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Lock | None = None
+        self._flush_task: asyncio.Task[None] | None = None
+        # A worker in place of a dead one finds here what that one has logged in this run.
+        self._had_predecessor = bool(self._store.list("turns", spec.corpus, spec.run_id))
+
+    async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Read a block of work items; yield one row a reading: ``{"row": [JSON]}``.
+
+        A work item is JSON: reading_id, question, places (rows of ``segmented``), past (turns).
+        """
+        await self._ready()
+        items = [json.loads(item) for item in block["item"]]
+        logged = self._logged([item["reading_id"] for item in items])
+        tasks = [asyncio.create_task(self._one(item, logged.get(item["reading_id"], []))) for item in items]
+        try:
+            rows = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        # An answer is given out only when its turns are durable.
+        await self._flush()
+        self._report()
+        yield {"row": rows}
+
+    async def _ready(self) -> None:
+        if self._starting is None:
+            self._inflight = asyncio.Semaphore(self._spec.inflight)
+            self._flushing = asyncio.Lock()
+            self._flush_task = asyncio.create_task(self._flush_forever())
+            self._starting = asyncio.create_task(self._engine.start())
+        await asyncio.shield(self._starting)
+        self._counts.engines = 1
+        self._report()
+
+    async def _one(self, item: dict[str, Any], logged: list[Turn]) -> str:
+        assert self._inflight is not None
+        async with self._inflight:
+            past = {(turn.lane, turn.step): turn for turn in logged}
+            for turn in (Turn(**turn) for turn in item["past"]):
+                if (turn.lane, turn.step) not in past:
+                    past[turn.lane, turn.step] = turn
+                    if turn.kind == "carried":
+                        self._writer.add(turn)  # this reading's log must stand without the other's
+            reading = Reading(
+                item["reading_id"],
+                item["question"],
+                StoredStream(self._store, item["places"]),
+                self._scheme,
+                self._engine.generate,
+                self._record,
+                past.values(),
+            )
+            try:
+                outcome = await reading.run()
+            except EngineDied:
+                raise  # nothing else can be read by this worker; the run reports it and ends
+            except (EngineError, ItemError) as error:
+                return self._failed(item, type(error).__name__, str(error))
+            except Exception as error:
+                # A bug or a broken part must not cost the other readings; the row carries the place.
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                detail = f"{error} ({place.filename.rsplit('/', 1)[-1]}:{place.lineno})"
+                _log.exception("reading %s failed", item["reading_id"])
+                return self._failed(item, type(error).__name__, detail)
+            self._counts.readings += 1
+            return _row(outcome)
+
+    def _record(self, turn: Turn) -> None:
+        self._writer.add(turn)
+        counts = self._counts
+        counts.conversations += 1
+        counts.segments += turn.kind == "update"
+        counts.prompt_tokens += turn.prompt_tokens
+        counts.cached_tokens += turn.cached_tokens
+        counts.output_tokens += len(turn.response_ids)
+
+    def _failed(self, item: dict[str, Any], reason: str, detail: str) -> str:
+        self._counts.readings += 1
+        self._counts.failures += 1
+        return json.dumps({"reading_id": item["reading_id"], "failed": reason, "detail": detail[:2000]})
+
+    def _logged(self, reading_ids: list[str]) -> dict[str, list[Turn]]:
+        if not self._had_predecessor:
+            return {}
+        found: dict[str, list[Turn]] = {}
+        for turn in turns(self._store, self._spec.corpus, reading_ids, self._spec.run_id):
+            found.setdefault(turn.reading_id, []).append(turn)
+        return found
+
+    async def _flush_forever(self) -> None:
+        while True:
+            began = asyncio.get_running_loop().time()
+            while asyncio.get_running_loop().time() - began < self._spec.flush_seconds:
+                await asyncio.sleep(_REPORT_SECONDS)
+                self._report()
+            try:
+                await self._flush()
+            except OSError as error:
+                # The turns stay buffered; a block is not given out before they are written.
+                _log.warning("the turn log cannot be written now: %s", error)
+
+    async def _flush(self) -> None:
+        assert self._flushing is not None
+        async with self._flushing:
+            await asyncio.to_thread(self._writer.flush)
+
+    def _report(self) -> None:
+        self._counts.engine_deaths = self._engine.deaths
+        if self._board is not None:
+            self._board.report.remote(self._worker, self._counts.as_dict())
+
+
+def _row(outcome: Outcome) -> str:
+    return json.dumps(asdict(outcome))

@@ -1,0 +1,251 @@
+"""Read: the memory pass, a Ray Data job over a pool of engines."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from infra.policies import Reader
+from infra.pools import MemoryPass, PassSpec
+from infra.store import Store
+from infra.tables import Table, now
+from infra.telemetry import Board, Counters
+from memagent.config import Config
+from memagent.errors import MemagentError
+from pipelines.plan import Plan, groups
+
+_log = logging.getLogger("memagent.read")
+_CALLS = 4
+"""Blocks that one worker has in hand at once; together they hold more readings than are in flight."""
+_BLOCK_GROUPS = 64
+_ROUNDS = 3
+"""A pass that ends early (a worker lost for good) is begun again with what is left, so often."""
+
+
+@dataclass(slots=True)
+class PassResult:
+    """What a memory pass came to."""
+
+    answered: int = 0
+    failed: list[dict[str, Any]] = field(default_factory=list)
+    """Quarantine rows of the readings that failed."""
+    counts: dict[str, int] = field(default_factory=lambda: Counters().as_dict())
+    seconds: float = 0.0
+    engine_seconds: float = 0.0
+    """Seconds from the first engine that is up to the last answer."""
+
+
+def read(
+    store: Store,
+    corpus: str,
+    run_id: str,
+    reader: Reader,
+    plan: Plan,
+    config: Config,
+    progress: Callable[[dict[str, int]], None] | None = None,
+) -> PassResult:
+    """Hold the conversations that a plan leaves to be held, and commit the answers.
+
+    Needs a Ray session. Turns are logged as they come and answers committed every few seconds; the
+    same call after a crash goes on from there. A reading that fails becomes a quarantine row.
+
+    Raises:
+        MemagentError: no engine can be started, or engines die again and again.
+    """
+    result = PassResult()
+    rows = {row["reading_id"]: row for row in plan.pending}
+    left = {item["reading_id"]: item for item in plan.items()}
+    began = time.monotonic()
+    for attempt in range(_ROUNDS):
+        if not left:
+            break
+        before = len(left)
+        sink = _Sink(store, corpus, run_id, reader, rows, config.commit_seconds, result)
+        try:
+            _round(store, corpus, run_id, reader, config, list(left.values()), sink, result, progress)
+        except MemagentError:
+            raise
+        except Exception as error:
+            cause = _own_error(error)
+            if cause is not None:
+                raise cause from error
+            if len(left) == before - len(sink.done) and attempt == _ROUNDS - 1:
+                raise
+            _log.warning("the pass was broken off (%s); going on with what is left", type(error).__name__)
+        finally:
+            sink.commit()
+        left = {k: v for k, v in left.items() if k not in sink.done}
+    for reading_id in left:
+        result.failed.append(_failure(corpus, run_id, rows[reading_id], "lost", "no worker finished this reading"))
+    Table(store, "quarantine").upsert(result.failed)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _round(
+    store: Store,
+    corpus: str,
+    run_id: str,
+    reader: Reader,
+    config: Config,
+    items: list[dict[str, Any]],
+    sink: "_Sink",
+    result: PassResult,
+    progress: Callable[[dict[str, int]], None] | None,
+) -> None:
+    import ray.data
+
+    pool = config.pool
+    spec = PassSpec(store.url, corpus, run_id, reader, pool.inflight, config.flush_seconds)
+    board = ray.remote(num_cpus=0)(Board).remote()
+    base = dict(result.counts)
+    blocks = _blocks(items, pool.max_size)
+    size = {"size": pool.max_size} if pool.min_size == pool.max_size else {
+        "min_size": pool.min_size, "max_size": pool.max_size,
+    }
+    job = ray.data.from_arrow(blocks).map_batches(
+        MemoryPass,
+        batch_size=None,
+        fn_constructor_args=(spec, board),
+        compute=ray.data.ActorPoolStrategy(
+            **size, max_tasks_in_flight_per_actor=_CALLS + 1, max_concurrent_calls_per_actor=_CALLS
+        ),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus or None,
+    )
+    with _Watch(board, base, result, progress):
+        for block in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            for row in block["row"].to_pylist():
+                sink.take(json.loads(row))
+
+
+class _Watch:
+    """Copies the workers' counts to the run's result and to whoever shows them."""
+
+    def __init__(
+        self, board: Any, base: dict[str, int], result: PassResult, progress: Callable[[dict[str, int]], None] | None
+    ) -> None:
+        self._board, self._base, self._result, self._progress = board, base, result, progress
+        self._stop = threading.Event()
+        self._first_engine: float | None = None
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+        if self._first_engine is not None:
+            self._result.engine_seconds += time.monotonic() - self._first_engine
+
+    def _loop(self) -> None:
+        while not self._stop.wait(1.0):
+            self._look()
+
+    def _look(self) -> None:
+        import ray
+
+        try:
+            total = ray.get(self._board.total.remote(), timeout=10)
+        except ray.exceptions.RayError as error:
+            _log.warning("no counts now: %s", type(error).__name__)
+            return
+        if total["engines"] and self._first_engine is None:
+            self._first_engine = time.monotonic()
+        self._result.counts = {k: v + (self._base[k] if k != "engines" else 0) for k, v in total.items()}
+        if self._progress:
+            self._progress(self._result.counts)
+
+
+class _Sink:
+    """Takes finished readings and commits them every few seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        corpus: str,
+        run_id: str,
+        reader: Reader,
+        rows: dict[str, dict[str, Any]],
+        seconds: float,
+        result: PassResult,
+    ) -> None:
+        self._answers = Table(store, "answers")
+        self._corpus, self._run_id, self._reader, self._rows = corpus, run_id, reader, rows
+        self._seconds, self._result = seconds, result
+        self._buffer: list[dict[str, Any]] = []
+        self._last = time.monotonic()
+        self.done: set[str] = set()
+
+    def take(self, outcome: dict[str, Any]) -> None:
+        """Take a worker's row. One that came before, after a worker was lost, counts once."""
+        reading = outcome["reading_id"]
+        if reading in self.done:
+            return
+        self.done.add(reading)
+        row = self._rows[reading]
+        if "failed" in outcome:
+            self._result.failed.append(
+                _failure(self._corpus, self._run_id, row, outcome["failed"], outcome["detail"])
+            )
+        else:
+            self._buffer.append(self._answer(row, outcome))
+        if time.monotonic() - self._last > self._seconds:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit what is buffered."""
+        self._result.answered += len(self._buffer)
+        self._answers.insert_new(self._buffer)
+        self._buffer = []
+        self._last = time.monotonic()
+
+    def _answer(self, row: dict[str, Any], outcome: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **{k: row[k] for k in ("question_id", "question", "scope", "content_hash", "stream")},
+            **{k: row[k] for k in ("carried_from", "carried_segments")},
+            **outcome,
+            "corpus": self._corpus,
+            "policy_id": self._reader.policy.policy_id,
+            "config_hash": self._reader.config_hash,
+            "run_id": self._run_id,
+            "answered_at": now(),
+        }
+
+
+def _blocks(items: list[dict[str, Any]], engines: int) -> list[pa.Table]:
+    """Cut the work into blocks, longest first; a block's answers come out together."""
+    grouped = groups(items)
+    size = max(1, min(_BLOCK_GROUPS, len(grouped) // (engines * 2 * _CALLS)))
+    cuts = [grouped[i : i + size] for i in range(0, len(grouped), size)]
+    return [pa.table({"item": [json.dumps(item) for group in cut for item in group]}) for cut in cuts]
+
+
+def _failure(corpus: str, run_id: str, row: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
+    return {
+        "corpus": corpus,
+        "stage": "read",
+        "item": f"{row['doc_id'] or 'archive'} ? {row['question_id']}",
+        "reason": reason,
+        "detail": detail,
+        "run_id": run_id,
+        "at": now(),
+    }
+
+
+def _own_error(error: BaseException) -> MemagentError | None:
+    """Find our own error among the causes: Ray wraps what a worker raises."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemagentError):
+            return seen
+        cause = getattr(seen, "cause", None)
+        seen = cause if isinstance(cause, BaseException) else seen.__cause__
+    return None

@@ -1,0 +1,120 @@
+"""Segment: documents -> segments, a Ray Data job."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from infra.policies import Reader
+from infra.segments import write_segments
+from infra.store import Store
+from infra.tables import Table, now
+from memagent.errors import MemagentError
+from memagent.segmenting import segment_key
+
+_ROWS = 128
+"""Documents of a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """What a segment job came to."""
+
+    documents: int
+    segments: int
+    tokens: int
+    failed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def places(store: Store, corpus: str, reader: Reader, content_hashes: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the rows of ``segmented`` by content hash, for documents that this reader's segments exist of."""
+    reading = reader.reading
+    keys = {segment_key(h, reader.tokenizer, reading.segment_tokens, reading.boundary): h for h in content_hashes}
+    rows = Table(store, "segmented").read(corpus).to_pylist()
+    return {keys[row["segment_key"]]: row for row in rows if row["segment_key"] in keys}
+
+
+def segment(
+    store: Store,
+    corpus: str,
+    reader: Reader,
+    content_hashes: Iterable[str],
+    run_id: str,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> SegmentSummary:
+    """Segment the documents that are not yet, for one tokenizer and segment size.
+
+    Needs a Ray session. Each part is committed when it stands, so a job that was killed goes on.
+    A document that cannot be segmented becomes a quarantine row.
+    """
+    import ray.data
+
+    wanted = set(content_hashes)
+    missing = wanted - set(places(store, corpus, reader, wanted))
+    done, total, tokens, failed = 0, 0, 0, 0
+    if missing:
+        delta = DeltaTable(store.delta_uri("documents"), storage_options=store.delta_options)
+        uris = delta.file_uris(partition_filters=[("corpus", "=", corpus)])
+        paths = [uri.removeprefix("s3://") for uri in uris]
+        texts = ray.data.read_parquet(paths, filesystem=store.fs, columns=["content_hash", "text"])
+        job = texts.map_batches(
+            _Cut, batch_size=_ROWS, batch_format="pyarrow", fn_constructor_args=(store.url, corpus, reader, missing),
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=64), zero_copy_batch=True,
+        )
+        table, quarantine = Table(store, "segmented"), Table(store, "quarantine")
+        for block in job.iter_batches(batch_size=None, batch_format="pyarrow"):
+            rows = block.to_pylist()
+            good = [row for row in rows if not row["error"]]
+            bad = [row for row in rows if row["error"]]
+            table.insert_new(good)
+            quarantine.upsert(_quarantine(corpus, run_id, row) for row in bad)
+            done, failed = done + len(good), failed + len(bad)
+            total += sum(row["segments"] for row in good)
+            tokens += sum(row["tokens"] for row in good)
+            if progress:
+                progress({"documents": done, "documents_total": len(missing), "segments": total, "failures": failed})
+    return SegmentSummary(done, total, tokens, failed)
+
+
+class _Cut:
+    """The worker: cuts a batch of documents and writes it as one part."""
+
+    def __init__(self, url: str, corpus: str, reader: Reader, missing: set[str]) -> None:
+        self._store = Store(url)
+        self._corpus = corpus
+        self._reader = reader
+        self._missing = missing
+
+    def __call__(self, batch: pa.Table) -> dict[str, list[Any]]:
+        texts = {
+            h: t
+            for h, t in zip(batch["content_hash"].to_pylist(), batch["text"].to_pylist(), strict=True)
+            if h in self._missing and t is not None
+        }
+        rows: list[dict[str, Any]] = []
+        if texts:
+            reading = self._reader.reading
+            try:
+                rows = write_segments(self._store, self._corpus, texts.items(), self._reader.tokenizer, reading)
+            except MemagentError as error:
+                rows = [{"content_hash": h, "error": str(error)} for h in texts]
+        return {name: [row.get(name, default) for row in rows] for name, default in _COLUMNS.items()}
+
+
+_COLUMNS: dict[str, Any] = {
+    "corpus": "", "segment_key": "", "content_hash": "", "tokenizer": "", "segment_tokens": 0, "boundary": "",
+    "part": "", "first_row": 0, "segments": 0, "tokens": 0, "written_at": None, "error": "",
+}
+
+
+def _quarantine(corpus: str, run_id: str, row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "corpus": corpus, "stage": "segment", "item": row["content_hash"], "reason": "segment",
+        "detail": row["error"], "run_id": run_id, "at": now(),
+    }
