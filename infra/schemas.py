@@ -24,6 +24,20 @@ DOCUMENTS = pa.schema(
 )
 """Append-only: the newest row of a doc_id is its present state."""
 
+SOURCES = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("source", pa.string()),
+        ("doc_id", pa.string()),  # of the file; its rows have <doc_id>#<row>
+        ("source_stamp", pa.string()),
+        ("state", pa.string()),  # read | failed | deleted
+        ("documents", pa.int64()),
+        ("run_id", pa.string()),
+        ("seen_at", _TIME),
+    ]
+)
+"""Append-only: the newest row of a source. Written after its documents, it is their commit record."""
+
 SEGMENTED = pa.schema(
     [
         ("corpus", pa.string()),

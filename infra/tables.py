@@ -1,10 +1,11 @@
 """Delta tables: atomic commits on a folder or on S3, no server (deltalake)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -14,6 +15,7 @@ from infra.store import Store
 
 _KEYS: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
     "documents": (schemas.DOCUMENTS, ("doc_id", "content_hash", "seen_at")),
+    "sources": (schemas.SOURCES, ("source", "seen_at")),
     "segmented": (schemas.SEGMENTED, ("segment_key",)),
     "answers": (schemas.ANSWERS, ("reading_id",)),
     "quarantine": (schemas.QUARANTINE, ("stage", "item", "reason")),
@@ -45,9 +47,10 @@ class Table:
     def append(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Add rows; return how many."""
         table = self._table(rows)
-        if table.num_rows:
+        count: int = table.num_rows
+        if count:
             self._write(table)
-        return table.num_rows
+        return count
 
     def insert_new(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Add the rows whose key is not there yet, whoever else is writing; return how many came in."""
@@ -71,14 +74,18 @@ class Table:
         delta = self._open()
         if delta is None:
             return pa.schema([self.schema.field(name) for name in names]).empty_table()
-        import pyarrow.dataset as ds
-
         expression = filters
         if corpus is not None:
             mine = ds.field("corpus") == corpus
             expression = mine if expression is None else mine & expression
         table = delta.to_pyarrow_dataset().to_table(columns=names, filter=expression)
         return table.cast(pa.schema([self.schema.field(name) for name in names]))
+
+    def fragments(self, corpus: str) -> Iterator[Any]:
+        """Yield the Parquet files of a corpus as pyarrow fragments, in no order."""
+        delta = self._open()
+        if delta is not None:
+            yield from delta.to_pyarrow_dataset().get_fragments(filter=ds.field("corpus") == corpus)
 
     def version(self) -> int | None:
         """Return the table's version, or None before its first commit."""

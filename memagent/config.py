@@ -131,6 +131,8 @@ class IngestConfig(_Section):
     """Largest source, before and after decompression; a larger one goes to quarantine."""
     max_ratio: float = Field(200.0, gt=1)
     """Largest decompression ratio; beyond it a source counts as a decompression bomb."""
+    parse_seconds: float = Field(120.0, gt=0)
+    """Seconds that a parser may take for one text; beyond it the source goes to quarantine."""
     keep_deleted: bool = False
     """Keep documents whose source is gone."""
 

@@ -1,0 +1,78 @@
+"""The process in which sources are parsed: what crashes or hangs here takes nothing else down.
+
+Started by `infra.formats.guard.Guard` as ``python -m infra.formats.child <descriptor> <options>``.
+"""
+
+import json
+import os
+import resource
+import sys
+import threading
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+
+from infra.formats import Parsed, parse
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+from memagent.records import text_hash
+
+_BASE_MEMORY = 4 * 2**30
+_MEMORY_PER_BYTE = 8
+"""A text of n bytes is held as bytes, as up to 4 n of characters, and as what it is parsed from."""
+
+
+def main() -> None:
+    """Answer requests until the other end is closed."""
+    connection = Connection(int(sys.argv[1]))
+    options = IngestConfig.model_validate_json(sys.argv[2])
+    memory = _BASE_MEMORY + _MEMORY_PER_BYTE * options.max_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    connection.send_bytes(b"ready")
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        error = _answer(connection, request["path"], request["name"], options)
+        connection.send_bytes(_frame({"end": error and {"reason": error.reason, "detail": error.detail}}))
+
+
+def _answer(connection: Connection, path: str, name: str, options: IngestConfig) -> SourceError | None:
+    try:
+        for record in parse(path, name, options):
+            if isinstance(record, Parsed):
+                head = {**asdict(record), "text": "", "content_hash": text_hash(record.text)}
+                connection.send_bytes(_frame({"parsed": head}))
+                connection.send_bytes(record.text.encode("utf-8"))
+            else:
+                connection.send_bytes(_frame({"refused": asdict(record)}))
+    except SourceError as error:
+        return error
+    except MemoryError:
+        return SourceError("too-large", "it needs more memory than ingest.max_bytes provides for")
+    except RecursionError:
+        return SourceError("too-deep", "it nests too deeply to be read")
+    except BrokenPipeError:
+        sys.exit(1)  # nobody listens any more
+    except Exception as error:  # parsers of hostile bytes raise anything; each is this source's fault
+        first = (str(error).splitlines() or [""])[0]
+        return SourceError("broken", f"it cannot be parsed: {type(error).__name__}: {first[:200]}")
+    return None
+
+
+def _frame(message: dict[str, object]) -> bytes:
+    return json.dumps(message).encode()
+
+
+def _end_with_parent(parent: int) -> None:
+    """End when the parent does, even in the middle of a file that hangs."""
+    wait = threading.Event()
+    while os.getppid() == parent:
+        wait.wait(2.0)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Word documents: paragraphs and tables of the body, in order (python-docx)."""
+
+import zipfile
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from infra.formats.base import Parsed, Request
+from infra.formats.decoding import clean
+from infra.formats.opening import seekable
+from memagent.errors import SourceError
+
+MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+_OLE = b"\xd0\xcf\x11\xe0"
+_RATIO_FROM = 2**24
+"""Inflated bytes below which no ratio counts as a bomb: XML compresses well."""
+
+
+def parse_docx(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+    """Yield the body's text; the title is the one of the core properties.
+
+    Raises:
+        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    """
+    import docx
+
+    file = seekable(stream)
+    _check_archive(file, request)
+    try:
+        document = docx.Document(file)  # resolves no entities
+        text = "\n".join(_lines(document))
+        title = document.core_properties.title or ""
+    except (ValueError, KeyError, SyntaxError, zipfile.BadZipFile) as error:  # lxml's errors are SyntaxErrors
+        raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
+    yield Parsed(clean(text), clean(title), MEDIA_TYPE)
+
+
+def _check_archive(file: BinaryIO, request: Request) -> None:
+    head = file.read(4)
+    file.seek(0)
+    if head == _OLE:
+        raise SourceError("encrypted", "it is encrypted or in the old .doc format; save it as a plain .docx")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
+    # An entry that inflates to more than it declares is cut off and refused by zipfile itself.
+    inflated = sum(entry.file_size for entry in entries)
+    packed = max(1, sum(entry.compress_size for entry in entries))
+    options = request.options
+    if inflated > _RATIO_FROM and inflated > packed * options.max_ratio:
+        raise SourceError("bomb", f"it inflates more than {options.max_ratio:g} times; see ingest.max_ratio")
+    if inflated > options.max_bytes:
+        raise SourceError("too-large", f"inflated it is more than ingest.max_bytes = {options.max_bytes:,}")
+    file.seek(0)
+
+
+def _lines(container: Any) -> Iterator[str]:
+    from docx.table import Table
+
+    for block in container.iter_inner_content():
+        if isinstance(block, Table):
+            yield from _table_lines(block)
+        else:
+            yield block.text
+
+
+def _table_lines(table: Any) -> Iterator[str]:
+    for row in table.rows:
+        cells: list[str] = []
+        previous = None
+        for cell in row.cells:
+            if cell._tc is previous:  # a merged cell is listed once for each column it covers
+                continue
+            previous = cell._tc
+            cells.append(" ".join(line for line in _lines(cell) if line.strip()))
+        yield "\t".join(cells)

@@ -1,0 +1,118 @@
+"""Parsing behind a guard: a source that crashes the parser or never ends is an error like any other."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import IO
+
+from infra.formats.base import Parsed, Refused
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+
+_START_SECONDS = 120.0
+
+
+class Guard:
+    """A child process that parses one source after another, and is replaced when it dies.
+
+    Not thread-safe. `close` it, or let the process that holds it end.
+    """
+
+    def __init__(self, options: IngestConfig, module: str = "infra.formats.child") -> None:
+        """Prepare; the child starts with the first source.
+
+        Args:
+            options: columns and limits.
+            module: what runs in the child.
+        """
+        self.options = options
+        self._module = module
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def parse(self, path: str, name: str) -> Iterator[tuple[Parsed, str] | Refused]:
+        """Yield the texts of a source, each with its content hash, and the rows that are none.
+
+        Raises:
+            SourceError: as `infra.formats.parse`, and ``timeout``, ``crashed``.
+            RuntimeError: the child cannot be started.
+        """
+        connection = self._connection or self._start()
+        finished = False
+        try:
+            connection.send_bytes(json.dumps({"path": path, "name": name}).encode())
+            while True:
+                message = json.loads(self._receive(connection))
+                if "end" in message:
+                    finished = True
+                    if message["end"]:
+                        raise SourceError(**message["end"])
+                    return
+                if "refused" in message:
+                    yield Refused(**message["refused"])
+                    continue
+                head = message["parsed"]
+                content_hash = head.pop("content_hash")
+                head["text"] = self._receive(connection).decode("utf-8")
+                yield Parsed(**head), content_hash
+        except (EOFError, ConnectionError) as error:
+            raise SourceError("crashed", f"the parser died reading it ({self._last_words()})") from error
+        finally:
+            if not finished:  # what the child still has to say is of no use
+                self.close()
+
+    def close(self) -> None:
+        """End the child."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _receive(self, connection: Connection) -> bytes:
+        if not connection.poll(self.options.parse_seconds):
+            seconds = self.options.parse_seconds
+            raise SourceError("timeout", f"the parser said nothing for {seconds:g} s; see ingest.parse_seconds")
+        return connection.recv_bytes()
+
+    def _start(self) -> Connection:
+        self.close()
+        ours, theirs = Pipe()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, for as long as it lives
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", self._module, str(theirs.fileno()), self.options.model_dump_json()],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=environment,
+        )
+        theirs.close()
+        try:
+            ready = ours.poll(_START_SECONDS) and ours.recv_bytes() == b"ready"
+        except EOFError:
+            ready = False
+        if not ready:
+            self.close()
+            errors.seek(0)
+            raise RuntimeError(f"the parser process does not start: {errors.read()[-2000:].decode(errors='replace')}")
+        self._connection = ours
+        return ours
+
+    def _last_words(self) -> str:
+        if self._process is None:
+            return "it is gone"
+        try:
+            code = self._process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection"
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"

@@ -1,0 +1,33 @@
+"""Plain text and Markdown."""
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from infra.formats.base import Parsed, Request
+from infra.formats.decoding import decode
+
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$")
+_TITLE_LINES = 200
+
+
+def parse_text(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+    """Yield the file's text as it is."""
+    text, encoding = decode(stream.read())
+    yield Parsed(text, "", "text/plain", encoding)
+
+
+def parse_markdown(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+    """Yield the file's text with its marks; the first heading outside of code is the title."""
+    text, encoding = decode(stream.read())
+    yield Parsed(text, _first_heading(text), "text/markdown", encoding)
+
+
+def _first_heading(text: str) -> str:
+    fenced = False
+    for line in text[:100_000].split("\n", _TITLE_LINES)[:_TITLE_LINES]:
+        if line.lstrip().startswith(("```", "~~~")):
+            fenced = not fenced
+        elif not fenced and (match := _HEADING.match(line)):
+            return match.group(1)
+    return ""
