@@ -1,0 +1,174 @@
+"""What the tables say about a run."""
+
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from infra.documents import quarantined
+from infra.schemas import PLAN
+from infra.store import Store
+from infra.tables import Table
+from memagent.errors import UsageError
+from memagent.scoring import containment
+
+_POINTS = 240
+"""Points of a curve at most: more cannot be told apart on a screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run, as table ``runs`` has it."""
+
+    run_id: str
+    corpus: str
+    kind: str
+    status: str
+    started_at: Any
+    ended_at: Any
+    config: dict[str, Any]
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One reading that the run is about: what was planned, and the answer that counts, if there is one."""
+
+    plan: dict[str, Any]
+    answer: dict[str, Any] | None
+    failure: dict[str, Any] | None
+
+    @property
+    def reading_id(self) -> str:
+        """The reading whose answer counts."""
+        return str(self.plan["answered_by"] or self.plan["reading_id"])
+
+    @property
+    def state(self) -> str:
+        """One of ``reused``, ``continued``, ``read``, ``failed``."""
+        if self.answer is None:
+            return "failed"
+        return {"answered": "reused", "continued": "continued"}.get(self.plan["state"], "read")
+
+    @property
+    def right(self) -> bool | None:
+        """Whether a gold answer stands in the answer; None where there is no gold. A failure is wrong."""
+        gold = self.plan["gold"]
+        if gold is None:
+            return None
+        return self.answer is not None and containment(self.answer["answer"], gold) == 1.0
+
+
+def load_run(store: Store, run_id: str) -> Run:
+    """Return a run.
+
+    Raises:
+        UsageError: the store does not know it.
+    """
+    found = Table(store, "runs").read(filters=ds.field("run_id") == run_id).to_pylist()
+    if not found:
+        raise UsageError(
+            f"the store has no finished run {run_id!r}: see `memagent runs`, or start the same command again "
+            "to finish a run that was interrupted"
+        )
+    row = found[-1]
+    return Run(
+        run_id,
+        row["corpus"],
+        row["kind"],
+        row["status"],
+        row["started_at"],
+        row["ended_at"],
+        json.loads(row["config"] or "{}"),
+        json.loads(row["summary"] or "{}"),
+    )
+
+
+def load_rows(store: Store, run: Run, failures: list[dict[str, Any]]) -> list[Row]:
+    """Return the run's readings in the order of its plan; a run without a plan has none."""
+    plan = _plan(store, run.run_id)
+    wanted = pa.array([entry["answered_by"] or entry["reading_id"] for entry in plan], pa.string())
+    table = Table(store, "answers").read(run.corpus, filters=ds.field("reading_id").isin(wanted))
+    answers = {answer["reading_id"]: answer for answer in table.to_pylist()}
+    reasons = {failure["item"]: failure for failure in failures if failure["stage"] == "read"}
+    rows = []
+    for entry in plan:
+        answer = answers.get(entry["answered_by"] or entry["reading_id"])
+        item = f"{entry['doc_id'] or 'archive'} ? {entry['question_id']}"
+        rows.append(Row(entry, answer, None if answer else reasons.get(item)))
+    return rows
+
+
+def load_failures(store: Store, run: Run) -> list[dict[str, Any]]:
+    """Return the run's quarantine rows, and after them what stands in quarantine from taking the corpus in."""
+    own = Table(store, "quarantine").read(run.corpus, filters=ds.field("run_id") == run.run_id).to_pylist()
+    standing = quarantined(store, run.corpus).to_pylist()
+    earlier = [row for row in standing if row["stage"] in ("ingest", "segment") and row["run_id"] != run.run_id]
+    return own + earlier
+
+
+def load_titles(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return doc_id, title, source, chars and media_type of documents by content hash; the newest row counts."""
+    columns = ["doc_id", "title", "source", "chars", "media_type", "content_hash", "seen_at"]
+    wanted = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
+    table = Table(store, "documents").read(run.corpus, columns, wanted).sort_by("seen_at")
+    return {row["content_hash"]: row for row in table.to_pylist()}
+
+
+def load_texts(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, str]:
+    """Return the texts of documents by content hash."""
+    wanted = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
+    table = Table(store, "documents").read(run.corpus, ["content_hash", "text"], wanted)
+    return dict(zip(table["content_hash"].to_pylist(), table["text"].to_pylist(), strict=True))
+
+
+def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:
+    """Return the run's speed over time, a point per interval.
+
+    Each point has ``t`` (seconds since the start), ``segments``, ``prompt`` and ``output`` (per
+    second) and ``cached`` (share of the prompt tokens that came from the prefix cache, 0 to 1).
+    """
+    try:
+        lines = store.read_bytes("runs", run_id, "progress.jsonl").decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return []
+    samples = []
+    for line in lines:
+        try:
+            samples.append(json.loads(line))
+        except json.JSONDecodeError:
+            break  # the last line of a run that was killed
+    step = max(1, -(-len(samples) // _POINTS))
+    kept = samples[::step] + ([samples[-1]] if samples and (len(samples) - 1) % step else [])
+    return [_speed(a, b) for a, b in zip(kept, kept[1:], strict=False) if b["t"] > a["t"]]
+
+
+def _plan(store: Store, run_id: str) -> list[dict[str, Any]]:
+    try:
+        data = store.read_bytes("runs", run_id, "plan.parquet")
+    except FileNotFoundError:
+        return []
+    plan: list[dict[str, Any]] = pq.read_table(io.BytesIO(data), schema=PLAN).to_pylist()
+    return plan
+
+
+def _speed(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+    seconds = b["t"] - a["t"]
+    # A run that was started again counts from zero: what it lost is no speed.
+    gain = {key: max(0.0, b.get(key, 0) - a.get(key, 0)) for key in _COUNTS}
+    prompt = gain["prompt_tokens"]
+    return {
+        "t": round(b["t"], 2),
+        "segments": round(gain["segments"] / seconds, 3),
+        "prompt": round(prompt / seconds, 1),
+        "output": round(gain["output_tokens"] / seconds, 1),
+        "cached": round(min(1.0, gain["cached_tokens"] / prompt), 4) if prompt else 0.0,
+    }
+
+
+_COUNTS = ("segments", "prompt_tokens", "output_tokens", "cached_tokens")

@@ -1,0 +1,171 @@
+"""What stands behind the answers, as much of it as the file may hold."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from infra.store import Store
+from infra.tables import Table
+from pipelines.report.data import Row, Run, load_texts
+from pipelines.report.excerpts import Place, excerpt
+from pipelines.report.readings import noted, timelines, unpack
+
+_READINGS_AT_ONCE = 1_000
+_CHARS_AT_ONCE = 20_000_000
+_MEMORY_SHARE = 0.6
+"""Share of the room for memories; the documents' passages get the rest, and what memories leave."""
+
+Bounds = list[tuple[int, int]]
+"""First and last character (exclusive) of each segment of a document."""
+
+
+@dataclass(slots=True)
+class Details:
+    """What fits the file."""
+
+    memories: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By reading_id."""
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By content hash."""
+    memories_left_out: int = 0
+    documents_left_out: int = 0
+
+
+def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room: int) -> Details:
+    """Collect memories and passages of `rows` into at most `room` bytes.
+
+    Readings that found something come first: they are what people look up. `chars` has the length
+    of each document by content hash.
+    """
+    details = Details()
+    answered = [row for row in rows if row.answer is not None]
+    answered.sort(key=lambda row: not (row.answer and row.answer["found"]))
+    left = room - _take_memories(store, run, answered, int(room * _MEMORY_SHARE), details)
+    shown: dict[str, list[Row]] = defaultdict(list)
+    for row in answered:
+        for content_hash in _touched(row, details.memories.get(row.reading_id)):
+            shown[content_hash].append(row)
+    todo = len(shown)
+    for batch in _batches(list(shown), chars):
+        texts = load_texts(store, run, batch)
+        bounds = _segment_bounds(store, run, batch)
+        for content_hash in batch:
+            allowance, todo = left // todo, todo - 1
+            passages = None
+            if content_hash in texts:
+                places = _places(content_hash, texts[content_hash], bounds[content_hash], shown[content_hash], details)
+                passages = excerpt(texts[content_hash], places, allowance)
+            if passages is None:
+                details.documents_left_out += 1
+                continue
+            details.documents[content_hash] = passages
+            left -= len(json.dumps(passages, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return details
+
+
+def _take_memories(store: Store, run: Run, rows: list[Row], room: int, details: Details) -> int:
+    used = 0
+    for start in range(0, len(rows), _READINGS_AT_ONCE):
+        batch = rows[start : start + _READINGS_AT_ONCE]
+        logged = timelines(store, run, batch)
+        for row in batch:
+            timeline = logged.get(row.reading_id)
+            if timeline is None:
+                details.memories_left_out += 1
+                continue
+            # The places that are added later to each change take a few dozen bytes.
+            size = len(json.dumps(timeline, ensure_ascii=False).encode()) + 60 * len(timeline["changes"])
+            if used + size > room:
+                details.memories_left_out += 1
+                continue
+            used += size
+            details.memories[row.reading_id] = timeline
+        if used > room * 0.98:
+            details.memories_left_out += len(rows) - start - len(batch)
+            break
+    return used
+
+
+def _touched(row: Row, timeline: dict[str, Any] | None) -> list[str]:
+    hashes = [place["content_hash"] for place in (row.answer or {}).get("evidence") or []]
+    hashes += [change["document"] for change in (timeline or {}).get("changes", []) if change["document"]]
+    return list(dict.fromkeys(hashes))
+
+
+def _batches(hashes: list[str], chars: dict[str, int]) -> Iterator[list[str]]:
+    """Cut `hashes` so that the texts of one batch fit in memory comfortably."""
+    batch: list[str] = []
+    size = 0
+    for content_hash in hashes:
+        batch.append(content_hash)
+        size += chars.get(content_hash, 0)
+        if size > _CHARS_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _places(content_hash: str, text: str, cuts: list[Bounds], rows: list[Row], details: Details) -> list[Place]:
+    """Return what to show of a document; writes the place of each change into the timelines on the way."""
+    evidence: list[Place] = []
+    taken: list[Place] = []
+    changed: list[Place] = []
+    for row in rows:
+        spots = [spot for spot in (row.answer or {}).get("evidence") or [] if spot["content_hash"] == content_hash]
+        for spot in spots:
+            quoted = spot["quote_start"] is not None and spot["quote_start"] >= 0
+            evidence.append(
+                Place(spot["quote_start"], spot["quote_end"]) if quoted else Place(spot["char_start"], spot["char_end"])
+            )
+        timeline = details.memories.get(row.reading_id)
+        bounds = _choose(cuts, row, spots)
+        if timeline is None or bounds is None:
+            continue
+        for change, (before, after) in zip(timeline["changes"], unpack(timeline["changes"]), strict=True):
+            if change["document"] != content_hash or not 0 <= change["segment"] < len(bounds):
+                continue
+            start, end = bounds[change["segment"]]
+            change["span"] = [start, end]
+            change["noted"] = [[start + a, start + b] for a, b in noted(before, after, text[start:end])]
+            taken += [Place(a, b) for a, b in change["noted"]]
+            changed += [] if change["noted"] else [Place(start, end)]
+    return evidence + taken + changed
+
+
+def _choose(cuts: list[Bounds], row: Row, spots: list[dict[str, Any]]) -> Bounds | None:
+    """Return the segmentation that the reading had: the one that agrees with its evidence and length."""
+    for bounds in cuts:
+        if row.plan["scope"] == "document" and len(bounds) != row.plan["segments"]:
+            continue
+        if all(
+            spot["segment_index"] < len(bounds) and bounds[spot["segment_index"]] == (spot["char_start"], spot["char_end"])
+            for spot in spots
+        ):
+            return bounds
+    return None
+
+
+def _segment_bounds(store: Store, run: Run, hashes: list[str]) -> dict[str, list[Bounds]]:
+    """Return the segmentations of documents, the newest first."""
+    columns = ["content_hash", "part", "first_row", "segments", "written_at"]
+    wanted = ds.field("content_hash").isin(pa.array(hashes, pa.string()))
+    placed = Table(store, "segmented").read(run.corpus, columns, wanted).sort_by([("written_at", "descending")])
+    by_part: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for place in placed.to_pylist():
+        by_part[place["part"]].append(place)
+    result: dict[str, list[Bounds]] = defaultdict(list)
+    for part, places in by_part.items():
+        with store.fs.open(store.path(part), "rb") as file:
+            table = pq.read_table(file, columns=["char_start", "char_end"])
+        for place in places:
+            rows = table.slice(place["first_row"], place["segments"])
+            pairs = zip(rows["char_start"].to_pylist(), rows["char_end"].to_pylist(), strict=True)
+            result[place["content_hash"]].append(list(pairs))
+    return result
