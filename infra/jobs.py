@@ -2,12 +2,17 @@
 
 import logging
 import os
-from collections.abc import Iterator
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from memagent.config import RayConfig
-from memagent.errors import UsageError
+from memagent.config import Config, RayConfig
+from memagent.errors import MemagentError, UsageError
+
+_POLL_SECONDS = 1.0
 
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "MEMAGENT_", "VLLM_")
 """Environment variables that workers of a cluster need as well. Keys are not among them: a cluster shows
@@ -64,3 +69,54 @@ def cluster_environment(config: RayConfig) -> dict[str, Any]:
     environment = dict(config.runtime_env)
     environment["env_vars"] = {**variables, **environment.get("env_vars", {})}
     return environment
+
+
+def run_job(config: Config, argv: list[str], submission: str, line: Callable[[str], None]) -> None:
+    """Run a command of memagent as a Ray job on the configured cluster, and wait for it.
+
+    A job of the same name that runs already (this flow run was restarted) is followed, not begun again.
+
+    Raises:
+        MemagentError: the job failed or was stopped; the message ends with its last words.
+    """
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    ray = config.ray
+    client = JobSubmissionClient(ray.jobs_address)
+    known = {job.submission_id: job.status for job in client.list_jobs()}
+    if known.get(submission) not in (JobStatus.PENDING, JobStatus.RUNNING):
+        if submission in known:
+            client.delete_job(submission)
+        settings = config.model_copy(update={"ray": ray.model_copy(update={"jobs_address": None, "address": "auto"})})
+        client.submit_job(
+            submission_id=submission,
+            # The cluster's interpreter, by absolute path where it is this machine's.
+            entrypoint=shlex.join([ray.python or sys.executable, "-m", "pipelines.cli", *argv, "--json"]),
+            runtime_env={
+                **cluster_environment(ray),
+                "env_vars": {**cluster_environment(ray)["env_vars"], "MEMAGENT_CONFIG": settings.model_dump_json()},
+            },
+        )
+    status, shown = client.get_job_status(submission), 0
+    while True:
+        logs = client.get_job_logs(submission)
+        for text in logs[shown:].splitlines():
+            line(text)
+        shown = len(logs)
+        if status.is_terminal():
+            break
+        time.sleep(_POLL_SECONDS)
+        status = client.get_job_status(submission)
+    # Status 1 of the command is "done, and some items failed": the run's row tells.
+    if status != JobStatus.SUCCEEDED and '"run_id"' not in logs:
+        raise MemagentError(f"Ray job {submission} ended as {status}: {logs[-2000:]}")
+
+
+def stop_job(jobs_address: str, submission: str) -> None:
+    """Stop a Ray job; one that is not there or has ended is no error."""
+    from ray.job_submission import JobSubmissionClient
+
+    client = JobSubmissionClient(jobs_address)
+    for job in client.list_jobs():
+        if job.submission_id and job.submission_id.startswith(submission) and not job.status.is_terminal():
+            client.stop_job(job.submission_id)

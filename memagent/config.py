@@ -4,6 +4,7 @@ Values come from, in rising order of precedence: the defaults below, the model f
 ``reading.json`` (reading keys only), a TOML file, ``--set section.key=value``, command-line options.
 """
 
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -144,6 +145,8 @@ class RayConfig(_Section):
     """Address of a running cluster (``auto``, ``ray://...``); by default Ray starts in this process."""
     jobs_address: str | None = None
     """Address of a cluster's Jobs API (``http://host:8265``); flows then submit their work to it."""
+    python: str | None = None
+    """Interpreter of the cluster that jobs run with; by default this one's path."""
     cpus: int | None = Field(None, ge=1)
     """CPUs of the in-process Ray; by default all."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)
@@ -183,6 +186,8 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
         ConfigError: naming the key and what is wrong with it.
     """
     data: dict[str, Any] = {}
+    if whole := os.environ.get("MEMAGENT_CONFIG"):
+        data = json.loads(whole)  # a job on a cluster is given its submitter's configuration
     if store := os.environ.get("MEMAGENT_STORE"):
         data["store"] = store
     if path is not None:

@@ -21,6 +21,8 @@ from infra.turnlog import carry, resume_points
 from memagent.records import Question, Turn, digest, reading_id
 from pipelines.segment import places
 
+_PLACE = ("content_hash", "part", "first_row", "segments")
+
 
 @dataclass(slots=True)
 class Plan:
@@ -34,6 +36,12 @@ class Plan:
     """Where the segments of a document stand, by content hash."""
     unmatched: list[Question] = field(default_factory=list)
     """Questions about documents that are not in the corpus."""
+
+    @property
+    def documents(self) -> int:
+        """Documents that are asked about; two of the same text count as two."""
+        archives = {len(row["stream"]) for row in self.rows if row["scope"] == "archive"}
+        return max(archives, default=len({row["doc_id"] for row in self.rows}))
 
     @property
     def pending(self) -> list[dict[str, Any]]:
@@ -59,7 +67,7 @@ class Plan:
             {
                 "reading_id": row["reading_id"],
                 "question": row["question"],
-                "places": [self.places[h] for h in row["stream"]],
+                "places": [{k: self.places[h][k] for k in _PLACE} for h in row["stream"]],
                 "past": [asdict(turn) for turn in self.past.get(row["reading_id"], [])],
                 "left": self.left(row),
             }

@@ -1,0 +1,302 @@
+"""The command line. Importing it loads nothing heavy; each command imports what it runs."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from memagent.config import Config, load_config
+from memagent.errors import MemagentError, UsageError
+
+app = typer.Typer(
+    name="memagent",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Read archives of long documents with a memory of fixed size, and answer questions with evidence.",
+)
+train_app = typer.Typer(no_args_is_help=True, help="Train the reader.")
+app.add_typer(train_app, name="train")
+
+StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or s3:// URL (or $MEMAGENT_STORE).")]
+ConfigOption = Annotated[str | None, typer.Option("--config", help="TOML file.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="nano, a model folder, or a Hugging Face name.")]
+EngineOption = Annotated[str | None, typer.Option("--engine", help="vllm, openai or scripted.")]
+LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document read side by side.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
+RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
+RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what there is to read, and read nothing.")]
+CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
+
+
+@app.command()
+def doctor(
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Say what works here: engine, Ray, store, Prefect, memory, cores."""
+    from pipelines.doctor import examine, show
+
+    settings = _config(store, config, set_, model, engine)
+    checks = examine(settings)
+    _out({"checks": checks}) if json_ else show(checks)
+    raise typer.Exit(0 if all(check["ok"] for check in checks) else 1)
+
+
+@app.command()
+def ingest(
+    corpus: CorpusArgument,
+    sources: Annotated[list[str], typer.Argument(help="Folders, files, globs, s3:// URLs.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are noticed."""
+    from infra.corpora import check_name, remember
+    from infra.jobs import ray_session
+    from infra.store import Store
+    from pipelines.ingest import ingest as run_ingest
+    from pipelines.runs import new_run_id
+
+    settings = _config(store, config, set_)
+    check_name(corpus)
+    place, run_id = Store(settings.store), new_run_id()
+    with ray_session(settings.ray), _display(json_) as show:
+        summary = run_ingest(place, corpus, sources, settings, run_id, show).as_dict()
+    remember(place, corpus, sources=[_absolute(source) for source in sources])
+    _finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])
+
+
+@app.command()
+def ask(
+    corpus: CorpusArgument,
+    question: Annotated[list[str] | None, typer.Option("-q", "--question", help="May be repeated.")] = None,
+    questions: Annotated[str | None, typer.Option("--questions", help="A .jsonl, .csv or .toml file.")] = None,
+    archive: Annotated[bool, typer.Option("--archive", help="One answer over the archive as one stream.")] = False,
+    reread: Annotated[bool, typer.Option("--reread", help="Read again what an older policy has answered.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    lanes: LanesOption = None,
+    dry_run: DryOption = False,
+    json_: JsonOption = False,
+    run_id: RunIdOption = None,
+) -> None:
+    """Ask questions of a corpus: one answer per document, or one over the archive."""
+    from infra.corpora import check_name
+    from memagent.questions import ask as make
+    from memagent.questions import load_questions
+    from pipelines.ask import ask as run_ask
+
+    settings = _config(store, config, set_, model, engine, lanes)
+    asked = [make(text) for text in question or []] + (load_questions(questions) if questions else [])
+    if not asked:
+        raise UsageError("ask what? Give -q 'a question', or --questions FILE")
+    check_name(corpus)
+    with _display(json_) as show:
+        summary = run_ask(
+            corpus, asked, settings, archive=archive, reread=reread, dry_run=dry_run, run_id=run_id, show=show
+        )
+    _conclude(settings, summary, json_)
+
+
+@app.command()
+def digest(
+    corpus: CorpusArgument,
+    questions: Annotated[str | None, typer.Option("--questions", help="The standing questions from now on.")] = None,
+    fetch: Annotated[bool, typer.Option(help="Look at the corpus's sources again first.")] = True,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    lanes: LanesOption = None,
+    dry_run: DryOption = False,
+    json_: JsonOption = False,
+    run_id: RunIdOption = None,
+) -> None:
+    """Bring a corpus and the answers to its standing questions up to date, and roll the answers up."""
+    from infra.corpora import check_name
+    from memagent.questions import load_questions
+    from pipelines.ask import digest as run_digest
+
+    settings = _config(store, config, set_, model, engine, lanes)
+    standing = load_questions(questions) if questions else None
+    check_name(corpus)
+    with _display(json_) as show:
+        summary = run_digest(corpus, standing, settings, fetch=fetch, dry_run=dry_run, run_id=run_id, show=show)
+    _conclude(settings, summary, json_)
+
+
+@app.command()
+def answers(
+    corpus: CorpusArgument,
+    format_: Annotated[str, typer.Option("--format", help="table, csv, jsonl or parquet.")] = "table",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File; standard output by default.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Only the answers of this run.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Show the newest answer to every question for every document of a corpus."""
+    from pipelines.answers import answer_table, write_answers
+
+    settings = _config(store, config, set_)
+    write_answers(answer_table(settings, corpus, run), format_, output)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run id, or 'last'.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = Path("report.html"),
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Write a run's report: one HTML file that needs no network."""
+    from infra.store import Store
+    from pipelines.report import write
+    from pipelines.status import find_run
+
+    place = Store(_config(store, config, set_).store)
+    typer.echo(str(write(place, find_run(place, run), output)))
+
+
+@app.command()
+def status(
+    corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; all by default.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show documents, answers, failures and the last runs of a corpus."""
+    from pipelines.status import corpus_status, show_status
+
+    state = corpus_status(_config(store, config, set_), corpus)
+    _out(state) if json_ else show_status(state)
+
+
+@app.command()
+def quarantine(
+    corpus: CorpusArgument,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show what could not be worked on, and why."""
+    from pipelines.status import quarantined, show_quarantine
+
+    rows = quarantined(_config(store, config, set_), corpus)
+    _out({"corpus": corpus, "quarantined": rows}) if json_ else show_quarantine(rows)
+
+
+@app.command()
+def up(
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    cron: Annotated[str, typer.Option(help="When the nightly digest runs.")] = "0 2 * * *",
+    timezone: Annotated[str, typer.Option(help="Time zone of the schedule.")] = "UTC",
+    port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
+) -> None:
+    """Run the Prefect server, the nightly digest of every corpus and bulk answering on this machine."""
+    from pipelines.up import up as run_up
+
+    run_up(_config(store, config, set_, model, engine), cron, timezone, port)
+
+
+def main() -> None:
+    """Run the command line; errors of use end with status 2, others with 1."""
+    try:
+        app(standalone_mode=True)
+    except UsageError as error:
+        _fail(error, 2)
+    except MemagentError as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from here", 130)
+
+
+def _config(
+    store: str | None,
+    config: str | None,
+    sets: list[str] | None,
+    model: str | None = None,
+    engine: str | None = None,
+    lanes: int | None = None,
+) -> Config:
+    settings = load_config(
+        config, sets, store=store, engine__model=model, engine__kind=engine, reading__lanes=lanes
+    )
+    if not settings.store.startswith("s3://"):
+        # Ray's workers and Prefect's runs have other working folders.
+        settings = settings.model_copy(update={"store": str(Path(settings.store).expanduser().resolve())})
+    return settings
+
+
+def _absolute(source: str) -> str:
+    return source if "://" in source else str(Path(source).expanduser().absolute())
+
+
+@contextmanager
+def _display(json_: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
+    if json_:
+        yield None
+        return
+    from pipelines.display import Display
+
+    with Display() as display:
+        yield display.update
+
+
+def _conclude(settings: Config, summary: dict[str, Any], json_: bool) -> None:
+    if summary.get("dry_run"):
+        _finish(summary, json_, 0)
+    from pipelines.answers import answer_table
+
+    if json_:
+        summary = {"summary": summary, "answers": answer_table(settings, summary["corpus"], summary["run_id"])}
+        _finish(summary, json_, summary["summary"]["readings"]["failed"])
+    _finish(summary, json_, summary["readings"]["failed"])
+
+
+def _finish(summary: dict[str, Any], json_: bool, failed: Any) -> None:
+    if json_:
+        _out(summary)
+    else:
+        from rich.console import Console
+
+        from pipelines.display import summary as show_summary
+
+        show_summary(Console(), summary)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _out(data: Any) -> None:
+    typer.echo(json.dumps(data, default=str))
+
+
+def _fail(error: object, status: int) -> None:
+    typer.echo(f"memagent: {error}", err=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

