@@ -32,10 +32,14 @@ _MAGIC = (
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
 _CONTROL_SHARE = 0.02
 _SAMPLE = 256 * 1024
+_WIDE_LEGACY = ["cp932", "cp949", "euc_jp", "euc_kr", "gb18030", "big5"]
 _LEGACY = [
-    *(f"cp{number}" for number in (1250, 1251, 1252, 1253, 1254, 1255, 1256, 1257, 1258, 874, 932, 949)),
-    *("koi8_r", "koi8_u", "gb18030", "big5", "euc_jp", "euc_kr", "iso8859_2", "iso8859_5", "iso8859_7", "iso8859_15"),
+    *(f"cp{number}" for number in (1250, 1251, 1252, 1253, 1254, 1255, 1256, 1257, 1258, 874)),
+    *("koi8_r", "koi8_u", "iso8859_2", "iso8859_5", "iso8859_7", "iso8859_15", *_WIDE_LEGACY),
 ]
+_WESTERN_SHARE = 0.1
+"""Western European languages have fewer accented letters than this."""
+_EASTERN = {"Polish", "Czech", "Slovak", "Hungarian", "Romanian", "Croatian", "Slovene", "Turkish", "Lithuanian"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = re.compile("[\\s\x00\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufffd]*")
 
@@ -140,14 +144,16 @@ def _damaged_utf8(sample: bytes) -> bool:
 
 
 def _legacy(data: bytes, sample: bytes, complete: bool) -> str:
-    best = from_bytes(sample, cp_isolation=_LEGACY).best()
-    high = sum(byte > 127 for byte in sample)
-    if best is not None and _decodes(data, best.encoding, complete):
-        if best.coherence > 0.1:
-            return best.encoding
-        if best.encoding in ("cp932", "cp949", "euc_jp", "euc_kr", "gb18030", "big5") and high > 0.3 * len(sample):
-            return best.encoding
-    # Western text with few accents gives no statistics, and is the common case.
-    if high < 0.2 * len(sample) and _decodes(data, "cp1252", complete):
+    high = sum(byte > 127 for byte in sample) / len(sample)
+    matches = [m for m in from_bytes(sample, cp_isolation=_LEGACY) if _decodes(data, m.encoding, complete)]
+    best = matches[0] if matches else None
+    if best is not None and high < _WESTERN_SHARE and best.language not in _EASTERN:
+        # Most accents stand at the same place in all Latin code pages; the common one wins a draw.
+        close = (m for m in matches if m.encoding == "cp1252" and m.coherence > best.coherence - 0.05)
+        best = next(close, best)
+    if best is not None and (best.coherence > 0.1 or (best.encoding in _WIDE_LEGACY and high > 0.3)):
+        return str(best.encoding)
+    # A short Western text with few accents gives no statistics.
+    if high < 2 * _WESTERN_SHARE and _decodes(data, "cp1252", complete):
         return "cp1252"
     raise SourceError("encoding", "no encoding is sure; save it as UTF-8")

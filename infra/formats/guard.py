@@ -35,6 +35,7 @@ class Guard:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._errors: IO[bytes] | None = None
 
     def parse(self, path: str, name: str) -> Iterator[tuple[Parsed, str] | Refused]:
         """Yield the texts of a source, each with its content hash, and the rows that are none.
@@ -76,6 +77,9 @@ class Guard:
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
 
     def _receive(self, connection: Connection) -> bytes:
         if not connection.poll(self.options.parse_seconds):
@@ -87,13 +91,13 @@ class Guard:
         self.close()
         ours, theirs = Pipe()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, for as long as it lives
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, for as long as it lives
         self._process = subprocess.Popen(
             [sys.executable, "-m", self._module, str(theirs.fileno()), self.options.model_dump_json()],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=errors,
+            stderr=self._errors,
             env=environment,
         )
         theirs.close()
@@ -102,9 +106,11 @@ class Guard:
         except EOFError:
             ready = False
         if not ready:
+            self._errors.seek(0)
+            said = self._errors.read()[-2000:].decode(errors="replace")
+            ours.close()
             self.close()
-            errors.seek(0)
-            raise RuntimeError(f"the parser process does not start: {errors.read()[-2000:].decode(errors='replace')}")
+            raise RuntimeError(f"the parser process does not start: {said}")
         self._connection = ours
         return ours
 

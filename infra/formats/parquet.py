@@ -27,12 +27,13 @@ def parse_parquet(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refus
     packed = raw.seek(0, 2)
     raw.seek(0)
     try:
-        # A dictionary stays one: a long text that every row repeats would else be laid out in full.
-        file = pq.ParquetFile(raw, read_dictionary=[options.text_column])
-        schema = file.schema_arrow
+        file = pq.ParquetFile(raw)
     except (pa.ArrowException, OSError) as error:
         raise SourceError("broken", "it is no Parquet file, or a truncated one; write it again") from error
+    schema = file.schema_arrow
     _check(file, schema, packed, request)
+    # A dictionary stays one: a long text that every row repeats would else be laid out in full.
+    file = pq.ParquetFile(raw, metadata=file.metadata, read_dictionary=[options.text_column])
     wanted = [options.text_column, options.id_column, options.title_column]
     columns = [name for name in schema.names if name in wanted]
     inflated = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
