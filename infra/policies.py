@@ -64,6 +64,10 @@ class Reader:
     def make_engine(self) -> Engine:
         """Make the engine; it loads its weights when it is started."""
         config = self.engine_config
+        if config.kind == "scripted" and config.scripted_process:
+            from infra.engines.scripted import ScriptedProcess
+
+            return ScriptedProcess(self.policy.path, self.reading, config)
         if config.kind == "scripted":
             return ScriptedEngine(self.scheme.prompts, delay=config.scripted_delay)
         if config.kind == "openai":

@@ -94,6 +94,8 @@ class EngineConfig(_Section):
     """openai: how long one request may take."""
     scripted_delay: float = Field(0.0, ge=0)
     """scripted: seconds that one conversation takes, to imitate an engine."""
+    scripted_process: bool = False
+    """scripted: run in a process of its own, which can be killed as a real engine's can."""
 
 
 class PoolConfig(_Section):
@@ -164,7 +166,7 @@ class Config(_Section):
     pool: PoolConfig = PoolConfig()
     ingest: IngestConfig = IngestConfig()
     ray: RayConfig = RayConfig()
-    flush_seconds: float = Field(3.0, gt=0)
+    flush_seconds: float = Field(2.0, gt=0)
     """A turn log part is written this often: work that a crash can cost."""
     commit_seconds: float = Field(5.0, gt=0)
     """Answers are committed this often."""

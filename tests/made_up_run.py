@@ -56,25 +56,47 @@ class MadeUpRun:
         name = text_hash(text)
         self.documents.append(
             dict(
-                corpus=CORPUS, doc_id=doc_id, content_hash=name, title=title, source=f"/archive/{doc_id}",
-                source_stamp="1", media_type="text/plain", encoding="utf-8", size_bytes=len(text.encode()),
-                chars=len(text), state="present", seen_at=START, first_seen=START, text=text,
+                corpus=CORPUS,
+                doc_id=doc_id,
+                content_hash=name,
+                title=title,
+                source=f"/archive/{doc_id}",
+                source_stamp="1",
+                media_type="text/plain",
+                encoding="utf-8",
+                size_bytes=len(text.encode()),
+                chars=len(text),
+                state="present",
+                seen_at=START,
+                first_seen=START,
+                text=text,
             )
-        )  # fmt: skip
+        )
         self.by_hash[name] = self.documents[-1]
         first = len(self.segments)
         for i, start in enumerate(range(0, len(text), SEGMENT_CHARS)):
             end = min(len(text), start + SEGMENT_CHARS)
             part = text[start:end]
             self.segments.append(
-                dict(content_hash=name, index=i, char_start=start, char_end=end, segment_hash="", text=part, token_ids=[])
+                dict(
+                    content_hash=name, index=i, char_start=start, char_end=end, segment_hash="", text=part, token_ids=[]
+                )
             )
         self.segmented.append(
             dict(
-                corpus=CORPUS, segment_key=name, content_hash=name, tokenizer="t", segment_tokens=400, boundary="soft",
-                part="segments/part.parquet", first_row=first, segments=len(self.segments) - first, tokens=0, written_at=START,
+                corpus=CORPUS,
+                segment_key=name,
+                content_hash=name,
+                tokenizer="t",
+                segment_tokens=400,
+                boundary="soft",
+                part="segments/part.parquet",
+                first_row=first,
+                segments=len(self.segments) - first,
+                tokens=0,
+                written_at=START,
             )
-        )  # fmt: skip
+        )
         return name
 
     def reading(
@@ -99,13 +121,23 @@ class MadeUpRun:
         doc_id = doc["doc_id"] if one else ""
         self.plan.append(
             dict(
-                reading_id=reading_id, doc_id=doc_id, title=doc["title"] if one else f"{len(stream)} documents",
-                content_hash=stream[0] if one else text_hash(str(stream)), stream=stream, question_id=question_id,
-                question=question, gold=gold, scope="document" if one else "archive", state=state, segments=len(places),
-                tokens=400 * len(places), answered_by=reading_id if state == "answered" else "", carried_from="",
+                reading_id=reading_id,
+                doc_id=doc_id,
+                title=doc["title"] if one else f"{len(stream)} documents",
+                content_hash=stream[0] if one else text_hash(str(stream)),
+                stream=stream,
+                question_id=question_id,
+                question=question,
+                gold=gold,
+                scope="document" if one else "archive",
+                state=state,
+                segments=len(places),
+                tokens=400 * len(places),
+                answered_by=reading_id if state == "answered" else "",
+                carried_from="",
                 carried_segments=carried,
             )
-        )  # fmt: skip
+        )
         if failed:
             self.fail("read", f"{doc_id or 'archive'} ? {question_id}", failed, "the engine refused the prompt")
             return reading_id
@@ -113,14 +145,30 @@ class MadeUpRun:
         evidence = [self._evidence(name, quote) for quote in quotes for name in stream if quote in self._text(name)]
         self.answers.append(
             dict(
-                corpus=CORPUS, reading_id=reading_id, question_id=question_id, question=question,
-                scope=self.plan[-1]["scope"], content_hash=self.plan[-1]["content_hash"], stream=stream, policy_id="pol-nano",
-                config_hash="cfg-1", answer=answer, found=bool(answer), evidence=evidence, segments=len(places) - carried,
-                conversations=len(places) - carried + 1, prompt_tokens=460 * len(places), cached_tokens=130 * len(places),
-                output_tokens=20 * len(places), seconds=0.4 * len(places), carried_from="an-older-reading" if carried else "",
-                carried_segments=carried, run_id=EARLIER if state == "answered" else RUN, answered_at=START,
+                corpus=CORPUS,
+                reading_id=reading_id,
+                question_id=question_id,
+                question=question,
+                scope=self.plan[-1]["scope"],
+                content_hash=self.plan[-1]["content_hash"],
+                stream=stream,
+                policy_id="pol-nano",
+                config_hash="cfg-1",
+                answer=answer,
+                found=bool(answer),
+                evidence=evidence,
+                segments=len(places) - carried,
+                conversations=len(places) - carried + 1,
+                prompt_tokens=460 * len(places),
+                cached_tokens=130 * len(places),
+                output_tokens=20 * len(places),
+                seconds=0.4 * len(places),
+                carried_from="an-older-reading" if carried else "",
+                carried_segments=carried,
+                run_id=EARLIER if state == "answered" else RUN,
+                answered_at=START,
             )
-        )  # fmt: skip
+        )
         return reading_id
 
     def fail(self, stage: str, item: str, reason: str, detail: str, run_id: str = RUN) -> None:
@@ -132,7 +180,16 @@ class MadeUpRun:
     def unreadable(self, source: str, reason: str, detail: str) -> None:
         """Add a source that an earlier ingest could not read."""
         self.sources.append(
-            dict(corpus=CORPUS, source=source, doc_id="", source_stamp="", state="failed", documents=0, run_id=EARLIER, seen_at=START)
+            dict(
+                corpus=CORPUS,
+                source=source,
+                doc_id="",
+                source_stamp="",
+                state="failed",
+                documents=0,
+                run_id=EARLIER,
+                seen_at=START,
+            )
         )
         self.fail("ingest", source, reason, detail, EARLIER)
 
@@ -145,23 +202,38 @@ class MadeUpRun:
         if self.plan:
             self.store.write_part(pa.Table.from_pylist(self.plan, schema=PLAN), "runs", RUN, "plan.parquet")
         self.summary = self._summary(seconds, scored) | summary
-        config = {"store": "/data/store", "engine": {"kind": "vllm", "model": "nano"}, "reading": {"segment_tokens": 400}}
+        config = {
+            "store": "/data/store",
+            "engine": {"kind": "vllm", "model": "nano"},
+            "reading": {"segment_tokens": 400},
+        }
         Table(self.store, "runs").append(
             [
                 dict(
-                    corpus=CORPUS, run_id=RUN, kind=kind, status="completed", started_at=START,
-                    ended_at=START + timedelta(seconds=seconds), config=json.dumps(config), summary=json.dumps(self.summary),
+                    corpus=CORPUS,
+                    run_id=RUN,
+                    kind=kind,
+                    status="completed",
+                    started_at=START,
+                    ended_at=START + timedelta(seconds=seconds),
+                    config=json.dumps(config),
+                    summary=json.dumps(self.summary),
                 )
             ]
-        )  # fmt: skip
+        )
         lines = [self._progress(t, seconds) for t in range(seconds + 1)] if self.summary["segments"] else []
-        self.store.write_bytes("".join(json.dumps(line) + "\n" for line in lines).encode(), "runs", RUN, "progress.jsonl")
+        self.store.write_bytes(
+            "".join(json.dumps(line) + "\n" for line in lines).encode(), "runs", RUN, "progress.jsonl"
+        )
         return RUN
 
     def _summary(self, seconds: int, scored: bool) -> dict[str, Any]:
         now = [answer for answer in self.answers if answer["run_id"] == RUN]
         totals = ("segments", "conversations", "prompt_tokens", "cached_tokens", "output_tokens")
-        score = [dict(metric=m, value=v, n=148, low=v - 0.06, high=v + 0.06) for m, v in (("exact match", 0.61), ("f1", 0.744))]
+        score = [
+            dict(metric=m, value=v, n=148, low=v - 0.06, high=v + 0.06)
+            for m, v in (("exact match", 0.61), ("f1", 0.744))
+        ]
         return {
             "readings": {
                 "total": len(self.plan),
@@ -208,9 +280,14 @@ class MadeUpRun:
         index = start // SEGMENT_CHARS
         low = index * SEGMENT_CHARS
         return dict(
-            content_hash=name, segment_index=index, char_start=low, char_end=min(len(text), low + SEGMENT_CHARS),
-            quote=quote, quote_start=start, quote_end=start + len(quote),
-        )  # fmt: skip
+            content_hash=name,
+            segment_index=index,
+            char_start=low,
+            char_end=min(len(text), low + SEGMENT_CHARS),
+            quote=quote,
+            quote_start=start,
+            quote_end=start + len(quote),
+        )
 
 
 def contracts(store: Store, count: int = 50, *, sections: int = 14) -> MadeUpRun:
@@ -224,7 +301,10 @@ def contracts(store: Store, count: int = 50, *, sections: int = 14) -> MadeUpRun
         signed = f"The agreement was signed on {date} at Springfield."
         start = {first: f"Parties: Alpha Metals Inc. and Buyer {n} LLC.\n{signed}"}
         state = "answered" if n % 5 == 4 else "new"
-        law_memory = {first: "Parties: Alpha Metals Inc.", at: f"Parties: Alpha Metals Inc. and Buyer {n} LLC.\n{clause}"}
+        law_memory = {
+            first: "Parties: Alpha Metals Inc.",
+            at: f"Parties: Alpha Metals Inc. and Buyer {n} LLC.\n{clause}",
+        }
         gold_law = [law if n % 4 else "Utah"]
         if n % 10 == 7:
             run.reading([name], "law", QUESTIONS["law"], "", {}, gold=gold_law, failed="prompt-too-long")
@@ -257,6 +337,22 @@ def _contract(n: int, sections: int) -> tuple[str, str, str]:
 
 def _turn(reading_id: str, step: int, kind: Any, name: str, index: int, memory: str, changed: bool) -> Turn:
     return Turn(
-        reading_id, 0, step, kind, name, index, [1], memory, [1], memory, changed, 460, 130, "stop", 0.4, None, "w1",
+        reading_id,
+        0,
+        step,
+        kind,
+        name,
+        index,
+        [1],
+        memory,
+        [1],
+        memory,
+        changed,
+        460,
+        130,
+        "stop",
+        0.4,
+        None,
+        "w1",
         "an-older-reading" if kind == "carried" else "",
-    )  # fmt: skip
+    )

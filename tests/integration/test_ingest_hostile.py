@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from hostile import OPTIONS, Case, build
+
 from infra.documents import current_documents, document_texts, quarantined
 from infra.store import Store, file_system
 from memagent.config import Config

@@ -1,0 +1,214 @@
+"""Kill a run at a random moment, run the same command again, and compare with an undisturbed run.
+
+    python -m tests.endurance --engine scripted --times 10
+    python -m tests.endurance --engine vllm --times 2
+
+Prints one JSON line a kill and a summary; ends with status 1 if a check failed.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pyarrow.compute as pc
+
+from infra.store import Store
+from infra.tables import Table
+
+TARGETS = {"driver": None, "worker": "ray::MapWorker(MapBatches(MemoryPass", "engine": None}
+ENGINE_TITLES = {"scripted": "infra.engines.scripted", "vllm": "VLLM::EngineCore"}
+TALLY = "MEMAGENT_SCRIPTED_TALLY"
+QUESTIONS = ("What is the pass number for amber-otter?", "What is the pass number for silver-heron?")
+
+
+def make_archive(folder: Path, documents: int, paragraphs: int, seed: int = 0) -> None:
+    rng = random.Random(seed)
+    words = "the of and to in report shall party term notice section payment service schedule agreement".split()
+    folder.mkdir(parents=True)
+    for i in range(documents):
+        lines = []
+        for _ in range(rng.randint(1, paragraphs)):
+            lines.append(" ".join(rng.choice(words) for _ in range(60)) + ".")
+        for key in ("amber-otter", "silver-heron"):
+            if rng.random() < 0.7:
+                at = rng.randrange(len(lines) + 1)
+                lines.insert(at, f"The pass number for {key} is {rng.randrange(10**6, 10**7)}.")
+        (folder / f"doc{i:03}.txt").write_text("\n\n".join(lines))
+
+
+def command(store: str, engine: str, sets: list[str]) -> list[str]:
+    argv = [sys.executable, "-m", "pipelines.cli", "ask", "archive", "--store", store, "--engine", engine, "--json"]
+    for question in QUESTIONS:
+        argv += ["-q", question]
+    for item in sets:
+        argv += ["--set", item]
+    return argv
+
+
+def run(argv: list[str], tally: str = "") -> dict:
+    done = subprocess.run(argv, env={**os.environ, TALLY: tally} if tally else None, capture_output=True, text=True, start_new_session=True)
+    if done.returncode != 0:
+        raise AssertionError(f"status {done.returncode}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)["summary"]
+
+
+def find(root: psutil.Process, title: str) -> psutil.Process | None:
+    for process in root.children(recursive=True):
+        try:
+            line = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if title in line:
+            return process
+    return None
+
+
+def alive(process: psutil.Process) -> str:
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else " ".join(process.cmdline())[:80].strip()
+    except psutil.Error:
+        return ""
+
+
+def reading_began(store: Store) -> bool:
+    return bool(store.list("turns", "archive"))
+
+
+def kill_once(argv: list[str], store: Store, target: str, engine: str, delay: float) -> bool:
+    """Start the command, kill the target `delay` seconds after reading began; tell whether it was there."""
+    environment = {**os.environ, TALLY: f"{store.url}.tally"}
+    process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    root = psutil.Process(process.pid)
+    while not reading_began(store):
+        if process.poll() is not None:
+            return False
+        time.sleep(0.05)
+    time.sleep(delay)
+    if target == "driver":
+        victim: psutil.Process | None = root
+    else:
+        victim = find(root, TARGETS["worker"] if target == "worker" else ENGINE_TITLES[engine])
+    if victim is None or process.poll() is not None:
+        process.wait()
+        return False
+    tree = root.children(recursive=True)
+    victim.send_signal(signal.SIGKILL)
+    process.wait()
+    if target == "driver":
+        psutil.wait_procs(tree, timeout=30)
+        left = [title for p in tree if (title := alive(p)) and "Agent" not in title]  # Ray's agents leave within 65 s
+        assert not left, f"processes outlive the driver: {left}"
+    return True
+
+
+def conversations(store: Store) -> tuple[int, int]:
+    """Return (rows of the turn log, distinct keys)."""
+    import pyarrow.dataset as ds
+
+    paths = store.list("turns", "archive")
+    table = ds.dataset(paths, filesystem=store.fs).to_table(columns=["reading_id", "lane", "step"])
+    return table.num_rows, table.group_by(["reading_id", "lane", "step"]).aggregate([]).num_rows
+
+
+def answers(store: Store) -> dict[str, tuple[str, bool]]:
+    table = Table(store, "answers").read("archive", ["reading_id", "answer", "found"])
+    assert table.num_rows == pc.count_distinct(table["reading_id"]).as_py(), "a reading has two rows"
+    return {row["reading_id"]: (row["answer"], row["found"]) for row in table.to_pylist()}
+
+
+def ingest(store: str, folder: Path) -> None:
+    argv = [sys.executable, "-m", "pipelines.cli", "ingest", "archive", str(folder), "--store", store, "--json"]
+    subprocess.run(argv, check=True, capture_output=True, start_new_session=True)
+
+
+def endure(
+    engine: str, times: int, targets: list[str], documents: int, paragraphs: int, sets: list[str], seed: int
+) -> dict:
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        make_archive(base / "docs", documents, paragraphs)
+        ingest(f"{base}/calm", base / "docs")
+        calm_summary = run(command(f"{base}/calm", engine, sets))
+        calm = answers(Store(f"{base}/calm"))
+        other = calm
+        if engine == "vllm":
+            ingest(f"{base}/calm2", base / "docs")
+            run(command(f"{base}/calm2", engine, sets))
+            other = answers(Store(f"{base}/calm2"))
+        span = max(0.5, calm_summary["engine_seconds"] * 0.8)
+        kills = []
+        for target in targets:
+            for i in range(times):
+                where = f"{base}/{target}{i}"
+                ingest(where, base / "docs")
+                store, argv = Store(where), command(where, engine, sets)
+                delay = rng.uniform(0, span)
+                hit = kill_once(argv, store, target, engine, delay)
+                summary = run(argv, f"{store.url}.tally")
+                found = answers(store)
+                differing = sum(found[k] != calm[k] for k in calm if k in found)
+                rows, keys = conversations(store)
+                assert rows == keys, "a conversation is logged twice"
+                tally = Path(f"{store.url}.tally")
+                held = tally.stat().st_size if tally.exists() else None
+                kills.append(
+                    {
+                        "engine": engine, "target": target, "delay": round(delay, 2), "hit": hit,
+                        "readings": len(found), "same_readings": set(found) == set(calm), "differing": differing,
+                        "conversations": keys, "held": held, "again": round(held / keys - 1, 4) if held else None,
+                        "second_run": summary["conversations"],
+                    }
+                )
+                print(json.dumps(kills[-1]), flush=True)
+        undisturbed = sum(calm[k] != other[k] for k in calm)
+        return {"kills": kills, "calm": calm_summary, "undisturbed_differing": undisturbed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--engine", default="scripted", choices=list(ENGINE_TITLES))
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--targets", default="driver,worker,engine")
+    parser.add_argument("--documents", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--paragraphs", type=int, default=60)
+    parser.add_argument("--again", type=float, default=0.05, help="share of conversations that may be done again")
+    parser.add_argument("--set", action="append", default=[])
+    given = parser.parse_args()
+    os.environ.pop("MEMAGENT_STORE", None)
+    sets = list(given.set)
+    if given.engine == "scripted":
+        sets += ["engine.scripted_process=true", "engine.scripted_delay=0.05"]
+    targets = given.targets.split(",")
+    result = endure(given.engine, given.times, targets, given.documents, given.paragraphs, sets, given.seed)
+    kills = result["kills"]
+    bad = [kill for kill in kills if not kill["same_readings"] or (given.engine == "scripted" and kill["differing"])]
+    again = [kill["again"] for kill in kills if kill["hit"] and kill["again"] is not None]
+    said = {
+        "seed": given.seed,
+        "kills": len(kills),
+        "hit": sum(kill["hit"] for kill in kills),
+        "failed": len(bad),
+        "again_mean": round(sum(again) / len(again), 4) if again else None,
+        "again_most": max(again, default=None),
+        "undisturbed_seconds": result["calm"]["engine_seconds"],
+        "conversations": result["calm"]["conversations"],
+        "readings": result["calm"]["readings"]["total"],
+        "undisturbed_differing": result["undisturbed_differing"],
+        "disturbed_differing": [kill["differing"] for kill in kills],
+    }
+    print(json.dumps(said))
+    sys.exit(1 if bad or not said["hit"] or max(again, default=0) > given.again else 0)
+
+
+if __name__ == "__main__":
+    main()

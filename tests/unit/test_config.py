@@ -1,0 +1,61 @@
+import pytest
+
+from memagent.config import Config, ReadingConfig, load_config
+from memagent.errors import ConfigError
+
+
+def test_precedence(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEMAGENT_STORE", "from-environment")
+    file = tmp_path / "c.toml"
+    file.write_text('store = "from-file"\n[engine]\nmodel = "file"\nkind = "openai"\n[pool]\nmax_size = 4\n')
+    config = load_config(str(file), ["engine.model=set", "pool.min_size=2"], engine__kind="scripted", store=None)
+    assert (config.store, config.engine.model, config.engine.kind) == ("from-file", "set", "scripted")
+    assert (config.pool.min_size, config.pool.max_size) == (2, 4)
+    assert load_config().store == "from-environment"
+
+
+def test_a_model_gives_defaults_that_the_user_overrides():
+    config = load_config(sets=["reading.lanes=3"])
+    reading = config.reading_config({"segment_tokens": 256, "lanes": 2})
+    assert (reading.segment_tokens, reading.lanes) == (256, 3)
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        (["engine.knd=1"], "engine.knd: no such key"),
+        (["reading.nope=1"], "reading.nope: no such key"),
+        (["reading.lanes=0"], "reading.lanes"),
+        (["engine"], "section.key=value"),
+        (["store.x=1", "store=2"], "store"),
+        (["pool.min_size=3"], "pool.max_size 1 is below"),
+        (["engine.kind=magic"], "engine.kind"),
+    ],
+)
+def test_wrong_keys_are_named(sets, says):
+    with pytest.raises(ConfigError, match=says):
+        load_config(sets=sets)
+
+
+def test_wrong_files_are_named(tmp_path):
+    with pytest.raises(ConfigError, match="no configuration file"):
+        load_config(str(tmp_path / "none.toml"))
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[engine\n")
+    with pytest.raises(ConfigError, match=r"bad\.toml"):
+        load_config(str(bad))
+
+
+def test_hash_changes_with_every_key_and_with_the_wording():
+    base = ReadingConfig()
+    hashes = {base.hash("a"), base.hash("b")}
+    changes = {"segment_tokens": 64, "lanes": 2, "gate": True, "layout": "section-first", "temperature": 0.5}
+    hashes |= {ReadingConfig(**{name: value}).hash("a") for name, value in changes.items()}
+    assert len(hashes) == 2 + len(changes)
+
+
+def test_every_key_is_documented():
+    for section in (Config, *(field.annotation for field in Config.model_fields.values())):
+        for name, field in getattr(section, "model_fields", {}).items():
+            documented = field.description or hasattr(field.annotation, "model_fields")
+            assert documented, f"{section.__name__}.{name} has no docstring"

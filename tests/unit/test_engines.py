@@ -1,0 +1,72 @@
+import asyncio
+
+import pytest
+
+from infra.engines.supervised import SupervisedEngine
+from memagent.engine import Completion, Sampling
+from memagent.errors import EngineDied, RequestError
+from memagent.scripted import ScriptedEngine, answer, update
+
+
+class Dying:
+    """Dies at given calls."""
+
+    made = 0
+
+    def __init__(self, die_at):
+        type(self).made += 1
+        self._die_at, self._calls = die_at, 0
+        self.stopped = False
+
+    async def start(self):
+        await asyncio.sleep(0)
+
+    async def stop(self):
+        self.stopped = True
+
+    async def generate(self, ids, sampling, priority=0):
+        await asyncio.sleep(0)
+        self._calls += 1
+        if self._calls > self._die_at:
+            raise EngineDied("gone")
+        return Completion([len(ids)], "stop", len(ids))
+
+
+async def test_requests_survive_the_death_of_an_engine():
+    Dying.made = 0
+    lives = iter([3, 1000])
+    engine = SupervisedEngine(lambda: Dying(next(lives)), restarts=1)
+    await engine.start()
+    answers = await asyncio.gather(*(engine.generate([0] * i, Sampling(1)) for i in range(10)))
+    assert [a.ids for a in answers] == [[i] for i in range(10)]
+    assert (engine.deaths, Dying.made) == (1, 2)
+
+
+async def test_restarts_are_bounded():
+    engine = SupervisedEngine(lambda: Dying(0), restarts=2)
+    with pytest.raises(EngineDied):
+        await engine.generate([1], Sampling(1))
+    assert engine.deaths == 2
+
+
+async def test_the_scripted_engine_refuses_what_is_not_of_its_template(scheme):
+    with pytest.raises(RequestError):
+        await ScriptedEngine(scheme.prompts).generate([1, 2, 3], Sampling(8))
+
+
+async def test_the_scripted_engine_keeps_to_max_tokens(scheme):
+    tokenizer = scheme.prompts.tokenizer
+    prompt = scheme.prompts.update(
+        tokenizer.encode("pass number amber?"), scheme.prompts.no_memory, tokenizer.encode("The pass number amber is 12345.")
+    )
+    cut = await ScriptedEngine(scheme.prompts).generate(prompt, Sampling(3, logprobs=True))
+    assert (len(cut.ids), cut.finish_reason, len(cut.logprobs)) == (3, "length", 3)
+
+
+def test_the_rules():
+    question = "What is the pass number for amber-otter?"
+    right = "The pass number for amber-otter is 42."
+    assert update(question, "", f"Hello. {right} Bye.") == right
+    assert update(question, right, "The pass number for amber-heron is 13.") == right
+    assert update(question, "", "The pass number for amber-heron is 13.") == ""
+    assert answer(right) == "42" and answer("Nevada law") == "Nevada law" and answer("") == ""

@@ -1,0 +1,59 @@
+import pytest
+
+from memagent.errors import UsageError
+from memagent.questions import ask, load_questions
+
+
+def load(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    return load_questions(str(path))
+
+
+def test_json_lines(tmp_path):
+    one, two = load(
+        tmp_path, "q.jsonl",
+        '{"question": "Who?", "id": 7, "answers": ["A", "B"], "documents": "x*.txt"}\n\n{"question": "What?", "answers": []}\n',
+    )
+    assert (one.question_id, one.answers, one.documents) == ("7", ("A", "B"), ("x*.txt",))
+    assert two.answers == ("",) and two.question_id == ask("What?").question_id
+
+
+def test_csv_with_several_answers(tmp_path):
+    one, two = load(tmp_path, "q.csv", 'question,answers,documents\n"Who, me?",A|B,x.txt|y.txt\nWhat?,,\n')
+    assert (one.text, one.answers, one.documents) == ("Who, me?", ("A", "B"), ("x.txt", "y.txt"))
+    assert two.answers is None and two.documents == ()
+
+
+def test_toml(tmp_path):
+    (one,) = load(tmp_path, "q.toml", '[[question]]\nid = "law"\nquestion = "Which law?"\n')
+    assert (one.question_id, one.text) == ("law", "Which law?")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("q.jsonl", '{"question": "a"}\n{"question": \n', r"q\.jsonl, line 2: not JSON"),
+        ("q.jsonl", "[1]\n", "line 1: must be an object"),
+        ("q.jsonl", '{"question": ""}\n', "line 1: field 'question'"),
+        ("q.jsonl", '{"question": "a", "gold": "b"}\n', "unknown field 'gold'"),
+        ("q.jsonl", '{"question": "a", "answers": {"x": 1}}\n', "field 'answers'"),
+        ("q.jsonl", '{"question": "a", "id": "1"}\n{"question": "b", "id": "1"}\n', "stands twice"),
+        ("q.jsonl", "", "holds no questions"),
+        ("q.csv", "text\nx\n", "no column 'question'"),
+        ("q.csv", "question,id\na,b,c\n", "line 2: more fields"),
+        ("q.toml", "question = 1", "holds no questions"),
+        ("q.toml", "[[question]\n", r"q\.toml"),
+        ("q.xml", "", r"\.jsonl, \.csv or \.toml"),
+    ],
+)
+def test_wrong_files_name_file_line_and_field(tmp_path, name, text, says):
+    with pytest.raises(UsageError, match=says):
+        load(tmp_path, name, text)
+
+
+def test_missing_file_and_empty_question(tmp_path):
+    with pytest.raises(UsageError, match="no questions file"):
+        load_questions(str(tmp_path / "none.jsonl"))
+    with pytest.raises(UsageError, match="empty"):
+        ask("  ")

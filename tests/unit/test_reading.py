@@ -1,0 +1,139 @@
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memagent.engine import Completion
+from memagent.errors import ConfigError, RequestError
+from memagent.lanes import spans
+from memagent.reading import Reading
+from memagent.scripted import ScriptedEngine
+from tests.conftest import ListStream, filler, make_scheme
+
+QUESTION = "What is the pass number for amber-otter?"
+
+
+def document(rng, before=300, after=300, value="4829104"):
+    needle = f"The pass number for amber-otter is {value}."
+    decoy = "The pass number for amber-heron is 1111111."
+    return " ".join([filler(rng, before), decoy, filler(rng, 50), needle, filler(rng, after), decoy])
+
+
+def read(scheme, text, past=(), engine=None, question=QUESTION):
+    stream = ListStream(text, scheme.prompts.tokenizer, scheme.config.segment_tokens)
+    turns = []
+    engine = engine or ScriptedEngine(scheme.prompts)
+    outcome = asyncio.run(
+        Reading("r", question, stream, scheme, engine.generate, turns.append, past).run()
+    )
+    return outcome, turns, stream
+
+
+@pytest.mark.parametrize("layout", ["question-first", "section-first"])
+@pytest.mark.parametrize("gate", [True, False])
+@pytest.mark.parametrize("lanes", [1, 2, 3, 50])
+def test_finds_the_needle_with_every_option(tokenizer, layout, gate, lanes):
+    scheme = make_scheme(tokenizer, layout=layout, gate=gate, lanes=lanes)
+    outcome, turns, stream = read(scheme, document(random.Random(3)))
+    assert (outcome.answer, outcome.found) == ("4829104", True)
+    assert sorted(set(stream.reads)) == list(range(len(stream)))
+    assert outcome.conversations == len(turns)
+    assert outcome.segments == len(stream)
+    assert outcome.prompt_tokens == sum(turn.prompt_tokens for turn in turns)
+    assert outcome.output_tokens == sum(len(turn.response_ids) for turn in turns)
+    assert len({(turn.lane, turn.step) for turn in turns}) == len(turns)
+    evidence = outcome.evidence[0]
+    assert "4829104" in evidence.quote
+    text = "".join(segment.text for segment in stream.segments)
+    assert text[evidence.quote_start : evidence.quote_end] == evidence.quote
+    assert evidence.char_start <= evidence.quote_start and evidence.quote_end <= evidence.char_end
+
+
+def test_says_not_found_when_the_document_does_not_say(scheme):
+    outcome, turns, _ = read(scheme, filler(random.Random(1), 500))
+    assert (outcome.answer, outcome.found, outcome.evidence) == ("", False, [])
+    assert turns[-1].kind == "answer"
+
+
+def test_an_empty_document_is_answered(scheme):
+    outcome, turns, _ = read(scheme, "")
+    assert not outcome.found and len(turns) == 1
+
+
+@given(cut=st.integers(0, 200), lanes=st.integers(1, 4), seed=st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_a_reading_goes_on_from_any_point_of_its_log(tokenizer, cut, lanes, seed):
+    scheme = make_scheme(tokenizer, lanes=lanes)
+    text = document(random.Random(seed))
+    whole, turns, _ = read(scheme, text)
+    rng = random.Random(cut)
+    # Lanes advance independently: a crash leaves a prefix of each.
+    kept = []
+    for lane in range(lanes + 1):
+        of_lane = [turn for turn in turns if turn.lane == lane]
+        kept += of_lane[: rng.randint(0, len(of_lane))] if lane < lanes else []
+    resumed, more, _ = read(scheme, text, kept)
+    assert (resumed.answer, resumed.evidence) == (whole.answer, whole.evidence)
+    assert len(kept) + len(more) == len(turns)
+    assert not {(t.lane, t.step) for t in kept} & {(t.lane, t.step) for t in more}
+
+
+def test_a_logged_answer_is_not_asked_for_again(scheme):
+    text = document(random.Random(2))
+    whole, turns, _ = read(scheme, text)
+    again, more, _ = read(scheme, text, turns)
+    assert not more and again.answer == whole.answer and again.evidence == whole.evidence
+    assert again.conversations == 0
+
+
+def test_truncated_memory_and_failures_propagate(scheme):
+    class Broken:
+        async def generate(self, ids, sampling, priority=0):
+            raise RequestError("no")
+
+    with pytest.raises(RequestError):
+        read(scheme, document(random.Random(1)), engine=Broken())
+
+
+def test_a_failing_lane_stops_the_others(tokenizer):
+    scheme = make_scheme(tokenizer, lanes=3)
+    calls = []
+
+    class Broken:
+        async def generate(self, ids, sampling, priority=0):
+            calls.append(1)
+            if len(calls) == 3:
+                raise RequestError("no")
+            await asyncio.sleep(0.01)
+            return Completion([scheme.prompts.stop_ids[0]], "stop", len(ids))
+
+    with pytest.raises(RequestError):
+        read(scheme, document(random.Random(1)), engine=Broken())
+    assert len(calls) < 8
+
+
+def test_longer_readings_come_first(scheme):
+    seen = []
+
+    class Spy(ScriptedEngine):
+        async def generate(self, ids, sampling, priority=0):
+            seen.append(priority)
+            return await super().generate(ids, sampling, priority)
+
+    read(scheme, document(random.Random(1)), engine=Spy(scheme.prompts))
+    assert seen == sorted(seen) and seen[0] < seen[-1] == 0
+
+
+def test_a_question_that_does_not_fit_is_refused(scheme, tokenizer):
+    with pytest.raises(ConfigError, match="segment_tokens"):
+        scheme.check_window(tokenizer.encode("why " * 100), 256)
+
+
+@given(st.integers(0, 500), st.integers(1, 60))
+def test_spans_cover_the_stream_once(segments, lanes):
+    cut = spans(segments, lanes)
+    assert [i for span in cut for i in span] == list(range(segments))
+    assert len(cut) == max(1, min(lanes, segments))
+    assert max(map(len, cut)) - min(map(len, cut)) <= 1

@@ -1,0 +1,81 @@
+"""The structure of the house, held by tests."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from pipelines.cli import app
+
+ROOT = Path(__file__).parents[2]
+RANK = {"memagent": 0, "infra": 1, "pipelines": 2}
+HOMES = {
+    "vllm": {"infra/engines/vllm.py"},
+    "deepspeed": {"infra/learner.py"},
+    "prefect": {"pipelines/flows.py", "pipelines/up.py"},
+    "ray": {"infra/jobs.py", "infra/pools.py", "pipelines/ingest.py", "pipelines/segment.py", "pipelines/read.py",
+            "pipelines/doctor.py"},
+    "torch": {"infra/learner.py", "pipelines/doctor.py", "memagent/nano/", "memagent/rl/"},
+}
+SOURCES = sorted(path for part in RANK for path in (ROOT / part).rglob("*.py"))
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way_and_heavy_packages_have_few_homes(path):
+    name = str(path.relative_to(ROOT))
+    rank = RANK[name.split("/")[0]]
+    for module in imports(path):
+        top = module.split(".")[0]
+        assert RANK.get(top, 0) <= rank, f"{name} imports {module}"
+        if top in HOMES:
+            assert any(name.startswith(home) for home in HOMES[top]), f"{name} imports {module}"
+
+
+def test_stages_do_not_import_each_other():
+    stages = {"ingest", "segment", "read", "train"}
+    for stage in stages:
+        path = ROOT / "pipelines" / f"{stage}.py"
+        for module in imports(path):
+            assert module.removeprefix("pipelines.") not in stages, f"{stage} imports {module}"
+
+
+def test_the_command_line_loads_nothing_heavy():
+    code = (
+        "import sys, pipelines.cli; "
+        "print([m for m in ('ray','torch','vllm','deepspeed','prefect','pyarrow','deltalake','transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_command_line_is_what_it_is_documented_to_be():
+    common = {"--store", "--config", "--set"}
+    model = {"--model", "--engine"}
+    expected = {
+        "doctor": common | model | {"--json"},
+        "ingest": common | {"--json"},
+        "ask": common | model | {"--question", "-q", "--questions", "--archive", "--reread", "--lanes", "--dry-run",
+                                 "--json", "--run-id"},
+        "digest": common | model | {"--questions", "--fetch", "--lanes", "--dry-run", "--json", "--run-id"},
+        "answers": common | {"--format", "--output", "-o", "--run"},
+        "report": common | {"--output", "-o"},
+        "status": common | {"--json"},
+        "quarantine": common | {"--json"},
+        "up": common | model | {"--cron", "--timezone", "--port"},
+    }
+    commands = get_command(app).commands
+    assert set(commands) == set(expected) | {"train"}
+    for name, options in expected.items():
+        found = {opt for param in commands[name].params if param.param_type_name == "option" for opt in param.opts}
+        assert found == options, name
