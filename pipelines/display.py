@@ -5,8 +5,6 @@ character reaches the terminal. Everything live goes to standard error, so that 
 stays clean for JSON.
 """
 
-import re
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,6 +18,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pipelines.figures import duration, number, percent, plain
+
+__all__ = ["Display", "answers_table", "duration", "number", "percent", "plain", "summary"]
+
 Mode = Literal["auto", "live", "lines", "quiet"]
 
 _WINDOW = 30.0
@@ -28,50 +30,20 @@ _SETTLED = 5.0
 """Seconds of progress before a time left is worth saying."""
 _LINE_EVERY = 10.0
 """Seconds between lines where there is no terminal."""
-# C0 and C1 controls (escape sequences begin with one), marks that turn the direction of text around.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-
-
-def plain(text: object) -> str:
-    """Return `text` without characters that command a terminal or turn text around."""
-    return _CONTROL.sub("", str(text).replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
-
-
-def number(value: float) -> str:
-    """Write a count so that it can be read at a glance: 950, 12,345, 1.23 M."""
-    for unit, size in ((" G", 10**9), (" M", 10**6)):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}" if value < 1000 * size else f"{value / size:,.0f}{unit}"
-    return f"{value:,.0f}"
-
-
-def duration(seconds: float) -> str:
-    """Write a time: 0.8 s, 42 s, 3 min 05 s, 2 h 10 min."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60:,} h {minutes % 60:02d} min"
-
-
-def percent(part: float, whole: float) -> str:
-    """Write a share; of nothing there is none."""
-    return f"{100 * part / whole:.0f}%" if whole else "–"
 
 
 class Display:
     """Progress of a run, as a context manager.
 
-    `update` takes the keys of ``progress.jsonl`` and besides ``stage`` and ``engine``; missing ones
-    count as zero. Modes: ``live`` redraws a panel, ``lines`` writes a line now and then, ``quiet``
-    writes nothing, ``auto`` is ``live`` on a terminal and ``lines`` elsewhere.
+    `update` takes the keys of ``progress.jsonl`` and besides ``stage`` and ``engine``, or, from an
+    ingest, sources ``done`` of ``total``; what is missing is not shown.
+
+    Modes: ``live`` redraws a panel, ``lines`` writes a line now and then, ``quiet`` writes nothing,
+    ``auto`` is ``live`` on a terminal and ``lines`` elsewhere.
     """
 
     def __init__(self, mode: Mode = "auto", console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, file=None if console else sys.stderr)
+        self._console = console or Console(stderr=True)
         self.mode: Mode = mode if mode != "auto" else ("live" if self._console.is_terminal else "lines")
         self._began = time.monotonic()
         self._snapshot: dict[str, Any] = {}
@@ -84,9 +56,7 @@ class Display:
     def __enter__(self) -> "Display":
         self._began = self._moved = time.monotonic()
         if self.mode == "live":
-            self._live = Live(
-                get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True
-            )
+            self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
         return self
 
@@ -100,19 +70,21 @@ class Display:
     def update(self, snapshot: Mapping[str, Any]) -> None:
         """Take the newest counts."""
         now = time.monotonic()
-        if snapshot.get("stage") != self._snapshot.get("stage") or _segments(snapshot) < _segments(self._snapshot):
+        if snapshot.get("stage") != self._snapshot.get("stage") or _work(snapshot)[1] < _work(self._snapshot)[1]:
             self._samples.clear()  # another stage counts from zero
-        if not self._samples or _segments(snapshot) > _segments(self._snapshot):
+        if not self._samples or _work(snapshot)[1] > _work(self._snapshot)[1]:
             self._moved = now
         self._snapshot = dict(snapshot)
-        self._samples.append({"at": float(snapshot.get("t", now - self._began)), **_counts(snapshot)})
+        tokens = _count(snapshot, "prompt_tokens") + _count(snapshot, "output_tokens")
+        at = float(snapshot.get("t", now - self._began))
+        self._samples.append({"at": at, "work": _work(snapshot)[1], "tokens": tokens})
         while len(self._samples) > 2 and self._samples[1]["at"] <= self._samples[-1]["at"] - _WINDOW:
             self._samples.popleft()
         if self.mode == "lines":
             self._line(now)
 
     def speed(self, key: str) -> float:
-        """Return how much `key` grows in a second, over the last 30 s."""
+        """Return how much ``work`` (segments; sources in an ingest) or ``tokens`` grow in a second, over 30 s."""
         if len(self._samples) < 2:
             return 0.0
         first, last = self._samples[0], self._samples[-1]
@@ -121,17 +93,16 @@ class Display:
 
     def time_left(self) -> str:
         """Say how long the run will go on, or why that cannot be said."""
-        said = self._snapshot
-        total, done = said.get("segments_total") or 0, _segments(said)
+        unit, done, total = _work(self._snapshot)
         if total and done >= total:
             return "finishing"
         if not done:
-            return "starting the engine" if said.get("engine") else "starting"
+            return "starting the engine" if self._snapshot.get("engine") else "starting"
         idle = time.monotonic() - self._moved
         if idle > _WINDOW:
-            return f"unknown: no segment for {duration(idle)}"
+            return f"unknown: no {unit} for {duration(idle)}"
         span = self._samples[-1]["at"] - self._samples[0]["at"]
-        rate = self.speed("segments")
+        rate = self.speed("work")
         if not total or span < _SETTLED or not rate:
             return "measuring"
         return "about " + duration((total - done) / rate)
@@ -139,25 +110,13 @@ class Display:
     def render(self) -> RenderableType:
         """Return the panel as it stands now."""
         said = self._snapshot
-        total, done = said.get("segments_total") or 0, _segments(said)
+        _, done, total = _work(said)
         title = Text(plain(said.get("stage") or "starting"), style="bold")
         if said.get("engine"):
             title.append(f"  {plain(said['engine'])}", style="dim")
+        fields = self._fields()
         grid = Table.grid(padding=(0, 3))
-        for _ in range(4):
-            grid.add_column(no_wrap=True)
-        failures = said.get("failures") or 0
-        fields = [
-            ("documents", _of(said, "documents")),
-            ("readings", _of(said, "readings")),
-            ("segments", _of(said, "segments")),
-            ("failures", Text(number(failures), style="bold red" if failures else "")),
-            ("segments/s", f"{self.speed('segments'):,.1f}"),
-            ("tokens/s", number(self.speed("tokens"))),
-            ("from cache", percent(said.get("cached_tokens") or 0, said.get("prompt_tokens") or 0)),
-            ("elapsed", duration(self._elapsed())),
-        ]
-        for start in (0, 4):
+        for start in range(0, len(fields), 4):
             grid.add_row(*(Text.assemble((f"{name} ", "dim"), value) for name, value in fields[start : start + 4]))
         bar = Table.grid(padding=(0, 2), expand=True)
         bar.add_column(ratio=1)
@@ -165,6 +124,25 @@ class Display:
         left = Text(self.time_left(), style="cyan")
         bar.add_row(ProgressBar(total=max(1, total), completed=done, pulse=not done), left)
         return Panel(Group(grid, bar), title=title, title_align="left", border_style="dim", padding=(0, 1))
+
+    def _fields(self) -> list[tuple[str, str | Text]]:
+        said = self._snapshot
+        unit = _work(said)[0]
+        failures = _count(said, "failures") + _count(said, "quarantined")
+        fields: list[tuple[str, str | Text]] = []
+        if "total" in said:
+            fields.append(("sources", f"{number(_count(said, 'done'))} of {number(_count(said, 'total'))}"))
+        fields += [(key, _of(said, key)) for key in ("documents", "readings", "segments") if key in said]
+        fields += [
+            ("failures", Text(number(failures), style="bold red" if failures else "")),
+            (f"{unit}s/s", f"{self.speed('work'):,.1f}"),
+        ]
+        if "prompt_tokens" in said:
+            fields += [
+                ("tokens/s", number(self.speed("tokens"))),
+                ("from cache", percent(_count(said, "cached_tokens"), _count(said, "prompt_tokens"))),
+            ]
+        return [*fields, ("elapsed", duration(self._elapsed()))]
 
     def _elapsed(self) -> float:
         return max(float(self._snapshot.get("t") or 0), time.monotonic() - self._began)
@@ -174,19 +152,19 @@ class Display:
         if now - self._line_at < _LINE_EVERY and stage == self._line_stage:
             return
         self._line_at, self._line_stage = now, stage
-        said = self._snapshot
-        text = (
-            f"{stage or 'run'}: {_of(said, 'readings')} readings, {_of(said, 'segments')} segments, "
-            f"{self.speed('segments'):,.1f} segments/s, {number(self.speed('tokens'))} tokens/s, "
-            f"{percent(said.get('cached_tokens') or 0, said.get('prompt_tokens') or 0)} from cache, "
-            f"{said.get('failures') or 0} failures, {duration(self._elapsed())} elapsed, left: {self.time_left()}"
-        )
-        self._console.print(Text(text), soft_wrap=True)
+        parts = [f"{name} {value}" for name, value in self._fields()]
+        self._console.print(Text(f"{stage or 'run'}: {', '.join(parts)}, left {self.time_left()}"), soft_wrap=True)
 
 
 def summary(console: Console, said: Mapping[str, Any]) -> None:
-    """Print what a run came to: counts, scores with n and interval, failures by reason."""
-    counts = said.get("readings") or {}
+    """Print what a run came to: counts, scores with n and interval, failures by reason.
+
+    A summary of another shape (an ingest, a dry run) is printed as it stands.
+    """
+    counts = said.get("readings")
+    if not isinstance(counts, Mapping):
+        _as_it_stands(console, said)
+        return
     total = counts.get("total", 0)
     seconds = said.get("seconds") or 0.0
     prompt, cached, output = (said.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
@@ -200,7 +178,10 @@ def summary(console: Console, said: Mapping[str, Any]) -> None:
             f"{number(total)}: {number(counts.get('read_now', 0))} read now, "
             f"{number(counts.get('answered_before', 0))} answered before, {number(counts.get('failed', 0))} failed",
         ),
-        ("answer found", f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})"),
+        (
+            "answer found",
+            f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
+        ),
         ("segments", f"{number(said.get('segments') or 0)}" + _rate(said.get("segments") or 0, seconds)),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),
@@ -243,6 +224,24 @@ def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     console.print(table)
 
 
+def _as_it_stands(console: Console, said: Mapping[str, Any]) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for key, value in said.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{inner} {count}" for inner, count in value.items())
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            value = ", ".join(str(item) for item in value)
+        if key.endswith("seconds") and isinstance(value, int | float):
+            key, value = key.removesuffix("_seconds").replace("seconds", "time"), duration(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            value = number(value)
+        if value not in (None, ""):
+            table.add_row(Text(plain(key).replace("_", " ")), Text(plain(value)))
+    console.print(table)
+
+
 def _scores(said: Mapping[str, Any]) -> Table | None:
     if not said.get("scores"):
         return None
@@ -280,13 +279,17 @@ def _one_line(text: object) -> str:
     return " ".join(plain(text).split())
 
 
-def _segments(snapshot: Mapping[str, Any]) -> float:
-    return float(snapshot.get("segments") or 0)
+def _count(snapshot: Mapping[str, Any], key: str) -> float:
+    return float(snapshot.get(key) or 0)
 
 
-def _counts(snapshot: Mapping[str, Any]) -> dict[str, float]:
-    tokens = float(snapshot.get("prompt_tokens") or 0) + float(snapshot.get("output_tokens") or 0)
-    return {"segments": _segments(snapshot), "tokens": tokens}
+def _work(snapshot: Mapping[str, Any]) -> tuple[str, float, float]:
+    """Return what the time left is told by: unit, done, total."""
+    if "total" in snapshot:
+        return "source", _count(snapshot, "done"), _count(snapshot, "total")
+    if "documents_total" in snapshot and "segments_total" not in snapshot:
+        return "document", _count(snapshot, "documents"), _count(snapshot, "documents_total")
+    return "segment", _count(snapshot, "segments"), _count(snapshot, "segments_total")
 
 
 def _of(snapshot: Mapping[str, Any], key: str) -> str:

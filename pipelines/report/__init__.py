@@ -1,7 +1,8 @@
 """The report of a run: one HTML file that needs no network.
 
 `data` gathers what the tables say about a run, `readings` how a memory came about, `excerpts` which
-passages of the documents stand beside it, `render` makes the file. The rest is the page itself.
+passages of the documents stand beside it, `details` how much of both the file can hold, `header` and
+`listing` what is seen first; `render` makes the file. The rest is the page itself.
 """
 
 from pathlib import Path

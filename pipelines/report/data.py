@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -106,7 +107,9 @@ def load_rows(store: Store, run: Run, failures: list[dict[str, Any]]) -> list[Ro
 
 def load_failures(store: Store, run: Run) -> list[dict[str, Any]]:
     """Return the run's quarantine rows, and after them what stands in quarantine from taking the corpus in."""
-    own = Table(store, "quarantine").read(run.corpus, filters=ds.field("run_id") == run.run_id).to_pylist()
+    own: list[dict[str, Any]] = (
+        Table(store, "quarantine").read(run.corpus, filters=ds.field("run_id") == run.run_id).to_pylist()
+    )
     standing = quarantined(store, run.corpus).to_pylist()
     earlier = [row for row in standing if row["stage"] in ("ingest", "segment") and row["run_id"] != run.run_id]
     return own + earlier
@@ -145,7 +148,7 @@ def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:
             break  # the last line of a run that was killed
     step = max(1, -(-len(samples) // _POINTS))
     kept = samples[::step] + ([samples[-1]] if samples and (len(samples) - 1) % step else [])
-    return [_speed(a, b) for a, b in zip(kept, kept[1:], strict=False) if b["t"] > a["t"]]
+    return [_speed(a, b) for a, b in pairwise(kept) if b["t"] > a["t"]]
 
 
 def _plan(store: Store, run_id: str) -> list[dict[str, Any]]:

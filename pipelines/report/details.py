@@ -1,6 +1,5 @@
 """What stands behind the answers, as much of it as the file may hold."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 from infra.store import Store
 from infra.tables import Table
 from pipelines.report.data import Row, Run, load_texts
+from pipelines.report.embed import size
 from pipelines.report.excerpts import Place, excerpt
 from pipelines.report.readings import noted, timelines, unpack
 
@@ -20,6 +20,10 @@ _READINGS_AT_ONCE = 1_000
 _CHARS_AT_ONCE = 20_000_000
 _MEMORY_SHARE = 0.6
 """Share of the room for memories; the documents' passages get the rest, and what memories leave."""
+_SAFE = 0.97
+"""Sizes of passages are known before they are written as JSON; this is for what that adds."""
+_PLACE_BYTES = 100
+"""What is added to each change later: where its segment and its words stand in the document."""
 
 Bounds = list[tuple[int, int]]
 """First and last character (exclusive) of each segment of a document."""
@@ -44,6 +48,7 @@ def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room:
     of each document by content hash.
     """
     details = Details()
+    room = int(room * _SAFE)
     answered = [row for row in rows if row.answer is not None]
     answered.sort(key=lambda row: not (row.answer and row.answer["found"]))
     left = room - _take_memories(store, run, answered, int(room * _MEMORY_SHARE), details)
@@ -56,16 +61,16 @@ def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room:
         texts = load_texts(store, run, batch)
         bounds = _segment_bounds(store, run, batch)
         for content_hash in batch:
-            allowance, todo = left // todo, todo - 1
-            passages = None
+            allowance, todo = max(0, left // todo), todo - 1
+            passages, places = None, []
             if content_hash in texts:
                 places = _places(content_hash, texts[content_hash], bounds[content_hash], shown[content_hash], details)
                 passages = excerpt(texts[content_hash], places, allowance)
             if passages is None:
-                details.documents_left_out += 1
+                details.documents_left_out += bool(places)
                 continue
             details.documents[content_hash] = passages
-            left -= len(json.dumps(passages, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+            left -= size(passages)
     return details
 
 
@@ -79,12 +84,11 @@ def _take_memories(store: Store, run: Run, rows: list[Row], room: int, details: 
             if timeline is None:
                 details.memories_left_out += 1
                 continue
-            # The places that are added later to each change take a few dozen bytes.
-            size = len(json.dumps(timeline, ensure_ascii=False).encode()) + 60 * len(timeline["changes"])
-            if used + size > room:
+            needed = size(timeline) + _PLACE_BYTES * len(timeline["changes"])
+            if used + needed > room:
                 details.memories_left_out += 1
                 continue
-            used += size
+            used += needed
             details.memories[row.reading_id] = timeline
         if used > room * 0.98:
             details.memories_left_out += len(rows) - start - len(batch)
@@ -95,6 +99,8 @@ def _take_memories(store: Store, run: Run, rows: list[Row], room: int, details: 
 def _touched(row: Row, timeline: dict[str, Any] | None) -> list[str]:
     hashes = [place["content_hash"] for place in (row.answer or {}).get("evidence") or []]
     hashes += [change["document"] for change in (timeline or {}).get("changes", []) if change["document"]]
+    # Where nothing was taken up, the document itself is what one looks at.
+    hashes += [row.plan["content_hash"]] if row.plan["scope"] == "document" else []
     return list(dict.fromkeys(hashes))
 
 
@@ -145,7 +151,8 @@ def _choose(cuts: list[Bounds], row: Row, spots: list[dict[str, Any]]) -> Bounds
         if row.plan["scope"] == "document" and len(bounds) != row.plan["segments"]:
             continue
         if all(
-            spot["segment_index"] < len(bounds) and bounds[spot["segment_index"]] == (spot["char_start"], spot["char_end"])
+            spot["segment_index"] < len(bounds)
+            and bounds[spot["segment_index"]] == (spot["char_start"], spot["char_end"])
             for spot in spots
         ):
             return bounds

@@ -5,8 +5,6 @@ const visible = (text) =>
   String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]/g, (c) => {
     const code = c.charCodeAt(0);
     if (code === 13) return "";
-    if (code < 32) return String.fromCharCode(0x2400 + code);
-    if (code === 127) return "\u2421";
     if (code === 0x2028 || code === 0x2029) return "\n";
     return `[U+${code.toString(16).toUpperCase().padStart(4, "0")}]`;
   });

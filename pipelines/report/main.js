@@ -12,12 +12,16 @@ const showTab = (name) => {
   }
 };
 
+const decoded = (text) => {
+  try { return decodeURIComponent(text); } catch { return text; } // an address that was cut short
+};
+
 let listPlace = 0;
 const route = () => {
   const [key, value] = location.hash.slice(1).split("=");
   const reading = $("reading"), list = $("list");
   const wasList = !list.hidden;
-  const row = key === "reading" ? byLink.get(decodeURIComponent(value || "")) : null;
+  const row = key === "reading" ? byLink.get(decoded(value || "")) : null;
   document.body.classList.toggle("opened", key === "reading");
   showTab(TABS.includes(key) ? key : "answers");
   if (key === "reading") {
@@ -42,11 +46,11 @@ const notice = (kind, ...children) => $("notices").append(el("p", { class: "noti
 const buildNotices = () => {
   const left = data.leftOut;
   const states = rows.reduce((counts, row) => ({ ...counts, [row.state]: (counts[row.state] || 0) + 1 }), {});
-  if (!data.readings) notice("", data.kind === "ingest" ? "This run took in documents and asked no questions." : "This run had nothing to read: no document matched its questions.");
+  if (!data.readings) notice("", "This run had nothing to read: none of its questions was about a document of the corpus.");
   else if (states.reused === rows.length) notice("", `Nothing new had to be read: all ${plural(rows.length, "answer")} came from earlier runs, for documents that have not changed.`);
   else if (states.failed === rows.length) notice("bad", "No reading came to an answer. ", el("a", { href: "#failures" }, "The failures say why."));
   else if (states.failed) notice("bad", `${plural(states.failed, "reading has", "readings have")} no answer. `, el("a", { href: "#failures" }, "The failures say why."));
-  const parts = [left.rows && `${plural(left.rows, "answer")}`, left.memories && `the memories of ${plural(left.memories, "reading")}`, left.documents && `the text of ${plural(left.documents, "document")}`].filter(Boolean);
+  const parts = [left.rows && plural(left.rows, "reading"), left.memories && `the memories of ${plural(left.memories, "reading")}`, left.documents && `the text of ${plural(left.documents, "document")}`].filter(Boolean);
   if (parts.length) notice("", `To stay below ${left.limit}, this file leaves out ${parts.join(", ")}. The answers listed and their evidence are complete.`);
 };
 

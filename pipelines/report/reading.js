@@ -19,9 +19,9 @@ const drawReading = (row) => {
     reveal(pane, key);
   };
   const main = el("div", { class: "story" }, drawAnswer(row, detail));
-  if (detail) main.append(drawEvidence(row, detail, show), drawMemory(row, detail, show), drawOrigin(row, detail));
+  if (detail) fill(main, [drawEvidence(row, detail, show), drawMemory(row, detail, show), drawOrigin(row, detail)]);
   const seen = [...new Set([...(detail?.evidence || []).map((e) => e.content_hash), ...(detail?.timeline?.changes || []).map((c) => c.document)])].filter((n) => n >= 0);
-  if (!seen.length && row.document >= 0) seen.push(row.document);
+  if (!seen.length && row.document >= 0 && $("document-" + row.document)) seen.push(row.document);
   const side = el("div", { class: "side" }, seen.length > 1 && el("label", { class: "field" }, el("span", {}, `Documents that the reading took something from (${count(seen.length)})`),
     el("select", { onchange: (event) => show(Number(event.target.value), "") }, seen.map((n) => el("option", { value: n }, data.documents[n].title || data.documents[n].id)))), pane);
   $("reading").replaceChildren(drawBar(row), el("div", { class: seen.length ? "split" : "" }, main, seen.length ? side : null));
@@ -72,7 +72,7 @@ const drawAnswer = (row, detail) => {
 };
 
 const drawEvidence = (row, detail, show) => {
-  if (!row.found) return "";
+  if (!row.found) return null;
   const several = row.document < 0;
   const items = detail.evidence.map((spot, i) => {
     const quoted = spot.quote_start >= 0;
@@ -122,7 +122,7 @@ const drawChange = (row, detail, show, change, before, after, i) => {
     : `Segment ${count(change.position + 1)} of ${count(total)}`;
   const record = change.document >= 0 ? data.documents[change.document] : null;
   return el("li", { id: "change-" + i, tabindex: "-1" },
-    el("p", { class: "where" }, el("strong", {}, where), row.document < 0 && record && [" · ", said(record.title || record.id)],
+    el("p", { class: "where" }, el("strong", {}, where), row.document < 0 && record && said(record.title || record.id),
       change.kind === "carried" && el("span", { class: "chip continued" }, "carried over"),
       el("span", { class: "tally" }, added ? el("span", { class: "plus" }, "+" + plural(added, "word")) : null, " ", removed ? el("span", { class: "minus" }, "−" + plural(removed, "word")) : null),
       change.span && el("button", { type: "button", class: "link", onclick: () => show(change.document, change.noted?.length ? "change-" + i : "edge-" + i) }, "Show in the document")),
@@ -143,7 +143,7 @@ const MARKS = { u: ["unchanged", "read, unchanged"], c: ["changed", "changed the
 
 const drawStrip = (timeline, detail, reach, show) => {
   const strip = timeline.strip;
-  if (!strip) return "";
+  if (!strip) return null;
   const at = new Map(timeline.changes.map((change, i) => [change.position, i]));
   const spots = new Set(detail.evidence.map((spot) => timeline.changes.find((c) => c.document === spot.content_hash && c.segment === spot.segment_index)?.position));
   const width = Math.ceil(strip.length / MARKS_MOST);

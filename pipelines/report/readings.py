@@ -1,6 +1,5 @@
 """How the memory of a reading came about, from the turn log."""
 
-import os.path
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -50,9 +49,9 @@ def pack(before: str, after: str) -> list[Any]:
 
     `head` and `tail` count UTF-16 units, as the browser does.
     """
-    head = len(os.path.commonprefix([before, after]))
+    head = _shared(before, after)
     room = min(len(before), len(after)) - head
-    tail = len(os.path.commonprefix([before[::-1][:room], after[::-1][:room]]))
+    tail = _shared(before[::-1][:room], after[::-1][:room])
     return [_units(after[:head]), _units(after[len(after) - tail :]), after[head : len(after) - tail]]
 
 
@@ -71,6 +70,11 @@ def noted(before: str, after: str, text: str) -> list[tuple[int, int]]:
 def _lines(memory: str) -> list[str]:
     parts = re.split(r"\n|(?<=[.;])\s+", memory)
     return [line for part in parts if (line := part.strip(" \t\r-*•.;"))]
+
+
+def _shared(a: str, b: str) -> int:
+    """Return the length of the common beginning."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _units(text: str) -> int:

@@ -8,7 +8,7 @@ const COLUMNS = [
   { key: "answer", label: "Answer", value: (row) => (row.found ? row.answer.toLowerCase() : "\uffff" + answerText(row)) },
   ...(anyGold ? [
     { key: "gold", label: "Gold answer", value: (row) => goldText(row).toLowerCase() },
-    { key: "right", label: "Right", value: (row) => (row.right === null ? 2 : row.right ? 0 : 1) },
+    { key: "right", label: "Right", hint: "A gold answer stands in the answer as whole words; case, punctuation and articles do not count", value: (row) => (row.right === null ? 2 : row.right ? 0 : 1) },
   ] : []),
   { key: "segments", label: "Segments", number: true, value: (row) => row.segments || 0 },
   { key: "evidence", label: "Evidence", number: true, value: (row) => row.evidence },
@@ -40,7 +40,7 @@ const drawTable = () => {
   view.page = Math.min(view.page, pages - 1);
   drawRows(shown.slice(view.page * view.size, (view.page + 1) * view.size));
   $("status").textContent = shown.length === rows.length
-    ? plural(rows.length, "answer") : `${count(shown.length)} of ${plural(rows.length, "answer")}`;
+    ? plural(rows.length, "reading") : `${count(shown.length)} of ${plural(rows.length, "reading")}`;
   $("clear").hidden = ![view.text, view.question, view.found, view.right, view.state].some(Boolean);
   drawPager(pages);
   for (const column of COLUMNS) {
@@ -57,7 +57,7 @@ const drawRows = (page) => {
 };
 
 const drawRow = (row) => {
-  const cell = (column, ...children) => el("td", { class: column, "data-label": COLUMNS.find((c) => c.key === column)?.label }, ...children);
+  const cell = (column, ...children) => el("td", { class: column, "data-label": COLUMNS.find((c) => c.key === column.split(" ")[0])?.label }, ...children);
   return el("tr", { "data-reading": row.link, onclick: (event) => { if (!event.target.closest("a") && !String(getSelection())) open(row); } },
     cell("document", el("a", { href: href(row) }, said(documentName(row))),
       documentTitle(row) && el("span", { class: "sub" }, said(documentTitle(row)))),
@@ -76,7 +76,7 @@ const verdict = (row) => row.right === null ? null
 const drawPager = (pages) => {
   const turn = (label, page, off) => el("button", { type: "button", disabled: off, onclick: () => { view.page = page; drawTable(); $("answer-table").scrollIntoView({ block: "start" }); } }, label);
   const first = view.page * view.size;
-  const menu = el("select", { "aria-label": "Answers on a page", onchange: (event) => { view.size = Number(event.target.value); view.page = 0; drawTable(); } },
+  const menu = el("select", { "aria-label": "Readings on a page", onchange: (event) => { view.size = Number(event.target.value); view.page = 0; drawTable(); } },
     [25, 50, 100, 250].map((size) => el("option", { value: size, selected: size === view.size }, `${size} a page`)));
   $("pager").replaceChildren(...(shown.length <= 25 ? [] : [
     turn("‹ Back", view.page - 1, view.page === 0),
@@ -121,9 +121,9 @@ const buildTable = () => {
       el("button", { id: "clear", type: "button", class: "link", hidden: true, onclick: clearFilters }, "Clear the filters")),
     el("table", { id: "answer-table", class: "grid" },
       el("thead", {}, el("tr", {}, COLUMNS.map((column) => el("th", { id: "head-" + column.key, scope: "col", class: column.key + (column.number ? " number" : "") },
-        el("button", { type: "button", onclick: sort(column) }, column.label, el("span", { class: "arrow", "aria-hidden": "true" })))))),
+        el("button", { type: "button", title: column.hint, onclick: sort(column) }, column.label, el("span", { class: "arrow", "aria-hidden": "true" })))))),
       el("tbody")),
-    el("div", { id: "none", class: "empty", hidden: true }, el("p", {}, "No answer matches these filters."),
+    el("div", { id: "none", class: "empty", hidden: true }, el("p", {}, "No reading matches these filters."),
       el("button", { type: "button", onclick: clearFilters }, "Clear the filters")),
     el("nav", { id: "pager", class: "pager", "aria-label": "Pages" }));
   drawTable();

@@ -1,0 +1,36 @@
+"""Figures and texts as people read them, in the terminal and in reports."""
+
+import re
+
+# C0 and C1 controls (escape sequences begin with one), marks that turn the direction of text around.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def plain(text: object) -> str:
+    """Return `text` without characters that command a terminal or turn text around."""
+    return _CONTROL.sub("", str(text).replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
+
+
+def number(value: float) -> str:
+    """Write a count so that it can be read at a glance: 950, 12,345, 1.23 M."""
+    for unit, size in ((" G", 10**9), (" M", 10**6)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}" if value < 1000 * size else f"{value / size:,.0f}{unit}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time: 0.8 s, 42 s, 3 min 05 s, 2 h 10 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def percent(part: float, whole: float) -> str:
+    """Write a share; of nothing there is none."""
+    return f"{100 * part / whole:.0f}%" if whole else "–"

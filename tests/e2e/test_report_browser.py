@@ -1,0 +1,256 @@
+"""The report in a real browser, opened from a file as its readers open it.
+
+The page's content security policy forbids `eval`, which Playwright's wait_for_function needs: wait with `expect`.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
+
+from pipelines.report import write
+from tests.made_up_run import RUN, MadeUpRun, contracts, local_store
+
+HOSTILE = (
+    "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'><svg onload='window.hacked=1'>"
+    "\u2028\u202egnirts\u202c\x00\x1b[31m javascript:window.hacked=1"
+)
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        installed = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        try:
+            browser = playwright.chromium.launch(executable_path=installed, args=_FLAGS)
+        except Error as error:
+            pytest.skip(f"no Chromium (infra/browser.sh installs one): {str(error).splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page that takes down what must not happen."""
+
+    def __init__(self, browser: Browser, width: int = 1400, scheme: str = "light") -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        self.page.on("request", self._request)
+        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+
+    def _request(self, request: object) -> None:
+        url = str(getattr(request, "url", ""))
+        if not url.startswith(("file:", "data:")):
+            self.complaints.append(f"request: {url}")
+
+    def open(self, path: Path, fragment: str = "") -> Page:
+        self.page.goto(path.as_uri() + fragment)
+        return self.page
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    visit = Visit(browser)
+    yield visit
+    visit.page.close()
+    assert visit.complaints == []
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    run = contracts(local_store(folder), 50)
+    run.save(scored=True)
+    return write(run.store, RUN, folder / "report.html")
+
+
+def rows(page: Page) -> int:
+    return page.locator("#answer-table tbody tr").count()
+
+
+def test_filter_and_sort(visit: Visit, report: Path):
+    page = visit.open(report)
+    assert page.inner_text("#status") == "150 readings" and rows(page) == 50
+    page.select_option("#filter-right", "no")
+    wrong = page.locator("#answer-table tbody .verdict.bad").count()
+    assert wrong == rows(page) > 0
+    page.click("#clear")
+    page.fill("#filter-text", "texas contract-0003")
+    expect(page.locator("#status")).to_have_text("1 of 150 readings")
+    assert page.inner_text("#answer-table tbody td.answer") == "Texas"
+    page.fill("#filter-text", "no such words")
+    page.wait_for_selector("#none:not([hidden])")
+    page.click("#none button")
+    assert page.inner_text("#status") == "150 readings"
+    page.click("#head-segments button")
+    page.click("#head-segments button")
+    assert page.get_attribute("#head-segments", "aria-sort") == "descending"
+    segments = [int(text) for text in page.locator("#answer-table tbody td.segments").all_inner_texts()]
+    assert segments == sorted(segments, reverse=True) and segments[0] > segments[-1]
+
+
+def test_pages_turn(visit: Visit, report: Path):
+    page = visit.open(report)
+    first = page.inner_text("#answer-table tbody tr:first-child")
+    page.click("#pager button:has-text('Next')")
+    assert "51 to 100 of 150" in page.inner_text("#pager")
+    assert page.inner_text("#answer-table tbody tr:first-child") != first
+
+
+def test_a_reading_opens_with_its_memory_and_its_evidence(visit: Visit, report: Path, tmp_path: Path):
+    page = visit.open(report)
+    page.click("#answer-table tbody tr:first-child td.answer")
+    assert page.inner_text("#reading .said") == "Delaware"
+    assert page.locator(".changes li").count() == 2
+    second = page.locator(".changes li").nth(1)
+    assert "Segment 4 of 8" in second.inner_text()
+    assert "governed by the laws of the State of Delaware" in second.locator("ins").all_inner_texts()[-1]
+    assert page.locator(".marks .m").count() == 8 and page.locator(".marks .evidence").count() == 1
+    evidence = page.locator("aside mark.evidence")
+    assert evidence.inner_text() == "This Agreement shall be governed by the laws of the State of Delaware."
+    expect(evidence).to_be_in_viewport()
+    expect(evidence).to_have_class("evidence here")
+    shot = tmp_path / "reading.png"
+    page.screenshot(path=shot)
+    assert shot.stat().st_size > 20_000
+
+
+def test_marks_and_buttons_lead_to_their_places(visit: Visit, report: Path):
+    page = visit.open(report)
+    page.click("#answer-table tbody tr:nth-child(2) a")
+    page.click(".marks button.evidence")
+    assert page.evaluate("document.activeElement.id") == "change-0"
+    page.click("ol.evidence button")
+    assert page.inner_text("mark.here") == "The agreement was signed on 1 March 2001 at Springfield."
+
+
+def test_readings_have_links_and_keys(visit: Visit, report: Path):
+    page = visit.open(report)
+    link = page.get_attribute("#answer-table tbody tr:nth-child(4) a", "href") or ""
+    assert link.startswith("#reading=")
+    other = visit.open(report, link)
+    assert other.inner_text("#reading .said") == "New York"
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#reading .said")).to_have_text("2 March 2002")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#answer-table")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "filter-text"
+    page.goto(report.as_uri() + "#reading=unknown")
+    assert "no reading unknown" in page.inner_text("#reading")
+
+
+def test_tabs_follow_the_keyboard(visit: Visit, report: Path):
+    page = visit.open(report)
+    page.focus("#tab-answers")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#panel-throughput .chart svg")
+    assert page.locator(".chart svg").count() == 4
+    assert page.evaluate("document.activeElement.id") == "tab-throughput"
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#panel-failures:not([hidden])")
+    assert "prompt-too-long" in page.inner_text("#failure-list") and "encrypted" in page.inner_text("#failure-list")
+    page.keyboard.press("End")
+    page.wait_for_selector("#panel-provenance:not([hidden])")
+    assert "reading.segment_tokens" in page.inner_text("#panel-provenance")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(420, "light"), (420, "dark"), (1400, "dark")])
+def test_no_view_is_wider_than_the_window(browser: Browser, report: Path, width: int, scheme: str):
+    visit = Visit(browser, width, scheme)
+    page = visit.open(report)
+    link = page.get_attribute("#answer-table tbody a", "href") or ""
+    for fragment in ("#answers", link, "#throughput", "#failures", "#provenance"):
+        page.evaluate("hash => { location.hash = hash }", fragment)
+        page.wait_for_timeout(50)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), fragment
+    page.close()
+    assert visit.complaints == []
+
+
+def test_hostile_text_does_not_run(visit: Visit, tmp_path: Path):
+    run = MadeUpRun(local_store(tmp_path))
+    name = run.document(HOSTILE, f"{HOSTILE} The key is 42. {HOSTILE}", HOSTILE)
+    memories = {0: HOSTILE}
+    reading = run.reading(
+        [name], HOSTILE, HOSTILE, HOSTILE, memories, quotes=("The key is 42.", HOSTILE), gold=[HOSTILE]
+    )
+    run.fail("read", HOSTILE, HOSTILE, HOSTILE)
+    run.save(policy=HOSTILE, engine=HOSTILE)
+    page = visit.open(write(run.store, RUN, tmp_path / "hostile.html"))
+    assert "<img src=x" in page.inner_text("#answer-table")
+    for fragment in (
+        f"#reading={reading}",
+        "#failures",
+        "#throughput",
+        "#provenance",
+        "#reading=<img src=x>",
+        "#reading=%",
+    ):
+        page.evaluate("hash => { location.hash = hash }", fragment)
+        page.wait_for_timeout(50)
+    page.evaluate("hash => { location.hash = hash }", f"#reading={reading}")
+    page.wait_for_selector("aside mark.evidence")
+    assert "[U+202E]gnirts[U+202C][U+0000][U+001B][31m" in page.inner_text("aside.document")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
+
+
+def test_empty_runs_have_something_to_say(visit: Visit, tmp_path: Path):
+    run = MadeUpRun(local_store(tmp_path))
+    name = run.document("a.txt", "Words. " * 100)
+    run.reading([name], "q", "Q?", "", {}, failed="engine-died")
+    run.save()
+    page = visit.open(write(run.store, RUN, tmp_path / "failed.html"))
+    assert "No reading came to an answer" in page.inner_text("#notices")
+    page.click("#answer-table tbody a")
+    assert "The reading failed: engine-died." in page.inner_text("#reading")
+    page.click("#tab-throughput")
+    assert "there is no speed to show" in page.inner_text("#charts")
+
+
+def test_ten_thousand_readings_stay_quick(visit: Visit, tmp_path: Path):
+    run = contracts(local_store(tmp_path), 3_334, sections=3)
+    run.save()
+    path = write(run.store, RUN, tmp_path / "large.html")
+    assert path.stat().st_size <= 20 * 2**20
+    began = time.monotonic()
+    page = visit.open(path)
+    page.wait_for_selector("#answer-table tbody tr")
+    assert time.monotonic() - began < 10
+    assert page.inner_text("#status") == "10,002 readings"
+    spent = page.evaluate(
+        """async () => {
+            const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+            const spent = {};
+            for (const act of ['document', 'answer', 'segments']) {
+                const began = performance.now();
+                document.querySelector(`#head-${act} button`).click();
+                await frame();
+                spent[act] = performance.now() - began;
+            }
+            const began = performance.now();
+            const select = document.getElementById('filter-found');
+            select.value = 'no';
+            select.dispatchEvent(new Event('change'));
+            await frame();
+            spent.filter = performance.now() - began;
+            return spent;
+        }"""
+    )
+    # About 0.05 s each on an idle machine; the limit leaves room for a busy one.
+    assert all(milliseconds < 1_000 for milliseconds in spent.values()), spent

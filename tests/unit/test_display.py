@@ -1,0 +1,214 @@
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from pipelines import display as module
+from pipelines.display import Display, answers_table, duration, number, percent, plain, summary
+
+
+def console(*, terminal: bool = False) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=110, color_system=None)
+
+
+def said(to: Console) -> str:
+    assert isinstance(to.file, io.StringIO)
+    return to.file.getvalue()
+
+
+def snapshot(t: float, segments: int, **more: object) -> dict[str, object]:
+    counts = {"segments": segments, "segments_total": 1000, "readings": segments // 10, "readings_total": 100}
+    tokens = {"prompt_tokens": segments * 500, "cached_tokens": segments * 100, "output_tokens": segments * 10}
+    return {"stage": "read", "engine": "vllm", "t": t, **counts, **tokens, "failures": 0, **more}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    time = {"now": 1000.0}
+    monkeypatch.setattr(module.time, "monotonic", lambda: time["now"])
+    return time
+
+
+def feed(display: Display, clock: dict[str, float], points: list[tuple[float, int]]) -> None:
+    for t, segments in points:
+        clock["now"] = 1000.0 + t
+        display.update(snapshot(t, segments))
+
+
+def test_time_left_is_honest_from_start_to_end(clock: dict[str, float]):
+    display = Display("quiet", console())
+    assert display.time_left() == "starting"
+    feed(display, clock, [(0, 0), (8, 0)])
+    assert display.time_left() == "starting the engine"
+    feed(display, clock, [(9, 20), (11, 60)])
+    feed(display, clock, [(20, 240)])
+    # 240 segments over the 20 s since the first sample
+    assert display.speed("work") == 12.0
+    feed(display, clock, [(t, 240 + 20 * (t - 20)) for t in range(21, 51)])
+    assert display.speed("work") == pytest.approx(20.0)
+    assert display.time_left() == "about 8.0 s"
+    clock["now"] += 31
+    assert display.time_left() == "unknown: no segment for 31 s"
+    feed(display, clock, [(90, 1000)])
+    assert display.time_left() == "finishing"
+
+
+def test_a_speed_needs_five_seconds(clock: dict[str, float]):
+    display = Display("quiet", console())
+    feed(display, clock, [(0, 10), (2, 40)])
+    assert display.time_left() == "measuring"
+    feed(display, clock, [(5, 60)])
+    assert display.time_left() == "about 1 min 34 s"
+
+
+def test_the_panel_shows_the_counts(clock: dict[str, float]):
+    to = console()
+    display = Display("quiet", to)
+    feed(display, clock, [(0, 0), (10, 100)])
+    display.update(snapshot(10, 100, failures=3))
+    to.print(display.render())
+    text = " ".join(said(to).split())
+    for part in ("read vllm", "readings 10 of 100", "segments 100 of 1,000", "failures 3", "segments/s 10.0"):
+        assert part in text
+    for part in ("tokens/s 5,100", "from cache 20%", "elapsed 10 s", "about 1 min 30 s"):
+        assert part in text
+
+
+def test_an_ingest_counts_sources(clock: dict[str, float]):
+    to = console()
+    display = Display("quiet", to)
+    for t in range(0, 11):
+        clock["now"] = 1000.0 + t
+        display.update({"t": t, "stage": "ingest", "done": 2 * t, "total": 40, "documents": 3 * t, "quarantined": 1})
+    to.print(display.render())
+    text = " ".join(said(to).split())
+    assert "sources 20 of 40" in text and "sources/s 2.0" in text and "failures 1" in text and "about 10 s" in text
+
+
+def test_another_stage_counts_from_zero(clock: dict[str, float]):
+    display = Display("quiet", console())
+    feed(display, clock, [(0, 0), (10, 500)])
+    display.update({"stage": "plan", "t": 11.0})
+    assert display.speed("work") == 0.0
+    assert display.time_left() == "starting"
+
+
+def test_without_a_terminal_there_are_few_plain_lines(clock: dict[str, float]):
+    to = console()
+    with Display(console=to) as display:
+        feed(display, clock, [(t, 10 * t) for t in range(31)])
+    lines = said(to).splitlines()
+    assert len(lines) == 4
+    assert lines[1].startswith("read: readings 10 of 100, segments 100 of 1,000, failures 0, segments/s 10.0")
+    assert lines[1].endswith("left about 1 min 30 s")
+
+
+def test_on_a_terminal_it_is_live_and_leaves_nothing_behind():
+    to = console(terminal=True)
+    with Display(console=to) as display:
+        assert display.mode == "live"
+        display.update(snapshot(1, 10))
+    assert "segments" in said(to)
+    quiet = console(terminal=True)
+    with Display("quiet", quiet) as display:
+        display.update(snapshot(1, 10))
+    assert said(quiet) == ""
+
+
+def test_standard_output_stays_clean(capfd: pytest.CaptureFixture[str]):
+    with Display() as display:
+        display.update(snapshot(1, 10))
+    out, err = capfd.readouterr()
+    assert out == "" and "segments" in err
+
+
+def test_summary_shows_scores_with_interval_and_failures_by_reason():
+    to = console()
+    summary(
+        to,
+        {
+            "documents": 50,
+            "readings": {"total": 150, "answered_before": 30, "read_now": 115, "failed": 5, "found": 95},
+            "segments": 1066,
+            "prompt_tokens": 490_360,
+            "cached_tokens": 137_300,
+            "output_tokens": 21_320,
+            "seconds": 60.0,
+            "policy": "memagent-nano",
+            "policy_id": "0123456789abcdef",
+            "engine": "vllm",
+            "scores": [{"metric": "f1", "value": 0.5, "n": 148, "low": 0.42, "high": 0.58}],
+            "failures_by_reason": {"[red]odd": 1, "engine-died": 4},
+        },
+    )
+    text = " ".join(said(to).split())
+    assert "150: 115 read now, 30 answered before, 5 failed" in text
+    assert "95 of 150 (63%)" in text and "28% from cache" in text
+    assert "f1 0.500 0.420 to 0.580 148" in text
+    assert "4 engine-died 1 [red]odd" in text
+
+
+def test_summary_prints_other_shapes_as_they_stand():
+    to = console()
+    summary(
+        to, {"kind": "ingest", "sources": 20, "quarantined": {"empty": 2}, "seconds": 3.3, "estimated_seconds": None}
+    )
+    text = " ".join(said(to).split())
+    assert text == "kind ingest sources 20 quarantined empty 2 time 3.3 s"
+
+
+def test_answers_are_shown_as_text():
+    to = Console(file=io.StringIO(), force_terminal=True, width=110)
+    rows = [
+        {
+            "document": "a/[bold]b.txt",
+            "question": "Who\x1b]0;title\x07?",
+            "answer": "[link=http://x]Ann\x1b[31m\u202e",
+            "found": True,
+            "evidence": [{"quote": "Ann\nsigned.\x9b2J"}],
+        },
+        {"document": "c", "question": "q", "answer": "", "found": False, "evidence": []},
+    ]
+    answers_table(to, rows)
+    text = said(to)
+    assert "[bold]b.txt" in text and "[link=http://x]Ann" in text and "“Ann signed.2J”" in text and "not found" in text
+    assert not any(char in text for char in "\x07\x9b\u202e")
+    assert set(part.split("m")[0] for part in text.split("\x1b")[1:]) <= {"[0", "[1", "[2", "[3", "[2;3", "[1;2"}
+    assert "\x1b[31" not in text and "\x1b]" not in text
+
+
+def test_no_answers():
+    to = console()
+    answers_table(to, [])
+    assert said(to) == "no answers\n"
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (number(950), "950"),
+        (number(12_345), "12,345"),
+        (number(1_234_567), "1.23 M"),
+        (number(2_500_000_000), "2.5 G"),
+        (duration(0.84), "0.8 s"),
+        (duration(42.4), "42 s"),
+        (duration(185), "3 min 05 s"),
+        (duration(7_800), "2 h 10 min"),
+        (percent(1, 3), "33%"),
+        (percent(0, 0), "–"),
+        (plain("a\x1b[1mb\r\nc\x00\u2066d"), "a[1mb\ncd"),
+    ],
+)
+def test_figures(made: str, wanted: str):
+    assert made == wanted
+
+
+def test_importing_the_display_loads_nothing_heavy():
+    code = (
+        "import sys, pipelines.display; "
+        "print([m for m in ('ray', 'torch', 'prefect', 'pyarrow', 'vllm') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
