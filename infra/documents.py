@@ -46,10 +46,12 @@ def document_texts(store: Store, corpus: str, content_hashes: Collection[str]) -
     for fragment in Table(store, "documents").fragments(corpus):
         if not wanted:
             return
-        present = wanted.intersection(fragment.to_table(columns=["content_hash"])["content_hash"].to_pylist())
-        if not present:
+        with_text = ds.field("state") == "present"  # the row of a deleted one has none
+        names = fragment.to_table(columns=["content_hash"], filter=with_text)["content_hash"].to_pylist()
+        held = wanted.intersection(names)
+        if not held:
             continue
-        keep = ds.field("content_hash").isin(pa.array(sorted(present), pa.string()))
+        keep = with_text & ds.field("content_hash").isin(pa.array(sorted(held), pa.string()))
         for batch in fragment.to_batches(columns=["content_hash", "text"], filter=keep, batch_size=64):
             for content_hash, text in zip(batch.column("content_hash"), batch.column("text"), strict=True):
                 if (name := content_hash.as_py()) in wanted:

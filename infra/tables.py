@@ -43,6 +43,7 @@ class Table:
         self._store = store
         self.name = name
         self.schema, self.key = _KEYS[name]
+        self._on = ("corpus", *self.key)
 
     def append(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Add rows; return how many."""
@@ -54,11 +55,22 @@ class Table:
 
     def insert_new(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Add the rows whose key is not there yet, whoever else is writing; return how many came in."""
-        return self._merge(rows, update=False)
+        return self._merge(self._unique(rows, keep_last=False), update=False)
 
     def upsert(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Add rows, replacing those of the same key; return how many came in or changed."""
-        return self._merge(rows, update=True)
+        return self._merge(self._unique(rows, keep_last=True), update=True)
+
+    @_contended
+    def delete(self, corpus: str, **where: Iterable[str]) -> None:
+        """Delete the rows of a corpus in which every named column has one of the given values."""
+        delta = self._open()
+        chosen = {name: sorted(set(values)) for name, values in where.items()}
+        if delta is None or not all(chosen.values()):
+            return
+        terms = [f"corpus = {_literal(corpus)}"]
+        terms += [f"{name} IN ({', '.join(map(_literal, values))})" for name, values in chosen.items()]
+        delta.delete(" AND ".join(terms))
 
     def read(
         self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None
@@ -97,6 +109,16 @@ class Table:
             return rows.select(self.schema.names).cast(self.schema)
         return pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
 
+    def _unique(self, rows: pa.Table | Iterable[Mapping[str, Any]], *, keep_last: bool) -> pa.Table:
+        """Return one row for each key: a merge would insert both of two, or refuse them."""
+        table = self._table(rows)
+        keys = zip(*(table[name].to_pylist() for name in self._on), strict=True)
+        chosen: dict[tuple[Any, ...], int] = {}
+        for index, key in enumerate(keys):
+            if keep_last or key not in chosen:
+                chosen[key] = index
+        return table.take(sorted(chosen.values())) if len(chosen) < table.num_rows else table
+
     def _open(self) -> DeltaTable | None:
         try:
             return DeltaTable(self._store.delta_uri(self.name), storage_options=self._store.delta_options)
@@ -121,12 +143,11 @@ class Table:
         return delta
 
     @_contended
-    def _merge(self, rows: pa.Table | Iterable[Mapping[str, Any]], *, update: bool) -> int:
-        source = self._table(rows)
+    def _merge(self, source: pa.Table, *, update: bool) -> int:
         if not source.num_rows:
             return 0
-        on = ("corpus", *self.key)
-        corpora = ", ".join("'" + str(c).replace("'", "''") + "'" for c in source["corpus"].unique().to_pylist())
+        on = self._on
+        corpora = ", ".join(_literal(str(c)) for c in source["corpus"].unique().to_pylist())
         # The literal list lets Delta skip the files of other corpora.
         predicate = f"t.corpus IN ({corpora}) AND " + " AND ".join(f"t.{k} = s.{k}" for k in on)
         delta = self._open() or self._create()
@@ -135,3 +156,7 @@ class Table:
             merger = merger.when_matched_update_all()
         done = merger.when_not_matched_insert_all().execute()
         return int(done["num_target_rows_inserted"]) + int(done["num_target_rows_updated"])
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

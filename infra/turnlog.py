@@ -125,13 +125,14 @@ def compact(store: Store, corpus: str, run_id: str) -> int:
 
     Safe to interrupt: the new parts stand before the old ones go, and readers count a key once.
     """
-    paths = [p for p in store.list(_FOLDER, corpus, run_id) if "/sorted-" not in p]
+    parts = store.list(_FOLDER, corpus, run_id)
+    paths = [path for path in parts if "/sorted-" not in path]
     if len(paths) < 2:
-        return len(paths)
+        return len(parts)
     table = _dedupe(ds.dataset(paths, filesystem=store.fs, schema=TURNS).to_table())
     table = table.sort_by([("reading_id", "ascending"), ("lane", "ascending"), ("step", "ascending")])
     stamp = uuid.uuid4().hex[:8]
-    count = 0
+    count = len(parts) - len(paths)
     for start in range(0, table.num_rows, _COMPACT_ROWS):
         part = table.slice(start, _COMPACT_ROWS)
         store.write_part(part, _FOLDER, corpus, run_id, f"sorted-{stamp}-{count:04d}.parquet", row_group_size=2_000)

@@ -9,26 +9,24 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from infra.changes import Plan, Work, make_plan
 from infra.corpora import check_name
 from infra.documents import DocumentWriter, current_sources, newest
-from infra.formats import Parsed, Refused, is_table
+from infra.formats import Parsed, Refused
 from infra.formats.guard import Guard
 from infra.jobs import quiet_ray_data
-from infra.naming import unquoted
 from infra.schemas import DOCUMENTS
-from infra.sources import Listing, Source, assign_ids, list_sources
-from infra.store import Store, file_system
+from infra.store import Store
 from infra.tables import Table, now
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError
-from memagent.records import digest
 
 _BLOCK_BYTES = 32 * 2**20
 _BLOCK_SOURCES = 500
@@ -69,31 +67,6 @@ class IngestSummary:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """One source that is to be read."""
-
-    source: Source
-    known: bool
-    """Whether documents of it may be there already."""
-    was: str
-    """The gone source that had this one's id, if any: its documents go on under the new name."""
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What one ingest has to do."""
-
-    listing: Listing
-    work: list[_Work]
-    unchanged: int
-    gone: list[dict[str, Any]]
-    """Rows of the sources table whose documents are to go."""
-    moved: list[dict[str, Any]]
-    """Rows of the sources table whose documents go on under another source."""
-    earlier: dict[str, dict[str, Any]]
-
-
 def ingest(
     store: Store,
     corpus: str,
@@ -118,7 +91,7 @@ def ingest(
     begun = time.monotonic()
     known = current_sources(store, check_name(corpus)).to_pylist()
     at = max([now(), *(row["seen_at"] + timedelta(microseconds=1) for row in known)])
-    plan = _make_plan(sources, {row["source"]: row for row in known if row["state"] != "deleted"}, config.ingest)
+    plan = make_plan(sources, {row["source"]: row for row in known if row["state"] != "deleted"}, config.ingest)
     writer = DocumentWriter(store, corpus, run_id, at, config.commit_seconds)
     tally = Counter[str]()
     reasons = Counter(bad.reason for bad in plan.listing.unusable)
@@ -152,66 +125,11 @@ def ingest(
     )
 
 
-def _make_plan(sources: list[str], earlier: dict[str, dict[str, Any]], options: IngestConfig) -> _Plan:
-    listing = list_sources(sources, earlier.keys())
-    names = {source.source for source in listing.found} | {bad.source for bad in listing.unusable}
-    gone = {name: row for name, row in earlier.items() if name not in names and listing.covered(name)}
-    moved, taken = _ids_in_use(listing.found, names, gone, earlier)
-    ids = {name: row["doc_id"] for name, row in earlier.items() if row["doc_id"]}
-    work, unchanged = [], 0
-    for source in assign_ids(listing.found, taken, ids):
-        source = _with_options(source, options)
-        row = earlier.get(source.source)
-        if row is not None and row["state"] == "read" and row["source_stamp"] == source.stamp:
-            unchanged += 1
-            continue
-        was = moved[source.doc_id] if row is None and source.doc_id in moved else ""
-        work.append(_Work(source, row is not None, was))
-    followed = {item.was for item in work if item.was}
-    return _Plan(
-        listing,
-        work,
-        unchanged,
-        [row for name, row in gone.items() if name not in followed],
-        [earlier[name] for name in followed],
-        earlier,
-    )
-
-
-def _ids_in_use(
-    found: list[Source], names: set[str], gone: dict[str, dict[str, Any]], earlier: dict[str, dict[str, Any]]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return, by id, the gone sources whose ids new ones may take over, and those that keep theirs."""
-    absent = {row["doc_id"]: name for name, row in earlier.items() if row["doc_id"] and name not in names}
-    moved: dict[str, str] = {}
-    taken: dict[str, str] = {}
-    for source in found:
-        name = absent.get(source.doc_id)
-        if name is not None and source.source not in earlier:
-            (moved if name in gone or not _exists(name) else taken)[source.doc_id] = name
-    # A longer name may meet an id of the same corpus as well, and that one is not looked into.
-    taken.update({doc_id: name for doc_id, name in absent.items() if doc_id not in moved})
-    return moved, taken
-
-
-def _exists(source: str) -> bool:
-    path = unquoted(source)
-    return bool(file_system(path).exists(path)) if path.startswith("s3://") else os.path.lexists(path)
-
-
-def _with_options(source: Source, options: IngestConfig) -> Source:
-    """Make other columns count as a change of a table."""
-    if not is_table(source.source):
-        return source
-    columns = digest(options.text_column, options.id_column, options.title_column)
-    return replace(source, stamp=f"{source.stamp}-{columns[:8]}")
-
-
 _Job = tuple[Store, str, str, datetime, Config]
 """Store, corpus, run id, time of the run, configuration."""
 
 
-def _parse_all(work: list[_Work], job: _Job) -> Iterator[dict[str, Any]]:
+def _parse_all(work: list[Work], job: _Job) -> Iterator[dict[str, Any]]:
     """Have everything parsed and committed by workers; yield one result per source."""
     if not work:
         return
@@ -227,7 +145,7 @@ def _parse_all(work: list[_Work], job: _Job) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _blocks(work: list[_Work], cpus: int) -> Iterator[pa.Table]:
+def _blocks(work: list[Work], cpus: int) -> Iterator[pa.Table]:
     """Cut the work into blocks of similar size, by bytes and by count."""
     total = sum(item.source.size for item in work)
     most_bytes = min(_BLOCK_BYTES, total // (cpus * _BLOCKS_PER_CPU) + 1)
@@ -359,7 +277,7 @@ def _present(store: Store, corpus: str, sources: Collection[str]) -> dict[str, d
     return rows
 
 
-def _delete(store: Store, corpus: str, plan: _Plan, writer: DocumentWriter, keep: bool) -> None:
+def _delete(store: Store, corpus: str, plan: Plan, writer: DocumentWriter, keep: bool) -> None:
     """Take the documents of gone sources out, unless they are to be kept."""
     if plan.gone and not keep:
         for rows in _present(store, corpus, [row["source"] for row in plan.gone]).values():

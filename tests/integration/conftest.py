@@ -1,9 +1,9 @@
 """What integration tests run on: a real S3 server beside the local folder, and Ray in this process."""
 
 import os
-import signal
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -26,9 +26,21 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("seaweedfs")
     names = ("master.port", "volume.port", "filer.port", "s3.port")
     ports = dict(zip(names, _free_ports(len(names)), strict=True))
-    command = ["weed", "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    command = [
+        str(Path(sys.executable).with_name("weed")),
+        "server",
+        "-s3",
+        f"-dir={folder}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+    ]
     command += ["-master.telemetry=false", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
-    command += ["-s3.port.iceberg=0", *(f"-{name}={port}" for name, port in ports.items())]
+    command += [
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-s3.autoCreateBucket=false",
+        *(f"-{name}={port}" for name, port in ports.items()),
+    ]
     settings = {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['s3.port']}",
         "AWS_ACCESS_KEY_ID": "test",
@@ -44,7 +56,7 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             _make_bucket("memagent-test", server, folder / "log")
             yield "s3://memagent-test"
         finally:
-            os.killpg(server.pid, signal.SIGKILL)  # SIGTERM may leave it running, and nothing here is kept
+            server.kill()  # SIGTERM may leave it running, and nothing here is kept
             server.wait()
             for name, value in before.items():
                 os.environ.pop(name, None) if value is None else os.environ.update({name: value})
@@ -106,5 +118,6 @@ def _make_bucket(name: str, server: "subprocess.Popen[bytes]", log: Path) -> Non
             return
         except Exception:
             if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"no S3 server: {log.read_text(errors='replace')[-2000:]}") from None
+                fatal = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("F")]
+                raise RuntimeError(f"no S3 server: {' '.join(fatal) or 'no answer'}") from None
             time.sleep(0.3)

@@ -80,6 +80,8 @@ def test_check_leaves_nothing(store: Store) -> None:
 
 
 def test_check_says_what_is_wrong(s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Store("s3://no-such-bucket-here/x").check()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(ConfigError, match="cannot be used"):
         Store(f"{s3_bucket}/x").check()

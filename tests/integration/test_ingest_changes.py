@@ -1,0 +1,276 @@
+"""What an ingest makes of sources that are new, changed, gone, moved or broken for a while."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.documents import current_documents, current_sources, document_texts, quarantined
+from infra.store import Store, file_system
+from infra.tables import Table
+from memagent.config import Config, IngestConfig
+from memagent.errors import UsageError
+from pipelines.ingest import IngestSummary, ingest
+
+pytestmark = pytest.mark.usefixtures("ray_in_process")
+
+
+class Place:
+    """A folder or a prefix of a bucket, with files that come and go."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._fs = file_system(url)
+
+    def put(self, name: str, data: str | bytes) -> None:
+        path = f"{self.url}/{name}".removeprefix("s3://")
+        if not self.url.startswith("s3://"):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._fs.pipe_file(path, data.encode() if isinstance(data, str) else data)
+
+    def remove(self, name: str) -> None:
+        self._fs.rm_file(f"{self.url}/{name}".removeprefix("s3://"))
+
+
+class Run:
+    """Ingests into one corpus, again and again."""
+
+    def __init__(self, store: Store, **options: object) -> None:
+        self.store = store
+        self.config = Config(ingest=IngestConfig.model_validate(options))
+        self.count = 0
+
+    def __call__(self, *sources: str, **options: object) -> IngestSummary:
+        self.count += 1
+        config = Config(ingest=IngestConfig.model_validate(options)) if options else self.config
+        return ingest(self.store, "c", list(sources), config, f"run-{self.count}")
+
+    def texts(self) -> dict[str, str]:
+        """Return the present documents' texts by id, in reading order."""
+        rows = current_documents(self.store, "c", ["doc_id", "content_hash"]).to_pylist()
+        texts = dict(document_texts(self.store, "c", [row["content_hash"] for row in rows]))
+        return {row["doc_id"]: texts[row["content_hash"]] for row in rows}
+
+    def bad(self) -> dict[str, str]:
+        """Return what is in quarantine now: reason by item, without folders."""
+        rows = quarantined(self.store, "c").to_pylist()
+        return {row["item"].rsplit("/", 1)[-1]: row["reason"] for row in rows}
+
+
+@pytest.fixture
+def place(root: str) -> Place:
+    return Place(f"{root}/in")
+
+
+def test_new_changed_gone_and_renamed(store: Store, place: Place) -> None:
+    run = Run(store)
+    for name in "abcd":
+        place.put(f"{name}.txt", f"text of {name}")
+    first = run(place.url)
+    assert (first.sources, first.new, first.documents, first.chars) == (4, 4, 4, 36)
+    again = run(place.url)
+    assert (again.unchanged, again.new, again.documents, again.bytes) == (4, 0, 0, 0)
+
+    place.put("b.txt", "b has changed")
+    place.remove("c.txt")
+    place.remove("d.txt")
+    place.put("0.txt", "text of d")  # d, renamed
+    third = run(place.url)
+    assert (third.new, third.changed, third.unchanged, third.deleted) == (1, 1, 1, 2)
+    assert third.documents == 2
+    # b keeps its place in the archive's order, and what is new comes last
+    assert list(run.texts().items()) == [("a.txt", "text of a"), ("b.txt", "b has changed"), ("0.txt", "text of d")]
+    history = Table(store, "documents").read("c", ["doc_id", "state"]).to_pylist()
+    assert sorted(row["state"] for row in history if row["doc_id"] == "c.txt") == ["deleted", "present"]
+
+    place.put("c.txt", "text of c")
+    back = run(place.url)
+    assert (back.new, back.documents) == (1, 1)
+    assert list(run.texts()) == ["a.txt", "b.txt", "0.txt", "c.txt"]
+
+
+def test_only_what_is_covered_can_be_gone(store: Store, place: Place) -> None:
+    run = Run(store)
+    place.put("a/1.txt", "one")
+    place.put("a/1.md", "# Head\none")
+    place.put("b/2.txt", "two")
+    assert run(place.url).new == 3
+    place.remove("a/1.md")
+    place.remove("b/2.txt")
+    assert run(f"{place.url}/a/*.txt").deleted == 0
+    assert run(f"{place.url}/a").deleted == 1
+    assert run(f"{place.url}/**/*.txt").deleted == 1
+    assert run.texts() == {"a/1.txt": "one"}
+
+
+def test_same_content_writes_no_document(store: Store, place: Place) -> None:
+    run = Run(store)
+    place.put("a.csv", "text\none\ntwo\n")
+    assert run(place.url).documents == 2
+    place.put("a.csv", 'text\n"one"\n"two"\n')
+    touched = run(place.url)
+    assert (touched.changed, touched.documents) == (1, 0)
+    assert run(place.url).unchanged == 1
+
+
+def test_rows_come_and_go(store: Store, place: Place) -> None:
+    run = Run(store, id_column="key")
+    rows = [{"key": key, "text": f"text of {key}"} for key in "abc"]
+    place.put("t.jsonl", "\n".join(map(json.dumps, rows)))
+    assert run(place.url).documents == 3
+    rows = [{"key": "c", "text": "c has changed"}, {"key": "a", "text": "text of a"}, {"key": "d", "text": ""}]
+    place.put("t.jsonl", "\n".join(map(json.dumps, rows)))
+    assert run(place.url).documents == 1
+    assert run.texts() == {"t.jsonl#a": "text of a", "t.jsonl#c": "c has changed"}
+    assert run.bad() == {"t.jsonl#3": "empty"}
+    assert run(place.url).quarantined == {}  # unchanged: it was not opened
+    assert run.bad() == {"t.jsonl#3": "empty"}
+    other = run(place.url, text_column="key")
+    assert (other.changed, other.documents) == (1, 3)
+    assert run.bad() == {}
+
+
+def test_a_broken_source_keeps_what_it_had(store: Store, place: Place) -> None:
+    run = Run(store)
+    lines = "\n".join(json.dumps({"text": f"line {i} {os.urandom(20).hex()}"}) for i in range(2000))
+    whole = gzip.compress(lines.encode())
+    place.put("t.jsonl.gz", whole)
+    place.put("a.txt", b"\x00\x01\x02\x03" * 50)
+    first = run(place.url)
+    assert (first.new, first.failed, first.quarantined) == (1, 1, {"binary": 1})
+    place.put("t.jsonl.gz", whole[: len(whole) // 2])
+    cut = run(place.url)
+    assert (cut.failed, cut.quarantined, cut.documents) == (2, {"binary": 1, "truncated": 1}, 0)
+    assert len(run.texts()) == 2000
+    assert run.bad() == {"a.txt": "binary", "t.jsonl.gz": "truncated"}
+    place.put("t.jsonl.gz", whole)
+    place.put("a.txt", "fine now")
+    assert run(place.url).failed == 0
+    assert run.bad() == {}
+    place.put("a.txt", "")
+    assert run(place.url).quarantined == {"empty": 1}
+    place.remove("a.txt")
+    assert run(place.url).deleted == 1
+    assert run.bad() == {}
+    assert len(run.texts()) == 2000
+
+
+def test_deleted_documents_can_be_kept(store: Store, place: Place) -> None:
+    run = Run(store, keep_deleted=True)
+    place.put("a.txt", "one")
+    place.put("b.txt", "two")
+    run(place.url)
+    place.remove("a.txt")
+    assert run(place.url).deleted == 1
+    assert run(place.url).deleted == 0
+    assert run.texts() == {"a.txt": "one", "b.txt": "two"}
+
+
+def test_names_that_meet_are_told_apart(store: Store, root: str) -> None:
+    run = Run(store)
+    for folder in ("x/in", "y/in", "z/in"):
+        Place(f"{root}/{folder}").put("a.txt", f"in {folder}")
+    run(f"{root}/x/in", f"{root}/y/in")
+    assert run.texts() == {"a.txt": "in x/in", "y/in/a.txt": "in y/in"} or run.texts() == {
+        "a.txt": "in x/in",
+        "in/a.txt": "in y/in",
+    }
+    before = run.texts()
+    again = run(f"{root}/z/in", f"{root}/y/in", f"{root}/x/in")  # another order renames nothing
+    assert (again.unchanged, again.new) == (2, 1)
+    after = run.texts()
+    assert before.items() <= after.items()
+    assert len(after) == 3 and "in z/in" in after.values()
+    assert not any(name.startswith("/") or "://" in name for name in after)
+
+
+def test_a_folder_that_moves_keeps_its_documents(store: Store, tmp_path: Path) -> None:
+    run = Run(store)
+    Place(f"{tmp_path}/old").put("deep/a.txt", "one")
+    Place(f"{tmp_path}/old").put("b.txt", "two")
+    run(f"{tmp_path}/old")
+    seen = current_documents(store, "c", ["doc_id", "first_seen"]).to_pylist()
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    moved = run(f"{tmp_path}/new")
+    assert (moved.new, moved.deleted) == (2, 0)
+    assert current_documents(store, "c", ["doc_id", "first_seen"]).to_pylist() == seen
+    assert all("/new/" in source for source in current_documents(store, "c", ["source"])["source"].to_pylist())
+    assert run(f"{tmp_path}/new").unchanged == 2
+
+
+def test_a_parser_that_hangs_is_a_row(store: Store, place: Place) -> None:
+    run = Run(store)
+    place.put("long.txt", "word " * 2_000_000)
+    stuck = run(place.url, parse_seconds=0.0001)
+    assert (stuck.failed, stuck.quarantined) == (1, {"timeout": 1})
+    assert run(place.url).documents == 1
+    assert run.bad() == {}
+
+
+def test_wrong_sources_are_refused_and_change_nothing(store: Store, root: str, tmp_path: Path) -> None:
+    run = Run(store)
+    for source in (f"{root}/nothing", f"{root}/*.txt", "ftp://a/b", f"{tmp_path}/no/*.txt"):
+        with pytest.raises(UsageError, match="source"):
+            run(source)
+    if root.startswith("s3://"):
+        with pytest.raises(UsageError, match="bucket|nothing under it"):
+            run("s3://no-such-bucket-here/x")
+    with pytest.raises(UsageError, match="no sources"):
+        run()
+    with pytest.raises(UsageError, match="corpus name"):
+        ingest(store, "../c", [str(tmp_path)], Config(), "r")
+    assert current_sources(store, "c").num_rows == 0
+
+
+def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> None:
+    run = Run(store)
+    Place(f"{tmp_path}/disk").put("a.txt", "one")
+    run(f"{tmp_path}/disk")
+    shutil.rmtree(tmp_path / "disk")
+    with pytest.raises(UsageError, match="no such file or folder"):
+        run(f"{tmp_path}/disk")
+    assert run.texts() == {"a.txt": "one"}
+
+
+_KILLED = """
+import sys
+from infra.jobs import ray_session
+from infra.store import Store
+from memagent.config import Config, RayConfig
+from pipelines.ingest import ingest
+with ray_session(RayConfig(cpus=1)):
+    ingest(Store(sys.argv[1]), "c", [sys.argv[2]], Config(commit_seconds=0.01), "run-0")
+"""
+
+
+def test_killed_and_started_again_it_goes_on(store: Store, place: Place) -> None:
+    texts = {f"{i:03d}.txt": f"document {i} " * 10 for i in range(60)}
+    for name, text in texts.items():
+        place.put(name, text)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _KILLED, store.url, place.url],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while current_sources(store, "c").num_rows < 10:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(2)  # its workers end with it
+    done = current_sources(store, "c").num_rows
+    assert 10 <= done < 60
+    run = Run(store)
+    rest = run(place.url)
+    assert (rest.unchanged, rest.new) == (done, 60 - done)
+    assert run.texts() == texts
+    # at most the commit that was cut off is written twice
+    assert Table(store, "documents").read("c", ["doc_id"]).num_rows <= 62

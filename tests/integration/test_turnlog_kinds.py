@@ -1,0 +1,113 @@
+"""The turn log on a local folder and on S3."""
+
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+
+from infra.schemas import TURNS
+from infra.store import Store
+from infra.turnlog import TurnWriter, compact, resume_points, turns
+from memagent.records import Turn
+
+
+def turn(reading: str, step: int, changed: bool = True, lane: int = 0, kind: str = "update") -> Turn:
+    return Turn(
+        reading_id=reading,
+        lane=lane,
+        step=step,
+        kind=kind,  # type: ignore[arg-type]
+        content_hash="h" if kind == "update" else "",
+        segment_index=step if kind == "update" else -1,
+        response_ids=[step, 2],
+        response=f"response {step}",
+        memory_ids=[step],
+        memory=f"memory {step}",
+        changed=changed,
+        prompt_tokens=10,
+        cached_tokens=0,
+        finish_reason="stop",
+        seconds=0.5,
+    )
+
+
+def test_turns_come_back_in_order_once_flushed(store: Store) -> None:
+    writer = TurnWriter(store, "c", "run", "p")
+    log = [turn("r1", step) for step in range(5)] + [turn("r2", 0), turn("r1", 9, kind="answer", lane=1)]
+    for one in reversed(log):
+        writer.add(one)
+    assert turns(store, "c", ["r1"]) == []
+    assert writer.flush() == 7
+    assert writer.flush() == 0
+    assert turns(store, "c", ["r1"]) == [*log[:5], log[6]]
+    assert turns(store, "c", ["r2", "r1", "none"]) == [*log[:5], log[6], log[5]]
+    assert turns(store, "other", ["r1"]) == []
+    assert turns(store, "c", []) == []
+    part = pq.read_table(store.list("turns")[0], filesystem=store.fs)
+    assert part.schema.names == TURNS.names
+    assert part["policy_id"].unique().to_pylist() == ["p"]
+
+
+def test_runs_and_workers_add_up_and_the_first_row_of_a_key_counts(store: Store) -> None:
+    first, second = (TurnWriter(store, "c", "run-1", "p") for _ in range(2))
+    first.add(turn("r", 0))
+    second.add(turn("r", 1))
+    first.flush()
+    second.flush()
+    later = TurnWriter(store, "c", "run-2", "p")
+    later.add(replace(turn("r", 1), response="another"))
+    later.add(turn("r", 2))
+    later.flush()
+    assert turns(store, "c", ["r"]) == [turn("r", step) for step in range(3)]
+    assert [one.response for one in turns(store, "c", ["r"], "run-2")] == ["another", "response 2"]
+
+
+def test_what_could_not_be_written_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = TurnWriter(store, "c", "run", "p")
+    writer.add(turn("r", 0))
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write_part", fail)
+        with pytest.raises(OSError, match="no space"):
+            writer.flush()
+    writer.add(turn("r", 1))
+    assert writer.flush() == 2
+    assert turns(store, "c", ["r"]) == [turn("r", 0), turn("r", 1)]
+
+
+def test_compacting_changes_no_answer(store: Store) -> None:
+    for step in range(6):
+        writer = TurnWriter(store, "c", "run", "p")
+        writer.add(turn("b", step))
+        writer.add(turn("a", step))
+        writer.flush()
+    before = turns(store, "c", ["a", "b"])
+    parts = store.list("turns", "c", "run")
+    copies = {path: store.fs.cat_file(path) for path in parts}
+    assert len(parts) == 6
+    assert compact(store, "c", "run") == 1
+    assert len(store.list("turns", "c", "run")) == 1
+    assert turns(store, "c", ["a", "b"]) == before
+    assert compact(store, "c", "run") == 1
+    assert turns(store, "c", ["a", "b"]) == before
+    for path in parts[:2]:  # as if it had been killed before all old parts were gone
+        store.fs.pipe_file(path, copies[path])
+    assert turns(store, "c", ["a", "b"]) == before
+    compact(store, "c", "run")
+    assert turns(store, "c", ["a", "b"]) == before
+    assert compact(store, "c", "never") == 0
+
+
+def test_resume_points_are_enough_to_go_on(store: Store) -> None:
+    writer = TurnWriter(store, "c", "run", "p")
+    for one in [turn("r", 0), turn("r", 1, False), turn("r", 2, False), turn("r", 3), turn("r", 4, False)]:
+        writer.add(one)
+    writer.add(turn("r", 0, False, lane=1))
+    writer.add(turn("s", 0))
+    writer.flush()
+    points = resume_points(store, "c", ["r", "s", "none"])
+    assert [(one.lane, one.step) for one in points["r"]] == [(0, 0), (0, 3), (0, 4), (1, 0)]
+    assert points.keys() == {"r", "s"}
