@@ -94,6 +94,8 @@ class Display:
     def time_left(self) -> str:
         """Say how long the run will go on, or why that cannot be said."""
         unit, done, total = _work(self._snapshot)
+        if self._snapshot.get("stage") == "done":
+            return "nothing"
         if total and done >= total:
             return "finishing"
         if not done:
@@ -127,16 +129,16 @@ class Display:
 
     def _fields(self) -> list[tuple[str, str | Text]]:
         said = self._snapshot
-        unit = _work(said)[0]
+        unit, done, _ = _work(said)
         failures = _count(said, "failures") + _count(said, "quarantined")
         fields: list[tuple[str, str | Text]] = []
         if "total" in said:
             fields.append(("sources", f"{number(_count(said, 'done'))} of {number(_count(said, 'total'))}"))
         fields += [(key, _of(said, key)) for key in ("documents", "readings", "segments") if key in said]
-        fields += [
-            ("failures", Text(number(failures), style="bold red" if failures else "")),
-            (f"{unit}s/s", f"{self.speed('work'):,.1f}"),
-        ]
+        if failures or done:
+            fields.append(("failures", Text(number(failures), style="bold red" if failures else "")))
+        if done:
+            fields.append((f"{unit}s/s", f"{self.speed('work'):,.1f}"))
         if "prompt_tokens" in said:
             fields += [
                 ("tokens/s", number(self.speed("tokens"))),
@@ -153,7 +155,9 @@ class Display:
             return
         self._line_at, self._line_stage = now, stage
         parts = [f"{name} {value}" for name, value in self._fields()]
-        self._console.print(Text(f"{stage or 'run'}: {', '.join(parts)}, left {self.time_left()}"), soft_wrap=True)
+        if any(_work(self._snapshot)[1:]):
+            parts.append(f"left {self.time_left()}")
+        self._console.print(Text(f"{stage or 'run'}: {', '.join(parts)}"), soft_wrap=True)
 
 
 def summary(console: Console, said: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from infra.documents import quarantined
+from infra.documents import document_texts, quarantined
 from infra.schemas import PLAN
 from infra.store import Store
 from infra.tables import Table
@@ -119,15 +119,14 @@ def load_titles(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, dict
     """Return doc_id, title, source, chars and media_type of documents by content hash; the newest row counts."""
     columns = ["doc_id", "title", "source", "chars", "media_type", "content_hash", "seen_at"]
     wanted = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
-    table = Table(store, "documents").read(run.corpus, columns, wanted).sort_by("seen_at")
+    present = ds.field("state") == "present"  # the row that says that a document is gone has no text
+    table = Table(store, "documents").read(run.corpus, columns, wanted & present).sort_by("seen_at")
     return {row["content_hash"]: row for row in table.to_pylist()}
 
 
 def load_texts(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, str]:
     """Return the texts of documents by content hash."""
-    wanted = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
-    table = Table(store, "documents").read(run.corpus, ["content_hash", "text"], wanted)
-    return dict(zip(table["content_hash"].to_pylist(), table["text"].to_pylist(), strict=True))
+    return dict(document_texts(store, run.corpus, set(hashes)))
 
 
 def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:

@@ -71,7 +71,7 @@ class Listing:
         evidence = [
             {**spot, "content_hash": self.document(spot["content_hash"])} for spot in answer.get("evidence") or []
         ]
-        origin = {key: answer[key] for key in _ORIGIN if answer.get(key)}
+        origin = {key: answer[key] for key in _ORIGIN if answer.get(key) not in (None, "")}
         return {"evidence": evidence, "timeline": timeline, "origin": origin}
 
     def _row(self, row: Row) -> list[Any]:

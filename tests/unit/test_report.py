@@ -163,11 +163,13 @@ def test_what_was_carried_over_is_marked(tmp_path: Path):
     run = MadeUpRun(local_store(tmp_path))
     name = run.document("grown.txt", "Some words of a clause. " * 500)
     run.reading([name], "q", "Q?", "a note", {1: "a note", 6: "a note, again"}, carried=4, state="continued")
+    run.answers[0]["cached_tokens"] = 0
     run.save()
     page = Page(build(run.store, RUN))
     assert page.data("reading-0")["timeline"]["strip"] == "kCkkuucu"
     assert page.data()["rows"][0][9] == "continued"
-    assert page.data("reading-0")["origin"]["carried_from"] == "an-older-reading"
+    origin = page.data("reading-0")["origin"]
+    assert origin["carried_from"] == "an-older-reading" and origin["cached_tokens"] == 0
 
 
 @pytest.mark.parametrize("limit", [150_000, 250_000, 400_000])
