@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from infra.policies import Reader
 from infra.pools import MemoryPass, PassSpec
@@ -180,6 +181,9 @@ class _Sink:
         self._answers = Table(store, "answers")
         self._corpus, self._run_id, self._reader, self._rows = corpus, run_id, reader, rows
         self._seconds, self._result = seconds, result
+        self._quarantine = Table(store, "quarantine")
+        failed = self._quarantine.read(corpus, ["item"], pc.field("stage") == "read")
+        self._once_failed = set(failed["item"].to_pylist())
         self._buffer: list[dict[str, Any]] = []
         self._last = time.monotonic()
         self.done: set[str] = set()
@@ -201,9 +205,12 @@ class _Sink:
             self.commit()
 
     def commit(self) -> None:
-        """Commit what is buffered."""
+        """Commit what is buffered; what failed before and is answered now leaves quarantine."""
         self._result.answered += len(self._buffer)
         self._answers.insert_new(self._buffer)
+        if self._once_failed:
+            answered = {_item(self._rows[row["reading_id"]]) for row in self._buffer}
+            self._quarantine.delete(self._corpus, stage=["read"], item=answered & self._once_failed)
         self._buffer = []
         self._last = time.monotonic()
 
@@ -232,12 +239,16 @@ def _failure(corpus: str, run_id: str, row: dict[str, Any], reason: str, detail:
     return {
         "corpus": corpus,
         "stage": "read",
-        "item": f"{row['doc_id'] or 'archive'} ? {row['question_id']}",
+        "item": _item(row),
         "reason": reason,
         "detail": detail,
         "run_id": run_id,
         "at": now(),
     }
+
+
+def _item(row: dict[str, Any]) -> str:
+    return f"{row['doc_id'] or 'archive'} ? {row['question_id']}"
 
 
 def _own_error(error: BaseException) -> MemagentError | None:

@@ -60,9 +60,9 @@ def segment(
     done, total, tokens, failed = 0, 0, 0, 0
     if missing:
         delta = DeltaTable(store.delta_uri("documents"), storage_options=store.delta_options)
-        uris = delta.file_uris(partition_filters=[("corpus", "=", corpus)])
+        uris = delta.file_uris(file_pruning_predicate=[("corpus", "=", corpus)])
         paths = [uri.removeprefix("s3://") for uri in uris]
-        texts = ray.data.read_parquet(paths, filesystem=store.fs, columns=["content_hash", "text"])
+        texts = ray.data.read_parquet(paths, filesystem=store.fs).select_columns(["content_hash", "text"])
         job = texts.map_batches(
             _Cut, batch_size=_ROWS, batch_format="pyarrow", fn_constructor_args=(store.url, corpus, reader, missing),
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=64), zero_copy_batch=True,

@@ -5,6 +5,7 @@ from typing import Any
 
 from infra.corpora import check_name, corpora, sources_of, standing_questions
 from infra.documents import current_documents
+from infra.documents import quarantined as documents_quarantined
 from infra.store import Store
 from infra.tables import Table
 from memagent.config import Config
@@ -37,9 +38,8 @@ def corpus_status(config: Config, corpus: str | None) -> dict[str, Any]:
 
 
 def quarantined(config: Config, corpus: str) -> list[dict[str, Any]]:
-    """Return the quarantine rows of a corpus, the newest first."""
-    table = Table(Store(config.store), "quarantine").read(check_name(corpus))
-    return list(table.sort_by([("at", "descending")]).to_pylist())
+    """Return what stands in the quarantine of a corpus now."""
+    return list(documents_quarantined(Store(config.store), check_name(corpus)).to_pylist())
 
 
 def _one(store: Store, corpus: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _one(store: Store, corpus: str) -> dict[str, Any]:
         "chars": sum(documents["chars"].to_pylist()),
         "answers": len(current),
         "found": sum(current.values()),
-        "quarantined": Table(store, "quarantine").read(corpus, ["item"]).num_rows,
+        "quarantined": documents_quarantined(store, corpus).num_rows,
         "sources": sources_of(store, corpus),
         "standing_questions": [question.text for question in standing_questions(store, corpus)],
         "runs": [

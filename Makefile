@@ -1,0 +1,34 @@
+# Two commands on a fresh machine: `make demo`, `make test`.
+PY := .venv/bin/python
+.PHONY: setup demo check test browser endurance bench clean
+
+setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
+	@bash infra/setup.sh $(ACCELERATOR)
+
+demo: setup       ## An archive of installed packages' texts: nightly digest and bulk answers, with evidence
+	@$(PY) -m pipelines.demo build/demo
+
+check: setup      ## Lint, strict types, unit tests
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest -q tests/unit
+
+browser: setup    ## A headless Chromium for the report's test
+	@bash infra/browser.sh
+
+test: setup browser   ## Everything
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest -q tests
+
+endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
+	@$(PY) -m tests.endurance --engine scripted --times 10 --documents 150
+	@$(PY) -m tests.endurance --engine vllm --times 2
+
+bench: setup      ## The measured numbers of docs/results.md
+	@$(PY) -m benchmarks.ceiling
+	@$(PY) -m benchmarks.linear
+	@$(PY) -m benchmarks.memory
+
+clean:            ## Remove what make has made, but not stores
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

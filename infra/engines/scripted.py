@@ -1,0 +1,116 @@
+"""The scripted reader in a process of its own, as vLLM's engine is: something that can be killed."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from memagent.config import EngineConfig, ReadingConfig
+from memagent.engine import Completion, Sampling
+from memagent.errors import EngineDied, RequestError
+from memagent.prompts import Prompts, load_template
+from memagent.scripted import ScriptedEngine
+from memagent.tokens import load_tokenizer
+
+_LINE = 16 * 2**20
+
+
+class ScriptedProcess:
+    """Speaks to a child process over pipes, one JSON line a request."""
+
+    def __init__(self, model: str, reading: ReadingConfig, config: EngineConfig) -> None:
+        self._spec = json.dumps(
+            {"model": model, "reading": reading.model_dump(), "delay": config.scripted_delay}
+        )
+        self._process: asyncio.subprocess.Process | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next = 0
+
+    async def start(self) -> None:
+        """Start the child."""
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "infra.engines.scripted", self._spec,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE,
+            )
+            self._listener = asyncio.create_task(self._listen(self._process))
+
+    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        """Continue `ids`; see `memagent.engine.Engine`."""
+        process = self._process
+        if process is None or process.returncode is not None or process.stdin is None:
+            raise EngineDied("the scripted engine's process is gone")
+        self._next += 1
+        answer = self._waiting[self._next] = asyncio.get_running_loop().create_future()
+        request = {"id": self._next, "ids": ids, "sampling": asdict(sampling)}
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            await process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise EngineDied("the scripted engine's process is gone") from error
+        said = await answer
+        if "error" in said:
+            raise RequestError(said["error"])
+        return Completion(**said["completion"])
+
+    async def stop(self) -> None:
+        """End the child."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+        if self._listener is not None:
+            await self._listener
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            said = json.loads(line)
+            waiting = self._waiting.pop(said["id"], None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(said)
+        await process.wait()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(EngineDied("the scripted engine's process ended"))
+        self._waiting.clear()
+
+
+async def _serve(spec: dict[str, Any]) -> None:
+    reading = ReadingConfig.model_validate(spec["reading"])
+    prompts = Prompts(
+        load_template(reading.template), load_tokenizer(spec["model"]), reading.layout,
+        gate=reading.gate, early_exit=reading.early_exit,
+    )
+    engine = ScriptedEngine(prompts, delay=spec["delay"])
+    path = os.environ.get("MEMAGENT_SCRIPTED_TALLY")
+    tally = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) if path else 0
+    loop = asyncio.get_running_loop()
+    requests = asyncio.StreamReader(limit=_LINE)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
+    running: set[asyncio.Task[None]] = set()
+
+    async def answer(request: dict[str, Any]) -> None:
+        sampling = Sampling(**{**request["sampling"], "stop_ids": tuple(request["sampling"]["stop_ids"])})
+        said: dict[str, Any] = {"id": request["id"]}
+        try:
+            said["completion"] = asdict(await engine.generate(request["ids"], sampling))
+        except RequestError as error:
+            said["error"] = str(error)
+        if tally:
+            os.write(tally, b".")  # one byte a conversation: what a kill cost can be counted
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+
+    # The pipe ends with its other end, so this process never outlives the worker it serves.
+    while line := await requests.readline():
+        task = asyncio.create_task(answer(json.loads(line)))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(json.loads(sys.argv[1])))

@@ -1,0 +1,148 @@
+"""The demo: an archive that any machine has, read with seeded needles whose answers are known.
+
+The archive is the READMEs, licences and descriptions of the installed packages. A nightly digest and
+a bulk answering run go through Prefect, Ray Data and vLLM, as they would on an archive of one's own.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from memagent.config import Config, load_config
+from memagent.records import text_hash
+from memagent.segmenting import segments
+from memagent.tasks.needles import KINDS, Kind, Needle, make_needles, plant
+from memagent.tokens import Tokenizer
+
+DOCUMENTS = 120
+MOST_SEGMENTS = 16
+CORPUS = "demo"
+_STANDING = 2
+_NAMES = ("readme", "license", "licence", "notice", "authors", "copying", "changelog", "metadata")
+
+
+def demo(folder: Path, sets: list[str] | None = None) -> int:
+    """Make the archive, digest it, answer questions over it; return the exit status."""
+    began = time.monotonic()
+    os.environ.setdefault("PREFECT_HOME", str(folder.resolve() / "prefect"))
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    store = str((folder / "store").resolve())
+    config = load_config(sets=sets, store=store)
+    questions, standing = make_archive(folder, config)
+    print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
+
+    from infra.corpora import remember
+    from infra.jobs import ray_session
+    from infra.store import Store
+    from memagent.questions import load_questions
+    from pipelines.flows import answer_archive, digest_corpus
+
+    place = Store(store)
+    remember(place, CORPUS, sources=[str((folder / "archive").resolve())], questions=load_questions(str(standing)))
+    with ray_session(config.ray):
+        print("nightly digest: standing questions, of every document that is new or changed ...", flush=True)
+        nightly = digest_corpus(CORPUS, store=store, sets=sets)
+        print("bulk answering: a question of its own for every document ...", flush=True)
+        bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
+    return _show(config, nightly, bulk, time.monotonic() - began)
+
+
+def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
+    """Write the archive and its questions, unless they stand; return the two questions files.
+
+    Documents are cut to sixteen segments of the configured reader. The same machine always gives
+    the same archive.
+    """
+    from infra.policies import Reader
+
+    questions, standing = folder / "questions.jsonl", folder / "standing.jsonl"
+    if standing.exists():
+        return questions, standing
+    archive = folder / "archive"
+    archive.mkdir(parents=True, exist_ok=True)
+    reader = Reader(config)
+    rng = random.Random(2507)
+    names_and_texts = list(_texts(reader.tokenizer, reader.reading.segment_tokens))
+    everywhere = [make_needles(rng, kind, 1)[0] for kind in KINDS[:_STANDING]]
+    rows = []
+    for i, (name, text) in enumerate(names_and_texts):
+        kind: Kind = KINDS[i % len(KINDS)]
+        asked, *others = make_needles(rng, kind, 1 + i % 3)
+        needles = [asked, *others]
+        nothing = i % 8 == 7  # an honest reader must say "not found", beside distractors
+        planted = [n for n in needles if not (nothing and n is asked)]
+        for j, one in enumerate(everywhere):
+            if (i + j) % 4 == 0:
+                planted.append(one)
+        text, _ = plant(text, [n.sentence for n in planted], rng)
+        (archive / name).write_text(text, encoding="utf-8")
+        rows.append(_question(f"own-{i:03}", asked, "" if nothing else asked.value, name))
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    asked_of_all = [{"id": f"standing-{j}", "question": one.question} for j, one in enumerate(everywhere)]
+    standing.write_text("".join(json.dumps(row) + "\n" for row in asked_of_all), encoding="utf-8")
+    return questions, standing
+
+
+def _question(identity: str, needle: Needle, gold: str, document: str) -> dict[str, Any]:
+    return {"id": identity, "question": needle.question, "answers": [gold], "documents": [document]}
+
+
+def _texts(tokenizer: Tokenizer, segment_tokens: int) -> Iterator[tuple[str, str]]:
+    """Yield (file name, text) of documents that come with the installed packages, each text once."""
+    seen: set[str] = set()
+    for name, text in sorted(_installed(), key=lambda item: hashlib.sha256(item[0].encode()).digest()):
+        if text_hash(text) in seen or len(text) < 2000:
+            continue
+        seen.add(text_hash(text))
+        cut = list(segments("", text, tokenizer, segment_tokens))
+        # Room for the planted sentences; sizes spread from a few segments to sixteen.
+        most = min(len(cut), 2 + len(seen) % (MOST_SEGMENTS - 2))
+        yield name, text[: cut[most - 1].char_end]
+        if len(seen) == DOCUMENTS:
+            return
+
+
+def _installed() -> Iterator[tuple[str, str]]:
+    for distribution in importlib.metadata.distributions():
+        package = str(distribution.metadata["Name"])
+        for file in distribution.files or []:
+            if not file.name.lower().startswith(_NAMES):
+                continue
+            try:
+                text = Path(str(distribution.locate_file(file))).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+            yield f"{package}--{re.sub(r'[^A-Za-z0-9.]+', '-', str(file))}.txt".lower(), text
+
+
+def _show(config: Config, nightly: dict[str, Any], bulk: dict[str, Any], seconds: float) -> int:
+    from rich.console import Console
+
+    from pipelines.answers import answer_table
+    from pipelines.display import answers_table, summary
+
+    console = Console()
+    rows = answer_table(config, CORPUS, bulk["run_id"])
+    answers_table(console, [row for row in rows if row["found"]][:8])
+    for name, one in (("nightly digest", nightly), ("bulk answering", bulk)):
+        console.print(f"\n[bold]{name}[/]")
+        summary(console, one)
+        if not one["readings"]["read_now"] and not one["readings"]["failed"]:
+            console.print("nothing was read again: every document and question stands as it was answered")
+    console.print(f"\nreport of the digest:  {nightly['report']}\nreport of the answers: {bulk['report']}")
+    console.print(f"demo: {seconds:.0f} s")
+    return 1 if nightly["readings"]["failed"] or bulk["readings"]["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(demo(Path(sys.argv[1] if len(sys.argv) > 1 else "build/demo"), sys.argv[2:] or None))

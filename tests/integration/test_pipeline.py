@@ -1,0 +1,240 @@
+"""Ingest, ask and digest from end to end with the scripted reader, on a folder and on S3."""
+
+import json
+import random
+
+import pyarrow.dataset as ds
+import pytest
+
+from infra.corpora import remember
+from infra.tables import Table
+from infra.turnlog import turns
+from memagent.config import load_config
+from memagent.errors import UsageError
+from memagent.records import Question
+from pipelines.answers import answer_table
+from pipelines.ask import ask, digest
+from pipelines.ingest import ingest
+from pipelines.plan import make_plan
+from pipelines.report import build
+from pipelines.status import corpus_status, quarantined
+from infra.policies import Reader
+from tests.conftest import filler
+
+pytestmark = pytest.mark.usefixtures("ray_in_process")
+OTTER = Question("otter", "What is the pass number for amber-otter?")
+HERON = Question("heron", "What is the pass number for silver-heron?")
+
+
+def write_archive(folder, count=8, seed=0, words=250):
+    rng = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(count):
+        text = filler(rng, rng.randint(20, words))
+        if i % 2 == 0:
+            text += f"\n\nThe pass number for amber-otter is {1000 + i}.\n\n" + filler(rng, 60)
+        (folder / f"doc{i}.txt").write_text(text)
+
+
+@pytest.fixture
+def archive(tmp_path):
+    write_archive(tmp_path / "docs")
+    return tmp_path / "docs"
+
+
+@pytest.fixture
+def config(store, model_folder):
+    return load_config(
+        store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=["flush_seconds=0.2"]
+    )
+
+
+def take(store, archive, config):
+    remember(store, "c", sources=[str(archive)])
+    return ingest(store, "c", [str(archive)], config, "run-ingest")
+
+
+def log_of(store):
+    paths = store.list("turns", "c")
+    return ds.dataset(paths, filesystem=store.fs).to_table().to_pylist()
+
+
+def test_answers_with_evidence_and_nothing_is_done_twice(store, archive, config):
+    take(store, archive, config)
+    first = ask("c", [OTTER, HERON], config)
+    assert first["readings"] == {
+        "total": 16, "answered_before": 0, "read_now": 16, "continued": 0, "failed": 0, "found": 4
+    }
+    rows = answer_table(config, "c", first["run_id"])
+    assert {row["document"]: row["answer"] for row in rows if row["found"]} == {
+        f"doc{i}.txt": str(1000 + i) for i in (0, 2, 4, 6)
+    }
+    for row in rows:
+        if row["found"]:
+            text = (archive / row["document"]).read_text()
+            evidence = row["evidence"][0]
+            assert text[evidence["quote_start"] : evidence["quote_end"]] == evidence["quote"]
+            assert row["answer"] in evidence["quote"]
+    log = log_of(store)
+    assert len(log) == first["conversations"] == first["segments"] + 16
+    assert sum(row["prompt_tokens"] for row in log) == first["prompt_tokens"]
+    assert sum(len(row["response_ids"]) for row in log) == first["output_tokens"]
+    assert len({(row["reading_id"], row["lane"], row["step"]) for row in log}) == len(log)
+    again = ask("c", [OTTER, HERON], config)
+    assert (again["readings"]["read_now"], again["readings"]["answered_before"]) == (0, 16)
+    assert again["conversations"] == 0 and len(log_of(store)) == len(log)
+    assert [row["answer"] for row in answer_table(config, "c", again["run_id"])] == [row["answer"] for row in rows]
+
+
+def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, archive, config):
+    take(store, archive, config)
+    standing = [OTTER, HERON]
+    first = digest("c", standing, config)
+    rng = random.Random(9)
+    for path in sorted(archive.iterdir()):
+        path.write_text(path.read_text() + f"\n\nThe pass number for silver-heron is {rng.randrange(10**6)}.")
+    second = digest("c", None, config)
+    assert second["ingest"]["changed"] == 8
+    assert second["readings"]["continued"] + sum(
+        row["state"] == "new" for row in _plan(store, second)
+    ) == 16
+    # Only the changed segments at the end of each document, and the answers.
+    assert second["conversations"] < 0.5 * first["conversations"]
+    assert second["segments"] + second["carried_segments"] == sum(row["segments"] for row in _plan(store, second))
+    assert {row["found"] for row in answer_table(config, "c", second["run_id"]) if row["question_id"] == "heron"} == {True}
+    changed = {entry["question_id"]: len(entry["changed"]) for entry in second["rollup"]}
+    assert changed == {"otter": 0, "heron": 8}
+    # A reading from the start, in a store of its own, comes to the same answers.
+    elsewhere = config.model_copy(update={"store": config.store + "-fresh"})
+    from infra.store import Store
+
+    take(Store(elsewhere.store), archive, elsewhere)
+    fresh = ask("c", standing, elsewhere)
+    assert _said(elsewhere, fresh) == _said(config, second)
+    # What was carried over is in the log, and says from where.
+    row = next(row for row in _plan(store, second) if row["carried_segments"])
+    carried = [turn for turn in turns(store, "c", [row["reading_id"]]) if turn.kind == "carried"]
+    assert carried and all(turn.carried_from == row["carried_from"] for turn in carried)
+
+
+def test_a_run_that_was_broken_off_goes_on(store, archive, config):
+    take(store, archive, config)
+    whole = ask("c", [OTTER], config)
+    expected = _said(config, whole)
+    # Take the answers and the last turns of every reading away, as a crash would have.
+    table = ds.dataset(store.list("turns", "c"), filesystem=store.fs).to_table()
+    rows = table.to_pylist()
+    kept = [row for row in rows if row["step"] < 2]
+    for path in store.list("turns", "c"):
+        store.delete(path)
+    import pyarrow as pa
+
+    store.write_part(pa.Table.from_pylist(kept, schema=table.schema), "turns", "c", whole["run_id"], "part.parquet")
+    Table(store, "answers").delete("c", scope=["document"])
+    second = ask("c", [OTTER], config)
+    assert second["readings"]["continued"] == 8
+    assert second["conversations"] == len(rows) - len(kept)
+    assert _said(config, second) == expected
+
+
+def test_scores_count_failures_as_wrong(store, archive, config):
+    take(store, archive, config)
+    questions = [
+        Question("a", OTTER.text, ("doc0.txt",), ("1000",)),
+        Question("b", OTTER.text, ("doc1.txt",), ("",)),
+        Question("c", OTTER.text, ("doc2.txt",), ("wrong",)),
+        Question("d", OTTER.text, ("nowhere.txt",), ("1",)),
+    ]
+    summary = ask("c", questions, config)
+    assert {s["metric"]: (s["value"], s["n"]) for s in summary["scores"]}["exact match"] == (0.5, 4)
+    assert summary["readings"]["failed"] == 1
+    assert [row["reason"] for row in quarantined(config, "c")] == ["no-document"]
+
+
+def test_the_archive_as_one_stream_and_its_growth(store, archive, config):
+    take(store, archive, config)
+    summary = ask("c", [OTTER], config, archive=True)
+    (row,) = answer_table(config, "c", summary["run_id"])
+    assert row["found"] and row["answer"] in {"1000", "1002", "1004", "1006"}
+    (archive / "later.txt").write_text("The pass number for silver-heron is 77.")
+    take(store, archive, config)
+    grown = ask("c", [OTTER], config, archive=True)
+    assert grown["readings"]["continued"] == 1 and grown["segments"] == 1
+    assert grown["carried_segments"] == summary["segments"]
+
+
+@pytest.mark.parametrize("option", ["reading.lanes=3", "reading.layout=question-first", "reading.gate=false"])
+def test_every_option_gives_the_same_answers(store, archive, config, option):
+    take(store, archive, config)
+    plain = ask("c", [OTTER], config)
+    other = load_config(
+        store=config.store, engine__kind="scripted", engine__model=config.engine.model, sets=[option]
+    )
+    summary = ask("c", [OTTER], other)
+    assert summary["readings"]["read_now"] == 8, "another reading configuration is another reading"
+    assert _said(other, summary) == _said(config, plain)
+
+
+def test_dry_run_counts_without_reading(store, archive, config):
+    take(store, archive, config)
+    dry = ask("c", [OTTER, HERON], config, dry_run=True)
+    assert not Table(store, "answers").read("c").num_rows and not store.list("turns", "c")
+    done = ask("c", [OTTER, HERON], config)
+    assert dry["conversations"] == done["conversations"] and dry["segments"] == done["segments"]
+    assert dry["readings_to_read"] == 16
+    assert abs(dry["prompt_tokens"] - done["prompt_tokens"]) < 0.1 * done["prompt_tokens"]
+
+
+def test_deleted_documents_leave_and_equal_texts_are_read_once(store, archive, config):
+    (archive / "copy.txt").write_text((archive / "doc0.txt").read_text())
+    take(store, archive, config)
+    summary = ask("c", [OTTER], config)
+    assert (summary["readings"]["total"], summary["readings"]["read_now"]) == (9, 8)
+    (archive / "doc2.txt").unlink()
+    take(store, archive, config)
+    left = ask("c", [OTTER], config)
+    assert left["readings"]["total"] == 8 and left["conversations"] == 0
+    assert corpus_status(config, "c")["corpora"][0]["documents"] == 8
+
+
+def test_report_and_status_of_a_run(store, archive, config):
+    take(store, archive, config)
+    summary = ask("c", [OTTER], config)
+    html = build(store, summary["run_id"])
+    assert "amber-otter" in html and summary["run_id"] in html
+    state = corpus_status(config, "c")["corpora"][0]
+    assert (state["answers"], state["found"]) == (8, 4)
+    assert state["runs"][0]["run_id"] == summary["run_id"]
+    json.dumps(state)
+
+
+def test_an_empty_corpus_says_what_to_do(store, config):
+    with pytest.raises(UsageError, match="memagent ingest nothing FOLDER"):
+        ask("nothing", [OTTER], config)
+
+
+def test_two_runs_at_once_give_no_row_twice(store, archive, config):
+    take(store, archive, config)
+    ask("c", [OTTER], config)
+    rows = Table(store, "answers").read("c")
+    assert Table(store, "answers").insert_new(rows) == 0
+    assert Table(store, "answers").read("c").num_rows == 8
+
+
+def test_a_plan_uses_no_engine(store, archive, config):
+    take(store, archive, config)
+    reader = Reader(config)
+    plan = make_plan(store, "c", reader, [OTTER])
+    assert plan.rows == [] and not plan.places, "documents that are not segmented are not planned"
+
+
+def _plan(store, summary):
+    import pyarrow.parquet as pq
+
+    with store.fs.open(store.path("runs", summary["run_id"], "plan.parquet"), "rb") as file:
+        return pq.read_table(file).to_pylist()
+
+
+def _said(config, summary):
+    rows = answer_table(config, "c", summary["run_id"])
+    return {(row["document"], row["question"]): (row["answer"], row["found"]) for row in rows}
