@@ -84,7 +84,10 @@ def list_sources(arguments: list[str], earlier: Collection[str] = ()) -> Listing
             raise UsageError(f"source {argument!r}: give a folder, a glob, a file or an s3:// URL")
         else:
             _list_local(os.path.abspath(os.path.expanduser(argument)), argument, listing, earlier)
-    listing.found = list({source.source: source for source in reversed(listing.found)}.values())[::-1]
+    first: dict[str, Source] = {}
+    for source in listing.found:
+        first.setdefault(source.source, source)
+    listing.found = list(first.values())
     listing.unusable = list({bad.source: bad for bad in listing.unusable}.values())
     return listing
 

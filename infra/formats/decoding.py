@@ -140,7 +140,7 @@ def _damaged_utf8(sample: bytes) -> bool:
     """Whether this is UTF-8 with a few wrong bytes, not another encoding."""
     text = sample.decode("utf-8", "replace")
     wide = sum(len(char.encode()) > 1 for char in text if char != "\ufffd" and char > "\x7f")
-    return wide >= 10 and text.count("\ufffd") <= 0.05 * wide
+    return wide >= 10 and text.count("\ufffd") <= 0.1 * wide
 
 
 def _legacy(data: bytes, sample: bytes, complete: bool) -> str:

@@ -178,17 +178,13 @@ def test_names_that_meet_are_told_apart(store: Store, root: str) -> None:
     for folder in ("x/in", "y/in", "z/in"):
         Place(f"{root}/{folder}").put("a.txt", f"in {folder}")
     run(f"{root}/x/in", f"{root}/y/in")
-    assert run.texts() == {"a.txt": "in x/in", "y/in/a.txt": "in y/in"} or run.texts() == {
-        "a.txt": "in x/in",
-        "in/a.txt": "in y/in",
-    }
+    assert run.texts() == {"a.txt": "in x/in", "in/a.txt": "in y/in"}
     before = run.texts()
     again = run(f"{root}/z/in", f"{root}/y/in", f"{root}/x/in")  # another order renames nothing
     assert (again.unchanged, again.new) == (2, 1)
     after = run.texts()
     assert before.items() <= after.items()
-    assert len(after) == 3 and "in z/in" in after.values()
-    assert not any(name.startswith("/") or "://" in name for name in after)
+    assert after["z/in/a.txt"] == "in z/in"
 
 
 def test_a_folder_that_moves_keeps_its_documents(store: Store, tmp_path: Path) -> None:
@@ -220,7 +216,7 @@ def test_wrong_sources_are_refused_and_change_nothing(store: Store, root: str, t
         with pytest.raises(UsageError, match="source"):
             run(source)
     if root.startswith("s3://"):
-        with pytest.raises(UsageError, match="bucket|nothing under it"):
+        with pytest.raises(UsageError, match=r"bucket|nothing under it"):
             run("s3://no-such-bucket-here/x")
     with pytest.raises(UsageError, match="no sources"):
         run()

@@ -4,12 +4,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hostile import OPTIONS, Case, build
 
 from infra.documents import current_documents, document_texts, quarantined
 from infra.store import Store, file_system
 from memagent.config import Config
 from pipelines.ingest import ingest
+from tests.hostile import OPTIONS, Case, build
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from hostile import OPTIONS, Case, build
 
 from infra.formats import Refused
 from infra.formats.guard import Guard
 from infra.naming import unquoted
 from infra.sources import list_sources
 from memagent.errors import SourceError
+from tests.hostile import OPTIONS, Case, build
 
 
 @pytest.fixture(scope="module")

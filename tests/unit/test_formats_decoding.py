@@ -1,0 +1,157 @@
+"""Bytes to text."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.formats.base import Parsed, Refused, Request
+from infra.formats.decoding import blank, clean, decode, detect
+from infra.formats.delimited import parse_csv, parse_json_lines
+from infra.formats.opening import split_codec
+from infra.formats.plain import parse_markdown
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+
+LANGUAGES = {
+    "english": ("cp1252", "The “Seller” – for £5 – agrees that this agreement is governed by law. "),
+    "french": ("cp1252", "Le présent contrat est régi par le droit français à l'exception des cas prévus. "),
+    "german": ("cp1252", "Änderungen bedürfen der Schriftform; mündliche Abreden gelten nicht für Geschäfte. "),
+    "spanish": ("cp1252", "El presente contrato se regirá por la legislación española durante el año. "),
+    "swedish": ("cp1252", "Detta avtal träder i kraft när båda parter har undertecknat det för att gälla. "),
+    "polish": ("cp1250", "Zażółć gęślą jaźń. Umowa została zawarta pomiędzy stronami w Łodzi. "),
+    "czech": ("cp1250", "Tato smlouva se řídí právem České republiky. Smluvní strany jsou oprávněny. "),
+    "hungarian": ("cp1250", "Ez a szerződés a magyar jog hatálya alá tartozik. A felek kijelentik az őszi. "),
+    "turkish": ("cp1254", "Bu sözleşme Türk hukukuna tabidir. Taraflar, işbu sözleşmeyi imzalamaya yetkilidir. "),
+    "russian": ("cp1251", "Договор заключён между сторонами в городе Москва. "),
+    "russian-koi8": ("koi8_r", "Договор заключён между сторонами в городе Москва. "),
+    "greek": ("cp1253", "Η σύμβαση υπογράφηκε στην Αθήνα από τα δύο μέρη σήμερα το πρωί. "),
+    "hebrew": ("cp1255", "חוזה זה נחתם בין הצדדים בתל אביב היום בבוקר ויהיה בתוקף שנה אחת. "),
+    "japanese": ("cp932", "これは契約書です。甲と乙は次のとおり合意する。"),
+    "chinese": ("gb18030", "本合同由甲乙双方在北京签订。双方同意如下条款。"),
+    "korean": ("cp949", "이 계약은 서울에서 체결되었다. 양 당사자는 다음과 같이 합의한다. "),
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_legacy_encodings_are_read_when_sure(language: str) -> None:
+    encoding, text = LANGUAGES[language]
+    assert decode((text * 3).encode(encoding))[0] == text * 3
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
+def test_utf8_is_never_mistaken(text: str) -> None:
+    assert decode(text.encode("utf-8")) == (clean(text.removeprefix("\ufeff")), "utf-8")
+
+
+@given(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "Zs"]), min_size=8))
+def test_utf16_needs_no_mark(text: str) -> None:
+    for encoding in ("utf-16-le", "utf-16-be", "utf-16"):
+        assert decode(text.encode(encoding))[0] == text
+
+
+@given(st.text())
+def test_clean_text_is_fit_for_tables_and_stays_so(text: str) -> None:
+    once = clean(text)
+    once.encode("utf-8")
+    assert "\r" not in once and "\0" not in once
+    assert clean(once) == once
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_text_or_a_reason(data: bytes) -> None:
+    try:
+        text, encoding = decode(data)
+    except SourceError as error:
+        assert error.reason in ("binary", "encoding")
+    else:
+        assert text == clean(text)
+        assert encoding
+
+
+def test_what_is_replaced_stays_visible() -> None:
+    assert clean("a\0b\ud800c\ud83d\ude00\r\n\r") == "a\ufffdb\ufffdc😀\n\n"
+    assert decode("grün ".encode() * 10 + b"\xff")[0] == "grün " * 10 + "\ufffd"
+
+
+def test_a_declared_encoding_comes_after_utf8() -> None:
+    assert decode("é".encode(), "latin-1")[0] == "é"
+    assert decode("кот".encode("koi8-r"), "koi8-r") == ("кот", "koi8-r")
+    with pytest.raises(SourceError, match="encoding"):
+        decode(bytes(range(128, 250)), "no-such-encoding")
+
+
+def test_a_beginning_may_end_within_a_character() -> None:
+    assert detect("aé".encode()[:-1], complete=False) == "utf-8"
+
+
+def test_blank() -> None:
+    assert blank(" \n\u200b\ufeff\0") and blank("")
+    assert not blank(" \u200bx")
+
+
+def test_codecs_are_told_by_suffix() -> None:
+    assert split_codec("a.txt.gz") == ("a.txt", "gzip")
+    assert split_codec("a.TXT.ZST") == ("a.TXT", "zstd")
+    assert split_codec("a.txt") == ("a.txt", None)
+    assert split_codec(".gz") == (".gz", None)
+
+
+def request(**options: object) -> Request:
+    return Request("x", IngestConfig.model_validate(options))
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("# One #\ntext", "One"),
+        ("text\n\n## Two\n", "Two"),
+        ("```\n# code\n```\n# Three", "Three"),
+        ("#no heading\n    # code", ""),
+    ],
+)
+def test_the_first_heading_is_the_title(text: str, title: str) -> None:
+    (parsed,) = parse_markdown(io.BytesIO(text.encode()), request())
+    assert (parsed.text, parsed.title) == (text, title)
+
+
+def test_bad_rows_are_told_one_by_one() -> None:
+    data = b'text,n\n"a\nb",1\n\xe9\xe9,2\nonly\nc,3\n'
+    rows = list(parse_csv(io.BytesIO(data), request()))
+    assert [(r.row, r.text) if isinstance(r, Parsed) else (r.row, r.reason) for r in rows] == [
+        ("1", "a\nb"),
+        ("2", "éé"),
+        ("3", "ragged"),
+        ("4", "c"),
+    ]
+
+
+def test_a_late_wrong_byte_costs_one_row() -> None:
+    filler = b'{"text": "%s"}\n' % (b"x" * 1000)
+    data = filler * 1100 + b'{"text": "\xff"}\n' + filler
+    rows = list(parse_json_lines(io.BytesIO(data), request()))
+    assert len(rows) == 1102
+    assert [(row.row, row.reason) for row in rows if isinstance(row, Refused)] == [("1101", "encoding")]
+
+
+def test_a_table_without_the_column_is_one_refusal() -> None:
+    data = b'{"body": 1}\n' * 5000
+    with pytest.raises(SourceError, match="no-column"):
+        list(parse_json_lines(io.BytesIO(data), request()))
+    mixed = b'{"body": 1}\n' * 50 + b'{"text": "x"}\n'
+    rows = list(parse_json_lines(io.BytesIO(mixed), request()))
+    assert sum(isinstance(row, Refused) for row in rows) == 50
+
+
+def test_ids_and_titles_come_from_their_columns() -> None:
+    data = b"key;text;name\n7;seven;Seven\n8;eight;\n7;again;\n;none;\n"
+    rows = list(parse_csv(io.BytesIO(data), request(id_column="key", title_column="name")))
+    assert [(r.row, r.title) for r in rows if isinstance(r, Parsed)] == [("7", "Seven"), ("8", "")]
+    assert [(r.row, r.reason) for r in rows if isinstance(r, Refused)] == [("3", "duplicate-id"), ("4", "missing-id")]
+
+
+def test_texts_of_a_table_have_a_limit_together() -> None:
+    data = b"text\n" + b"0123456789\n" * 20
+    with pytest.raises(SourceError, match="too-large"):
+        list(parse_csv(io.BytesIO(data), request(max_bytes=100)))

@@ -1,0 +1,171 @@
+"""The guarded parser: it outlives what crashes it, hangs it, or ends it."""
+
+import os
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.formats.base import Parsed, Refused
+from infra.formats.guard import Guard
+from infra.formats.opening import open_source
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+from memagent.records import text_hash
+
+_CHILD = """
+    import os, signal, time
+    from infra.formats import child
+    parse = child.parse
+    def hostile(path, name, options):
+        if name == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if name == "exit":
+            os._exit(3)
+        if name == "hang":
+            time.sleep(600)
+        if name == "memory":
+            bytearray(2**40)
+        if name == "bug":
+            raise KeyError("line one\\nline two")
+        if name == "deep":
+            hostile.__wrapped__()
+        if name == "half":
+            yield from list(parse(path, "a.csv", options))[:1]
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from parse(path, name, options)
+    def recurse():
+        recurse()
+    hostile.__wrapped__ = recurse
+    child.parse = hostile
+    child.main()
+"""
+
+
+@pytest.fixture
+def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    (tmp_path / "hostile_child.py").write_text(textwrap.dedent(_CHILD))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    guard = Guard(IngestConfig(parse_seconds=1.5), module="hostile_child")
+    yield guard
+    guard.close()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    (tmp_path / "a.csv").write_text("text\none\ntwo\na,b\n")
+    return str(tmp_path / "a.csv")
+
+
+def read(guard: Guard, path: str, name: str = "a.csv") -> list[str]:
+    return [r.reason if isinstance(r, Refused) else r[0].text for r in guard.parse(path, name)]
+
+
+def test_texts_come_through_with_their_hashes(guard: Guard, table: str) -> None:
+    records = list(guard.parse(table, "a.csv"))
+    first = records[0]
+    assert isinstance(first, tuple)
+    assert first == (Parsed("one", "", "text/csv", "utf-8", "1"), text_hash("one"))
+    assert isinstance(records[2], Refused)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "detail"),
+    [
+        ("crash", "crashed", "SIGSEGV"),
+        ("exit", "crashed", "status 3"),
+        ("hang", "timeout", "parse_seconds"),
+        ("memory", "too-large", "memory"),
+        ("bug", "broken", "KeyError"),
+        ("deep", "too-deep", "deep"),
+    ],
+)
+def test_a_bad_source_is_an_error_and_the_next_is_read(
+    guard: Guard, table: str, name: str, reason: str, detail: str
+) -> None:
+    assert read(guard, table) == ["one", "two", "ragged"]
+    with pytest.raises(SourceError, match=detail) as error:
+        read(guard, table, name)
+    assert error.value.reason == reason
+    assert "\n" not in error.value.detail
+    assert read(guard, table) == ["one", "two", "ragged"]
+
+
+def test_what_came_before_a_crash_stands(guard: Guard, table: str) -> None:
+    records = guard.parse(table, "half")
+    assert isinstance(next(records), tuple)
+    with pytest.raises(SourceError, match="SIGKILL"):
+        next(records)
+    assert read(guard, table) == ["one", "two", "ragged"]
+
+
+def test_a_source_that_is_left_half_read_does_not_mix_with_the_next(guard: Guard, table: str) -> None:
+    records = guard.parse(table, "a.csv")
+    next(records)
+    records.close()
+    assert read(guard, table) == ["one", "two", "ragged"]
+
+
+def test_a_child_that_does_not_start_is_no_fault_of_the_source(table: str) -> None:
+    guard = Guard(IngestConfig(), module="no_such_module")
+    with pytest.raises(RuntimeError, match="no_such_module"):
+        read(guard, table)
+    guard.close()
+
+
+def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    code = f"""
+        import sys, os
+        sys.path[:] = {sys.path!r}
+        from infra.formats.guard import Guard
+        from memagent.config import IngestConfig
+        guard = Guard(IngestConfig())
+        list(guard.parse({str(tmp_path / "a.txt")!r}, "a.txt"))
+        os.write(3, str(guard._process.pid).encode())
+        os.kill(os.getpid(), 9)
+    """
+    reading, writing = os.pipe()
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-c", textwrap.dedent(code)],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, writing, 3)],
+    )
+    os.close(writing)
+    os.waitpid(pid, 0)
+    child = int(os.read(reading, 100))
+    os.close(reading)
+    deadline = time.monotonic() + 15
+    while _runs(child):
+        assert time.monotonic() < deadline, "the child outlives its parent"
+        time.sleep(0.1)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_what_changes_after_it_was_listed_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reason(path: Path) -> str:
+        with pytest.raises(SourceError) as error:
+            open_source(str(path), None, 100, 10)
+        return error.value.reason
+
+    assert reason(tmp_path / "gone.txt") == "vanished"
+    os.mkfifo(tmp_path / "pipe")
+    assert reason(tmp_path / "pipe") == "not-a-file"
+    assert reason(tmp_path) == "not-a-file"
+    (tmp_path / "grown.txt").write_bytes(b"x" * 101)
+    assert reason(tmp_path / "grown.txt") == "too-large"
+
+    def forbidden(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", forbidden)
+    assert reason(tmp_path / "grown.txt") == "unreadable"

@@ -1,0 +1,173 @@
+"""Listing of local sources, their names and their ids."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.naming import quoted, unquoted
+from infra.sources import Source, assign_ids, list_sources
+from memagent.errors import UsageError
+
+NAMES = st.text(
+    st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("%#./a0F\n\u202e\udcff")), min_size=1
+)
+
+
+@given(NAMES, NAMES)
+def test_quoted_names_are_text_and_stay_apart(one: str, other: str) -> None:
+    shown = quoted(one)
+    shown.encode("utf-8")
+    assert "#" not in shown and "\n" not in shown and "\u202e" not in shown
+    assert not {".", ".."} & set(shown.split("/"))
+    assert (shown == quoted(other)) == (one == other)
+
+
+@given(st.binary(min_size=1))
+def test_any_file_name_comes_back(name: bytes) -> None:
+    path = os.fsdecode(name)
+    assert os.fsencode(unquoted(quoted(path))) == name
+
+
+def test_ordinary_names_are_left_alone() -> None:
+    for name in ("a b.txt", "100%.txt", "ünïcödé/名前.md", "..a/b..", "a'b\"c<d>&e"):
+        assert quoted(name) == name
+    assert quoted("row#1", safe="#") == "row#1"
+
+
+def tree(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    return root
+
+
+def ids(*arguments: str) -> list[str]:
+    return [source.doc_id for source in list_sources([str(argument) for argument in arguments]).found]
+
+
+def test_folders_globs_and_files(tmp_path: Path) -> None:
+    root = tree(tmp_path, "b.txt", "a.txt", "a.pdf", "d/c.txt", "d/e/f.txt", "x[1].txt")
+    assert ids(root) == ["a.pdf", "a.txt", "b.txt", "x[1].txt", "d/c.txt", "d/e/f.txt"]
+    assert ids(f"{root}/") == ids(root)
+    assert ids(f"{root}/*.txt") == ["a.txt", "b.txt", "x[1].txt"]
+    assert ids(f"{root}/**/*.txt") == ["a.txt", "b.txt", "x[1].txt", "d/c.txt", "d/e/f.txt"]
+    assert ids(f"{root}/d/*/*") == ["e/f.txt"]
+    assert ids(f"{root}/[ab].*") == ["a.pdf", "a.txt", "b.txt"]
+    assert ids(f"{root}/x[1].txt") == ["x[1].txt"]  # a file of this very name is no pattern
+    assert ids(f"{root}/d/c.txt", f"{root}/a.txt") == ["c.txt", "a.txt"]
+
+
+def test_a_file_that_two_arguments_name_is_read_once(tmp_path: Path) -> None:
+    root = tree(tmp_path, "a.txt", "d/b.txt")
+    assert ids(root, f"{root}/d", f"{root}/a.txt", f"{root}/*.txt") == ["a.txt", "d/b.txt"]
+
+
+def test_relative_and_home_paths_have_full_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path, "in/a.txt")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for argument in ("in", "./in", "~/in", "in/../in"):
+        (source,) = list_sources([argument]).found
+        assert (source.doc_id, source.source) == ("a.txt", f"{tmp_path}/in/a.txt")
+
+
+def test_hidden_names_are_passed_over_and_counted(tmp_path: Path) -> None:
+    root = tree(tmp_path, "a.txt", ".git/config", ".DS_Store", "d/.x")
+    listing = list_sources([str(root)])
+    assert [source.doc_id for source in listing.found] == ["a.txt"]
+    assert listing.hidden == 3
+    assert ids(f"{root}/.DS_Store") == [".DS_Store"]
+
+
+def test_the_stamp_tells_changes(tmp_path: Path) -> None:
+    root = tree(tmp_path, "a.txt")
+
+    def stamp() -> str:
+        return list_sources([str(root)]).found[0].stamp
+
+    first = stamp()
+    assert stamp() == first
+    os.utime(root / "a.txt", ns=(1, 1))
+    assert stamp() != first
+    second = stamp()
+    (root / "a.txt").write_text("longer than it was")
+    os.utime(root / "a.txt", ns=(1, 1))
+    assert stamp() != second
+
+
+@pytest.mark.parametrize("argument", ["none", "none/*.txt", "*.pdf", "http://x/y", "none/a.txt"])
+def test_what_is_not_there_is_wrong_use(tmp_path: Path, argument: str) -> None:
+    tree(tmp_path, "a.txt")
+    with pytest.raises(UsageError, match="source"):
+        list_sources([argument if "://" in argument else f"{tmp_path}/{argument}"])
+
+
+def test_a_file_that_was_there_before_may_be_gone(tmp_path: Path) -> None:
+    for argument in ("a.txt", "*.txt"):
+        listing = list_sources([f"{tmp_path}/{argument}"], [f"{tmp_path}/a.txt"])
+        assert listing.found == []
+        assert listing.covered(f"{tmp_path}/a.txt")
+        assert not listing.covered(f"{tmp_path}/b.md")
+
+
+def test_a_folder_that_cannot_be_listed_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, "a.txt", "locked/b.txt")
+    scan = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    listing = list_sources([str(root)])
+    assert [(bad.source, bad.reason) for bad in listing.unusable] == [(f"{root}/locked", "unreadable")]
+    assert listing.covered(f"{root}/c.txt")
+    assert not listing.covered(f"{root}/locked/b.txt")
+
+
+def test_links_are_followed_only_within_their_folder(tmp_path: Path) -> None:
+    tree(tmp_path, "out/secret.txt")
+    root = tree(tmp_path / "in", "a.txt", "d/b.txt")
+    (root / "inside.txt").symlink_to(root / "d/b.txt")
+    (root / "outside.txt").symlink_to(tmp_path / "out/secret.txt")
+    (root / "up").symlink_to(tmp_path)
+    listing = list_sources([str(root)])
+    assert [source.doc_id for source in listing.found] == ["a.txt", "inside.txt", "d/b.txt"]
+    assert [(bad.source, bad.reason) for bad in listing.unusable] == [
+        (f"{root}/outside.txt", "link"),
+        (f"{root}/up", "link"),
+    ]
+    (tmp_path / "alias").symlink_to(root)
+    assert ids(f"{tmp_path}/alias") == ["a.txt", "inside.txt", "d/b.txt"]  # a link that is given is meant
+
+
+def found(*paths: str, root: str = "") -> list[Source]:
+    return [Source(path, path, path.removeprefix(root), 1, "s") for path in paths]
+
+
+def test_ids_grow_only_where_they_meet() -> None:
+    one = found("/x/in/a.txt", "/x/in/b.txt", root="/x/in/")
+    two = found("/y/in/a.txt", root="/y/in/")
+    three = found("/z/y/in/a.txt", root="/z/y/in/")
+    named = assign_ids([*one, *two, *three], {}, {})
+    assert [source.doc_id for source in named] == ["a.txt", "b.txt", "in/a.txt", "y/in/a.txt"]
+    earlier = {source.source: source.doc_id for source in named}
+    again = assign_ids([*three, *two, *one], {}, earlier)
+    assert {source.source: source.doc_id for source in again} == earlier
+    kept = assign_ids(two, {"a.txt": "/elsewhere/a.txt"}, {})
+    assert [source.doc_id for source in kept] == ["in/a.txt"]
+
+
+@given(st.lists(st.lists(st.sampled_from("ab"), min_size=2, max_size=4), min_size=1, max_size=12, unique_by=tuple))
+def test_ids_are_always_distinct(paths: list[list[str]]) -> None:
+    sources = []
+    for parts in paths:
+        path = "/" + "/".join(parts)
+        sources.append(Source(path, path, parts[-1], 1, "s"))
+    named = assign_ids(sources, {}, {})
+    assert len({source.doc_id for source in named}) == len(sources)
+    assert all(source.source.endswith(source.doc_id) for source in named)
