@@ -78,6 +78,13 @@ class MemoryPass:
         self._report()
         yield {"row": rows}
 
+    async def stop(self) -> None:
+        """Write what is buffered and end the engine. A pool's actors are simply ended; this is for others."""
+        if self._flush_task is not None:
+            self._flush_task.cancel()
+            await self._flush()
+        await self._engine.stop()
+
     async def _ready(self) -> None:
         if self._starting is None:
             self._inflight = asyncio.Semaphore(self._spec.inflight)

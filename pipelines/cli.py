@@ -269,12 +269,12 @@ def _display(json_: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
 def _conclude(settings: Config, summary: dict[str, Any], json_: bool) -> None:
     if summary.get("dry_run"):
         _finish(summary, json_, 0)
-    from pipelines.answers import answer_table
-
+    failed = summary["readings"]["failed"] + sum(summary.get("ingest", {}).get("quarantined", {}).values())
     if json_:
+        from pipelines.answers import answer_table
+
         summary = {"summary": summary, "answers": answer_table(settings, summary["corpus"], summary["run_id"])}
-        _finish(summary, json_, summary["summary"]["readings"]["failed"])
-    _finish(summary, json_, summary["readings"]["failed"])
+    _finish(summary, json_, failed)
 
 
 def _finish(summary: dict[str, Any], json_: bool, failed: Any) -> None:

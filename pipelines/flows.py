@@ -20,6 +20,7 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
 from infra.corpora import corpora, standing_questions
@@ -104,7 +105,7 @@ def answer_archive(
     return _publish(settings, summary, "memagent.archive.answered")
 
 
-@task(name="ingest")
+@task(name="ingest", cache_policy=NO_CACHE)
 def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> None:
     """Take sources into the corpus."""
     from infra.corpora import remember
@@ -122,7 +123,7 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
         get_run_logger().info("ingested: %s", here())
 
 
-@task(name="digest")
+@task(name="digest", cache_policy=NO_CACHE)
 def digest_stage(
     settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def digest_stage(
     return _work(settings, argv, run_id, here)
 
 
-@task(name="answer")
+@task(name="answer", cache_policy=NO_CACHE)
 def answer_stage(
     settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def answer_stage(
     return _work(settings, argv, run_id, here)
 
 
-@task(name="publish")
+@task(name="publish", cache_policy=NO_CACHE)
 def publish_stage(settings: Config, summary: dict[str, Any]) -> str:
     """Write the report and the artifacts; return the report's address."""
     address = write_to_store(Store(settings.store), summary["run_id"])

@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -131,6 +132,9 @@ def finish(
             "found": sum(answer["found"] for answer in answers.values()),
         },
         **{k: counts[k] for k in ("segments", "conversations", "prompt_tokens", "cached_tokens", "output_tokens")},
+        "failures_by_reason": dict(
+            Counter(row["reason"] for row in result.failed) + Counter({"no-document": len(plan.unmatched)})
+        ),
         "engine_deaths": counts["engine_deaths"],
         "carried_segments": sum(row["carried_segments"] for row in plan.rows if row["state"] == "continued"),
         "seconds": round((now() - started).total_seconds(), 2),

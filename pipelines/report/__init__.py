@@ -10,7 +10,7 @@ from pathlib import Path
 from infra.store import Store
 from pipelines.report.render import LIMIT_BYTES, page
 
-__all__ = ["LIMIT_BYTES", "build", "write"]
+__all__ = ["LIMIT_BYTES", "build", "write", "write_to_store"]
 
 
 def build(store: Store, run_id: str, limit: int = LIMIT_BYTES) -> str:
@@ -35,3 +35,9 @@ def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES)
     aside.write_text(build(store, run_id, limit), encoding="utf-8")
     aside.replace(target)
     return target
+
+
+def write_to_store(store: Store, run_id: str) -> str:
+    """Write the report beside the run's other files; return its path or URL."""
+    path = store.write_bytes(build(store, run_id).encode("utf-8"), "runs", run_id, "report.html")
+    return f"s3://{path}" if store.is_s3 else path

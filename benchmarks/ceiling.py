@@ -1,0 +1,125 @@
+"""How close the memory pass comes to the engine: its conversations per second, beside those of the
+same engine on the same prompts handed over all at once, in one run.
+
+    python -m benchmarks.ceiling [--documents 96] [--set key=value ...]
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow.dataset as ds
+
+from infra.jobs import ray_session
+from infra.policies import Reader
+from infra.segments import StoredStream
+from infra.store import Store
+from memagent.config import Config, load_config
+from memagent.questions import ask as make_question
+from pipelines.ask import ask
+from pipelines.ingest import ingest
+from pipelines.plan import make_plan
+
+QUESTION = "What is the special magic number for amber-otter?"
+
+
+def make_archive(folder: Path, documents: int, longest: int, seed: int = 0) -> None:
+    """Documents whose lengths follow a Zipf law (exponent 1.6): many short ones, few long ones."""
+    rng = random.Random(seed)
+    words = Path(__file__).parents[1].joinpath("docs/architecture.md").read_text().split()
+    folder.mkdir(parents=True)
+    weights = [1 / k**1.6 for k in range(1, longest + 1)]
+    for i in range(documents):
+        segments = rng.choices(range(1, longest + 1), weights)[0]
+        text = " ".join(rng.choice(words) for _ in range(segments * 110))
+        (folder / f"doc{i:04}.txt").write_text(text)
+
+
+def pass_rate(store: Store, run_id: str) -> tuple[int, float]:
+    """Return conversations and seconds of a run, from its first conversation's start to its last one's end."""
+    columns = ["written_at", "seconds"]
+    rows = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table(columns=columns).to_pylist()
+    began = min(row["written_at"].timestamp() - row["seconds"] for row in rows)
+    return len(rows), max(row["written_at"].timestamp() for row in rows) - began
+
+
+def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
+    """Make the prompts of a run again from its turn log."""
+    reader = Reader(config)
+    plan = make_plan(store, "bench", reader, [make_question(QUESTION)])
+    prompts, question = reader.scheme.prompts, reader.tokenizer.encode(QUESTION)
+    table = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table()
+    by_reading: dict[str, list[dict]] = {}
+    for row in table.sort_by([("lane", "ascending"), ("step", "ascending")]).to_pylist():
+        by_reading.setdefault(row["reading_id"], []).append(row)
+
+    async def make() -> list[list[int]]:
+        made = []
+        for item in plan.rows:
+            stream = StoredStream(store, [plan.places[h] for h in item["stream"]])
+            memory, at = prompts.no_memory, 0
+            turns = by_reading[item["answered_by"] or item["reading_id"]]
+            async for segment in stream.read(0, len(stream)):
+                made.append(prompts.update(question, memory, segment.token_ids))
+                memory, at = turns[at]["memory_ids"], at + 1
+            made.append(prompts.answer(question, memory))
+        return made
+
+    return asyncio.run(make())
+
+
+async def all_at_once(config: Config, prompts: list[list[int]], limits: list[int]) -> float:
+    """Hand all prompts over at once to one engine; return seconds."""
+    reader = Reader(config)
+    engine = reader.make_engine()
+    await engine.start()
+    await engine.generate(prompts[0][:16], reader.scheme.sampling(1))
+    began = time.monotonic()
+    await asyncio.gather(
+        *(engine.generate(p, reader.scheme.sampling(n)) for p, n in zip(prompts, limits, strict=True))
+    )
+    seconds = time.monotonic() - began
+    await engine.stop()
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--documents", type=int, default=96)
+    parser.add_argument("--longest", type=int, default=64)
+    parser.add_argument("--set", action="append", default=[])
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_archive(folder / "docs", given.documents, given.longest)
+        config = load_config(sets=given.set, store=str(folder / "store"))
+        store = Store(config.store)
+        with ray_session(config.ray):
+            ingest(store, "bench", [str(folder / "docs")], config, "ingest")
+            summary = ask("bench", [make_question(QUESTION)], config)
+        conversations, seconds = pass_rate(store, summary["run_id"])
+        prompts = prompts_of(store, config, summary["run_id"])
+        assert len(prompts) == conversations
+        reading = Reader(config).reading
+        per_turn = [reading.memory_tokens] * len(prompts)
+        ceiling = asyncio.run(all_at_once(config, prompts, per_turn))
+        print(
+            json.dumps(
+                {
+                    "conversations": conversations,
+                    "pass_per_second": round(conversations / seconds, 2),
+                    "ceiling_per_second": round(conversations / ceiling, 2),
+                    "share": round(ceiling / seconds, 3),
+                    "pass_seconds": round(seconds, 2),
+                    "ceiling_seconds": round(ceiling, 2),
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Three questions each on every contract of CUAD, with the accuracy on the 80 that training never saw.
+
+    python -m benchmarks.contracts --data FOLDER [--store DIR] [--set key=value ...]
+
+FOLDER holds gold.jsonl and contracts/. Beside the reader: a one-line regular expression for the
+governing law, and the same contracts with the answer taken out, where "not found" is right.
+"""
+
+import argparse
+import json
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from infra.jobs import ray_session
+from infra.store import Store
+from memagent.config import Config, load_config
+from memagent.records import Question
+from memagent.scoring import mean
+from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, load_contracts, remove_answer, split
+from memagent.tasks.verdicts import right
+from pipelines.answers import answer_table
+from pipelines.ask import ask
+from pipelines.ingest import ingest
+
+LAW = re.compile(
+    r"(?i:govern|constru|interpret)[^.]{0,200}?(?i:laws?) (?i:of|in) (?i:the )?"
+    r"(?:(?i:state|commonwealth|province|republic)s? (?i:of ))?(?i:the )?([A-Z][A-Za-z]+(?: (?:of )?[A-Z][A-Za-z]+)*)"
+)
+ASKED = [Question(category, QUESTIONS[category][0]) for category in CATEGORIES]
+
+
+def read_all(config: Config, corpus: str, folder: Path, questions: list[Question]) -> tuple[dict, dict]:
+    """Ingest a folder and ask; return (document, question id) -> answer, and the run's summary."""
+    with ray_session(config.ray):
+        taken = ingest(Store(config.store), corpus, [str(folder)], config, f"ingest-{corpus}").as_dict()
+        summary = ask(corpus, questions, config)
+    rows = answer_table(config, corpus, summary["run_id"])
+    summary["ingest_seconds"] = taken["seconds"]
+    return {(row["document"], row["question_id"]): row["answer"] for row in rows}, summary
+
+
+def show(name: str, verdicts: Iterable[bool]) -> None:
+    one = mean(name, [float(v) for v in verdicts])
+    print(f"{name:58} {one.value:6.1%}  [{one.low:.1%}, {one.high:.1%}]  n={one.n}", flush=True)
+
+
+def accuracy(title: str, contracts: list[Contract], said: dict) -> None:
+    for category in CATEGORIES:
+        kinds = {"says": lambda c: bool(c.answers[category]), "does not say": lambda c: not c.answers[category]}  # noqa: B023
+        for kind, chosen in kinds.items():
+            group = [c for c in contracts if chosen(c)]
+            if group:
+                verdicts = [right(category, said.get((c.name, category), "?"), c.answers[category]) for c in group]
+                show(f"{title}: {category}, contract {kind}", verdicts)
+
+
+def regular_expression(contracts: list[Contract]) -> dict:
+    found = {c.name: LAW.search(" ".join(c.text.split())) for c in contracts}
+    return {(name, "Governing Law"): match.group(1) if match else "" for name, match in found.items()}
+
+
+def without_answers(contracts: list[Contract], folder: Path) -> None:
+    """Write each contract three times, each without the clauses that answer one question."""
+    for category in CATEGORIES:
+        for contract in contracts:
+            if contract.spans[category]:
+                path = folder / category.replace(" ", "-") / contract.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(remove_answer(contract.text, contract.spans[category]), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--store", default=None)
+    parser.add_argument("--set", action="append", default=[])
+    given = parser.parse_args()
+    contracts = load_contracts(given.data)
+    _, held = split(contracts)
+    with tempfile.TemporaryDirectory() as name:
+        config = load_config(sets=given.set, store=given.store or f"{name}/store")
+        said, summary = read_all(config, "contracts", given.data / "contracts", ASKED)
+        keys = ("documents", "conversations", "prompt_tokens", "cached_tokens", "engine_seconds", "seconds", "policy_id")
+        print(json.dumps({k: summary[k] for k in keys} | {"ingest_seconds": summary["ingest_seconds"]}))
+        accuracy("held out", held, said)
+        accuracy("all", contracts, said)
+        law = regular_expression(contracts)
+        for title, group in (("held out", held), ("all", contracts)):
+            for kind, wanted in (("says", True), ("does not say", False)):
+                chosen = [c for c in group if bool(c.answers["Governing Law"]) is wanted]
+                verdicts = [right("Governing Law", law[c.name, "Governing Law"], c.answers["Governing Law"]) for c in chosen]
+                show(f"{title}, regular expression: Governing Law, contract {kind}", verdicts)
+        without_answers(held, Path(name) / "removed")
+        asked = [Question(q.question_id, q.text, (f"{q.question_id.replace(' ', '-')}/*",)) for q in ASKED]
+        said, _ = read_all(config, "removed", Path(name) / "removed", asked)
+        for category in CATEGORIES:
+            verdicts = [answer == "" for (_, question), answer in said.items() if question == category]
+            show(f"held out, answer removed: {category} not found", verdicts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Peak memory of a worker by the length of what it reads: 40K tokens against 4M.
+
+    python -m benchmarks.memory [--tokens 40000,4000000] [--set key=value ...]
+
+Each length is read by a worker of its own, in a process of its own, from a store, turn log and all.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import random
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from infra.policies import Reader
+from infra.pools import MemoryPass, PassSpec
+from infra.segments import write_segments
+from infra.store import Store
+from memagent.config import load_config
+from memagent.records import text_hash
+
+QUESTION = "What is the pass number for amber-otter?"
+
+
+def text_of(reader: Reader, tokens: int) -> str:
+    rng = random.Random(tokens)
+    words = "the of and to in report shall party term notice section payment service schedule agreement".split()
+    per_word = len(reader.tokenizer.encode(" ".join(words))) / len(words)
+    count = int(tokens / per_word)
+    lines = [" ".join(rng.choices(words, k=20)) + "." for _ in range(count // 20)]
+    lines[len(lines) // 2] = "The pass number for amber-otter is 4829104."
+    return "\n".join(lines)
+
+
+def prepare(url: str, sets: list[str], tokens: int, out: Any) -> None:
+    reader = Reader(load_config(sets=sets, store=url))
+    text = text_of(reader, tokens)
+    out.put(write_segments(Store(url), "c", [(text_hash(text), text)], reader.tokenizer, reader.reading)[0])
+
+
+def work(url: str, sets: list[str], place: dict[str, Any], out: Any) -> None:
+    config = load_config(sets=sets, store=url)
+    spec = PassSpec(url, "c", "run", Reader(config), config.pool.inflight, config.flush_seconds)
+    place = {k: place[k] for k in ("content_hash", "part", "first_row", "segments")}
+    item = {"reading_id": "r", "question": QUESTION, "places": [place], "past": []}
+
+    async def run() -> dict[str, Any]:
+        worker = MemoryPass(spec, None)
+        rows = [row async for row in worker({"item": [json.dumps(item)]})]
+        await worker.stop()
+        return dict(json.loads(rows[0]["row"][0]))
+
+    began = time.monotonic()
+    outcome = asyncio.run(run())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    kept = {k: outcome[k] for k in ("answer", "segments", "prompt_tokens")}
+    out.put({**kept, "peak_mb": round(peak, 1), "seconds": round(time.monotonic() - began, 1)})
+
+
+def measure(tokens: int, sets: list[str]) -> dict[str, Any]:
+    """Read a document of so many tokens in a fresh process; return its peak memory and what it did."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        answers = context.Queue()
+        place = _in_process(context, prepare, folder, sets, tokens, answers)
+        result = _in_process(context, work, folder, sets, place, answers)
+        parts = len(list(Path(folder).rglob("turns/**/*.parquet")))
+    return {"tokens": place["tokens"], **result, "turn_log_parts": parts}
+
+
+def _in_process(context: Any, target: Any, *given: Any) -> dict[str, Any]:
+    process = context.Process(target=target, args=given)
+    process.start()
+    answer: dict[str, Any] = given[-1].get(timeout=3600)
+    process.join()
+    return answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tokens", default="40000,4000000")
+    parser.add_argument("--set", action="append", default=[])
+    given = parser.parse_args()
+    sets = given.set or ["engine.kind=scripted"]
+    for tokens in given.tokens.split(","):
+        print(json.dumps(measure(int(tokens), sets)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
