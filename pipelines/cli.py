@@ -245,7 +245,7 @@ def _config(
     settings = load_config(
         config, sets, store=store, engine__model=model, engine__kind=engine, reading__lanes=lanes
     )
-    if not settings.store.startswith("s3://"):
+    if "://" not in settings.store:
         # Ray's workers and Prefect's runs have other working folders.
         settings = settings.model_copy(update={"store": str(Path(settings.store).expanduser().resolve())})
     return settings

@@ -1,0 +1,64 @@
+"""The openai engine against a real server of the bundled model."""
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from memagent.nano import bundled
+from tests.e2e.conftest import needle_archive
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    port = 27_500 + os.getpid() % 400
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(bundled()),
+               "--served-model-name", "nano", "--host", "127.0.0.1", "--port", str(port), "--enforce-eager",
+               "--dtype", "float32", "--scheduling-policy", "priority"]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+    try:
+        until = time.monotonic() + 240
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                    break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < until, log.read_text()[-2000:]
+                time.sleep(1)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        os.killpg(process.pid, 15)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+
+
+def test_a_served_model_answers_as_the_one_in_process(memagent, server, tmp_path):
+    questions = needle_archive(tmp_path / "archive", 8, 40, seed=5)
+    memagent.json("ingest", "o", str(tmp_path / "archive"))
+    served = ["--engine", "openai", "--set", f"engine.base_url={server}", "--set", "engine.served_model=nano"]
+    remote = memagent.json("ask", "o", "--questions", str(questions), *served)
+    local = memagent.json("ask", "o", "--questions", str(questions))
+    assert remote["summary"]["readings"]["read_now"] == local["summary"]["readings"]["read_now"] == 8
+    same = [a["answer"] == b["answer"] for a, b in zip(remote["answers"], local["answers"], strict=True)]
+    assert sum(same) >= 7, "token ids in and out: the same conversations"
+    assert remote["summary"]["prompt_tokens"] > 0 and remote["summary"]["engine"] == "openai"
+
+
+def test_a_server_that_is_not_there_is_named(memagent, tmp_path):
+    questions = needle_archive(tmp_path / "archive", 2, 10, seed=6)
+    memagent.json("ingest", "p", str(tmp_path / "archive"))
+    said = memagent(
+        "ask", "p", "--questions", str(questions), "--engine", "openai", "--set",
+        "engine.base_url=http://127.0.0.1:9/v1", status=2,
+    )
+    assert "no OpenAI-compatible server answers at http://127.0.0.1:9/v1" in said
