@@ -1,6 +1,7 @@
 """What has changed between a corpus and its sources: what is new, other, gone or has moved."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,20 +79,22 @@ def _ids_in_use(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return, by id, the gone sources whose ids new ones may take over, and those that keep theirs."""
     absent = {row["doc_id"]: name for name, row in earlier.items() if row["doc_id"] and name not in names}
-    moved: dict[str, str] = {}
-    taken: dict[str, str] = {}
-    for source in found:
-        name = absent.get(source.doc_id)
-        if name is not None and source.source not in earlier:
-            (moved if name in gone or not _exists(name) else taken)[source.doc_id] = name
+    wanted = {source.doc_id for source in found if source.source not in earlier}
+    moved = {doc_id: name for doc_id, name in absent.items() if doc_id in wanted}
+    kept = _still_there([name for name in moved.values() if name not in gone])
+    moved = {doc_id: name for doc_id, name in moved.items() if name not in kept}
     # A longer name may meet an id of the same corpus as well, and that one is not looked into.
-    taken.update({doc_id: name for doc_id, name in absent.items() if doc_id not in moved})
-    return moved, taken
+    return moved, {doc_id: name for doc_id, name in absent.items() if doc_id not in moved}
 
 
-def _exists(source: str) -> bool:
-    path = unquoted(source)
-    return bool(file_system(path).exists(path)) if path.startswith("s3://") else os.path.lexists(path)
+def _still_there(sources: Collection[str]) -> set[str]:
+    """Return which of these sources can be found, whether or not they are looked for in this call."""
+    client = file_system("s3://") if any(name.startswith("s3://") for name in sources) else None
+    return {
+        name
+        for name in sources
+        if (client.exists(unquoted(name)) if name.startswith("s3://") and client else os.path.lexists(unquoted(name)))
+    }
 
 
 def _with_options(source: Source, options: IngestConfig) -> Source:

@@ -121,4 +121,6 @@ class Guard:
             code = self._process.wait(timeout=5.0)
         except subprocess.TimeoutExpired:
             return "it closed its connection"
+        if code == 0:  # a crash with status 0: someone else (Ray, in its workers) took the real one
+            return "its status is not known"
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"

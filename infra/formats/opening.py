@@ -5,7 +5,8 @@ import io
 import os
 import stat
 import zlib
-from typing import BinaryIO, cast
+from functools import cache
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -15,6 +16,9 @@ from memagent.errors import SourceError
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _RATIO_FROM = 2**20
 """Bytes below which no ratio counts as a bomb: a page of blanks compresses well."""
+
+_S3_BLOCK = 8 * 2**20
+"""Bytes that are fetched at once."""
 
 
 def split_codec(name: str) -> tuple[str, str | None]:
@@ -107,9 +111,15 @@ def _open_local(path: str) -> tuple[BinaryIO, int]:
     return os.fdopen(descriptor, "rb"), status.st_size
 
 
+@cache
+def _s3() -> Any:
+    """The S3 client of this process: making one for each object takes longer than reading it."""
+    return file_system("s3://")
+
+
 def _open_s3(path: str) -> tuple[BinaryIO, int]:
     try:
-        file = file_system(path).open(path, "rb", block_size=8 * 2**20)
+        file = _s3().open(path, "rb", block_size=_S3_BLOCK)
     except FileNotFoundError as error:
         raise SourceError("vanished", "it is gone since it was listed") from error
     except Exception as error:  # s3fs lets several libraries' errors through

@@ -1,9 +1,11 @@
 """The guarded parser: it outlives what crashes it, hangs it, or ends it."""
 
 import os
+import signal
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,8 +46,16 @@ _CHILD = """
 """
 
 
+@pytest.fixture(autouse=True)
+def children_are_waited_for() -> Iterator[None]:
+    """Ray, where a test before this one has started it, has the system forget how children ended."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
 @pytest.fixture
-def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guard]:
     (tmp_path / "hostile_child.py").write_text(textwrap.dedent(_CHILD))
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     guard = Guard(IngestConfig(parse_seconds=1.5), module="hostile_child")
@@ -149,6 +159,13 @@ def _runs(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+def test_a_crash_is_told_where_nobody_knows_the_status(guard: Guard, table: str) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with pytest.raises(SourceError, match="not known"):
+        read(guard, table, "crash")
+    assert read(guard, table) == ["one", "two", "ragged"]
 
 
 def test_what_changes_after_it_was_listed_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
