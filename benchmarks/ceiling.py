@@ -79,9 +79,7 @@ async def all_at_once(config: Config, prompts: list[list[int]], limits: list[int
     await engine.start()
     await engine.generate(prompts[0][:16], reader.scheme.sampling(1))
     began = time.monotonic()
-    await asyncio.gather(
-        *(engine.generate(p, reader.scheme.sampling(n)) for p, n in zip(prompts, limits, strict=True))
-    )
+    await asyncio.gather(*(engine.generate(p, reader.scheme.sampling(n)) for p, n in zip(prompts, limits, strict=True)))
     seconds = time.monotonic() - began
     await engine.stop()
     return seconds

@@ -82,7 +82,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         config = load_config(sets=given.set, store=given.store or f"{name}/store")
         said, summary = read_all(config, "contracts", given.data / "contracts", ASKED)
-        keys = ("documents", "conversations", "prompt_tokens", "cached_tokens", "engine_seconds", "seconds", "policy_id")
+        keys = (
+            "documents",
+            "conversations",
+            "prompt_tokens",
+            "cached_tokens",
+            "engine_seconds",
+            "seconds",
+            "policy_id",
+        )
         print(json.dumps({k: summary[k] for k in keys} | {"ingest_seconds": summary["ingest_seconds"]}))
         accuracy("held out", held, said)
         accuracy("all", contracts, said)
@@ -90,7 +98,9 @@ def main() -> None:
         for title, group in (("held out", held), ("all", contracts)):
             for kind, wanted in (("says", True), ("does not say", False)):
                 chosen = [c for c in group if bool(c.answers["Governing Law"]) is wanted]
-                verdicts = [right("Governing Law", law[c.name, "Governing Law"], c.answers["Governing Law"]) for c in chosen]
+                verdicts = [
+                    right("Governing Law", law[c.name, "Governing Law"], c.answers["Governing Law"]) for c in chosen
+                ]
                 show(f"{title}, regular expression: Governing Law, contract {kind}", verdicts)
         without_answers(held, Path(name) / "removed")
         asked = [Question(q.question_id, q.text, (f"{q.question_id.replace(' ', '-')}/*",)) for q in ASKED]

@@ -1,6 +1,6 @@
 """Cost by length: documents of 10, 100 and 1,000 segments, read one at a time by the same engine.
 
-    python -m benchmarks.linear [--lengths 10,100,1000] [--set key=value ...]
+python -m benchmarks.linear [--lengths 10,100,1000] [--set key=value ...]
 """
 
 import argparse

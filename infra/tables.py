@@ -72,9 +72,7 @@ class Table:
         terms += [f"{name} IN ({', '.join(map(_literal, values))})" for name, values in chosen.items()]
         delta.delete(" AND ".join(terms))
 
-    def read(
-        self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None
-    ) -> pa.Table:
+    def read(self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
         """Return rows as they stand now; a table that does not exist yet is empty.
 
         Args:

@@ -142,9 +142,7 @@ def compact(store: Store, corpus: str, run_id: str) -> int:
     return count
 
 
-def _scan(
-    store: Store, corpus: str, reading_ids: list[str], run_id: str | None, columns: list[str]
-) -> pa.Table:
+def _scan(store: Store, corpus: str, reading_ids: list[str], run_id: str | None, columns: list[str]) -> pa.Table:
     paths = store.list(_FOLDER, corpus, *([run_id] if run_id else []))
     if not paths or not reading_ids:
         return TURNS.empty_table()

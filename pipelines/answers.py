@@ -72,9 +72,7 @@ def write_answers(rows: list[dict[str, Any]], format_: str, output: Path | None)
         sys.stdout.buffer.write(data)
 
 
-def _of_run(
-    store: Store, corpus: str, run_id: str, documents: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _of_run(store: Store, corpus: str, run_id: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
         with store.fs.open(store.path("runs", run_id, "plan.parquet"), "rb") as file:
             plan = pq.read_table(file).to_pylist()

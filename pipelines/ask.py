@@ -108,9 +108,7 @@ def digest(
         sources = sources_of(store, corpus) if fetch and not dry_run else []
         if sources:
             extra["ingest"] = ingest(store, corpus, sources, config, run_id, show).as_dict()
-        return ask(
-            corpus, standing, config, kind="digest", run_id=run_id, dry_run=dry_run, show=show, extra=extra
-        )
+        return ask(corpus, standing, config, kind="digest", run_id=run_id, dry_run=dry_run, show=show, extra=extra)
 
 
 def rollup(store: Store, corpus: str, plan: Plan) -> list[dict[str, Any]]:

@@ -242,9 +242,7 @@ def _config(
     engine: str | None = None,
     lanes: int | None = None,
 ) -> Config:
-    settings = load_config(
-        config, sets, store=store, engine__model=model, engine__kind=engine, reading__lanes=lanes
-    )
+    settings = load_config(config, sets, store=store, engine__model=model, engine__kind=engine, reading__lanes=lanes)
     if "://" not in settings.store:
         # Ray's workers and Prefect's runs have other working folders.
         settings = settings.model_copy(update={"store": str(Path(settings.store).expanduser().resolve())})

@@ -124,17 +124,13 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
 
 
 @task(name="digest", cache_policy=NO_CACHE)
-def digest_stage(
-    settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
+def digest_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Ingest, segment, plan and read what is new."""
     return _work(settings, argv, run_id, here)
 
 
 @task(name="answer", cache_policy=NO_CACHE)
-def answer_stage(
-    settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
+def answer_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Segment, plan and read."""
     return _work(settings, argv, run_id, here)
 
@@ -181,9 +177,7 @@ def _publish(settings: Config, summary: dict[str, Any], event: str) -> dict[str,
     return {**summary, "report": address}
 
 
-def _work(
-    settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
+def _work(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     if not settings.ray.jobs_address:
         return here()
     _submit(settings, argv, _submission(runtime.flow_run.id))

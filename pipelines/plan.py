@@ -114,9 +114,7 @@ def _asked_of(question: Question, doc_id: str) -> bool:
     return not question.documents or any(doc_id == p or fnmatchcase(doc_id, p) for p in question.documents)
 
 
-def _row(
-    reader: Reader, question: Question, documents: list[dict[str, Any]], plan: Plan, scope: str
-) -> dict[str, Any]:
+def _row(reader: Reader, question: Question, documents: list[dict[str, Any]], plan: Plan, scope: str) -> dict[str, Any]:
     stream = [d["content_hash"] for d in documents]
     one = scope == "document"
     return {

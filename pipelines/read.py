@@ -106,9 +106,14 @@ def _round(
     board = ray.remote(num_cpus=0)(Board).remote()
     base = dict(result.counts)
     blocks = _blocks(items, pool.max_size)
-    size = {"size": pool.max_size} if pool.min_size == pool.max_size else {
-        "min_size": pool.min_size, "max_size": pool.max_size,
-    }
+    size = (
+        {"size": pool.max_size}
+        if pool.min_size == pool.max_size
+        else {
+            "min_size": pool.min_size,
+            "max_size": pool.max_size,
+        }
+    )
     job = ray.data.from_arrow(blocks).map_batches(
         MemoryPass,
         batch_size=None,
@@ -196,9 +201,7 @@ class _Sink:
         self.done.add(reading)
         row = self._rows[reading]
         if "failed" in outcome:
-            self._result.failed.append(
-                _failure(self._corpus, self._run_id, row, outcome["failed"], outcome["detail"])
-            )
+            self._result.failed.append(_failure(self._corpus, self._run_id, row, outcome["failed"], outcome["detail"]))
         else:
             self._buffer.append(self._answer(row, outcome))
         if time.monotonic() - self._last > self._seconds:

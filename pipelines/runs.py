@@ -87,9 +87,7 @@ def run_answers(store: Store, corpus: str, plan_rows: list[dict[str, Any]]) -> d
     return {reading: answer for reading, answer in counted.items() if answer is not None}
 
 
-def scores(
-    plan: Plan, answers: dict[str, dict[str, Any]], unmatched: list[Question]
-) -> list[dict[str, Any]] | None:
+def scores(plan: Plan, answers: dict[str, dict[str, Any]], unmatched: list[Question]) -> list[dict[str, Any]] | None:
     """Score what has gold; None where nothing has. Failures, and questions about no document, count as wrong."""
     pairs = [
         (answers[row["reading_id"]]["answer"] if row["reading_id"] in answers else None, row["gold"])
@@ -198,7 +196,9 @@ def estimate(store: Store, corpus: str, reader: Reader, plan: Plan, config: Conf
 
 def _rate(store: Store, reader: Reader, config: Config) -> tuple[float | None, str]:
     """Conversations per second of the last run that says something about this one."""
-    for row in reversed(Table(store, "runs").read(columns=["run_id", "summary", "ended_at"]).sort_by("ended_at").to_pylist()):
+    for row in reversed(
+        Table(store, "runs").read(columns=["run_id", "summary", "ended_at"]).sort_by("ended_at").to_pylist()
+    ):
         summary = json.loads(row["summary"])
         if (
             summary.get("policy") == reader.policy.name

@@ -64,8 +64,12 @@ def segment(
         paths = [uri.removeprefix("s3://") for uri in uris]
         texts = ray.data.read_parquet(paths, filesystem=store.fs).select_columns(["content_hash", "text"])
         job = texts.map_batches(
-            _Cut, batch_size=_ROWS, batch_format="pyarrow", fn_constructor_args=(store.url, corpus, reader, missing),
-            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=64), zero_copy_batch=True,
+            _Cut,
+            batch_size=_ROWS,
+            batch_format="pyarrow",
+            fn_constructor_args=(store.url, corpus, reader, missing),
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=64),
+            zero_copy_batch=True,
         )
         table, quarantine = Table(store, "segmented"), Table(store, "quarantine")
         for block in job.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -108,13 +112,28 @@ class _Cut:
 
 
 _COLUMNS: dict[str, Any] = {
-    "corpus": "", "segment_key": "", "content_hash": "", "tokenizer": "", "segment_tokens": 0, "boundary": "",
-    "part": "", "first_row": 0, "segments": 0, "tokens": 0, "written_at": None, "error": "",
+    "corpus": "",
+    "segment_key": "",
+    "content_hash": "",
+    "tokenizer": "",
+    "segment_tokens": 0,
+    "boundary": "",
+    "part": "",
+    "first_row": 0,
+    "segments": 0,
+    "tokens": 0,
+    "written_at": None,
+    "error": "",
 }
 
 
 def _quarantine(corpus: str, run_id: str, row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "corpus": corpus, "stage": "segment", "item": row["content_hash"], "reason": "segment",
-        "detail": row["error"], "run_id": run_id, "at": now(),
+        "corpus": corpus,
+        "stage": "segment",
+        "item": row["content_hash"],
+        "reason": "segment",
+        "detail": row["error"],
+        "run_id": run_id,
+        "at": now(),
     }

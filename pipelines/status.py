@@ -65,7 +65,10 @@ def _one(store: Store, corpus: str) -> dict[str, Any]:
         "runs": [
             {k: run[k] for k in ("run_id", "kind", "status")}
             | {"started_at": run["started_at"].isoformat(timespec="seconds")}
-            | {"readings": json.loads(run["summary"]).get("readings"), "seconds": json.loads(run["summary"]).get("seconds")}
+            | {
+                "readings": json.loads(run["summary"]).get("readings"),
+                "seconds": json.loads(run["summary"]).get("seconds"),
+            }
             for run in newest
         ],
     }

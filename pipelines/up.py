@@ -54,8 +54,13 @@ def _quiet() -> None:
 def _sets(config: Config) -> list[str]:
     """Write the configuration out as ``--set`` strings, so that a run does not depend on a file of the moment."""
     given = config.model_dump(exclude_unset=True, exclude={"store"})
-    return [f"{section}.{key}={_toml(value)}" for section, keys in given.items() if isinstance(keys, dict)
-            for key, value in keys.items() if value is not None]
+    return [
+        f"{section}.{key}={_toml(value)}"
+        for section, keys in given.items()
+        if isinstance(keys, dict)
+        for key, value in keys.items()
+        if value is not None
+    ]
 
 
 def _toml(value: object) -> str:

@@ -54,7 +54,13 @@ def command(store: str, engine: str, sets: list[str]) -> list[str]:
 
 
 def run(argv: list[str], tally: str = "") -> dict:
-    done = subprocess.run(argv, env={**os.environ, TALLY: tally} if tally else None, capture_output=True, text=True, start_new_session=True)
+    done = subprocess.run(
+        argv,
+        env={**os.environ, TALLY: tally} if tally else None,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
     if done.returncode != 0:
         raise AssertionError(f"status {done.returncode}: {done.stderr[-2000:]}")
     return json.loads(done.stdout)["summary"]
@@ -85,7 +91,9 @@ def reading_began(store: Store) -> bool:
 def kill_once(argv: list[str], store: Store, target: str, engine: str, delay: float) -> bool:
     """Start the command, kill the target `delay` seconds after reading began; tell whether it was there."""
     environment = {**os.environ, TALLY: f"{store.url}.tally"}
-    process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     root = psutil.Process(process.pid)
     while not reading_began(store):
         if process.poll() is not None:
@@ -162,9 +170,16 @@ def endure(
                 held = tally.stat().st_size if tally.exists() else None
                 kills.append(
                     {
-                        "engine": engine, "target": target, "delay": round(delay, 2), "hit": hit,
-                        "readings": len(found), "same_readings": set(found) == set(calm), "differing": differing,
-                        "conversations": keys, "held": held, "again": round(held / keys - 1, 4) if held else None,
+                        "engine": engine,
+                        "target": target,
+                        "delay": round(delay, 2),
+                        "hit": hit,
+                        "readings": len(found),
+                        "same_readings": set(found) == set(calm),
+                        "differing": differing,
+                        "conversations": keys,
+                        "held": held,
+                        "again": round(held / keys - 1, 4) if held else None,
                         "second_run": summary["conversations"],
                     }
                 )

@@ -21,9 +21,7 @@ class ScriptedProcess:
     """Speaks to a child process over pipes, one JSON line a request."""
 
     def __init__(self, model: str, reading: ReadingConfig, config: EngineConfig) -> None:
-        self._spec = json.dumps(
-            {"model": model, "reading": reading.model_dump(), "delay": config.scripted_delay}
-        )
+        self._spec = json.dumps({"model": model, "reading": reading.model_dump(), "delay": config.scripted_delay})
         self._process: asyncio.subprocess.Process | None = None
         self._listener: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -33,8 +31,13 @@ class ScriptedProcess:
         """Start the child."""
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "infra.engines.scripted", self._spec,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE,
+                sys.executable,
+                "-m",
+                "infra.engines.scripted",
+                self._spec,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_LINE,
             )
             self._listener = asyncio.create_task(self._listen(self._process))
 
@@ -82,8 +85,11 @@ class ScriptedProcess:
 async def _serve(spec: dict[str, Any]) -> None:
     reading = ReadingConfig.model_validate(spec["reading"])
     prompts = Prompts(
-        load_template(reading.template), load_tokenizer(spec["model"]), reading.layout,
-        gate=reading.gate, early_exit=reading.early_exit,
+        load_template(reading.template),
+        load_tokenizer(spec["model"]),
+        reading.layout,
+        gate=reading.gate,
+        early_exit=reading.early_exit,
     )
     engine = ScriptedEngine(prompts, delay=spec["delay"])
     path = os.environ.get("MEMAGENT_SCRIPTED_TALLY")

@@ -58,7 +58,12 @@ def needle_archive(folder: Path, documents: int, sentences: int, seed: int = 0) 
         text, _ = plant(text, [one.sentence for one in needles], rng)
         (folder / f"doc{i:02}.txt").write_text(text)
         rows.append(
-            {"id": f"q{i}", "question": needles[0].question, "answers": [needles[0].value], "documents": [f"doc{i:02}.txt"]}
+            {
+                "id": f"q{i}",
+                "question": needles[0].question,
+                "answers": [needles[0].value],
+                "documents": [f"doc{i:02}.txt"],
+            }
         )
     path = folder.parent / "questions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -18,9 +18,24 @@ pytestmark = pytest.mark.slow
 def server(tmp_path_factory):
     port = 27_500 + os.getpid() % 400
     log = tmp_path_factory.mktemp("server") / "log"
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(bundled()),
-               "--served-model-name", "nano", "--host", "127.0.0.1", "--port", str(port), "--enforce-eager",
-               "--dtype", "float32", "--scheduling-policy", "priority"]
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(bundled()),
+        "--served-model-name",
+        "nano",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--enforce-eager",
+        "--dtype",
+        "float32",
+        "--scheduling-policy",
+        "priority",
+    ]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
@@ -58,7 +73,14 @@ def test_a_server_that_is_not_there_is_named(memagent, tmp_path):
     questions = needle_archive(tmp_path / "archive", 2, 10, seed=6)
     memagent.json("ingest", "p", str(tmp_path / "archive"))
     said = memagent(
-        "ask", "p", "--questions", str(questions), "--engine", "openai", "--set",
-        "engine.base_url=http://127.0.0.1:9/v1", status=2,
+        "ask",
+        "p",
+        "--questions",
+        str(questions),
+        "--engine",
+        "openai",
+        "--set",
+        "engine.base_url=http://127.0.0.1:9/v1",
+        status=2,
     )
     assert "no OpenAI-compatible server answers at http://127.0.0.1:9/v1" in said

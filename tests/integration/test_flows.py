@@ -39,8 +39,11 @@ def sets(model_folder):
 def in_python(code, tmp_path, timeout=240, **variables):
     """Run code in a process of its own: Prefect and Ray keep state in theirs."""
     environment = {
-        **os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1", **variables,
+        **os.environ,
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        **variables,
     }
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout, env=environment, cwd=ROOT
@@ -95,9 +98,20 @@ def cluster(tmp_path):
     ray = str(Path(sys.executable).with_name("ray"))
     base = 26_000 + os.getpid() % 2_000
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
-    command = [ray, "start", "--head", "--block", f"--port={base}", "--num-cpus=2", "--include-dashboard=true",
-               "--dashboard-host=127.0.0.1", f"--dashboard-port={base + 1}", "--node-ip-address=127.0.0.1",
-               f"--temp-dir=/tmp/ray-{os.getpid()}", "--disable-usage-stats"]
+    command = [
+        ray,
+        "start",
+        "--head",
+        "--block",
+        f"--port={base}",
+        "--num-cpus=2",
+        "--include-dashboard=true",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={base + 1}",
+        "--node-ip-address=127.0.0.1",
+        f"--temp-dir=/tmp/ray-{os.getpid()}",
+        "--disable-usage-stats",
+    ]
     with (tmp_path / "ray.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     try:
@@ -147,7 +161,9 @@ thread = threading.Thread(target=work)
 thread.start()
 from ray.job_submission import JobSubmissionClient
 client = JobSubmissionClient(config.ray.jobs_address)
-while str(client.list_jobs() and {{j.submission_id: j.status for j in client.list_jobs()}}.get("memagent-x")) != "RUNNING":
+def status():
+    return str({{job.submission_id: job.status for job in client.list_jobs()}}.get("memagent-x"))
+while status() != "RUNNING":
     time.sleep(0.5)
 time.sleep(5)
 stop_job(config.ray.jobs_address, "memagent-x")
@@ -168,7 +184,9 @@ def test_up_serves_the_deployments(tmp_path, archive, sets):
     store = str(tmp_path / "store")
     port = 24_000 + os.getpid() % 2_000
     environment = {
-        **os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        **os.environ,
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
     }
     up = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
     up += [part for item in sets for part in ("--set", item)]
@@ -184,9 +202,23 @@ def test_up_serves_the_deployments(tmp_path, archive, sets):
         listed = subprocess.run([*prefect, "deployment", "ls"], env=environment, capture_output=True, text=True)
         assert "digest-corpus/nightly" in listed.stdout and "answer-archive/bulk" in listed.stdout
         ran = subprocess.run(
-            [*prefect, "deployment", "run", "answer-archive/bulk", "--watch", "--param", "corpus=c", "--param",
-             f"questions={json.dumps([QUESTION])}", "--param", f"sources={json.dumps([str(archive)])}"],
-            env=environment, capture_output=True, text=True, timeout=300,
+            [
+                *prefect,
+                "deployment",
+                "run",
+                "answer-archive/bulk",
+                "--watch",
+                "--param",
+                "corpus=c",
+                "--param",
+                f"questions={json.dumps([QUESTION])}",
+                "--param",
+                f"sources={json.dumps([str(archive)])}",
+            ],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert ran.returncode == 0 and "Completed" in ran.stdout, ran.stdout[-2000:] + ran.stderr[-1000:]
     finally:
@@ -196,7 +228,7 @@ def test_up_serves_the_deployments(tmp_path, archive, sets):
             process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
-        gone, left = psutil.wait_procs(tree, timeout=20)
+        _, left = psutil.wait_procs(tree, timeout=20)
         for one in left:
             one.kill()
     assert not left, "processes outlive `memagent up`"

@@ -7,6 +7,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from infra.corpora import remember
+from infra.policies import Reader
 from infra.tables import Table
 from infra.turnlog import turns
 from memagent.config import load_config
@@ -18,7 +19,6 @@ from pipelines.ingest import ingest
 from pipelines.plan import make_plan
 from pipelines.report import build
 from pipelines.status import corpus_status, quarantined
-from infra.policies import Reader
 from tests.conftest import filler
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")
@@ -63,7 +63,12 @@ def test_answers_with_evidence_and_nothing_is_done_twice(store, archive, config)
     take(store, archive, config)
     first = ask("c", [OTTER, HERON], config)
     assert first["readings"] == {
-        "total": 16, "answered_before": 0, "read_now": 16, "continued": 0, "failed": 0, "found": 4
+        "total": 16,
+        "answered_before": 0,
+        "read_now": 16,
+        "continued": 0,
+        "failed": 0,
+        "found": 4,
     }
     rows = answer_table(config, "c", first["run_id"])
     assert {row["document"]: row["answer"] for row in rows if row["found"]} == {
@@ -95,13 +100,13 @@ def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, a
         path.write_text(path.read_text() + f"\n\nThe pass number for silver-heron is {rng.randrange(10**6)}.")
     second = digest("c", None, config)
     assert second["ingest"]["changed"] == 8
-    assert second["readings"]["continued"] + sum(
-        row["state"] == "new" for row in _plan(store, second)
-    ) == 16
+    assert second["readings"]["continued"] + sum(row["state"] == "new" for row in _plan(store, second)) == 16
     # Only the changed segments at the end of each document, and the answers.
     assert second["conversations"] < 0.5 * first["conversations"]
     assert second["segments"] + second["carried_segments"] == sum(row["segments"] for row in _plan(store, second))
-    assert {row["found"] for row in answer_table(config, "c", second["run_id"]) if row["question_id"] == "heron"} == {True}
+    assert {row["found"] for row in answer_table(config, "c", second["run_id"]) if row["question_id"] == "heron"} == {
+        True
+    }
     changed = {entry["question_id"]: len(entry["changed"]) for entry in second["rollup"]}
     assert changed == {"otter": 0, "heron": 8}
     # A reading from the start, in a store of its own, comes to the same answers.
@@ -167,9 +172,7 @@ def test_the_archive_as_one_stream_and_its_growth(store, archive, config):
 def test_every_option_gives_the_same_answers(store, archive, config, option):
     take(store, archive, config)
     plain = ask("c", [OTTER], config)
-    other = load_config(
-        store=config.store, engine__kind="scripted", engine__model=config.engine.model, sets=[option]
-    )
+    other = load_config(store=config.store, engine__kind="scripted", engine__model=config.engine.model, sets=[option])
     summary = ask("c", [OTTER], other)
     assert summary["readings"]["read_now"] == 8, "another reading configuration is another reading"
     assert _said(other, summary) == _said(config, plain)

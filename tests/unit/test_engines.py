@@ -57,7 +57,9 @@ async def test_the_scripted_engine_refuses_what_is_not_of_its_template(scheme):
 async def test_the_scripted_engine_keeps_to_max_tokens(scheme):
     tokenizer = scheme.prompts.tokenizer
     prompt = scheme.prompts.update(
-        tokenizer.encode("pass number amber?"), scheme.prompts.no_memory, tokenizer.encode("The pass number amber is 12345.")
+        tokenizer.encode("pass number amber?"),
+        scheme.prompts.no_memory,
+        tokenizer.encode("The pass number amber is 12345."),
     )
     cut = await ScriptedEngine(scheme.prompts).generate(prompt, Sampling(3, logprobs=True))
     assert (len(cut.ids), cut.finish_reason, len(cut.logprobs)) == (3, "length", 3)

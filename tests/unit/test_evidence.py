@@ -5,7 +5,11 @@ from memagent.evidence import Note, gained, locate
 
 
 def test_the_segment_that_brought_the_answer_is_evidence():
-    notes = [Note(2, "governed by law"), Note(5, "laws of the State of Nevada"), Note(9, "laws of the State of Nevada, 2014")]
+    notes = [
+        Note(2, "governed by law"),
+        Note(5, "laws of the State of Nevada"),
+        Note(9, "laws of the State of Nevada, 2014"),
+    ]
     assert gained("Nevada", notes) == [5]
 
 

@@ -21,8 +21,10 @@ def test_shipped_templates_load_and_differ(name):
 
 @given(st.text(), st.text(), st.text())
 def test_a_prompt_comes_apart_into_its_slots(question, memory, segment):
-    slots = {name: TOKENIZER.encode(text) for name, text in
-             (("question", question), ("memory", memory), ("segment", segment))}
+    slots = {
+        name: TOKENIZER.encode(text)
+        for name, text in (("question", question), ("memory", memory), ("segment", segment))
+    }
     assert PROMPTS.parse(PROMPTS.update(**slots)) == slots
     del slots["segment"]
     assert PROMPTS.parse(PROMPTS.answer(**slots)) == slots

@@ -12,8 +12,10 @@ def load(tmp_path, name, text):
 
 def test_json_lines(tmp_path):
     one, two = load(
-        tmp_path, "q.jsonl",
-        '{"question": "Who?", "id": 7, "answers": ["A", "B"], "documents": "x*.txt"}\n\n{"question": "What?", "answers": []}\n',
+        tmp_path,
+        "q.jsonl",
+        '{"question": "Who?", "id": 7, "answers": ["A", "B"], "documents": "x*.txt"}\n\n'
+        '{"question": "What?", "answers": []}\n',
     )
     assert (one.question_id, one.answers, one.documents) == ("7", ("A", "B"), ("x*.txt",))
     assert two.answers == ("",) and two.question_id == ask("What?").question_id

@@ -25,9 +25,7 @@ def read(scheme, text, past=(), engine=None, question=QUESTION):
     stream = ListStream(text, scheme.prompts.tokenizer, scheme.config.segment_tokens)
     turns = []
     engine = engine or ScriptedEngine(scheme.prompts)
-    outcome = asyncio.run(
-        Reading("r", question, stream, scheme, engine.generate, turns.append, past).run()
-    )
+    outcome = asyncio.run(Reading("r", question, stream, scheme, engine.generate, turns.append, past).run())
     return outcome, turns, stream
 
 

@@ -16,8 +16,14 @@ HOMES = {
     "vllm": {"infra/engines/vllm.py"},
     "deepspeed": {"infra/learner.py"},
     "prefect": {"pipelines/flows.py", "pipelines/up.py"},
-    "ray": {"infra/jobs.py", "infra/pools.py", "pipelines/ingest.py", "pipelines/segment.py", "pipelines/read.py",
-            "pipelines/doctor.py"},
+    "ray": {
+        "infra/jobs.py",
+        "infra/pools.py",
+        "pipelines/ingest.py",
+        "pipelines/segment.py",
+        "pipelines/read.py",
+        "pipelines/doctor.py",
+    },
     "torch": {"infra/learner.py", "pipelines/doctor.py", "memagent/nano/", "memagent/rl/"},
 }
 SOURCES = sorted(path for part in RANK for path in (ROOT / part).rglob("*.py"))
@@ -51,10 +57,8 @@ def test_stages_do_not_import_each_other():
 
 
 def test_the_command_line_loads_nothing_heavy():
-    code = (
-        "import sys, pipelines.cli; "
-        "print([m for m in ('ray','torch','vllm','deepspeed','prefect','pyarrow','deltalake','transformers') if m in sys.modules])"
-    )
+    heavy = ("ray", "torch", "vllm", "deepspeed", "prefect", "pyarrow", "deltalake", "transformers")
+    code = f"import sys, pipelines.cli; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -65,8 +69,9 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     expected = {
         "doctor": common | model | {"--json"},
         "ingest": common | {"--json"},
-        "ask": common | model | {"--question", "-q", "--questions", "--archive", "--reread", "--lanes", "--dry-run",
-                                 "--json", "--run-id"},
+        "ask": common
+        | model
+        | {"--question", "-q", "--questions", "--archive", "--reread", "--lanes", "--dry-run", "--json", "--run-id"},
         "digest": common | model | {"--questions", "--fetch", "--lanes", "--dry-run", "--json", "--run-id"},
         "answers": common | {"--format", "--output", "-o", "--run"},
         "report": common | {"--output", "-o"},

@@ -1,0 +1,69 @@
+"""Training stages. The supervised warm-up of the bundled reader runs on a machine with two cores."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def warmup(
+    out: Path,
+    text: list[Path],
+    contracts: Path | None = None,
+    minutes: float = 90.0,
+    seed: int = 0,
+    threads: int = 2,
+) -> Path:
+    """Train memagent-nano from scratch, or go on where a run in `out` was stopped.
+
+    Args:
+        out: folder of the run: checkpoints, ``metrics.jsonl``, and at the end the model under ``model/``.
+        text: files and folders whose text needles are planted in.
+        contracts: folder with ``gold.jsonl`` and ``contracts/`` (CUAD); without it only needles are taught.
+        minutes: wall time of the run; the learning rate falls to zero over it.
+        seed: of all choices.
+        threads: cores to use.
+
+    Returns:
+        The folder of the model.
+    """
+    from rich.console import Console
+
+    from memagent.nano.export import export
+    from memagent.nano.schedule import Plan
+    from memagent.nano.warmup import warm_up
+
+    console = Console(highlight=False, soft_wrap=True)
+    warm_up(out, text, contracts, Plan(minutes), seed, console.print, threads)
+    return export(out, out / "model")
+
+
+app = typer.Typer(help="Train the bundled reader.", add_completion=False, no_args_is_help=True)
+
+
+@app.command("warmup")
+def _warmup(
+    out: Annotated[Path, typer.Option(help="Folder of the run; a stopped run goes on.")],
+    text: Annotated[list[Path], typer.Option(help="Text to plant needles in: files or folders.")],
+    contracts: Annotated[Path | None, typer.Option(help="Folder with gold.jsonl and contracts/.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Wall time of the run.")] = 90.0,
+    seed: Annotated[int, typer.Option(help="Seed of all choices.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Cores to use.")] = 2,
+) -> None:
+    """Train memagent-nano from scratch by supervision (see docs/nano.md)."""
+    typer.echo(str(warmup(out, text, contracts, minutes, seed, threads)))
+
+
+@app.command("export")
+def _export(
+    run: Annotated[Path, typer.Option(help="Folder of the run.")],
+    out: Annotated[Path, typer.Option(help="Where to write the model folder.")],
+) -> None:
+    """Write the newest checkpoint of a run as a model folder."""
+    from memagent.nano.export import export
+
+    typer.echo(str(export(run, out)))
+
+
+if __name__ == "__main__":
+    app()
