@@ -109,7 +109,9 @@ def resolve_policy(config: EngineConfig) -> Policy:
 
 
 def _local(config: EngineConfig, folder: Path) -> Policy:
-    name = "nano" if config.model == "nano" else folder.resolve().name
+    # The name tells whose versions count as one policy: two folders called "model" are two policies.
+    place = folder.resolve()
+    name = "nano" if config.model == "nano" else f"{place.name}-{digest(str(place))[:6]}"
     if config.kind == "vllm" and not list(folder.glob("*.safetensors")):
         raise ConfigError(
             f"{folder} has no *.safetensors. Only safetensors are loaded; convert the model with "
@@ -117,7 +119,7 @@ def _local(config: EngineConfig, folder: Path) -> Policy:
         )
     if config.kind == "scripted":
         return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), _defaults(folder))
-    return Policy(f"{name}@{_folder_hash(folder)}", name, str(folder.resolve()), _defaults(folder))
+    return Policy(f"{name}@{_folder_hash(folder)}", name, str(place), _defaults(folder))
 
 
 def _from_hub(model: str) -> Policy:

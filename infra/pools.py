@@ -9,6 +9,7 @@ import json
 import logging
 import traceback
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -67,7 +68,10 @@ class MemoryPass:
         await self._ready()
         items = [json.loads(item) for item in block["item"]]
         logged = self._logged([item["reading_id"] for item in items])
-        tasks = [asyncio.create_task(self._one(item, logged.get(item["reading_id"], []))) for item in items]
+        open_readings = Counter(_stream(item) for item in items)
+        tasks = [
+            asyncio.create_task(self._one(item, logged.get(item["reading_id"], []), open_readings)) for item in items
+        ]
         try:
             rows = await asyncio.gather(*tasks)
         finally:
@@ -95,7 +99,7 @@ class MemoryPass:
         self._counts.engines = 1
         self._report()
 
-    async def _one(self, item: dict[str, Any], logged: list[Turn]) -> str:
+    async def _one(self, item: dict[str, Any], logged: list[Turn], open_readings: Counter[Any]) -> str:
         assert self._inflight is not None
         async with self._inflight:
             past = {(turn.lane, turn.step): turn for turn in logged}
@@ -115,6 +119,8 @@ class MemoryPass:
             )
             try:
                 outcome = await reading.run()
+                self._counts.readings += 1
+                return _row(outcome)
             except EngineDied:
                 raise  # nothing else can be read by this worker; the run reports it and ends
             except (EngineError, ItemError) as error:
@@ -125,8 +131,10 @@ class MemoryPass:
                 detail = f"{error} ({place.filename.rsplit('/', 1)[-1]}:{place.lineno})"
                 _log.exception("reading %s failed", item["reading_id"])
                 return self._failed(item, type(error).__name__, detail)
-            self._counts.readings += 1
-            return _row(outcome)
+            finally:
+                open_readings[_stream(item)] -= 1
+                if not open_readings[_stream(item)]:
+                    self._counts.documents += len(item["places"])
 
     def _record(self, turn: Turn) -> None:
         self._writer.add(turn)
@@ -171,6 +179,10 @@ class MemoryPass:
         self._counts.engine_deaths = self._engine.deaths
         if self._board is not None:
             self._board.report.remote(self._worker, self._counts.as_dict())
+
+
+def _stream(item: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(place["content_hash"] for place in item["places"])
 
 
 def _row(outcome: Outcome) -> str:

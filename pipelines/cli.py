@@ -11,6 +11,7 @@ import typer
 
 from memagent.config import Config, load_config
 from memagent.errors import MemagentError, UsageError
+from pipelines.train import app as train_app
 
 app = typer.Typer(
     name="memagent",
@@ -19,7 +20,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Read archives of long documents with a memory of fixed size, and answer questions with evidence.",
 )
-train_app = typer.Typer(no_args_is_help=True, help="Train the reader.")
 app.add_typer(train_app, name="train")
 
 StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or s3:// URL (or $MEMAGENT_STORE).")]
