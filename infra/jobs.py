@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from memagent.config import Config, RayConfig
@@ -40,7 +41,9 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         return
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if config.address:
-        options |= {"address": config.address, "runtime_env": cluster_environment(config)}
+        options["address"] = config.address
+        if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # a submitted job has its environment already
+            options["runtime_env"] = cluster_environment(config)
     else:
         options |= {"num_cpus": config.cpus, "include_dashboard": False}
     try:
@@ -80,10 +83,10 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
     Raises:
         MemagentError: the job failed or was stopped; the message ends with its last words.
     """
-    from ray.job_submission import JobStatus, JobSubmissionClient
+    from ray.job_submission import JobStatus
 
     ray = config.ray
-    client = JobSubmissionClient(ray.jobs_address)
+    client = _jobs_client(str(ray.jobs_address))
     known = {job.submission_id: job.status for job in client.list_jobs()}
     if known.get(submission) not in (JobStatus.PENDING, JobStatus.RUNNING):
         if submission in known:
@@ -115,9 +118,26 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
 
 def stop_job(jobs_address: str, submission: str) -> None:
     """Stop a Ray job; one that is not there or has ended is no error."""
-    from ray.job_submission import JobSubmissionClient
-
-    client = JobSubmissionClient(jobs_address)
+    client = _jobs_client(jobs_address)
     for job in client.list_jobs():
         if job.submission_id and job.submission_id.startswith(submission) and not job.status.is_terminal():
             client.stop_job(job.submission_id)
+
+
+def _jobs_client(address: str) -> Any:
+    """Connect to a Jobs API. A cluster may ask for a token; it is taken from where Ray keeps it."""
+    from ray.exceptions import AuthenticationError
+    from ray.job_submission import JobSubmissionClient
+
+    token = os.environ.get("RAY_AUTH_TOKEN", "")
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
+    if not token and file.is_file():
+        token = file.read_text(encoding="utf-8").strip()
+    try:
+        return JobSubmissionClient(address, headers={"Authorization": f"Bearer {token}"} if token else None)
+    except ConnectionError as error:
+        raise UsageError(f"no Ray Jobs API at {address}: {error}") from error
+    except AuthenticationError as error:
+        raise UsageError(
+            f"the Ray cluster at {address} wants its token: put it into ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        ) from error
