@@ -1,0 +1,67 @@
+"""What is taught when: copying first, then short segments, then longer ones as the accuracy allows."""
+
+import math
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LEVELS = (62, 254)
+"""Segment tokens; the last is the size that the model is shipped for."""
+_WATCHED = ("number/note", "word/note")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The fixed choices of a training run."""
+
+    minutes: float
+    """Wall time of the whole run; the rate falls to zero over it."""
+    rate: float = 8e-4
+    """Highest learning rate of AdamW."""
+    warmup_steps: int = 60
+    copy_steps: int = 20
+    """Steps of pure copying at the start."""
+    contract_share: float = 0.4
+    """Share of the segment batches that are contracts, once segments are long."""
+
+    def learning_rate(self, step: int, minutes: float) -> float:
+        """Return the rate: linear warm-up by steps, then a cosine to zero by wall time."""
+        done = min(1.0, minutes / self.minutes)
+        return self.rate * min(1.0, (step + 1) / self.warmup_steps) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands; kept in its checkpoint."""
+
+    step: int = 0
+    minutes: float = 0.0
+    examples: int = 0
+    tokens: int = 0
+    level: int = 0
+    right: dict[str, list[float]] = field(default_factory=dict)
+    """By kind: [share of whole responses that were right, of late; how many were seen]."""
+
+    def size(self, rng: random.Random) -> int:
+        """Draw a segment size: the level reached, and at times a smaller one."""
+        level = self.level if rng.random() < 0.8 else rng.randint(0, self.level)
+        return LEVELS[level]
+
+    def see(self, kind: str, right: bool) -> None:
+        """Count one response."""
+        share, seen = self.right.setdefault(kind, [0.0, 0])
+        weight = max(1.0 / (seen + 1), 1.0 / 400)
+        self.right[kind] = [share + weight * (right - share), seen + 1]
+
+    def grow(self) -> bool:
+        """Go on to longer segments when needles are noted well; say whether it happened."""
+        shares = [self.right[kind][0] for kind in _WATCHED if kind in self.right and self.right[kind][1] >= 150]
+        if self.level + 1 < len(LEVELS) and len(shares) == len(_WATCHED) and min(shares) > 0.6:
+            self.level += 1
+            self.right = {k: v for k, v in self.right.items() if not k.endswith("/note")}
+            return True
+        return False
+
+    def state(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)

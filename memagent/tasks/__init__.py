@@ -1,0 +1,1 @@
+"""Reading tasks with known answers: needles in real text, clauses in contracts, and their teacher."""

@@ -1,0 +1,209 @@
+"""Needles: sentences with a key and a value, planted in a text, and the questions that ask for them.
+
+After RULER's needle tasks (NVIDIA/RULER, arXiv 2404.06654). One generator serves training, evaluation
+and demonstrations: what a needle looks like is decided here alone.
+"""
+
+import random
+import re
+import uuid
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from memagent.tasks.words import ADJECTIVES, NOUNS
+
+Kind = Literal["number", "word", "uuid"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+SENTENCES: dict[Kind, tuple[str, ...]] = {
+    "number": (
+        "One of the special magic numbers for {key} is: {value}.",
+        "The special magic number for {key} is: {value}.",
+        "The number for {key} is {value}.",
+        "The access code of {key} is {value}.",
+        "The number that belongs to {key} is {value}.",
+        "Remember that {key} has the number {value}.",
+        "Please note the code for {key}: {value}.",
+        "For {key}, the number is {value}.",
+        "The registered number of {key} is {value}, by the way.",
+        "As agreed, {key} was given the number {value}.",
+        "The locker of {key} opens with {value}.",
+        "Number of {key}: {value}.",
+    ),
+    "word": (
+        "One of the special magic words for {key} is: {value}.",
+        "The special magic word for {key} is: {value}.",
+        "The password of {key} is {value}.",
+        "The word for {key} is {value}.",
+        "The code name of {key} is {value}.",
+        "Remember that {key} goes with the word {value}.",
+        "Please note the password for {key}: {value}.",
+        "For {key}, the word is {value}.",
+        "As agreed, {key} was given the password {value}.",
+        "Password of {key}: {value}.",
+    ),
+    "uuid": (
+        "One of the special magic uuids for {key} is: {value}.",
+        "The special magic uuid for {key} is: {value}.",
+        "The identifier of {key} is {value}.",
+        "The uuid of {key} is {value}.",
+        "The record of {key} is filed under {value}.",
+        "Please note the uuid for {key}: {value}.",
+        "Uuid of {key}: {value}.",
+    ),
+}
+"""Wordings of needles; the note is what stands from the key to the end of the value."""
+
+QUESTIONS: dict[Kind, tuple[str, ...]] = {
+    "number": (
+        "What is the special magic number for {key}?",
+        "What is the special magic number for {key} mentioned in the provided text?",
+        "What is the number for {key}?",
+        "What is the access code of {key}?",
+        "Which number belongs to {key}?",
+        "What number does {key} have?",
+        "Which code was noted for {key}?",
+        "Find the number of {key}.",
+    ),
+    "word": (
+        "What is the special magic word for {key}?",
+        "What is the special magic word for {key} mentioned in the provided text?",
+        "What is the password of {key}?",
+        "Which word belongs to {key}?",
+        "What is the code name of {key}?",
+        "Find the word for {key}.",
+    ),
+    "uuid": (
+        "What is the special magic uuid for {key}?",
+        "What is the special magic uuid for {key} mentioned in the provided text?",
+        "What is the identifier of {key}?",
+        "Which uuid belongs to {key}?",
+        "Find the uuid of {key}.",
+    ),
+}
+"""Wordings of questions; any of them may ask for any needle of the kind."""
+
+_ENDS = re.compile(r"\n[ \t\r]*\n\s*|[.!?][\"')\]\u201d\u2019]*\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Needle:
+    """One planted fact."""
+
+    kind: Kind
+    key: str
+    value: str
+    sentence: str
+    question: str
+    note: str
+    """What a reader should note: the sentence's own words from the key to the value."""
+
+
+def make_needles(
+    rng: random.Random, kind: Kind, n: int, *, words: Sequence[str] = (), share: float = 0.3
+) -> list[Needle]:
+    """Make `n` needles of one kind with different keys and values, in the same wording.
+
+    Args:
+        rng: source of all choices; the same state gives the same needles.
+        kind: what the values are.
+        n: how many; the first is as good as any to ask for, the others then distract from it.
+        words: further words for keys and word values, beside the product's own.
+        share: how often a key shares a word with the one before it.
+
+    Raises:
+        ValueError: more needles than different keys.
+    """
+    wording = rng.choice(SENTENCES[kind])
+    needles: list[Needle] = []
+    seen: set[str] = set()
+    tries = 0
+    while len(needles) < n:
+        tries += 1
+        if tries > 100 * n + 100:
+            raise ValueError(f"{n} needles need more different keys than there are words")
+        key = _key(rng, words, needles[-1].key if needles and rng.random() < share else "")
+        value = _value(rng, kind, words)
+        if key in seen or value in seen or value in key.split("-"):
+            continue
+        seen.update((key, value))
+        needles.append(needle(rng, kind, key, value, wording))
+    return needles
+
+
+def needle(rng: random.Random, kind: Kind, key: str, value: str, wording: str = "") -> Needle:
+    """Word one needle; its question is worded at random."""
+    wording = wording or rng.choice(SENTENCES[kind])
+    sentence = wording.format(key=key, value=value)
+    note = wording[wording.index("{key}") : wording.index("{value}") + len("{value}")]
+    return Needle(kind, key, value, sentence, ask(rng, kind, key), note.format(key=key, value=value))
+
+
+def ask(rng: random.Random, kind: Kind, key: str) -> str:
+    """Word a question for a key."""
+    return rng.choice(QUESTIONS[kind]).format(key=key)
+
+
+def plant(
+    text: str, sentences: Sequence[str], rng: random.Random, depths: Sequence[float] | None = None
+) -> tuple[str, list[tuple[int, int]]]:
+    """Put sentences into a text, each after the end of a sentence or paragraph.
+
+    Args:
+        text: any text; where it has no such end, a sentence goes to its start or end.
+        sentences: what to put in.
+        rng: chooses the depths where none are given.
+        depths: 0 (start) to 1 (end) for each sentence.
+
+    Returns:
+        The new text, and each sentence's (start, end) in it, in the order of `sentences`.
+    """
+    ends = [0, *(match.end() for match in _ENDS.finditer(text)), len(text)]
+    chosen = [rng.random() for _ in sentences] if depths is None else list(depths)
+    if len(chosen) != len(sentences):
+        raise ValueError(f"{len(sentences)} sentences need as many depths, not {len(chosen)}")
+    places = sorted((_nearest(ends, depth * len(text)), i) for i, depth in enumerate(chosen))
+    spans = [(0, 0)] * len(sentences)
+    pieces: list[str] = []
+    at = length = 0
+    for place, i in places:
+        before = text[at:place]
+        if before:
+            pieces.append(before)
+            length += len(before)
+        if pieces and not pieces[-1][-1:].isspace():
+            pieces.append(" ")
+            length += 1
+        spans[i] = (length, length + len(sentences[i]))
+        paragraph = text[:place].rstrip(" \t").endswith("\n\n") and rng.random() < 0.3
+        pieces.append(sentences[i] + ("\n\n" if paragraph else " "))
+        length += len(pieces[-1])
+        at = place
+    pieces.append(text[at:])
+    return "".join(pieces), spans
+
+
+def _nearest(ends: list[int], place: float) -> int:
+    i = bisect_left(ends, place)
+    near = ends[max(0, i - 1) : i + 1]
+    return min(near, key=lambda end: abs(end - place))
+
+
+def _key(rng: random.Random, words: Sequence[str], like: str) -> str:
+    own = not words or rng.random() < 0.5
+    first = rng.choice(ADJECTIVES) if own else rng.choice(words)
+    second = rng.choice(NOUNS) if own else rng.choice(words)
+    if like and "-" in like:
+        left, _, right = like.partition("-")
+        return f"{left}-{second}" if rng.random() < 0.5 else f"{first}-{right}"
+    return f"{first}-{second}"
+
+
+def _value(rng: random.Random, kind: Kind, words: Sequence[str]) -> str:
+    if kind == "number":
+        return str(rng.randrange(1_000_000, 10_000_000))
+    if kind == "uuid":
+        return str(uuid.UUID(int=rng.getrandbits(128), version=4))
+    return rng.choice(words) if words and rng.random() < 0.5 else rng.choice(NOUNS)

@@ -1,0 +1,43 @@
+"""The teacher: a scripted reader that knows where the answers stand, and so says what to write.
+
+It plays a reading by the same rules as the policy it teaches: a segment that adds nothing leaves the
+memory as it is; one that holds the fact is noted in its own words; a wrong note gives way to the right one.
+"""
+
+from dataclasses import dataclass
+
+from memagent.records import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a text states a fact: characters of the note in the document, and the answer in the note."""
+
+    start: int
+    end: int
+    note: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A question and all places of the document that answer it; none means "not found"."""
+
+    question: str
+    places: tuple[Place, ...] = ()
+
+    def update(self, segment: Segment, held: Place | None) -> Place | None:
+        """Return the place to note after this segment, or None to leave the memory as it is.
+
+        `held` is the place that the memory came from. A place cut by the segment's edge is not there.
+        """
+        if held in self.places and held is not None:
+            return None
+        for place in sorted(self.places, key=lambda place: place.start):
+            if segment.char_start <= place.start and place.end <= segment.char_end:
+                return place
+        return None
+
+    def answer(self, held: Place | None) -> str:
+        """Return the answer from what the memory came from; empty for "not found"."""
+        return held.value if held is not None and held in self.places else ""
