@@ -77,7 +77,7 @@ def resume_points(store: Store, corpus: str, reading_ids: Iterable[str]) -> dict
     by_reading: dict[str, list[Turn]] = defaultdict(list)
     for turn in turns(store, corpus, reading_ids):
         kept = by_reading[turn.reading_id]
-        if kept and _passing(kept[-1]) and kept[-1].lane == turn.lane:
+        if kept and _passing(kept[-1]) and kept[-1].lane == turn.lane and turn.kind != "answer":
             kept.pop()
         kept.append(turn)
     return dict(by_reading)

@@ -76,7 +76,11 @@ class GreedyEngine:
         cache = None
         while going:
             out = self._model(
-                input_ids=ids, attention_mask=seen, position_ids=place, past_key_values=cache, use_cache=True,
+                input_ids=ids,
+                attention_mask=seen,
+                position_ids=place,
+                past_key_values=cache,
+                use_cache=True,
                 logits_to_keep=1,
             )
             cache = out.past_key_values

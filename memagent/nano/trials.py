@@ -1,18 +1,33 @@
 """Trials of a reader: whole readings of documents whose answers are known, scored by document."""
 
 import asyncio
+import json
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
+from typing import Any
 
+from memagent.config import ReadingConfig
+from memagent.nano.texts import load_texts
+from memagent.prompts import Prompts, load_template
 from memagent.reading import Generate, Reading, Scheme
 from memagent.records import Segment
 from memagent.segmenting import segments
-from memagent.tasks.contracts import CATEGORIES, DATE, QUESTIONS, Category, Contract, remove_answer
-from memagent.tasks.needles import Kind, make_needles, plant
-from memagent.tokens import Tokenizer
+from memagent.tasks.contracts import (
+    CATEGORIES,
+    DATE,
+    QUESTIONS,
+    Category,
+    Contract,
+    load_contracts,
+    remove_answer,
+    split,
+)
+from memagent.tasks.needles import KINDS, Kind, make_needles, plant
+from memagent.tokens import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,18 @@ class Result:
     memory: str
     """The last memory, which tells a wrong note from a wrong answer."""
     segments: int
+
+    def row(self) -> dict[str, Any]:
+        """Return what there is to say about it as JSON values."""
+        return {
+            "group": self.trial.group,
+            "right": self.right,
+            "question": self.trial.question,
+            "wanted": self.trial.answer,
+            "answer": self.answer,
+            "memory": self.memory,
+            "segments": self.segments,
+        }
 
 
 class _Held:
@@ -75,7 +102,9 @@ def needle_trials(
     return trials
 
 
-def contract_trials(contracts: Sequence[Contract], category: Category, *, removed: bool = False) -> list[Trial]:
+def contract_trials(
+    contracts: Sequence[Contract], category: Category, *, removed: bool = False
+) -> list[Trial]:
     """Ask one category of each contract; with `removed`, of those that had the answer, without it."""
     trials = []
     for contract in contracts:
@@ -90,6 +119,70 @@ def contract_trials(contracts: Sequence[Contract], category: Category, *, remove
     return trials
 
 
+def trial(
+    model: Path,
+    texts: Sequence[Path],
+    contracts: Path | None,
+    lengths: Sequence[int],
+    n: int,
+    seed: int,
+    threads: int = 2,
+    out: Path | None = None,
+) -> Iterator[str]:
+    """Try a model folder and yield a line for each group: right, read, share.
+
+    Needles of every kind are planted in `texts`, `n` documents for each of `lengths`; of `contracts` the
+    held-out ones are read. Each reading goes to `out` as a JSON line.
+    """
+    import torch
+
+    from memagent.nano.decoding import GreedyEngine
+
+    torch.set_num_threads(threads)
+    tokenizer = load_tokenizer(str(model))
+    config = ReadingConfig(**json.loads((model / "reading.json").read_text(encoding="utf-8")))
+    prompts = Prompts(load_template(config.template), tokenizer, config.layout, gate=config.gate)
+    corpus = load_texts(texts)
+    groups = [
+        needle_trials(
+            random.Random(f"{seed} {kind} {length}"),
+            corpus,
+            tokenizer,
+            kind,
+            length,
+            n,
+            config.segment_tokens,
+        )
+        for length in lengths
+        for kind in KINDS
+    ]
+    if contracts:
+        kept = split(load_contracts(contracts))[1]
+        groups += [contract_trials(kept, category) for category in CATEGORIES]
+        groups.append(contract_trials(kept, "Governing Law", removed=True))
+    engine = GreedyEngine(model)
+
+    async def read(trials: list[Trial]) -> list[Result]:
+        await engine.start()
+        return await run_trials(trials, Scheme(prompts, config), engine.generate)
+
+    for group in groups:
+        results = asyncio.run(read(group))
+        if out:
+            with out.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(result.row()) + "\n" for result in results)
+        yield from summary(results)
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """Return a line for each group of results: name, right of how many, share."""
+    lines = []
+    for name in dict.fromkeys(result.trial.group for result in results):
+        right = [result.right for result in results if result.trial.group == name]
+        lines.append(f"{name:28} {sum(right):4} of {len(right):4}  {sum(right) / len(right):.3f}")
+    return lines
+
+
 async def run_trials(
     trials: Sequence[Trial], scheme: Scheme, generate: Generate, inflight: int = 64
 ) -> list[Result]:
@@ -99,14 +192,23 @@ async def run_trials(
     async def one(trial: Trial) -> Result:
         async with gate:
             config = scheme.config
-            cut = list(segments("", trial.text, scheme.prompts.tokenizer, config.segment_tokens, config.boundary))
+            cut = list(
+                segments("", trial.text, scheme.prompts.tokenizer, config.segment_tokens, config.boundary)
+            )
             memories = [""]
             reading = Reading(
-                "trial", trial.question, _Held(cut), scheme, generate, lambda turn: memories.append(turn.memory)
+                "trial",
+                trial.question,
+                _Held(cut),
+                scheme,
+                generate,
+                lambda turn: memories.append(turn.memory),
             )
             outcome = await reading.run()
             right = trial.same(outcome.answer, trial.answer) if trial.answer else not outcome.found
-            return Result(trial, outcome.answer, right and outcome.found == bool(trial.answer), memories[-1], len(cut))
+            return Result(
+                trial, outcome.answer, right and outcome.found == bool(trial.answer), memories[-1], len(cut)
+            )
 
     return list(await asyncio.gather(*map(one, trials)))
 
@@ -142,12 +244,6 @@ def parse_date(text: str) -> date | None:
 
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-
-
-def all_contract_trials(contracts: Sequence[Contract]) -> list[Trial]:
-    """Every category of every contract, and the governing law taken out."""
-    trials = [trial for category in CATEGORIES for trial in contract_trials(contracts, category)]
-    return trials + contract_trials(contracts, "Governing Law", removed=True)
 
 
 def _equal(given: str, wanted: str) -> bool:

@@ -1,5 +1,6 @@
 """What of a turn log goes on: invariants of carrying, resuming and reading it."""
 
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
@@ -99,3 +100,21 @@ def test_the_log_is_the_same_however_it_was_written(changes: list[bool], data: s
         assert [turn for turn in resumed if turn.changed] == [turn for turn in log if turn.changed]
         compact(store, "c", "run")
         assert turns(store, "c", ["old"]) == log
+
+
+@settings(max_examples=20, deadline=None)
+@given(CHANGES, st.integers(1, 12))
+def test_a_finished_reading_is_carried_from_its_log(changes: list[bool], keep: int) -> None:
+    log = _log(changes)
+    answer = replace(log[-1], step=len(log), kind="answer", changed=False, segment_index=-1)
+    with TemporaryDirectory() as folder:
+        store = Store(folder)
+        writer = TurnWriter(store, "c", "run", "p")
+        for turn in [*log, answer]:
+            writer.add(turn)
+        writer.flush()
+        resumed = resume_points(store, "c", ["old"])["old"]
+    assert resumed[-1] == answer and resumed[-2] == log[-1]
+    carried = carry(resumed, "new", keep)
+    reached = min(keep, len(log))
+    assert (carried[-1].step, carried[-1].memory_ids) == (reached - 1, log[reached - 1].memory_ids)
