@@ -22,8 +22,8 @@ test: setup browser   ## Everything
 	@$(PY) -m pytest -q tests
 
 endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
-	@$(PY) -m tests.endurance --engine scripted --times 10 --documents 150
-	@$(PY) -m tests.endurance --engine vllm --times 2
+	@$(PY) -m tests.endurance --engine scripted --times 10
+	@$(PY) -m tests.endurance --engine vllm --times 2 --set flush_seconds=0.5
 
 bench: setup      ## The measured numbers of docs/results.md
 	@$(PY) -m benchmarks.ceiling

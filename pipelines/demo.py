@@ -9,9 +9,9 @@ import importlib.metadata
 import json
 import os
 import random
-import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,19 +100,23 @@ def _question(identity: str, needle: Needle, gold: str, document: str) -> dict[s
 def _texts(tokenizer: Tokenizer, segment_tokens: int) -> Iterator[tuple[str, str]]:
     """Yield (file name, text) of documents that come with the installed packages, each text once."""
     seen: set[str] = set()
-    for name, text in sorted(_installed(), key=lambda item: hashlib.sha256(item[0].encode()).digest()):
+    taken: Counter[str] = Counter()
+    for name, _, text in sorted(_installed(), key=lambda item: hashlib.sha256(item[1].encode()).digest()):
         if text_hash(text) in seen or len(text) < 2000:
             continue
         seen.add(text_hash(text))
         cut = list(segments("", text, tokenizer, segment_tokens))
         # Room for the planted sentences; sizes spread from a few segments to sixteen.
         most = min(len(cut), 2 + len(seen) % (MOST_SEGMENTS - 2))
-        yield name, text[: cut[most - 1].char_end]
+        taken[name] += 1
+        again = f"-{taken[name]}" if taken[name] > 1 else ""
+        yield f"{name}{again}.txt", text[: cut[most - 1].char_end]
         if len(seen) == DOCUMENTS:
             return
 
 
-def _installed() -> Iterator[tuple[str, str]]:
+def _installed() -> Iterator[tuple[str, str, str]]:
+    """Yield (short name, path, text) of every text file of that kind; short names may repeat."""
     for distribution in importlib.metadata.distributions():
         package = str(distribution.metadata["Name"])
         for file in distribution.files or []:
@@ -122,7 +126,7 @@ def _installed() -> Iterator[tuple[str, str]]:
                 text = Path(str(distribution.locate_file(file))).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError):
                 continue
-            yield f"{package}--{re.sub(r'[^A-Za-z0-9.]+', '-', str(file))}.txt".lower(), text
+            yield f"{package}-{file.name.split('.')[0]}".lower(), str(file), text
 
 
 def _show(config: Config, nightly: dict[str, Any], bulk: dict[str, Any], seconds: float) -> int:
