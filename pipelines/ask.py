@@ -16,10 +16,11 @@ from infra.tables import Table, now
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question
+from pipelines.estimate import estimate
 from pipelines.ingest import ingest
 from pipelines.plan import Plan, make_plan
 from pipelines.read import PassResult, read
-from pipelines.runs import Progress, Recorder, estimate, finish, new_run_id, run_answers
+from pipelines.runs import Progress, Recorder, finish, new_run_id, run_answers
 from pipelines.segment import segment
 
 
