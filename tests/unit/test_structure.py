@@ -85,3 +85,19 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     for name, options in expected.items():
         found = {opt for param in commands[name].params if param.param_type_name == "option" for opt in param.opts}
         assert found == options, name
+
+
+def test_exported_names():
+    import memagent
+
+    assert memagent.__all__ == sorted(memagent.__all__)
+    assert set(memagent.__all__) == {
+        *("Completion", "Engine", "Sampling"),
+        *("Config", "ReadingConfig", "load_config"),
+        *("Document", "Evidence", "Outcome", "Policy", "Question", "Segment", "Turn"),
+        *("MemagentError", "UsageError"),
+        *("Prompts", "Template", "load_template"),
+        *("Reading", "Scheme", "Stream"),
+        *("Tokenizer", "load_tokenizer", "segments"),
+    }
+    assert all(getattr(memagent, name).__doc__ for name in memagent.__all__)
