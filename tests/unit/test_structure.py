@@ -81,7 +81,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     }
     commands = get_command(app).commands
     assert set(commands) == set(expected) | {"train"}
-    assert set(commands["train"].commands) == {"warmup", "export"}
+    assert set(commands["train"].commands) == {"warmup", "export", "trial"}
     for name, options in expected.items():
         found = {opt for param in commands[name].params if param.param_type_name == "option" for opt in param.opts}
         assert found == options, name
