@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -21,9 +22,10 @@ from memagent.errors import MemagentError
 from pipelines.plan import Plan, groups
 
 _log = logging.getLogger("memagent.read")
-_CALLS = 4
-"""Blocks that one worker has in hand at once; together they hold more readings than are in flight."""
+_CALLS = 16
+"""Blocks that one worker has in hand at once."""
 _BLOCK_GROUPS = 64
+"""Streams of a block at most."""
 _ROUNDS = 3
 """A pass that ends early (a worker lost for good) is begun again with what is left, so often."""
 
@@ -233,7 +235,10 @@ class _Sink:
 def _blocks(items: list[dict[str, Any]], engines: int) -> list[pa.Table]:
     """Cut the work into blocks, longest first; a block's answers come out together."""
     grouped = groups(items)
-    size = max(1, min(_BLOCK_GROUPS, len(grouped) // (engines * 2 * _CALLS)))
+    # One engine is given everything at once, so that it is never short of work; several share twice as
+    # many blocks as they can hold, so that none is left with more than the others.
+    slots = _CALLS if engines == 1 else 2 * _CALLS * engines
+    size = max(1, min(_BLOCK_GROUPS, math.ceil(len(grouped) / slots)))
     cuts = [grouped[i : i + size] for i in range(0, len(grouped), size)]
     return [pa.table({"item": [json.dumps(item) for group in cut for item in group]}) for cut in cuts]
 
