@@ -6,6 +6,7 @@ Values come from, in rising order of precedence: the defaults below, the model f
 
 import json
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -170,6 +171,15 @@ class Config(_Section):
     """A turn log part is written this often: work that a crash can cost."""
     commit_seconds: float = Field(5.0, gt=0)
     """Answers are committed this often."""
+
+    def public(self) -> dict[str, Any]:
+        """Return it as plain data that may be kept and shown: without what could be a secret."""
+        data = self.model_dump()
+        data["engine"]["base_url"] = re.sub(r"//[^/@]*@", "//", self.engine.base_url)
+        environment = data["ray"]["runtime_env"]
+        if "env_vars" in environment:
+            environment["env_vars"] = dict.fromkeys(environment["env_vars"], "(not kept)")
+        return data
 
     def reading_config(self, model_defaults: dict[str, Any]) -> ReadingConfig:
         """Complete the reading section with the defaults of a model folder."""

@@ -141,7 +141,7 @@ def finish(
         "policy_id": reader.policy.policy_id,
         "engine": config.engine.kind,
         "scores": scores(plan, answers, plan.unmatched),
-        "config": {**config.model_dump(), "reading": reader.reading.model_dump()},
+        "config": {**config.public(), "reading": reader.reading.model_dump()},
         **extra,
     }
     Table(store, "runs").insert_new(

@@ -59,3 +59,11 @@ def test_every_key_is_documented():
         for name, field in getattr(section, "model_fields", {}).items():
             documented = field.description or hasattr(field.annotation, "model_fields")
             assert documented, f"{section.__name__}.{name} has no docstring"
+
+
+def test_what_is_kept_holds_no_secret():
+    config = load_config(
+        sets=["engine.base_url=http://me:hush@host/v1", 'ray.runtime_env={env_vars = {KEY = "hush"}}'],
+    )
+    assert "hush" not in str(config.public()) and "KEY" in str(config.public())
+    assert config.ray.runtime_env["env_vars"]["KEY"] == "hush", "and what is used is as it was given"
