@@ -43,7 +43,10 @@ def parse_date(text: str) -> date | None:
 
 
 def same_place(prediction: str, gold: str) -> bool:
-    """Tell whether a prediction names the place of gold: "the State of New York" for "New York", "Ontario" for "Ontario, Canada"."""
+    """Tell whether a prediction names the place of gold.
+
+    "the State of New York" is right for "New York", and "Ontario" for "Ontario, Canada".
+    """
     said = f" {_place(prediction)} "
     places = [part.split(",")[0] for part in gold.split(";")]
     return any(f" {_place(place)} " in said for place in places if _place(place))
