@@ -41,7 +41,9 @@ class Turns:
         prompt = self.prompts.update(encode(fact.question), memory, segment.token_ids)
         if len(prompt) - len(segment.token_ids) + len(response) > longest:
             return None
-        return Example(prompt, [*response, self.prompts.stop_ids[0]], f"{topic}/{'note' if taken else 'same'}")
+        value = len(response) - len(encode(taken.value)) if taken else 0
+        kind = f"{topic}/{'note' if taken else 'same'}"
+        return Example(prompt, [*response, self.prompts.stop_ids[0]], kind, value)
 
     def answer(self, fact: Fact, held: Place | None, topic: str) -> Example | None:
         """Return the answer turn that the teacher plays; None if the answer is too long."""

@@ -7,7 +7,7 @@ where the segment ends.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from memagent.nano.model import Rows
 
 PREFIXES = (0, 64, 256)
 """Lengths that prefixes are padded to. They are few, since each new shape is compiled."""
+_VALUE_TOKENS = 3
 BRANCHES = (64, 128)
 """Lengths that branches are padded to."""
 
@@ -28,6 +29,8 @@ class Example:
     response: list[int]
     kind: str
     """What the turn teaches; metrics are kept by kind."""
+    value: int = 0
+    """Where in the response the value begins, if it is not the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the loss. `prompt_share` of the prompt tokens have a loss, for language; the first
-    response token decides whether to write at all, and weighs more."""
+    """Weights of the loss. `prompt_share` of the prompt tokens have a loss, for language.
+
+    The first response token decides whether to write at all, and the first tokens of a value which of
+    several needles is copied; what follows them is easy. They weigh more.
+    """
 
     prompt_share: float = 0.1
     prompt: float = 0.4
@@ -74,7 +80,7 @@ def grow(examples: list[Example], bare: list[int]) -> Tree:
     cut = 0
     while cut < len(bare) and all(len(ids) > cut and ids[cut] == bare[cut] for ids in prompts):
         cut += 1
-    return Tree(bare[:cut], [Example(e.prompt[cut:], e.response, e.kind) for e in examples])
+    return Tree(bare[:cut], [replace(e, prompt=e.prompt[cut:]) for e in examples])
 
 
 def collate(trees: list[Tree], rng: random.Random, weights: Weights, pad: int) -> Batch:
@@ -98,7 +104,9 @@ def collate(trees: list[Tree], rng: random.Random, weights: Weights, pad: int) -
             ids, base = example.prompt + example.response, len(flat)
             _mark_prompt(marks, example.prompt, base, rng, weights)
             for i in range(max(1, len(example.prompt)), len(ids)):
-                weight = weights.first if i == len(example.prompt) else 1.0
+                at = i - len(example.prompt)
+                hard = at == 0 or 0 < example.value <= at < example.value + _VALUE_TOKENS
+                weight = weights.first if hard else 1.0
                 marks.append((base + i - 1, ids[i], weight, len(kinds)))
             kinds.append(example.kind)
             flat += ids + [pad] * (branch - len(ids))

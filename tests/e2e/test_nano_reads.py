@@ -1,0 +1,65 @@
+"""The bundled reader, as shipped, reads documents through the product's own loop."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from memagent.config import ReadingConfig
+from memagent.nano import bundled
+from memagent.nano.decoding import GreedyEngine
+from memagent.nano.texts import load_texts
+from memagent.nano.trials import needle_trials, run_trials
+from memagent.prompts import Prompts, load_template
+from memagent.reading import Scheme
+from memagent.tokens import load_tokenizer
+
+DOCS = Path(__file__).parents[2] / "docs"
+MOST_BYTES = 12_000_000
+
+
+@pytest.fixture(scope="module")
+def scheme():
+    folder = bundled("nano")
+    config = ReadingConfig(**json.loads((folder / "reading.json").read_text(encoding="utf-8")))
+    tokenizer = load_tokenizer(str(folder))
+    prompts = Prompts(load_template(config.template), tokenizer, config.layout, gate=config.gate)
+    return Scheme(prompts, config)
+
+
+def test_the_folder_is_complete_and_small():
+    files = {path.name: path.stat().st_size for path in bundled().iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "reading.json", "README.md"} <= set(files)
+    assert sum(files.values()) <= MOST_BYTES
+
+
+def test_its_segment_fills_whole_cache_blocks(scheme):
+    prompt = scheme.prompts.update([9], [9], [10] * scheme.config.segment_tokens)
+    assert prompt.index(9) % 64 == 0
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_needles_are_found_and_missing_ones_are_not(scheme, length):
+    texts = load_texts([DOCS])
+    size = scheme.config.segment_tokens
+    tokenizer = scheme.prompts.tokenizer
+    trials = [
+        trial
+        for kind in ("number", "word", "uuid")
+        for trial in needle_trials(random.Random(length), texts, tokenizer, kind, length, 8, size)
+    ]
+    engine = GreedyEngine(bundled())
+
+    async def read():
+        await engine.start()
+        try:
+            return await run_trials(trials, scheme, engine.generate)
+        finally:
+            await engine.stop()
+
+    results = asyncio.run(read())
+    assert len(results) == 24
+    wrong = [result.row() for result in results if not result.right]
+    assert len(wrong) <= 5, wrong
