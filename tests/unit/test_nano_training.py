@@ -44,7 +44,11 @@ def _contract():
         text,
         {"Document Name": "MILL AGREEMENT", "Agreement Date": "5/8/14", "Governing Law": "Nevada"},
         {"Document Name": (name,), "Agreement Date": (day,), "Governing Law": (law,)},
-        {"Document Name": ((0, 14),), "Agreement Date": ((when, when + 11),), "Governing Law": ((clause, clause + 60),)},
+        {
+            "Document Name": ((0, 14),),
+            "Agreement Date": ((when, when + 11),),
+            "Governing Law": ((clause, clause + 60),),
+        },
     )
 
 
