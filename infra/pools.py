@@ -20,7 +20,7 @@ from infra.segments import StoredStream
 from infra.store import Store
 from infra.telemetry import Counters
 from infra.turnlog import TurnWriter, turns
-from memagent.errors import EngineDied, EngineError, ItemError
+from memagent.errors import EngineDied, EngineError, ItemError, MemagentError, UsageError
 from memagent.reading import Reading
 from memagent.records import Outcome, Turn
 
@@ -65,8 +65,15 @@ class MemoryPass:
 
         A work item is JSON: reading_id, question, places (rows of ``segmented``), past (turns).
         """
+        try:
+            rows = await self._block([json.loads(item) for item in block["item"]])
+        except MemagentError as error:
+            # Said in a row: an exception that crosses Ray Data arrives as text without its class.
+            rows = [json.dumps({"fatal": str(error), "usage": isinstance(error, UsageError)})]
+        yield {"row": rows}
+
+    async def _block(self, items: list[dict[str, Any]]) -> list[str]:
         await self._ready()
-        items = [json.loads(item) for item in block["item"]]
         logged = self._logged([item["reading_id"] for item in items])
         open_readings = Counter(_stream(item) for item in items)
         tasks = [
@@ -80,7 +87,7 @@ class MemoryPass:
         # An answer is given out only when its turns are durable.
         await self._flush()
         self._report()
-        yield {"row": rows}
+        return rows
 
     async def stop(self) -> None:
         """Write what is buffered and end the engine. A pool's actors are simply ended; this is for others."""

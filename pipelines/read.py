@@ -18,7 +18,7 @@ from infra.store import Store
 from infra.tables import Table, now
 from infra.telemetry import Board, Counters
 from memagent.config import Config
-from memagent.errors import MemagentError
+from memagent.errors import ConfigError, EngineDied, MemagentError
 from pipelines.plan import Plan, groups
 
 _log = logging.getLogger("memagent.read")
@@ -74,9 +74,6 @@ def read(
         except MemagentError:
             raise
         except Exception as error:
-            cause = _own_error(error)
-            if cause is not None:
-                raise cause from error
             if len(left) == before - len(sink.done) and attempt == _ROUNDS - 1:
                 raise
             _log.warning("the pass was broken off (%s); going on with what is left", type(error).__name__)
@@ -196,7 +193,14 @@ class _Sink:
         self.done: set[str] = set()
 
     def take(self, outcome: dict[str, Any]) -> None:
-        """Take a worker's row. One that came before, after a worker was lost, counts once."""
+        """Take a worker's row. One that came before, after a worker was lost, counts once.
+
+        Raises:
+            ConfigError: the worker's engine cannot be started as configured.
+            EngineDied: the worker's engine died too often.
+        """
+        if "fatal" in outcome:
+            raise (ConfigError if outcome["usage"] else EngineDied)(outcome["fatal"])
         reading = outcome["reading_id"]
         if reading in self.done:
             return
@@ -257,14 +261,3 @@ def _failure(corpus: str, run_id: str, row: dict[str, Any], reason: str, detail:
 
 def _item(row: dict[str, Any]) -> str:
     return f"{row['doc_id'] or 'archive'} ? {row['question_id']}"
-
-
-def _own_error(error: BaseException) -> MemagentError | None:
-    """Find our own error among the causes: Ray wraps what a worker raises."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, MemagentError):
-            return seen
-        cause = getattr(seen, "cause", None)
-        seen = cause if isinstance(cause, BaseException) else seen.__cause__
-    return None
