@@ -1,5 +1,6 @@
 """`memagent up`: a Prefect server, the nightly digest and bulk answering on this machine."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+import psutil
 
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
@@ -17,33 +20,56 @@ _START_SECONDS = 90
 
 
 def up(config: Config, cron: str, timezone: str, port: int) -> None:
-    """Serve until interrupted.
+    """Serve until interrupted or terminated; the server and every flow run end with it.
 
     Raises:
         UsageError: the schedule is not one, or the port is taken.
-        MemagentError: the server does not come up.
+        MemagentError: the server does not come up, or serving ends by itself.
     """
     _quiet()
+    _check_schedule(cron, timezone)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _server(port) as url:
-        os.environ["PREFECT_API_URL"] = f"{url}/api"
-        from prefect import serve
-        from prefect.schedules import Cron
-
-        from pipelines.flows import answer_archive, digest_corpus
-
+        environment = {**os.environ, "PREFECT_API_URL": f"{url}/api"}
+        spec = json.dumps({"store": config.store, "sets": _sets(config), "cron": cron, "timezone": timezone})
+        command = [sys.executable, "-m", "pipelines.up", spec]
+        runner = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
-            schedule = Cron(cron, timezone=timezone)
-        except ValueError as error:
-            raise UsageError(f"--cron {cron!r} --timezone {timezone!r}: {error}") from error
-        common = {"store": config.store, "sets": _sets(config)}
-        nightly = digest_corpus.to_deployment(
-            "nightly", schedules=[schedule], parameters={"corpus": "*", **common}, concurrency_limit=1
-        )
-        bulk = answer_archive.to_deployment("bulk", parameters=common, concurrency_limit=1)
-        print(f"Prefect: {url}   nightly digest: {cron} {timezone}   store: {config.store}")
-        print("ask in bulk: prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
-        print(f"(with PREFECT_API_URL={url}/api; stop with Ctrl-C)", flush=True)
-        serve(nightly, bulk, print_starting_message=False)
+            print(f"Prefect: {url}   nightly digest: {cron} {timezone}   store: {config.store}")
+            print("ask in bulk: prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
+            print(f"(with PREFECT_API_URL={url}/api; stop with Ctrl-C)", flush=True)
+            raise MemagentError(f"serving ended by itself with status {runner.wait()}")
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+        finally:
+            _end(runner)
+
+
+def _serve(store: str, sets: list[str], cron: str, timezone: str) -> None:
+    """Serve the deployments to the Prefect server of the environment, until terminated."""
+    from prefect import serve
+    from prefect.schedules import Cron
+
+    from pipelines.flows import answer_archive, digest_corpus
+
+    common = {"store": store, "sets": sets}
+    nightly = digest_corpus.to_deployment(
+        "nightly",
+        schedules=[Cron(cron, timezone=timezone)],
+        parameters={"corpus": "*", **common},
+        concurrency_limit=1,
+    )
+    bulk = answer_archive.to_deployment("bulk", parameters=common, concurrency_limit=1)
+    serve(nightly, bulk, print_starting_message=False)
+
+
+def _check_schedule(cron: str, timezone: str) -> None:
+    from prefect.schedules import Cron
+
+    try:
+        Cron(cron, timezone=timezone)
+    except ValueError as error:
+        raise UsageError(f"--cron {cron!r} --timezone {timezone!r}: {error}") from error
 
 
 def _quiet() -> None:
@@ -96,10 +122,16 @@ def _healthy(url: str) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started, gently first."""
+    tree = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     for sign in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            os.killpg(process.pid, sign)
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                continue
+        for one in [process, *tree]:
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(sign)
+        psutil.wait_procs(tree, timeout=10)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+
+
+if __name__ == "__main__":
+    _serve(**json.loads(sys.argv[1]))
