@@ -28,7 +28,6 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         UsageError: the cluster cannot be reached.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its own files keep the rest
     # Workers at the usual niceness of 15 starve beside anything else on a laptop; and what a killed
     # worker leaves behind (an engine's process) must go with it.
     os.environ.setdefault("RAY_worker_niceness", "0")
