@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,9 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     except ConnectionError as error:
         raise UsageError(f"no Ray cluster at {config.address}: {error}") from error
     try:
-        yield
+        # Ray prints warnings of its own to standard output, which belongs to the command's result.
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         ray.shutdown()
 
