@@ -20,7 +20,7 @@ QUESTION = "What is the special magic number for amber-otter?"
 class MadeStream:
     """Segments of exactly the configured size, made as they are read."""
 
-    def __init__(self, reader: Reader, count: int, seed: int) -> None:
+    def __init__(self, reader: Reader, count: int, seed: str) -> None:
         self._reader, self._count, self._seed = reader, count, seed
         self._ids = reader.tokenizer.encode("the of and to in report shall party term notice section payment service")
 
@@ -37,11 +37,12 @@ async def measure(reader: Reader, lengths: list[int]) -> list[dict]:
     engine = reader.make_engine()
     await engine.start()
     rows = []
-    for length in [lengths[0], *lengths]:  # the first one warms the engine up and is not kept
+    # The first one warms the engine up and is not kept; no two read the same text, or the prefix cache would help.
+    for series, length in enumerate([lengths[0], *lengths]):
         repeats = max(1, lengths[-1] // length // 2)
         began, tokens = time.monotonic(), 0
         for repeat in range(repeats):
-            stream = MadeStream(reader, length, repeat + length)
+            stream = MadeStream(reader, length, f"{series}-{repeat}")
             outcome = await Reading("r", QUESTION, stream, reader.scheme, engine.generate, lambda turn: None).run()
             tokens += outcome.prompt_tokens + outcome.output_tokens
         seconds = time.monotonic() - began
