@@ -67,14 +67,13 @@ def read(
     for attempt in range(_ROUNDS):
         if not left:
             break
-        before = len(left)
         sink = _Sink(store, corpus, run_id, reader, rows, config.commit_seconds, result)
         try:
             _round(store, corpus, run_id, reader, config, list(left.values()), sink, result, progress)
         except MemagentError:
             raise
         except Exception as error:
-            if len(left) == before - len(sink.done) and attempt == _ROUNDS - 1:
+            if not sink.done and attempt == _ROUNDS - 1:
                 raise
             _log.warning("the pass was broken off (%s); going on with what is left", type(error).__name__)
         finally:
