@@ -3,7 +3,9 @@
 import logging
 import os
 import shlex
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -46,7 +48,8 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     else:
         options |= {"num_cpus": config.cpus, "include_dashboard": False}
     try:
-        ray.init(**options)
+        with _own_termination():
+            ray.init(**options)
     except ConnectionError as error:
         raise UsageError(f"no Ray cluster at {config.address}: {error}") from error
     try:
@@ -55,6 +58,18 @@ def ray_session(config: RayConfig) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _own_termination() -> Iterator[None]:
+    """Keep the process's own SIGTERM handler, where it has one, over Ray's start, which sets another.
+
+    Prefect ends a cancelled flow with SIGTERM and learns by its handler that it was a cancellation.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread() and callable(before):
+        signal.signal(signal.SIGTERM, before)
 
 
 def quiet_ray_data() -> None:

@@ -173,9 +173,10 @@ class MemoryPass:
                 self._report()
             try:
                 await self._flush()
-            except OSError as error:
-                # The turns stay buffered; a block is not given out before they are written.
-                _log.warning("the turn log cannot be written now: %s", error)
+            except Exception as error:
+                # Whatever a store raises: the turns stay buffered, and a block is not given out before
+                # they are written, so that an error which stays is raised there.
+                _log.warning("the turn log cannot be written now: %s: %s", type(error).__name__, error)
 
     async def _flush(self) -> None:
         assert self._flushing is not None

@@ -49,7 +49,7 @@ class TurnWriter:
         try:
             self._store.write_part(table, *self._folder, f"{self._worker}-{self._parts:06d}.parquet")
         except BaseException:
-            self._buffer = rows + self._buffer
+            self._buffer[:0] = rows  # in place: a turn may be added by another thread at this moment
             raise
         self._parts += 1
         return len(rows)

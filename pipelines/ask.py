@@ -93,20 +93,21 @@ def digest(
 
     Looks at the corpus's sources again (unless `fetch` is off), reads what is new or changed, and
     rolls the answers up. `questions` become the standing questions; None takes those that stand.
+    With `dry_run` the documents are taken in, nothing is read, and the standing questions stay.
 
     Raises:
         UsageError: there are no standing questions.
     """
     store = Store(config.store)
     run_id = run_id or new_run_id()
-    if questions is not None:
+    if questions is not None and not dry_run:
         remember(store, corpus, questions=questions)
-    standing = standing_questions(store, corpus)
+    standing = standing_questions(store, corpus) if questions is None else list(questions)
     if not standing:
         raise UsageError(f"corpus {corpus!r} has no standing questions: memagent digest {corpus} --questions FILE")
     extra: dict[str, Any] = {}
     with ray_session(config.ray):
-        sources = sources_of(store, corpus) if fetch and not dry_run else []
+        sources = sources_of(store, corpus) if fetch else []
         if sources:
             extra["ingest"] = ingest(store, corpus, sources, config, run_id, show).as_dict()
         return ask(corpus, standing, config, kind="digest", run_id=run_id, dry_run=dry_run, show=show, extra=extra)

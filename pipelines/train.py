@@ -10,19 +10,21 @@ def warmup(
     out: Path,
     text: list[Path],
     contracts: Path | None = None,
-    minutes: float = 90.0,
+    tokens: float = 40e6,
     seed: int = 0,
     threads: int = 2,
+    start: Path | None = None,
 ) -> Path:
-    """Train memagent-nano from scratch, or go on where a run in `out` was stopped.
+    """Train memagent-nano from scratch or from `start`, or go on where a run in `out` was stopped.
 
     Args:
         out: folder of the run: checkpoints, ``metrics.jsonl``, and at the end the model under ``model/``.
         text: files and folders whose text needles are planted in.
         contracts: folder with ``gold.jsonl`` and ``contracts/`` (CUAD); without it only needles are taught.
-        minutes: wall time of the run; the learning rate falls to zero over it.
+        tokens: length of the run; the learning rate falls to zero over it.
         seed: of all choices.
         threads: cores to use.
+        start: model folder that a new run begins with, the bundled one for example, to teach it more.
 
     Returns:
         The folder of the model.
@@ -34,7 +36,8 @@ def warmup(
     from memagent.nano.warmup import warm_up
 
     console = Console(highlight=False, soft_wrap=True)
-    warm_up(out, text, contracts, Plan(minutes), seed, console.print, threads)
+    plan = Plan(int(tokens)) if start is None else Plan(int(tokens), rate=5e-4, copy_steps=0)
+    warm_up(out, text, contracts, plan, seed, console.print, threads, start)
     return export(out, out / "model")
 
 
@@ -46,12 +49,13 @@ def _warmup(
     out: Annotated[Path, typer.Option(help="Folder of the run; a stopped run goes on.")],
     text: Annotated[list[Path], typer.Option(help="Text to plant needles in: files or folders.")],
     contracts: Annotated[Path | None, typer.Option(help="Folder with gold.jsonl and contracts/.")] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Wall time of the run.")] = 90.0,
+    tokens: Annotated[float, typer.Option(min=1e4, help="Length of the run in tokens.")] = 40e6,
     seed: Annotated[int, typer.Option(help="Seed of all choices.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Cores to use.")] = 2,
+    start: Annotated[Path | None, typer.Option("--from", help="Model folder to begin with; else noise.")] = None,
 ) -> None:
-    """Train memagent-nano from scratch by supervision (see docs/nano.md)."""
-    typer.echo(str(warmup(out, text, contracts, minutes, seed, threads)))
+    """Train memagent-nano by supervision (see docs/nano.md)."""
+    typer.echo(str(warmup(out, text, contracts, tokens, seed, threads, start)))
 
 
 @app.command("export")

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import psutil
 
@@ -79,20 +80,16 @@ def _quiet() -> None:
 
 def _sets(config: Config) -> list[str]:
     """Write the configuration out as ``--set`` strings, so that a run does not depend on a file of the moment."""
-    given = config.model_dump(exclude_unset=True, exclude={"store"})
-    return [
-        f"{section}.{key}={_toml(value)}"
-        for section, keys in given.items()
-        if isinstance(keys, dict)
-        for key, value in keys.items()
-        if value is not None
-    ]
+    return list(_flat(config.model_dump(exclude_unset=True, exclude={"store"}), ""))
 
 
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else f'"{value}"'
+def _flat(values: dict[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            # Strings, numbers, booleans and lists are written alike in JSON and TOML.
+            yield f"{prefix}{key}={json.dumps(value, ensure_ascii=False)}"
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
 
 from infra.formats.base import Parsed, Refused, Request
@@ -32,11 +33,16 @@ def parse_csv(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
     head, file, encoding = _text_stream(stream)
     if not head.strip():
         raise SourceError("empty", "it has no header line")
-    csv.field_size_limit(options.max_bytes)
     header = head.splitlines()[0]
     delimiter, columns = _header(header, options.text_column)
     reader = RowReader(options, "text/csv", encoding)
-    lines = csv.reader(file, delimiter=delimiter, strict=True)
+    with _field_limit(options.max_bytes):
+        yield from _rows(csv.reader(file, delimiter=delimiter, strict=True), columns, reader, encoding)
+
+
+def _rows(
+    lines: Iterator[list[str]], columns: list[str], reader: RowReader, encoding: str
+) -> Iterator[Parsed | Refused]:
     next(lines, None)
     for number in itertools.count(1):
         try:
@@ -54,6 +60,16 @@ def parse_csv(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
             yield reader.refused(number, "encoding", f"it has bytes that are not {encoding}")
         else:
             yield reader.read(number, dict(zip(columns, fields, strict=True)))
+
+
+@contextmanager
+def _field_limit(size: int) -> Iterator[None]:
+    """Let a field be as long as a source may be; the limit belongs to the process, so it is put back."""
+    before = csv.field_size_limit(size)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def parse_json_lines(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:

@@ -108,9 +108,7 @@ class ContractLessons:
             around = rng.randrange(len(contract.text))
         return self._cut(contract, around)
 
-    def _cut(
-        self, contract: Contract, around: int
-    ) -> tuple[str, dict[Category, list[Place]], list[tuple[int, int]]]:
+    def _cut(self, contract: Contract, around: int) -> tuple[str, dict[Category, list[Place]], list[tuple[int, int]]]:
         rng = self.rng
         low = 0 if around == 0 and rng.random() < 0.6 else max(0, around - rng.randrange(_REACH // 2))
         if around == 0 and rng.random() < 0.3:  # begin within the lines above the title

@@ -122,9 +122,7 @@ class NeedleLessons:
         text, spans = plant(text, sentences, rng)
         return text, spans
 
-    def _branches(
-        self, known: list[tuple[Needle, Fact]], segment: Segment, kind: Kind, longest: int
-    ) -> list[Example]:
+    def _branches(self, known: list[tuple[Needle, Fact]], segment: Segment, kind: Kind, longest: int) -> list[Example]:
         rng = self._rng
         here = [pair for pair in known if pair[1].update(segment, None)]
         away = [pair for pair in known if not pair[1].update(segment, None)]

@@ -79,8 +79,7 @@ class _Attention(nn.Module):
         scale = 1.0 / math.sqrt(v.shape[-1])
         # [tokens, heads, head] -> [rows, heads, branches, tokens, head]
         qb, kb, vb = (
-            t[cut:].view(count, rows.branches, rows.branch, self.heads, -1).permute(0, 3, 1, 2, 4)
-            for t in (q, k, v)
+            t[cut:].view(count, rows.branches, rows.branch, self.heads, -1).permute(0, 3, 1, 2, 4) for t in (q, k, v)
         )
         near = qb @ kb.transpose(-1, -2)
         if not rows.prefix:

@@ -14,19 +14,20 @@ _WATCHED = ("number/note", "word/note")
 class Plan:
     """The fixed choices of a training run."""
 
-    minutes: float
-    """Wall time of the whole run; the rate falls to zero over it."""
+    tokens: int
+    """Length of the whole run, padding included; the rate falls to zero over it. Not wall time: a slow
+    or busy machine then needs longer for the same model."""
     rate: float = 8e-4
-    """Highest learning rate of AdamW."""
+    """Highest learning rate."""
     warmup_steps: int = 60
     copy_steps: int = 20
     """Steps of pure copying at the start."""
     contract_share: float = 0.4
     """Share of the segment batches that are contracts, once segments are long."""
 
-    def learning_rate(self, step: int, minutes: float) -> float:
-        """Return the rate: linear warm-up by steps, then a cosine to zero by wall time."""
-        done = min(1.0, minutes / self.minutes)
+    def learning_rate(self, step: int, tokens: int) -> float:
+        """Return the rate: linear warm-up by steps, then a cosine to zero by tokens."""
+        done = min(1.0, tokens / self.tokens)
         return self.rate * min(1.0, (step + 1) / self.warmup_steps) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
@@ -56,7 +57,7 @@ class Progress:
     def grow(self) -> bool:
         """Go on to longer segments when needles are noted well; say whether it happened."""
         shares = [self.right[kind][0] for kind in _WATCHED if kind in self.right and self.right[kind][1] >= 150]
-        if self.level + 1 < len(LEVELS) and len(shares) == len(_WATCHED) and min(shares) > 0.6:
+        if self.level + 1 < len(LEVELS) and len(shares) == len(_WATCHED) and min(shares) > 0.7:
             self.level += 1
             self.right = {k: v for k, v in self.right.items() if not k.endswith("/note")}
             return True

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from memagent.nano.clauses import ContractLessons
 from memagent.nano.lessons import CopyLessons, NeedleLessons
 from memagent.nano.model import Qwen2
+from memagent.nano.optimiser import Optimiser
 from memagent.nano.schedule import LEVELS, Plan, Progress
 from memagent.nano.sequences import Batch, Tree, Weights, collate
 from memagent.tasks.needles import Kind
@@ -74,9 +75,7 @@ class Trainer:
         self._folder = folder
         self._pad = pad
         self._rng = random.Random(seed)
-        self._optimiser = torch.optim.AdamW(
-            model.parameters(), lr=plan.rate, betas=(0.9, 0.98), weight_decay=0.05, fused=True
-        )
+        self._optimiser = Optimiser(model, plan.rate)
         self._forward: Callable[..., torch.Tensor] = model
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -86,11 +85,11 @@ class Trainer:
         self._forward = torch.compile(self.model, dynamic=False)
 
     def run(self, show: Callable[[str], None]) -> None:
-        """Train from where the checkpoint stands until the plan's time is over."""
+        """Train from where the checkpoint stands until the plan's tokens are used up."""
         self.resume()
         progress, plan = self.progress, self._plan
         last, saved = time.monotonic(), progress.minutes
-        while progress.minutes < plan.minutes:
+        while progress.tokens < plan.tokens:
             loss = self.advance()
             now = time.monotonic()
             progress.minutes += (now - last) / 60
@@ -107,8 +106,7 @@ class Trainer:
     def advance(self) -> float:
         """Take one step; return its loss."""
         progress, plan = self.progress, self._plan
-        for group in self._optimiser.param_groups:
-            group["lr"] = plan.learning_rate(progress.step, progress.minutes)
+        self._optimiser.set_rate(plan.learning_rate(progress.step, progress.tokens))
         batch = collate(self._lessons.trees(plan, progress, self._rng), self._rng, Weights(), self._pad)
         loss = self._learn(batch)
         progress.step += 1
@@ -182,7 +180,8 @@ class Trainer:
             file.write(json.dumps(row) + "\n")
         shares = " ".join(f"{kind} {share:.2f}" for kind, share in right.items())
         show(
-            f"{progress.minutes:.1f}/{self._plan.minutes:g} min  step {progress.step}  "
+            f"{progress.tokens / 1e6:.1f}/{self._plan.tokens / 1e6:g}M tokens  {progress.minutes:.1f} min  "
+            f"step {progress.step}  "
             f"segments {LEVELS[progress.level]}  loss {loss:.3f}  {shares}"
         )
 

@@ -102,9 +102,7 @@ def needle_trials(
     return trials
 
 
-def contract_trials(
-    contracts: Sequence[Contract], category: Category, *, removed: bool = False
-) -> list[Trial]:
+def contract_trials(contracts: Sequence[Contract], category: Category, *, removed: bool = False) -> list[Trial]:
     """Ask one category of each contract; with `removed`, of those that had the answer, without it."""
     trials = []
     for contract in contracts:
@@ -183,18 +181,14 @@ def summary(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-async def run_trials(
-    trials: Sequence[Trial], scheme: Scheme, generate: Generate, inflight: int = 64
-) -> list[Result]:
+async def run_trials(trials: Sequence[Trial], scheme: Scheme, generate: Generate, inflight: int = 64) -> list[Result]:
     """Read every trial with the product's own loop, `inflight` at once."""
     gate = asyncio.Semaphore(inflight)
 
     async def one(trial: Trial) -> Result:
         async with gate:
             config = scheme.config
-            cut = list(
-                segments("", trial.text, scheme.prompts.tokenizer, config.segment_tokens, config.boundary)
-            )
+            cut = list(segments("", trial.text, scheme.prompts.tokenizer, config.segment_tokens, config.boundary))
             memories = [""]
             reading = Reading(
                 "trial",
@@ -206,9 +200,7 @@ async def run_trials(
             )
             outcome = await reading.run()
             right = trial.same(outcome.answer, trial.answer) if trial.answer else not outcome.found
-            return Result(
-                trial, outcome.answer, right and outcome.found == bool(trial.answer), memories[-1], len(cut)
-            )
+            return Result(trial, outcome.answer, right and outcome.found == bool(trial.answer), memories[-1], len(cut))
 
     return list(await asyncio.gather(*map(one, trials)))
 

@@ -1,11 +1,14 @@
 """From texts and contracts to a trained reader: everything that a supervised run consists of."""
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
+from memagent.errors import UsageError
 from memagent.nano.clauses import ContractLessons
 from memagent.nano.lessons import CopyLessons, NeedleLessons, Turns
 from memagent.nano.model import Qwen2, Shape
@@ -28,12 +31,22 @@ def warm_up(
     seed: int,
     show: Callable[[str], None],
     threads: int = 2,
+    start: Path | None = None,
 ) -> Trainer:
-    """Train in `folder` until the plan's time is over, going on from what stands there."""
+    """Train in `folder` until the plan's tokens are used up, going on from what stands there.
+
+    A new run begins with the weights and the tokenizer of the model folder `start`, if one is given.
+
+    Raises:
+        UsageError: `start` is no model folder of this architecture.
+    """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     training: list[Contract] = split(load_contracts(contracts))[0] if contracts else []
     corpus = load_texts(texts)
+    if start is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(_file(start, "tokenizer.json"), folder / "tokenizer.json")
     tokenizer = _tokenizer(folder, corpus, training, seed)
     prompts = Prompts(load_template("nano"), tokenizer, "section-first", gate=True)
     clauses = [c.text[i : i + _PIECE] for c in training for i in range(0, len(c.text), _PIECE)]
@@ -44,11 +57,26 @@ def warm_up(
         ContractLessons(turns, training, corpus, seed + 2) if training else None,
     )
     model = Qwen2(Shape(vocab=tokenizer.vocab_size), seed)
+    if start is not None:
+        _load(model, _file(start, "model.safetensors"))
     pad = tokenizer.id("<|pad|>")
     trainer = Trainer(model, lessons, plan, folder, pad or 0, seed + 3)
     trainer.compile()
     trainer.run(show)
     return trainer
+
+
+def _file(start: Path, name: str) -> Path:
+    if not (start / name).is_file():
+        raise UsageError(f"{start} is no model folder: it has no {name}")
+    return start / name
+
+
+def _load(model: Qwen2, weights: Path) -> None:
+    try:
+        model.load_state_dict(load_file(weights))
+    except RuntimeError as error:
+        raise UsageError(f"{weights} does not fit the reader's architecture: {error}") from error
 
 
 def _tokenizer(folder: Path, texts: list[str], contracts: list[Contract], seed: int) -> Tokenizer:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from infra.store import Store, file_system
+from tests.integration.flowing import archive, cluster, served, sets  # noqa: F401  (fixtures)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,38 +3,14 @@
 import importlib
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 
-from tests.conftest import filler
-
-ROOT = Path(__file__).parents[2]
-QUESTION = "What is the pass number for amber-otter?"
-
-
-@pytest.fixture
-def archive(tmp_path):
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    rng = random.Random(0)
-    for i in range(4):
-        (folder / f"doc{i}.txt").write_text(f"{filler(rng, 80)}\n\nThe pass number for amber-otter is {100 + i}.")
-    return folder
-
-
-@pytest.fixture
-def sets(model_folder):
-    return ["engine.kind=scripted", f"engine.model={model_folder}", "flush_seconds=0.2"]
+from tests.integration.flowing import QUESTION, ROOT
 
 
 def in_python(code, tmp_path, timeout=240, **variables):
@@ -98,49 +74,6 @@ def test_prefect_yaml_names_flows_that_exist():
         assert set(deployment["parameters"]) <= set(flow.parameters.properties)
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    """A Ray cluster of one node with its Jobs API, as it would stand elsewhere."""
-    ray = str(Path(sys.executable).with_name("ray"))
-    base = 26_000 + os.getpid() % 2_000
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
-    command = [
-        ray,
-        "start",
-        "--head",
-        "--block",
-        f"--port={base}",
-        "--num-cpus=2",
-        "--include-dashboard=true",
-        "--dashboard-host=127.0.0.1",
-        f"--dashboard-port={base + 1}",
-        "--node-ip-address=127.0.0.1",
-        f"--temp-dir=/tmp/ray-{os.getpid()}",
-        "--disable-usage-stats",
-    ]
-    with (tmp_path / "ray.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-    try:
-        address = f"http://127.0.0.1:{base + 1}"
-        until = time.monotonic() + 90
-        while True:
-            try:
-                with urllib.request.urlopen(f"{address}/api/jobs/", timeout=2):
-                    break
-            except urllib.error.HTTPError:
-                break  # it is up, and asks for its token
-            except OSError:
-                assert time.monotonic() < until and process.poll() is None, (tmp_path / "ray.log").read_text()[-2000:]
-                time.sleep(0.5)
-        yield address
-    finally:
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for one in tree:
-            if one.is_running():
-                one.kill()
-        process.wait()
-
-
 @pytest.mark.slow
 def test_a_flow_submits_its_work_to_a_cluster(tmp_path, archive, sets, cluster):
     given = json.dumps([str(tmp_path / "store"), str(archive), [*sets, f"ray.jobs_address={cluster}"]])
@@ -183,58 +116,3 @@ def test_cancelling_stops_the_ray_job(tmp_path, archive, sets, cluster):
     given = json.dumps([str(tmp_path / "store"), str(archive), [*sets, f"ray.jobs_address={cluster}"]])
     error, status = result(in_python(CANCELLED.format(given=given, question=QUESTION), tmp_path, timeout=300))
     assert status == "STOPPED" and "memagent-x ended as STOPPED" in error
-
-
-@pytest.mark.slow
-def test_up_serves_the_deployments(tmp_path, archive, sets):
-    store = str(tmp_path / "store")
-    port = 24_000 + os.getpid() % 2_000
-    environment = {
-        **os.environ,
-        "PREFECT_HOME": str(tmp_path / "prefect"),
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-    }
-    up = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
-    up += [part for item in sets for part in ("--set", item)]
-    with (tmp_path / "up.log").open("wb") as log:
-        process = subprocess.Popen(up, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=ROOT)
-    try:
-        prefect = [sys.executable, "-m", "prefect"]
-        until = time.monotonic() + 150
-        while "ask in bulk" not in (tmp_path / "up.log").read_text():
-            assert process.poll() is None and time.monotonic() < until, (tmp_path / "up.log").read_text()[-2000:]
-            time.sleep(1)
-        time.sleep(5)
-        listed = subprocess.run([*prefect, "deployment", "ls"], env=environment, capture_output=True, text=True)
-        assert "digest-corpus/nightly" in listed.stdout and "answer-archive/bulk" in listed.stdout
-        ran = subprocess.run(
-            [
-                *prefect,
-                "deployment",
-                "run",
-                "answer-archive/bulk",
-                "--watch",
-                "--param",
-                "corpus=c",
-                "--param",
-                f"questions={json.dumps([QUESTION])}",
-                "--param",
-                f"sources={json.dumps([str(archive)])}",
-            ],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert ran.returncode == 0 and "Completed" in ran.stdout, ran.stdout[-2000:] + ran.stderr[-1000:]
-    finally:
-        tree = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        _, left = psutil.wait_procs(tree, timeout=20)
-        for one in left:
-            one.kill()
-    assert not left, "processes outlive `memagent up`"

@@ -6,7 +6,7 @@ import random
 import pyarrow.dataset as ds
 import pytest
 
-from infra.corpora import remember
+from infra.corpora import remember, standing_questions
 from infra.policies import Reader
 from infra.tables import Table
 from infra.turnlog import turns
@@ -187,6 +187,17 @@ def test_dry_run_counts_without_reading(store, archive, config):
     assert dry["conversations"] == done["conversations"] and dry["segments"] == done["segments"]
     assert dry["readings_to_read"] == 16
     assert abs(dry["prompt_tokens"] - done["prompt_tokens"]) < 0.1 * done["prompt_tokens"]
+
+
+def test_a_dry_digest_sees_new_files_and_leaves_the_questions(store, archive, config):
+    take(store, archive, config)
+    remember(store, "c", sources=[str(archive)])
+    digest("c", [OTTER], config)
+    (archive / "late.txt").write_text("The pass number for amber-otter is 4829104.")
+    dry = digest("c", [OTTER, HERON], config, dry_run=True)
+    assert (dry["documents"], dry["readings_to_read"]) == (9, 10)
+    assert standing_questions(store, "c") == [OTTER]
+    assert digest("c", None, config)["readings"]["read_now"] == 1
 
 
 def test_deleted_documents_leave_and_equal_texts_are_read_once(store, archive, config):

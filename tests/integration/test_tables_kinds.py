@@ -51,6 +51,16 @@ def test_rows_come_back_as_their_schema_says(store: Store) -> None:
     assert Store(store.url).list("quarantine") != []
 
 
+def test_a_filter_reads_what_a_merge_has_written(store: Store) -> None:
+    table = Table(store, "quarantine")
+    table.insert_new([_row("a"), _row("b")])
+    table.upsert([_row("b", "changed"), _row("c")])
+    table.delete("c", item=["a"])
+    wanted = pc.field("item").isin(["a", "b"])
+    assert table.read("c", ["detail"], wanted)["detail"].to_pylist() == ["changed"]
+    assert table.read("c", filters=(pc.field("item") == "c") & (pc.field("reason") == "bad")).num_rows == 1
+
+
 def test_insert_new_keeps_and_upsert_replaces(store: Store) -> None:
     table = Table(store, "quarantine")
     assert table.insert_new([_row("a", "first"), _row("a", "twin"), _row("b", "first")]) == 2

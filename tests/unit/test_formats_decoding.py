@@ -1,5 +1,6 @@
 """Bytes to text."""
 
+import csv
 import io
 
 import pytest
@@ -155,3 +156,9 @@ def test_texts_of_a_table_have_a_limit_together() -> None:
     data = b"text\n" + b"0123456789\n" * 20
     with pytest.raises(SourceError, match="too-large"):
         list(parse_csv(io.BytesIO(data), request(max_bytes=100)))
+
+
+def test_the_limit_of_a_field_is_put_back() -> None:
+    before = csv.field_size_limit()
+    assert len(list(parse_csv(io.BytesIO(b"text\nseven\n"), request(max_bytes=100)))) == 1
+    assert csv.field_size_limit() == before

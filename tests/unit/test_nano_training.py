@@ -60,7 +60,7 @@ def _trainer(prompts, folder, seed=0):
         ContractLessons(turns, [_contract()], [TEXT], seed),
     )
     shape = Shape(vocab=prompts.tokenizer.vocab_size, hidden=64, layers=2, heads=2, inner=64)
-    plan = Plan(minutes=10.0, copy_steps=1, warmup_steps=2)
+    plan = Plan(tokens=10**9, copy_steps=1, warmup_steps=2)
     return Trainer(Qwen2(shape, seed), lessons, plan, folder, prompts.tokenizer.id("<|pad|>"), seed)
 
 
@@ -94,7 +94,7 @@ def test_only_the_last_two_checkpoints_are_kept(prompts, tmp_path):
 
 def test_training_lowers_the_loss_and_counts(prompts, tmp_path):
     trainer = _trainer(prompts, tmp_path)
-    trainer._plan = Plan(minutes=10.0, copy_steps=1000, warmup_steps=2, rate=3e-3)
+    trainer._plan = Plan(tokens=10**9, copy_steps=1000, warmup_steps=2, rate=3e-3)
     losses = [trainer.advance() for _ in range(12)]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     assert trainer.progress.examples == 12 * 64
@@ -109,11 +109,11 @@ def test_a_run_reports_json_lines(prompts, tmp_path):
 
 
 def test_the_rate_rises_and_falls_to_zero():
-    plan = Plan(minutes=10.0, rate=1.0, warmup_steps=10)
-    assert plan.learning_rate(0, 0.0) == pytest.approx(0.1)
-    assert plan.learning_rate(100, 5.0) == pytest.approx(0.5)
-    assert plan.learning_rate(100, 10.0) == pytest.approx(0.0)
-    assert plan.learning_rate(100, 20.0) == pytest.approx(0.0)
+    plan = Plan(tokens=1000, rate=1.0, warmup_steps=10)
+    assert plan.learning_rate(0, 0) == pytest.approx(0.1)
+    assert plan.learning_rate(100, 500) == pytest.approx(0.5)
+    assert plan.learning_rate(100, 1000) == pytest.approx(0.0)
+    assert plan.learning_rate(100, 2000) == pytest.approx(0.0)
 
 
 def test_segments_grow_when_needles_are_noted_well():

@@ -1,0 +1,143 @@
+"""What the tests of flows share: a small archive, a Ray cluster of one node, a served Prefect."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import filler
+
+ROOT = Path(__file__).parents[2]
+QUESTION = "What is the pass number for amber-otter?"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four documents, each with the answer."""
+    folder = tmp_path_factory.mktemp("docs")
+    rng = random.Random(0)
+    for i in range(4):
+        (folder / f"doc{i}.txt").write_text(f"{filler(rng, 80)}\n\nThe pass number for amber-otter is {100 + i}.")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sets(model_folder: Path) -> list[str]:
+    """The configuration: the scripted engine."""
+    return ["engine.kind=scripted", f"engine.model={model_folder}", "flush_seconds=0.2"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Ray cluster of one node with its Jobs API, as it would stand elsewhere; gives the API's address."""
+    base = 26_000 + os.getpid() % 2_000
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={base}"]
+    command += ["--num-cpus=2", "--include-dashboard=true", "--dashboard-host=127.0.0.1"]
+    command += [f"--dashboard-port={base + 1}", "--node-ip-address=127.0.0.1", f"--temp-dir=/tmp/ray-{os.getpid()}"]
+    log = tmp_path_factory.mktemp("cluster") / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*command, "--disable-usage-stats"], stdout=file, stderr=file, env=environment, start_new_session=True
+        )
+    address = f"http://127.0.0.1:{base + 1}"
+    try:
+        wait_until(lambda: _answers(f"{address}/api/jobs/"), 90, log, process)
+        yield address
+    finally:
+        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        for one in tree:
+            if one.is_running():
+                one.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running `memagent up`."""
+
+    process: "subprocess.Popen[bytes]"
+    api: str
+    store: str
+    environment: dict[str, str]
+
+    def prefect(self, *arguments: str, timeout: float = 300) -> str:
+        """Run a Prefect command against the server and return what it prints."""
+        ran = subprocess.run(
+            [sys.executable, "-m", "prefect", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-1000:]
+        return ran.stdout
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Ask the server's API: GET, or POST where there is a body."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.api}/{path}", data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.loads(answer.read() or b"null")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterator[Served]:
+    """Start `memagent up`; at the end nothing that it has started may be left."""
+    folder = tmp_path_factory.mktemp("up")
+    port = 24_000 + os.getpid() % 2_000
+    api = f"http://127.0.0.1:{port}/api"
+    environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": api}
+    store = str(folder / "store")
+    command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
+    command += [part for item in sets for part in ("--set", item)]
+    log = folder / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
+    served = Served(process, api, store, environment)
+    try:
+        wait_until(lambda: "ask in bulk" in log.read_text(), 150, log, process)
+        wait_until(lambda: len(served.ask("deployments/filter", {})) == 2, 60, log, process)
+        yield served
+    finally:
+        tree = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        _, left = psutil.wait_procs(tree, timeout=20)
+        for one in left:
+            one.kill()
+    assert not left, "processes outlive `memagent up`"
+
+
+def wait_until(true: Any, seconds: float, log: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Wait for a condition; fail with the end of the log where the process ends first, or time is over."""
+    until = time.monotonic() + seconds
+    while not true():
+        assert process.poll() is None and time.monotonic() < until, log.read_text()[-2000:]
+        time.sleep(0.5)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except urllib.error.HTTPError:
+        return True  # it is up, and asks for its token
+    except OSError:
+        return False

@@ -1,0 +1,112 @@
+"""`memagent up`: deployments on a real Prefect server that run, tell, and can be cancelled."""
+
+import json
+import time
+
+import psutil
+import pytest
+
+from infra.jobs import _jobs_client
+from infra.store import Store
+from infra.tables import Table
+from tests.integration.flowing import QUESTION, Served
+
+pytestmark = pytest.mark.slow
+
+
+def _parameters(corpus: str, folder: object, **more: object) -> list[str]:
+    given = {"corpus": corpus, "questions": [QUESTION], "sources": [str(folder)], **more}
+    pairs = (f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in given.items())
+    return [part for pair in pairs for part in ("--param", pair)]
+
+
+def _begin(served: Served, *parameters: str) -> str:
+    """Start a bulk run and return its id."""
+    deployment = served.ask("deployments/name/answer-archive/bulk")["id"]
+    served.prefect("deployment", "run", "answer-archive/bulk", *parameters)
+    runs = served.ask(
+        "flow_runs/filter",
+        {"sort": "EXPECTED_START_TIME_DESC", "deployments": {"id": {"any_": [deployment]}}},
+    )
+    return str(runs[0]["id"])
+
+
+def _wait(served: Served, run: str, states: set[str], seconds: float = 180) -> str:
+    until = time.monotonic() + seconds
+    while (state := str(served.ask(f"flow_runs/{run}")["state"]["type"])) not in states:
+        assert time.monotonic() < until, f"the flow run is {state}, not one of {states}"
+        time.sleep(0.5)
+    return state
+
+
+def test_a_bulk_run_answers_and_tells(served, archive):
+    listed = served.prefect("deployment", "ls")
+    assert "digest-corpus/nightly" in listed and "answer-archive/bulk" in listed
+    ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *_parameters("c", archive))
+    assert "Completed" in ran
+    until = time.monotonic() + 30
+    while True:  # events travel behind the run
+        heard = served.ask("events/filter", {"filter": {"event": {"name": ["memagent.archive.answered"]}}})["events"]
+        if heard or time.monotonic() > until:
+            break
+        time.sleep(0.5)
+    (event,) = heard
+    assert event["resource"]["prefect.resource.id"] == "memagent.corpus.c"
+    assert event["payload"]["readings"]["read_now"] == event["payload"]["readings"]["found"] == 4
+    answers = Table(Store(served.store), "answers").read("c")
+    assert set(answers["run_id"].to_pylist()) == {event["payload"]["run_id"]} and answers.num_rows == 4
+
+
+def test_cancelling_ends_the_work_in_process(served, archive, sets):
+    slow = [*sets, "engine.scripted_delay=20"]
+    run = _begin(served, *_parameters("slow", archive, sets=slow, store=served.store))
+    _wait(served, run, {"RUNNING"})
+    until = time.monotonic() + 120
+    while not _rays(served):
+        assert time.monotonic() < until, "Ray has not come up"
+        time.sleep(0.5)
+    time.sleep(5)
+    served.prefect("flow-run", "cancel", run)
+    assert _wait(served, run, {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}) == "CANCELLED"
+    until = time.monotonic() + 90
+    while left := _rays(served):
+        assert time.monotonic() < until, f"Ray outlives its flow run: {left}"
+        time.sleep(0.5)
+    # What was read before is kept, and the next run goes on.
+    ran = served.prefect(
+        "deployment", "run", "answer-archive/bulk", "--watch", *_parameters("slow", archive, sets=sets)
+    )
+    assert "Completed" in ran
+    assert Table(Store(served.store), "answers").read("slow").num_rows == 4
+
+
+def test_cancelling_stops_the_ray_job(served, archive, sets, cluster):
+    slow = [*sets, "engine.scripted_delay=20", f"ray.jobs_address={cluster}"]
+    run = _begin(served, *_parameters("far", archive, sets=slow, store=served.store))
+    client = _jobs_client(cluster)
+
+    def jobs() -> dict[str, str]:
+        return {str(j.submission_id): str(j.status) for j in client.list_jobs() if run[:8] in str(j.submission_id)}
+
+    until = time.monotonic() + 180
+    while not any(name.endswith("ingest") is False and state == "RUNNING" for name, state in jobs().items()):
+        assert time.monotonic() < until, f"no job of the flow run is running: {jobs()}"
+        time.sleep(0.5)
+    time.sleep(5)
+    served.prefect("flow-run", "cancel", run)
+    assert _wait(served, run, {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}) == "CANCELLED"
+    until = time.monotonic() + 60
+    while "RUNNING" in jobs().values():
+        assert time.monotonic() < until, f"the Ray job outlives its flow run: {jobs()}"
+        time.sleep(0.5)
+    assert sorted(jobs().values()) == ["STOPPED", "SUCCEEDED"]
+
+
+def _rays(served: Served) -> list[str]:
+    """Return Ray's processes below `memagent up`; a driver's death may make them orphans, so by their store."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if "raylet" in line and (process.info["environ"] or {}).get("PREFECT_API_URL") == served.api:
+            found.append(line[:60])
+    return found
