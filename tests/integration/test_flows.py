@@ -81,38 +81,3 @@ def test_a_flow_submits_its_work_to_a_cluster(tmp_path, archive, sets, cluster):
     bulk, night, _, _, jobs = result(in_python(code, tmp_path, timeout=400))
     assert bulk["found"] == 4 and night["answered_before"] == 4
     assert jobs == ["SUCCEEDED"] * 3
-
-
-CANCELLED = """
-import json, threading, time
-from memagent.config import load_config
-from infra.jobs import _jobs_client, run_job, stop_job
-store, docs, sets = json.loads({given!r})
-config = load_config(store=store, sets=sets)
-run_job(config, ["ingest", "c", docs], "memagent-x-ingest", print)
-slow = load_config(store=store, sets=[*sets, "engine.scripted_delay=5"])
-ended = []
-def work():
-    try:
-        run_job(slow, ["ask", "c", "-q", {question!r}], "memagent-x", lambda line: None)
-    except Exception as error:
-        ended.append(str(error))
-thread = threading.Thread(target=work)
-thread.start()
-client = _jobs_client(config.ray.jobs_address)
-def status():
-    return str({{job.submission_id: job.status for job in client.list_jobs()}}.get("memagent-x"))
-while status() != "RUNNING":
-    time.sleep(0.5)
-time.sleep(5)
-stop_job(config.ray.jobs_address, "memagent-x")
-thread.join(60)
-print("RESULT" + json.dumps([ended[0][:60], str(client.get_job_status("memagent-x"))]))
-"""
-
-
-@pytest.mark.slow
-def test_cancelling_stops_the_ray_job(tmp_path, archive, sets, cluster):
-    given = json.dumps([str(tmp_path / "store"), str(archive), [*sets, f"ray.jobs_address={cluster}"]])
-    error, status = result(in_python(CANCELLED.format(given=given, question=QUESTION), tmp_path, timeout=300))
-    assert status == "STOPPED" and "memagent-x ended as STOPPED" in error

@@ -2,16 +2,21 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from memagent.errors import UsageError
+from memagent.nano import bundled
 from memagent.nano.clauses import ContractLessons
 from memagent.nano.lessons import CopyLessons, NeedleLessons, Turns
 from memagent.nano.model import Qwen2, Shape
 from memagent.nano.schedule import LEVELS, Plan, Progress
 from memagent.nano.training import Lessons, Trainer
 from memagent.nano.vocabulary import train_vocabulary
+from memagent.nano.warmup import warm_up
 from memagent.prompts import Prompts, load_template
 from memagent.tasks.contracts import Contract
 from memagent.tasks.teacher import Place
@@ -166,3 +171,16 @@ def test_answers_stand_in_the_note_or_are_not_found(prompts):
         assert found == example.kind.endswith("/answer")
         assert not found or said in prompts.tokenizer.decode(example.prompt)
     assert kinds == {"answer", "none"}
+
+
+def test_a_run_can_begin_with_the_bundled_reader(tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "compile", lambda self: None)
+    plan = Plan(tokens=1, rate=1e-6, copy_steps=0)
+    texts = [Path(__file__).parents[2] / "docs"]
+    trainer = warm_up(tmp_path / "run", texts, None, plan, 0, lambda line: None, threads=1, start=bundled())
+    assert trainer.progress.step == 1
+    begun = load_file(bundled() / "model.safetensors")
+    for name, weight in trainer.model.state_dict().items():
+        torch.testing.assert_close(weight, begun[name].float(), atol=1e-4, rtol=1e-3)
+    with pytest.raises(UsageError, match=r"no model folder: it has no tokenizer\.json"):
+        warm_up(tmp_path / "other", texts, None, plan, 0, lambda line: None, start=tmp_path)
