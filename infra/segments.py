@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import fields
 from functools import lru_cache
@@ -84,11 +84,8 @@ def group_rows(segment_tokens: int) -> int:
 
 def segment_hashes(store: Store, place: dict[str, Any]) -> list[str]:
     """Return the hashes of a document's segments, in order; `place` is its row of ``segmented``."""
-    stop = place["first_row"] + place["segments"]
-    with store.fs.open(store.path(place["part"]), "rb") as file:
-        column = pq.read_table(file, columns=["segment_hash"])["segment_hash"]
-    hashes: list[str] = column.slice(place["first_row"], stop - place["first_row"]).to_pylist()
-    return hashes
+    first: int = place["first_row"]
+    return _part(store.url, place["part"]).hashes(first, first + place["segments"])
 
 
 class StoredStream:
@@ -161,6 +158,14 @@ class _Part:
     def group(self, i: int) -> pa.Table:
         with self._lock:
             return self._file.read_row_group(i, columns=_SEGMENT_FIELDS, use_threads=False)
+
+    def hashes(self, first: int, stop: int) -> list[str]:
+        """Return the hashes of rows `first` to `stop`, from the row groups that hold them."""
+        groups = range(bisect_right(self.starts, first) - 1, bisect_left(self.starts, stop))
+        with self._lock:
+            column = self._file.read_row_groups(list(groups), columns=["segment_hash"], use_threads=False)
+        found: list[str] = column["segment_hash"].slice(first - self.starts[groups[0]], stop - first).to_pylist()
+        return found
 
 
 @lru_cache(maxsize=64)

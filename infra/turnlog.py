@@ -75,17 +75,28 @@ def resume_points(store: Store, corpus: str, reading_ids: Iterable[str]) -> dict
     The turns that changed the memory, the first and the last of every lane, and the answer, if it is logged.
     """
     by_reading: dict[str, list[Turn]] = defaultdict(list)
-    for turn in turns(store, corpus, reading_ids):
-        kept = by_reading[turn.reading_id]
-        if kept and _passing(kept[-1]) and kept[-1].lane == turn.lane and turn.kind != "answer":
-            kept.pop()
-        kept.append(turn)
+    table = _scan(store, corpus, list(reading_ids), None, _TURN_FIELDS)
+    for turn in _turns(table.filter(_telling(table))):
+        by_reading[turn.reading_id].append(turn)
     return dict(by_reading)
 
 
-def _passing(turn: Turn) -> bool:
-    """Tell whether a turn says nothing that the ones beside it do not say."""
-    return not turn.changed and turn.kind == "update" and turn.step > 0
+def _telling(table: pa.Table) -> pa.Array:
+    """Tell which turns of a sorted log say what the ones beside them do not say.
+
+    Most turns leave the memory as it was. Of a run of these the last one stays where it ends its lane or
+    stands before the answer. Column by column: a log has millions of turns, and few are telling.
+    """
+    if not table.num_rows:
+        return pa.array([], pa.bool_())
+    kind, step = table["kind"].combine_chunks(), table["step"].combine_chunks()
+    unchanged = pc.invert(table["changed"].combine_chunks())
+    passing = pc.and_(pc.and_(unchanged, pc.equal(kind, "update")), pc.greater(step, 0))
+    last = pc.equal(kind.slice(1), "answer")
+    for name in ("reading_id", "lane"):
+        column = table[name].combine_chunks()
+        last = pc.or_(last, pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
+    return pc.or_(pc.invert(passing), pa.concat_arrays([last, pa.array([True])]))
 
 
 def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:

@@ -179,9 +179,14 @@ def _carried(
     if not earlier:
         return {}
     old_places = places(store, corpus, reader, {h for _, stream, _ in earlier.values() for h in stream})
+    at = {**plan.places, **old_places}
+    common: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}  # questions on one document share it
     keep = {}
-    for new, (old, old_stream, new_stream) in earlier.items():
-        keep[new] = (old, _common(store, old_stream, new_stream, {**plan.places, **old_places}))
+    for new, (old, *streams) in earlier.items():
+        before, after = (tuple(stream) for stream in streams)
+        if (before, after) not in common:
+            common[before, after] = _common(store, before, after, at)
+        keep[new] = (old, common[before, after])
     logs = resume_points(store, corpus, {old for old, kept in keep.values() if kept})
     carried = {new: carry(logs.get(old, []), new, kept) for new, (old, kept) in keep.items() if kept}
     return {new: turns for new, turns in carried.items() if turns}
@@ -211,7 +216,7 @@ def _earlier(
     return found
 
 
-def _common(store: Store, old: list[str], new: list[str], at: dict[str, dict[str, Any]]) -> int:
+def _common(store: Store, old: Sequence[str], new: Sequence[str], at: dict[str, dict[str, Any]]) -> int:
     """Count the segments that two streams share at their beginning."""
     count = 0
     for a, b in zip(old, new, strict=False):
