@@ -1,0 +1,129 @@
+"""Controls: what a reader answers where the text does not tell. Whoever is right there did not read."""
+
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal, get_args
+
+from memagent.errors import UsageError
+from memagent.records import digest
+from memagent.tasks.samples import Sample
+
+Control = Literal["no-document", "wrong-document", "answer-removed"]
+CONTROLS: tuple[Control, ...] = get_args(Control)
+
+NEUTRAL = "This page holds no text. It stands in the place of one that was not handed in. Nothing follows."
+"""What stands in place of the document."""
+
+_AT_ONCE = 65_536
+_YES_NO = {"yes", "no"}
+
+
+def control(samples: Iterable[Sample], name: Control, seed: int) -> Iterator[Sample]:
+    """Make a control of each sample; in all of them the honest answer is "not found".
+
+    Gold stays as it is, so that accuracy must fall to near zero. Samples whose gold is already that the text does not
+    say are left out: they have nothing to lose.
+
+    - ``no-document``: a short neutral text.
+    - ``wrong-document``: the text of another sample of the same task, of the same length where there is one, in which
+      no gold stands; where all others hold it, one without the facts, and `about` has ``gold_in_text``.
+    - ``answer-removed``: the facts are cut out, and the gold wherever else it stands as a word of its own (yes and no
+      stay: they are words like others).
+
+    Raises:
+        UsageError: no such control; for ``wrong-document``, a sample without another to take the text of; for
+            ``answer-removed``, a sample that does not tell its facts and whose gold stands nowhere.
+    """
+    if name not in CONTROLS:
+        raise UsageError(f"no control {name!r}. There are: {', '.join(CONTROLS)}.")
+    if name == "no-document":
+        return (_without_document(sample) for sample in _telling(samples))
+    if name == "answer-removed":
+        return map(_without_answer, _telling(samples))
+    return _wrong_documents(list(samples), seed)
+
+
+def cut(text: str, facts: Sequence[str], words: Sequence[str] = ()) -> str:
+    """Return `text` without any of `facts`, nor `words` where they stand as words, in any case."""
+    patterns = [
+        _any_of(facts, "{}", re.NOFLAG),
+        _any_of(words, r"(?<!\w){}(?!\w)", re.IGNORECASE),
+    ]
+    before = None
+    while before != text:  # what is cut can bring together what then must be cut too
+        before = text
+        for pattern in patterns:
+            if pattern is not None:
+                text = pattern.sub(" ", text)
+    return text
+
+
+def _telling(samples: Iterable[Sample]) -> Iterator[Sample]:
+    return (sample for sample in samples if any(sample.answers))
+
+
+def _made(sample: Sample, name: Control, pieces: Callable[[], Iterator[str]]) -> Sample:
+    about = sample.about | {"control": name}
+    return replace(sample, sample_id=f"{sample.sample_id}~{name}", pieces=pieces, facts=(), depth=None, about=about)
+
+
+def _without_document(sample: Sample) -> Sample:
+    return replace(_made(sample, "no-document", partial(iter, (NEUTRAL,))), length=0)
+
+
+def _without_answer(sample: Sample) -> Sample:
+    if not sample.facts and not _holds(sample, _words(sample)):
+        raise UsageError(f"{sample.sample_id} does not tell which sentences hold its answer: leave out answer-removed.")
+    return _made(sample, "answer-removed", partial(_cut_pieces, sample))
+
+
+def _cut_pieces(sample: Sample) -> Iterator[str]:
+    text = cut(sample.text(), sample.facts, _words(sample))
+    for at in range(0, len(text), _AT_ONCE):
+        yield text[at : at + _AT_ONCE]
+
+
+def _wrong_documents(samples: Sequence[Sample], seed: int) -> Iterator[Sample]:
+    tasks: dict[str, list[Sample]] = {}
+    for sample in samples:
+        tasks.setdefault(sample.task, []).append(sample)
+    for sample in _telling(samples):
+        others = [other for other in tasks[sample.task] if other is not sample]
+        random.Random(digest("wrong document", seed, sample.sample_id)).shuffle(others)
+        others.sort(key=lambda other: other.length != sample.length)
+        yield _with_text_of(sample, others)
+
+
+def _with_text_of(sample: Sample, others: Sequence[Sample]) -> Sample:
+    words = _words(sample)
+    second = None
+    for other in others:
+        text = other.text()
+        if any(fact in text for fact in sample.facts):
+            continue
+        pattern = _any_of(words, r"(?<!\w){}(?!\w)", re.IGNORECASE)
+        if pattern is None or not pattern.search(text):
+            return _made(sample, "wrong-document", other.pieces)
+        second = second or other
+    if second is None:
+        raise UsageError(f"no other sample of {sample.task} has a text without the answer of {sample.sample_id}.")
+    made = _made(sample, "wrong-document", second.pieces)
+    made.about["gold_in_text"] = True
+    return made
+
+
+def _words(sample: Sample) -> list[str]:
+    return [answer for answer in sample.answers if answer.lower() not in _YES_NO]
+
+
+def _holds(sample: Sample, words: Sequence[str]) -> bool:
+    pattern = _any_of(words, r"(?<!\w){}(?!\w)", re.IGNORECASE)
+    return pattern is not None and pattern.search(sample.text()) is not None
+
+
+def _any_of(texts: Sequence[str], form: str, flags: re.RegexFlag) -> re.Pattern[str] | None:
+    known = sorted({text for text in texts if text.strip()}, key=len, reverse=True)
+    return re.compile("|".join(form.format(re.escape(text)) for text in known), flags) if known else None
