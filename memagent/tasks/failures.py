@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from memagent.errors import UsageError
 from memagent.records import Turn
-from memagent.scoring import containment
+from memagent.scoring import containment, normalise
 from memagent.tasks.samples import Sample
 
 Kind = Literal["never noted", "noted and overwritten", "noted and not used", "made up"]
@@ -55,7 +55,9 @@ def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
 
 
 def _one(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Failure:
-    said_so = any(containment(fact, gold) for fact in sample.facts)
+    # "There is no appeal" has the word, not the verdict "no".
+    words = [text for text in gold if normalise(text) not in ("yes", "no")]
+    said_so = any(containment(fact, words) for fact in sample.facts)
     holds = _holder(gold if said_so or not sample.facts else gold + sample.facts)
     held = [lane for lane in lanes if any(holds(turn) for turn in lane)]
     if not held:

@@ -89,6 +89,10 @@ def test_gold_that_no_fact_says_in_its_words_is_noted_with_the_fact():
     turns = one_lane("", fact, "")
     why = failure(sample("5/8/14", match="contract", facts=(fact,)), "May 9", turns)
     assert (why.kind, why.step) == ("noted and overwritten", 2)
+    appeal = "There is no appeal in Ohio."
+    verdict = sample("No", facts=(appeal, "Reno is far."))
+    assert failure(verdict, "Yes", one_lane("", "Reno is far.")).kind == "noted and not used"
+    assert failure(verdict, "Yes", one_lane("", "Reno is near.")).kind == "never noted"
     # Where a fact says the gold itself, the gold is what must be noted.
     facts = ("The law of Nevada governs.", "It was signed in Reno.")
     assert failure(sample("Nevada", facts=facts), "", one_lane("It was signed in Reno.")).kind == "never noted"
