@@ -101,7 +101,7 @@ def contract_samples(folder: str | Path, categories: Iterable[str] | None = None
     by_file: dict[str, list[Gold]] = {}
     for gold in read_gold(folder):
         if gold.category not in ENTITIES and gold.category not in YES_NO:
-            raise UsageError(f"{folder / 'gold.jsonl'}, field 'category': {gold.category!r} is no category of CUAD.")
+            raise gold.row.wrong("category", f"{gold.category!r} is no category of CUAD.")
         by_file.setdefault(gold.file, []).append(gold)
     if missing := sorted(file for file in by_file if not (folder / "contracts" / file).is_file()):
         # Which contracts are held out hangs on all of their names.
@@ -117,7 +117,7 @@ def contract_samples(folder: str | Path, categories: Iterable[str] | None = None
 def _sample(gold: Gold, text: str, whole: Whole) -> Sample:
     question = _QUESTIONS.get(gold.category) or gold.question
     if not question:
-        raise UsageError(f"gold.jsonl, contract {gold.file!r}, field 'question': {gold.category} has none.")
+        raise gold.row.wrong("question", f"{gold.category} has none.")
     facts = tuple(dict.fromkeys(span for span in gold.spans if span in text))
     return Sample(
         sample_id=f"{gold.file}/{gold.category}",

@@ -20,6 +20,7 @@ class Gold:
     """Empty: the contract does not say."""
     spans: tuple[str, ...]
     """Clauses, some not verbatim."""
+    row: Row
 
 
 def read_gold(folder: Path) -> Iterator[Gold]:
@@ -37,7 +38,7 @@ def read_gold(folder: Path) -> Iterator[Gold]:
         if Path(file).name != file:
             raise row.wrong("file", f"{file!r} is no name of a file in contracts/.")
         names.add(row, "category", f"{file}/{category}")
-        yield Gold(file, category, _question(row), row.text("answer", blank=True).strip(), _spans(row))
+        yield Gold(file, category, _question(row), row.text("answer", blank=True).strip(), _spans(row), row)
 
 
 def read_contract(folder: Path, file: str) -> str:
