@@ -92,14 +92,15 @@ def test_ruler(made, tmp_path):
     first, second = load_samples(made["ruler"])
     assert first.question == "What are all the special magic numbers for cat mentioned in the provided text?"
     assert first.text().endswith("One is: 12345. Sky.")
-    assert (first.answers, first.match, first.task, first.length) == (("12345",), "all", "niah_single_1", 60)
-    assert second.sample_id == "niah_single_1/1"
-    folder = tmp_path / "qa_1"
-    folder.mkdir()
+    assert (first.answers, first.match, first.task) == (("12345",), "all", "niah_single_1")
+    assert (first.length, first.about, second.sample_id) == (0, {"tokens": 60}, "niah_single_1/1")
+    folder = tmp_path / "8192" / "data" / "qa_1"
+    folder.mkdir(parents=True)
     (question,) = load_samples(
         lines(folder / "validation.jsonl", NEEDLE | {"input": "Document 1:\nx\n\nQuestion: Who?"})
     )
     assert (question.task, question.match, question.question) == ("qa_1", "part", "Who?")
+    assert (question.sample_id, question.length) == ("qa_1/8192/0", 8192)
 
 
 @pytest.mark.parametrize(

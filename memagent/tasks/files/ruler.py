@@ -30,10 +30,12 @@ def read(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
     the start of an answer, is dropped); where there is none, the last line that is not blank is asked. The text is
     what stands before the question, the instruction at its start included.
     The task is named after the file, or after its folder where the file is called validation.jsonl as RULER does;
-    `length` is that of the record: the tokens that its input has. Facts are not known.
+    The length asked for is the folder's in RULER's layout (``8192/data/vt/validation.jsonl``), else unknown: a record's
+    `length` is what its input came to, other for each, and is kept in ``about["tokens"]``. Facts are not known.
     A file that `memagent.tasks.ruler` wrote says all this itself ("text_end": where in its input the text ends).
     """
     task = path.parent.name if path.stem in _SPLITS and path.parent.name else path.stem
+    asked = _asked(path)
     names = Names()
     for row in rows:
         index = row.whole("index")
@@ -45,14 +47,20 @@ def read(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
             raise row.wrong("input", "a single line; text and question are needed.")
         documents = task.startswith("qa") or _DOCUMENTS in row.values["input"][-_TAIL:]
         yield Sample(
-            sample_id=names.add(row, "index", f"{task}/{index}"),
+            sample_id=names.add(row, "index", f"{task}/{asked}/{index}" if asked else f"{task}/{index}"),
             task=task,
-            length=row.whole("length"),
+            length=asked,
             pieces=Whole(text),
             question=question,
             answers=row.texts("outputs"),
             match="part" if documents else "all",
+            about={"tokens": row.whole("length")},
         )
+
+
+def _asked(path: Path) -> int:
+    folders = path.parent.parent
+    return int(folders.parent.name) if folders.name == "data" and folders.parent.name.isdecimal() else 0
 
 
 def _written(row: Row, names: Names) -> Sample:
