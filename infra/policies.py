@@ -9,6 +9,7 @@ from typing import Any
 from memagent.config import Config, EngineConfig, ReadingConfig
 from memagent.engine import Engine
 from memagent.errors import ConfigError
+from memagent.methods import config_hash, method
 from memagent.nano import bundled
 from memagent.prompts import Prompts, load_template
 from memagent.reading import Scheme
@@ -42,7 +43,10 @@ class Reader:
                 f"template {self.template.name!r} holds a model's own chat markers; engine.protocol = chat wants a "
                 "template of plain text: --set reading.template=plain"
             )
-        self.config_hash = self.reading.hash(self.template.hash)
+        self.method = method(config.method, config.window_tokens)
+        self.config_hash = config_hash(config.method, config.window_tokens, self.reading.hash(self.template.hash))
+        self.goes_on = config.method == "memagent"
+        """Whether a memory in the middle of a text says all that is needed to read on."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("tokenizer", "scheme")}

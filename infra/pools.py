@@ -21,7 +21,6 @@ from infra.store import Store
 from infra.telemetry import Counters
 from infra.turnlog import TurnWriter, turns
 from memagent.errors import EngineDied, EngineError, ItemError, MemagentError, UsageError
-from memagent.reading import Reading
 from memagent.records import Outcome, Turn
 
 _log = logging.getLogger("memagent.pool")
@@ -115,7 +114,7 @@ class MemoryPass:
                     past[turn.lane, turn.step] = turn
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must stand without the other's
-            reading = Reading(
+            reading = self._spec.reader.method(
                 item["reading_id"],
                 item["question"],
                 StoredStream(self._store, item["places"]),

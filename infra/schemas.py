@@ -149,7 +149,7 @@ RUNS = pa.schema(
     [
         ("corpus", pa.string()),
         ("run_id", pa.string()),
-        ("kind", pa.string()),  # ingest | ask | digest
+        ("kind", pa.string()),  # ingest | ask | digest | evaluate
         ("status", pa.string()),  # completed | failed
         ("started_at", _TIME),
         ("ended_at", _TIME),
@@ -178,3 +178,48 @@ PLAN = pa.schema(
     ]
 )
 """``runs/<run_id>/plan.parquet``: which readings a run is about."""
+
+SCORES = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("score_id", pa.string()),
+        ("run_id", pa.string()),
+        ("suite", pa.string()),
+        ("task", pa.string()),  # "all" for the mean over the tasks of a length
+        ("length", pa.int64()),  # tokens asked for; 0 where texts are as long as they are
+        ("policy_id", pa.string()),
+        ("method", pa.string()),
+        ("control", pa.string()),  # empty: none
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+        ("low", pa.float64()),  # 95% interval
+        ("high", pa.float64()),
+        ("n", pa.int64()),
+        ("failed", pa.int64()),  # of n; each counts 0
+        ("seed", pa.int64()),
+        ("samples", pa.string()),  # JSON: the suite
+        ("scored_at", _TIME),
+    ]
+)
+
+RESULTS = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("task", pa.string()),
+        ("length", pa.int64()),
+        ("depth", pa.float64()),
+        ("question", pa.string()),
+        ("gold", pa.list_(pa.string())),
+        ("answer", pa.string()),  # empty: not found; null: the reading failed
+        ("score", pa.float64()),
+        ("exact", pa.float64()),
+        ("reading_id", pa.string()),
+        ("tokens", pa.int64()),
+        ("seconds", pa.float64()),
+        ("segments", pa.int64()),
+        ("failure", pa.string()),  # why a wrong answer is wrong (`memagent.tasks.failures`); empty: it is right
+        ("lost_step", pa.int64()),  # where the memory lost what it had noted
+        ("lost_segment", pa.int64()),
+    ]
+)
+"""``runs/<run_id>/results.parquet``: an evaluation's samples, judged."""

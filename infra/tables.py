@@ -20,6 +20,7 @@ _KEYS: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
     "answers": (schemas.ANSWERS, ("reading_id",)),
     "quarantine": (schemas.QUARANTINE, ("stage", "item", "reason")),
     "runs": (schemas.RUNS, ("run_id",)),
+    "scores": (schemas.SCORES, ("score_id",)),
 }
 
 _contended = retry(

@@ -164,6 +164,10 @@ class Config(_Section):
     engine: EngineConfig = EngineConfig()
     reading: dict[str, Any] = Field(default_factory=dict)
     """Reading keys given by the user; completed with the model's defaults by `reading_config`."""
+    method: Literal["memagent", "truncate", "bm25", "map-reduce"] = "memagent"
+    """How a text longer than the window is read: segment by segment, or as a method to compare that with."""
+    window_tokens: int | None = Field(None, ge=16)
+    """Tokens of text in one conversation of the other methods; by default reading.segment_tokens."""
     pool: PoolConfig = PoolConfig()
     ingest: IngestConfig = IngestConfig()
     ray: RayConfig = RayConfig()

@@ -1,16 +1,30 @@
 """The command line. Importing it loads nothing heavy; each command imports what it runs."""
 
-import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from memagent.config import Config, load_config
+from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
+from pipelines.evaluation import evaluate, scores
+from pipelines.options import (
+    ConfigOption,
+    CorpusArgument,
+    DryOption,
+    EngineOption,
+    JsonOption,
+    LanesOption,
+    ModelOption,
+    RunIdOption,
+    SetOption,
+    StoreOption,
+    configured,
+    display,
+    finish,
+    out,
+)
 from pipelines.train import app as train_app
 
 app = typer.Typer(
@@ -21,18 +35,8 @@ app = typer.Typer(
     help="Read archives of long documents with a memory of fixed size, and answer questions with evidence.",
 )
 app.add_typer(train_app, name="train")
-
-StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or s3:// URL (or $MEMAGENT_STORE).")]
-ConfigOption = Annotated[str | None, typer.Option("--config", help="TOML file.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="nano, a model folder, or a Hugging Face name.")]
-EngineOption = Annotated[str | None, typer.Option("--engine", help="vllm, openai or scripted.")]
-LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document read side by side.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
-RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
-RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what there is to read, and read nothing.")]
-CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
+app.command()(evaluate)
+app.command()(scores)
 
 
 @app.command()
@@ -47,9 +51,9 @@ def doctor(
     """Say what works here: engine, Ray, store, Prefect, memory, cores."""
     from pipelines.doctor import examine, show
 
-    settings = _config(store, config, set_, model, engine)
+    settings = configured(store, config, set_, model, engine)
     checks = examine(settings)
-    _out({"checks": checks}) if json_ else show(checks)
+    out({"checks": checks}) if json_ else show(checks)
     raise typer.Exit(0 if all(check["ok"] for check in checks) else 1)
 
 
@@ -69,13 +73,13 @@ def ingest(
     from pipelines.ingest import ingest as run_ingest
     from pipelines.runs import new_run_id
 
-    settings = _config(store, config, set_)
+    settings = configured(store, config, set_)
     check_name(corpus)
     place, run_id = Store(settings.store), new_run_id()
-    with ray_session(settings.ray), _display(json_) as show:
+    with ray_session(settings.ray), display(json_) as show:
         summary = run_ingest(place, corpus, sources, settings, run_id, show).as_dict()
     remember(place, corpus, sources=[_absolute(source) for source in sources])
-    _finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])
+    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])
 
 
 @app.command()
@@ -101,12 +105,12 @@ def ask(
     from memagent.questions import load_questions
     from pipelines.ask import ask as run_ask
 
-    settings = _config(store, config, set_, model, engine, lanes)
+    settings = configured(store, config, set_, model, engine, lanes)
     asked = [make(text) for text in question or []] + (load_questions(questions) if questions else [])
     if not asked:
         raise UsageError("ask what? Give -q 'a question', or --questions FILE")
     check_name(corpus)
-    with _display(json_) as show:
+    with display(json_) as show:
         summary = run_ask(
             corpus, asked, settings, archive=archive, reread=reread, dry_run=dry_run, run_id=run_id, show=show
         )
@@ -133,10 +137,10 @@ def digest(
     from memagent.questions import load_questions
     from pipelines.ask import digest as run_digest
 
-    settings = _config(store, config, set_, model, engine, lanes)
+    settings = configured(store, config, set_, model, engine, lanes)
     standing = load_questions(questions) if questions else None
     check_name(corpus)
-    with _display(json_) as show:
+    with display(json_) as show:
         summary = run_digest(corpus, standing, settings, fetch=fetch, dry_run=dry_run, run_id=run_id, show=show)
     _conclude(settings, summary, json_)
 
@@ -154,7 +158,7 @@ def answers(
     """Show the newest answer to every question for every document of a corpus."""
     from pipelines.answers import answer_table, write_answers
 
-    settings = _config(store, config, set_)
+    settings = configured(store, config, set_)
     write_answers(answer_table(settings, corpus, run), format_, output)
 
 
@@ -171,7 +175,7 @@ def report(
     from pipelines.report import write
     from pipelines.status import find_run
 
-    place = Store(_config(store, config, set_).store)
+    place = Store(configured(store, config, set_).store)
     typer.echo(str(write(place, find_run(place, run), output)))
 
 
@@ -186,8 +190,8 @@ def status(
     """Show documents, answers, failures and the last runs of a corpus."""
     from pipelines.status import corpus_status, show_status
 
-    state = corpus_status(_config(store, config, set_), corpus)
-    _out(state) if json_ else show_status(state)
+    state = corpus_status(configured(store, config, set_), corpus)
+    out(state) if json_ else show_status(state)
 
 
 @app.command()
@@ -201,8 +205,8 @@ def quarantine(
     """Show what could not be worked on, and why."""
     from pipelines.status import quarantined, show_quarantine
 
-    rows = quarantined(_config(store, config, set_), corpus)
-    _out({"corpus": corpus, "quarantined": rows}) if json_ else show_quarantine(rows)
+    rows = quarantined(configured(store, config, set_), corpus)
+    out({"corpus": corpus, "quarantined": rows}) if json_ else show_quarantine(rows)
 
 
 @app.command()
@@ -219,7 +223,7 @@ def up(
     """Run the Prefect server, the nightly digest of every corpus and bulk answering on this machine."""
     from pipelines.up import up as run_up
 
-    run_up(_config(store, config, set_, model, engine), cron, timezone, port)
+    run_up(configured(store, config, set_, model, engine), cron, timezone, port)
 
 
 def main() -> None:
@@ -234,61 +238,19 @@ def main() -> None:
         _fail("stopped; the same command goes on from here", 130)
 
 
-def _config(
-    store: str | None,
-    config: str | None,
-    sets: list[str] | None,
-    model: str | None = None,
-    engine: str | None = None,
-    lanes: int | None = None,
-) -> Config:
-    settings = load_config(config, sets, store=store, engine__model=model, engine__kind=engine, reading__lanes=lanes)
-    if "://" not in settings.store:
-        # Ray's workers and Prefect's runs have other working folders.
-        settings = settings.model_copy(update={"store": str(Path(settings.store).expanduser().resolve())})
-    return settings
-
-
 def _absolute(source: str) -> str:
     return source if "://" in source else str(Path(source).expanduser().absolute())
 
 
-@contextmanager
-def _display(json_: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
-    if json_:
-        yield None
-        return
-    from pipelines.display import Display
-
-    with Display() as display:
-        yield display.update
-
-
 def _conclude(settings: Config, summary: dict[str, Any], json_: bool) -> None:
     if summary.get("dry_run"):
-        _finish(summary, json_, 0)
+        finish(summary, json_, 0)
     failed = summary["readings"]["failed"] + sum(summary.get("ingest", {}).get("quarantined", {}).values())
     if json_:
         from pipelines.answers import answer_table
 
         summary = {"summary": summary, "answers": answer_table(settings, summary["corpus"], summary["run_id"])}
-    _finish(summary, json_, failed)
-
-
-def _finish(summary: dict[str, Any], json_: bool, failed: Any) -> None:
-    if json_:
-        _out(summary)
-    else:
-        from rich.console import Console
-
-        from pipelines.display import summary as show_summary
-
-        show_summary(Console(), summary)
-    raise typer.Exit(1 if failed else 0)
-
-
-def _out(data: Any) -> None:
-    typer.echo(json.dumps(data, default=str))
+    finish(summary, json_, failed)
 
 
 def _fail(error: object, status: int) -> None:

@@ -97,8 +97,12 @@ def make_plan(
     documents = current_documents(store, corpus, ["doc_id", "content_hash", "title"]).to_pylist()
     plan = Plan(places=places(store, corpus, reader, {d["content_hash"] for d in documents}))
     documents = [d for d in documents if d["content_hash"] in plan.places]
+    by_id = {d["doc_id"]: d for d in documents}
     for question in questions:
-        chosen = [d for d in documents if _asked_of(question, d["doc_id"])]
+        if question.documents and all(name in by_id for name in question.documents):
+            chosen = [by_id[name] for name in dict.fromkeys(question.documents)]
+        else:
+            chosen = [d for d in documents if _asked_of(question, d["doc_id"])]
         if not chosen:
             plan.unmatched.append(question)
         elif archive:
@@ -160,7 +164,7 @@ def _find_beginnings(store: Store, corpus: str, reader: Reader, plan: Plan) -> N
     pending = {row["reading_id"]: row for row in plan.pending}
     plan.past = resume_points(store, corpus, pending)
     fresh = [row for row in pending.values() if row["reading_id"] not in plan.past]
-    if reader.reading.lanes == 1:  # the spans of lanes move with the length of the stream
+    if reader.reading.lanes == 1 and reader.goes_on:  # the spans of lanes move with the length of the stream
         plan.past |= _carried(store, corpus, reader, plan, fresh)
     for row in plan.rows:
         past = plan.past.get(row["reading_id"])

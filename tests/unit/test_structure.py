@@ -23,6 +23,7 @@ HOMES = {
         "pipelines/segment.py",
         "pipelines/read.py",
         "pipelines/doctor.py",
+        "pipelines/samples.py",
     },
     "torch": {"infra/learner.py", "pipelines/doctor.py", "memagent/nano/", "memagent/rl/"},
 }
@@ -78,6 +79,11 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "status": common | {"--json"},
         "quarantine": common | {"--json"},
         "up": common | model | {"--cron", "--timezone", "--port"},
+        "evaluate": common
+        | model
+        | {"--suite", "--lengths", "--kinds", "--n", "--data", "--passages", "--text", "--control", "--method"}
+        | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--json", "--run-id"},
+        "scores": common | {"--suite", "--run", "--pictures", "--output", "-o", "--json"},
     }
     commands = get_command(app).commands
     assert set(commands) == set(expected) | {"train"}

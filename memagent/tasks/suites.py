@@ -1,0 +1,109 @@
+"""Suites: which samples an evaluation is made of."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal, get_args
+
+from memagent.errors import UsageError
+from memagent.records import digest, text_hash
+from memagent.tasks.controls import CONTROLS, Control, control
+from memagent.tasks.cuad import contract_samples
+from memagent.tasks.files import load_samples
+from memagent.tasks.ruler import KINDS, make_samples
+from memagent.tasks.samples import Sample
+from memagent.tokens import Tokenizer
+
+SuiteName = Literal["needles", "ruler", "contracts", "files"]
+SUITES: tuple[SuiteName, ...] = get_args(SuiteName)
+
+_VERSION = 1
+"""Of the generators: what they make under one version never changes, since scores of different days are compared."""
+_NEEDLES = tuple(name for name, kind in KINDS.items() if kind.family == "needles")
+_MADE = tuple(name for name, kind in KINDS.items() if kind.family != "documents")
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What to evaluate on.
+
+    - ``needles``, ``ruler``: made texts, `n` of each of `kinds` at each of `lengths`.
+    - ``contracts``: the held-out contracts of the CUAD folder in `data`; `kinds` are its categories.
+    - ``files``: files in public formats, `data`; each of `lengths` is a number of documents for HotpotQA's questions.
+    """
+
+    name: SuiteName
+    kinds: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+    n: int = 100
+    seed: int = 0
+    data: tuple[str, ...] = ()
+    passages: str | None = None
+    control: Control | None = None
+
+    def check(self) -> None:
+        """Refuse what does not fit together.
+
+        Raises:
+            UsageError: it says what to give.
+        """
+        if self.name not in SUITES:
+            raise UsageError(f"no suite {self.name!r}. There are: {', '.join(SUITES)}.")
+        if self.name in ("needles", "ruler"):
+            if not self.lengths:
+                raise UsageError(f"suite {self.name} wants lengths in tokens: --lengths 8k,32k")
+            if wrong := [kind for kind in self.kinds if kind not in _MADE]:
+                raise UsageError(f"no kind {wrong[0]!r} that can be made. There are: {', '.join(_MADE)}.")
+        elif not self.data:
+            raise UsageError(f"suite {self.name} wants --data {'FOLDER' if self.name == 'contracts' else 'FILE'}")
+        if self.control is not None and self.control not in CONTROLS:
+            raise UsageError(f"no control {self.control!r}. There are: {', '.join(CONTROLS)}.")
+
+    def groups(self) -> list["Group"]:
+        """Return what can be made side by side, the longest texts first."""
+        if self.name == "contracts":
+            return [Group(self, data=self.data[0])]
+        if self.name == "files":
+            return [Group(self, data=path, length=size) for path in self.data for size in self.lengths or (0,)]
+        kinds = self.kinds or (_NEEDLES if self.name == "needles" else _MADE)
+        return [Group(self, kind, length) for length in sorted(self.lengths, reverse=True) for kind in kinds]
+
+    def corpus(self, tokenizer: Tokenizer, texts: Sequence[str]) -> str:
+        """Name the corpus that the samples' texts stand in: more samples of the same making join it."""
+        made = self.name in ("needles", "ruler")
+        of_texts = [text_hash(text) for text in texts] if made else []
+        files = [str(Path(path).resolve()) for path in (*self.data, self.passages or "")]
+        return f"eval-{self.name}-{digest(_VERSION, tokenizer.fingerprint if made else '', of_texts, files)[:10]}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Samples of one kind and length."""
+
+    suite: Suite
+    kind: str = ""
+    length: int = 0
+    data: str = ""
+
+    def samples(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Sample]:
+        """Yield the group's samples; texts are made as they are read."""
+        suite = self.suite
+        found = self._plain(tokenizer, texts)
+        return control(found, suite.control, suite.seed) if suite.control else found
+
+    def _plain(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Sample]:
+        suite = self.suite
+        if suite.name == "contracts":
+            return contract_samples(self.data, suite.kinds or None)
+        if suite.name == "files":
+            grown = {"documents": self.length, "passages": suite.passages} if self.length else {}
+            read = islice(load_samples(self.data, seed=suite.seed, **grown), suite.n)  # type: ignore[arg-type]
+            name = Path(self.data).stem
+            size = f"-{self.length}d" if self.length else ""
+            return (replace(s, sample_id=f"{name}{size}-{s.sample_id}", length=s.length or self.length) for s in read)
+        return make_samples(self.kind, self.length, suite.n, seed=suite.seed, tokenizer=tokenizer, texts=texts)

@@ -1,0 +1,164 @@
+"""Evaluate: samples are read as any archive is, judged, and the scores kept."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.jobs import ray_session
+from infra.policies import Reader
+from infra.schemas import RESULTS
+from infra.store import Store
+from infra.tables import Table, now
+from infra.turnlog import resume_points
+from memagent.config import Config
+from memagent.errors import UsageError
+from memagent.records import digest
+from memagent.scoring import Paired, paired
+from memagent.tasks.failures import failure
+from memagent.tasks.judging import Judged, judge, lines, not_found, overall, row
+from memagent.tasks.suites import Suite
+from pipelines.ask import ask
+from pipelines.runs import Progress, new_run_id, run_answers
+from pipelines.samples import Taken, questions, take
+
+
+def evaluate(
+    suite: Suite,
+    config: Config,
+    *,
+    texts: tuple[str, ...] = (),
+    run_id: str | None = None,
+    show: Progress | None = None,
+) -> dict[str, Any]:
+    """Read a suite's samples, score the answers and keep both; return the run's summary.
+
+    Interrupted, or called again, it reads only what was not read by this very policy. A failed reading counts 0.
+
+    Args:
+        suite: the samples.
+        config: the policy, the method, and how to read.
+        texts: files and folders whose text the needles are planted in.
+        run_id: name of the run.
+        show: is given the counts as they come.
+
+    Raises:
+        UsageError: the suite cannot be made, or a file of it is malformed.
+    """
+    suite.check()
+    store, reader = Store(config.store), Reader(config)
+    run_id = run_id or new_run_id()
+    with ray_session(config.ray):
+        corpus, taken = take(store, suite, texts, reader, run_id)
+        if not taken:
+            raise UsageError(f"suite {suite.name} has no samples of this kind")
+        # An answer of another version of the policy says nothing about this one: all of them are read by it.
+        extra = {"suite": suite.as_dict(), "method": config.method}
+        summary = ask(
+            corpus, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, show=show, extra=extra
+        )
+    judged, table = results(store, corpus, run_id, taken)
+    store.write_part(table, "runs", run_id, "results.parquet")
+    rows = _score_rows(suite, config, reader, summary, corpus, judged)
+    Table(store, "scores").upsert(rows)
+    measure = not_found(judged) if suite.control else overall(judged)
+    return {**summary, "evaluation": [_shown(one) for one in rows], "overall": measure.as_dict()}
+
+
+def results(store: Store, corpus: str, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:
+    """Judge the answers of a run; return them, and `infra.schemas.RESULTS` with why each wrong one is wrong."""
+    with store.fs.open(store.path("runs", run_id, "plan.parquet"), "rb") as file:
+        plan = pq.read_table(file).to_pylist()
+    answers = run_answers(store, corpus, plan)
+    readings = {item["question_id"]: item["answered_by"] or item["reading_id"] for item in plan}
+    by_reading = {answer["reading_id"]: answer for answer in answers.values()}
+    judged = []
+    for one in taken:
+        answer = by_reading.get(readings.get(one.sample.sample_id, ""))
+        judged.append(judge(one.sample, answer["answer"] if answer else None))
+    wrong = {readings[one.sample.sample_id] for one in judged if one.wrong and one.answer is not None}
+    logs = resume_points(store, corpus, wrong)
+    rows = []
+    for one in judged:
+        reading = readings.get(one.sample.sample_id, "")
+        answer = by_reading.get(reading, {})
+        tokens = answer.get("prompt_tokens", 0) + answer.get("output_tokens", 0) if answer else None
+        cost = {"tokens": tokens, "seconds": answer.get("seconds"), "segments": answer.get("segments")}
+        rows.append({**row(one), "reading_id": reading, **cost, **_why(one, logs.get(reading))})
+    return judged, pa.Table.from_pylist(rows, schema=RESULTS)
+
+
+def compare(store: Store, run_a: str, run_b: str) -> Paired:
+    """Compare two runs on the samples that both have.
+
+    Raises:
+        UsageError: a run is no evaluation, or they share no sample.
+    """
+    a, b = ({r["sample_id"]: r["score"] for r in run_results(store, run).to_pylist()} for run in (run_a, run_b))
+    shared = [name for name in a if name in b]
+    if not shared:
+        raise UsageError(f"runs {run_a} and {run_b} have no sample in common")
+    return paired([a[name] for name in shared], [b[name] for name in shared])
+
+
+def run_results(store: Store, run_id: str) -> pa.Table:
+    """Return the judged samples of an evaluation (`infra.schemas.RESULTS`).
+
+    Raises:
+        UsageError: the run is no evaluation.
+    """
+    try:
+        with store.fs.open(store.path("runs", run_id, "results.parquet"), "rb") as file:
+            return pq.read_table(file)
+    except FileNotFoundError as error:
+        raise UsageError(f"run {run_id} is no evaluation, or has not ended: see memagent scores") from error
+
+
+def _why(one: Judged, log: Any) -> dict[str, Any]:
+    if not one.wrong:
+        return {"failure": "", "lost_step": None, "lost_segment": None}
+    if one.answer is None or log is None:
+        return {"failure": "reading failed", "lost_step": None, "lost_segment": None}
+    found = failure(one.sample, one.answer, log)
+    return {
+        "failure": found.kind,
+        "lost_step": found.step if found.step >= 0 else None,
+        "lost_segment": found.segment_index if found.segment_index >= 0 else None,
+    }
+
+
+def _score_rows(
+    suite: Suite, config: Config, reader: Reader, summary: dict[str, Any], corpus: str, judged: Sequence[Judged]
+) -> list[dict[str, Any]]:
+    common = {
+        "corpus": corpus,
+        "run_id": summary["run_id"],
+        "suite": suite.name,
+        "policy_id": reader.policy.policy_id,
+        "method": config.method,
+        "control": suite.control or "",
+        "seed": suite.seed,
+        "samples": json.dumps(suite.as_dict()),
+        "scored_at": now(),
+    }
+    return [
+        {
+            **common,
+            "score_id": digest(summary["run_id"], line.task, line.length, line.score.metric),
+            "task": line.task,
+            "length": line.length,
+            "metric": line.score.metric,
+            "value": line.score.value,
+            "low": line.score.low,
+            "high": line.score.high,
+            "n": line.score.n,
+            "failed": line.failed,
+        }
+        for line in lines(judged)
+    ]
+
+
+def _shown(one: dict[str, Any]) -> dict[str, Any]:
+    return {name: one[name] for name in ("task", "length", "metric", "value", "low", "high", "n", "failed")}

@@ -1,0 +1,172 @@
+"""The report of an evaluation: scores, pictures and causes in one HTML file that needs no network."""
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from infra.store import Store
+from infra.turnlog import resume_points
+from pipelines import pictures
+from pipelines.evaluate import run_results
+from pipelines.figures import plain
+from pipelines.scores import score_table
+
+_FAILURES_MOST = 300
+_MEMORIES_MOST = 200
+"""Readings whose memories are drawn."""
+_CHARS = 300
+_MEANINGS = {
+    "never noted": "no memory ever held what was asked",
+    "noted and overwritten": "a memory held it and a later one did not",
+    "noted and not used": "the last memory holds it, the answer does not",
+    "made up": "the text does not say, and something was answered",
+    "reading failed": "the reading ended with an error; see the run's report",
+}
+_TITLES = {
+    "accuracy-by-length": "Accuracy by length",
+    "accuracy-by-depth": "Accuracy by depth and length",
+    "cost-by-length": "Cost by length",
+    "memory-by-share": "The memory over the reading",
+}
+
+
+def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
+    """Draw what can be drawn of evaluations on the same samples, a line for each; return the files.
+
+    Raises:
+        UsageError: a run is no evaluation.
+    """
+    runs = {row["run_id"]: row for row in score_table(store).to_pylist()}
+    rows = []
+    for run_id in run_ids:
+        name = _name(runs[run_id], several=len(run_ids) > 1)
+        rows += [{**row, "method": name} for row in run_results(store, run_id).to_pylist() if row["length"] > 0]
+    made: list[Path] = []
+    if rows:
+        made += pictures.accuracy_by_length(rows, folder)
+        if any(row["tokens"] for row in rows):
+            made += pictures.cost_by_length(rows, folder)
+    if len(run_ids) == 1:
+        if any(row["depth"] is not None for row in rows):
+            made += pictures.accuracy_by_depth(rows, folder)
+        if memories := _memories(store, runs[run_ids[0]]["corpus"], run_ids[0]):
+            made += pictures.memory_by_share(memories, folder)
+    return made
+
+
+def write_evaluation(store: Store, run_id: str, path: Path) -> Path:
+    """Write the report of one evaluation, whole or not at all.
+
+    Raises:
+        UsageError: the run is no evaluation.
+        OSError: the file cannot be written.
+    """
+    target = path.expanduser()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.tmp")
+    aside.write_text(evaluation_page(store, run_id), encoding="utf-8")
+    aside.replace(target)
+    return target
+
+
+def evaluation_page(store: Store, run_id: str) -> str:
+    """Return the report of one evaluation as HTML."""
+    rows = run_results(store, run_id).to_pylist()
+    scores = [row for row in score_table(store).to_pylist() if row["run_id"] == run_id]
+    wrong = [row for row in rows if row["failure"]]
+    counts = Counter(row["failure"] for row in wrong)
+    style = files("pipelines.report").joinpath("evaluation.css").read_text(encoding="utf-8")
+    template = files("pipelines.report").joinpath("evaluation.html.j2").read_text(encoding="utf-8")
+    html: str = (
+        Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
+        .from_string(template)
+        .render(
+            run_id=run_id,
+            suite=scores[0]["suite"],
+            what=_what(scores[0], len(rows)),
+            style=Markup(style),  # noqa: S704  our own
+            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+            scores=[_score(row) for row in scores],
+            pictures=_pictures(store, run_id),
+            causes=[{"name": k, "count": n, "meaning": _MEANINGS[k]} for k, n in counts.most_common()],
+            failures=[_failure(row) for row in wrong[:_FAILURES_MOST]],
+            left_out=max(0, len(wrong) - _FAILURES_MOST),
+        )
+    )
+    return html
+
+
+def _pictures(store: Store, run_id: str) -> list[dict[str, str]]:
+    with TemporaryDirectory() as folder:
+        drawn = [path for path in draw(store, [run_id], Path(folder)) if path.suffix == ".svg"]
+        return [
+            {
+                "title": _TITLES[path.stem],
+                "note": "Dashed: published by the paper for other models on RULER-HQA, another task."
+                if path.stem == "accuracy-by-length"
+                else "",
+                "data": base64.b64encode(path.read_bytes()).decode(),
+            }
+            for path in drawn
+        ]
+
+
+def _memories(store: Store, corpus: str, run_id: str) -> list[dict[str, float]]:
+    """Return the memory's length over some readings: a row for each memory that was written."""
+    readings = {row["reading_id"]: row["segments"] for row in run_results(store, run_id).to_pylist() if row["segments"]}
+    chosen = sorted(readings)[:_MEMORIES_MOST]
+    return [
+        {"share": min(1.0, (turn.step + 1) / readings[reading]), "tokens": len(turn.memory_ids)}
+        for reading, turns in resume_points(store, corpus, chosen).items()
+        for turn in turns
+        if turn.kind in ("update", "carried")
+    ]
+
+
+def _name(row: dict[str, Any], *, several: bool) -> str:
+    policy = str(row["policy_id"]).partition("@")[0]
+    parts = [policy if row["method"] == "memagent" else f"{policy}, {row['method']}"]
+    if several:
+        parts.append(f"[{row['run_id'][-6:]}]")
+    return " ".join(parts)
+
+
+def _what(row: dict[str, Any], n: int) -> str:
+    parts = [f"{n} samples", f"policy {row['policy_id']}", f"method {row['method']}", f"seed {row['seed']}"]
+    if row["control"]:
+        parts.append(f'control {row["control"]} (right would be "not found")')
+    suite = json.loads(row["samples"])
+    if suite["kinds"]:
+        parts.append(", ".join(suite["kinds"]))
+    return " · ".join([*parts, f"run {row['run_id']}"])
+
+
+def _score(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in ("task", "metric", "n", "failed")},
+        "length": f"{row['length']:,}" if row["length"] else "as it is",
+        "value": f"{row['value']:.1%}",
+        "interval": f"{row['low']:.1%} to {row['high']:.1%}",
+    }
+
+
+def _failure(row: dict[str, Any]) -> dict[str, Any]:
+    said = "(failed)" if row["answer"] is None else row["answer"] or "not found"
+    lost = f", at segment {row['lost_segment']}" if row["lost_segment"] is not None else ""
+    return {
+        "sample_id": row["sample_id"],
+        "question": plain(row["question"])[:_CHARS],
+        "gold": plain(" | ".join(gold or "not in the text" for gold in row["gold"]))[:_CHARS],
+        "answer": plain(said)[:_CHARS],
+        "score": f"{row['score']:.2f}",
+        "cause": f"{row['failure']}{lost}",
+    }

@@ -1,0 +1,45 @@
+"""The scores of all evaluations, as people look them up."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store import Store
+from infra.tables import Table
+from memagent.errors import UsageError
+
+
+def score_table(store: Store, suite: str | None = None) -> pa.Table:
+    """Return `infra.schemas.SCORES`, oldest first; of one suite, where it is given."""
+    table = Table(store, "scores").read()
+    if suite is not None:
+        table = table.filter(pc.equal(table["suite"], suite))
+    return table.sort_by([("scored_at", "ascending"), ("length", "ascending"), ("task", "ascending")])
+
+
+def last_evaluation(store: Store, suite: str | None = None) -> str:
+    """Return the run id of the newest evaluation.
+
+    Raises:
+        UsageError: there is none.
+    """
+    table = score_table(store, suite)
+    if not table.num_rows:
+        raise UsageError("there is no evaluation yet: memagent evaluate --suite needles --lengths 8k")
+    return str(table["run_id"][-1].as_py())
+
+
+def by_run(table: pa.Table) -> list[dict[str, Any]]:
+    """Return a row for each run: what it was, and its lines."""
+    runs: dict[str, dict[str, Any]] = {}
+    for row in table.to_pylist():
+        run = runs.setdefault(
+            row["run_id"],
+            {name: row[name] for name in ("run_id", "suite", "policy_id", "method", "control", "seed", "scored_at")}
+            | {"lines": []},
+        )
+        run["lines"].append(
+            {name: row[name] for name in ("task", "length", "metric", "value", "low", "high", "n", "failed")}
+        )
+    return list(runs.values())
