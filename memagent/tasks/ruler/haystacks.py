@@ -29,6 +29,7 @@ _LINES = 64
 _SURE = 512
 """Lines that are counted one by one; from their mean the rest is reckoned."""
 _WINDOW = 100_000
+_BEFORE = "It is so."
 _LONGEST = 1000
 """Characters of a unit: longer stretches without a sentence end are cut between words."""
 _END = re.compile(r"[.!?][\"')\]\u201d\u2019]*(?=\s)|(?=\n[ \t\r]*\n)")
@@ -118,8 +119,6 @@ class Texts:
         Raises:
             UsageError: there are no texts.
         """
-        meter = Meter(tokenizer)
-        gap = max(0, meter("\n\nThe") - len(tokenizer.encode("The")))
         self._texts: list[str] = []
         self._ends: list[array[int]] = []
         self._firsts = array("q")
@@ -131,7 +130,7 @@ class Texts:
             self._firsts.append(len(self._sums) - 1)
             self._texts.append(text)
             self._ends.append(ends)
-            self._count(text, ends, gap, tokenizer)
+            self._count(text, ends, tokenizer)
             if self._sums[-1] >= tokens:
                 break
         if not self._texts:
@@ -174,17 +173,17 @@ class Texts:
                 yield self._texts[i][at : min(ends[last], at + _WINDOW)]
             start += last - first
 
-    def _count(self, text: str, ends: "array[int]", gap: int, tokenizer: Tokenizer) -> None:
-        before = self._sums[-1] + gap
+    def _count(self, text: str, ends: "array[int]", tokenizer: Tokenizer) -> None:
         at = 0
         while at < len(ends) - 1:
             begin = ends[at]
             last = max(at + 1, bisect_right(ends, begin + _WINDOW) - 1)
-            _, offsets = tokenizer.encode_with_offsets(text[begin : ends[last]])
-            for end in ends[at + 1 : last]:
-                self._sums.append(before + bisect_left(offsets, (end - begin,)))
-            before += len(offsets)
-            self._sums.append(before)
+            # As in a long text: after another sentence, and after a blank line where a text begins.
+            before = _BEFORE if at else _BEFORE + "\n\n"
+            _, offsets = tokenizer.encode_with_offsets(before + text[begin : ends[last]])
+            counted = self._sums[-1] - bisect_left(offsets, (len(_BEFORE),))
+            for end in ends[at + 1 : last + 1]:
+                self._sums.append(counted + bisect_left(offsets, (len(before) + end - begin,)))
             at = last
 
 

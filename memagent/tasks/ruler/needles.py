@@ -1,7 +1,7 @@
 """Needles in a haystack: single, many keys, many values, many queries (niah_*)."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from memagent.errors import UsageError
@@ -88,10 +88,7 @@ class NeedleLines:
         wording = rng.choice(needles.SENTENCES[kind])
         keys = Uuids(rng) if self._kind.key_kind == "uuid" else Names(rng)
         values = Uuids(rng) if kind == "uuid" else Numbers(rng)
-
-        def line(i: int) -> str:
-            return wording.format(key=keys(i), value=values(i))
-
+        line = partial(_line, wording, keys, values)
         haystack = Lines(self._meter, line)
         count = haystack.within(self._length)
         if count < 1:
@@ -106,3 +103,7 @@ class NeedleLines:
             depths=(place / count,),
             about={"needles": count},
         )
+
+
+def _line(wording: str, keys: Callable[[int], str], values: Callable[[int], str], i: int) -> str:
+    return wording.format(key=keys(i), value=values(i))
