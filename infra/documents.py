@@ -59,6 +59,18 @@ def document_texts(store: Store, corpus: str, content_hashes: Collection[str]) -
                     yield name, text.as_py()
 
 
+def text_files(store: Store, corpus: str, content_hashes: Collection[str]) -> list[str]:
+    """Return the paths of the Parquet files that hold any of the texts: a nightly run opens no others."""
+    wanted = pa.array(sorted(content_hashes), pa.string())
+    found = []
+    for fragment in Table(store, "documents").fragments(corpus):
+        names = fragment.to_table(columns=["content_hash"])["content_hash"].cast(pa.string())
+        if pc.any(pc.is_in(names, value_set=wanted)).as_py():
+            found.append(fragment)
+    root = store.delta_uri("documents").removeprefix("s3://")
+    return [path if path.startswith(root) else f"{root}/{path}" for path in (part.path for part in found)]
+
+
 def current_sources(store: Store, corpus: str) -> pa.Table:
     """Return the newest row of each source that an ingest has seen (`infra.schemas.SOURCES`)."""
     return newest(Table(store, "sources").read(corpus), "source")

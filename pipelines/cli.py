@@ -217,13 +217,14 @@ def up(
     model: ModelOption = None,
     engine: EngineOption = None,
     cron: Annotated[str, typer.Option(help="When the nightly digest runs.")] = "0 2 * * *",
-    timezone: Annotated[str, typer.Option(help="Time zone of the schedule.")] = "UTC",
+    scores_cron: Annotated[str, typer.Option(help="When the policy is scored.")] = "0 5 * * *",
+    timezone: Annotated[str, typer.Option(help="Time zone of the schedules.")] = "UTC",
     port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
 ) -> None:
     """Run the Prefect server, the nightly digest of every corpus and bulk answering on this machine."""
     from pipelines.up import up as run_up
 
-    run_up(configured(store, config, set_, model, engine), cron, timezone, port)
+    run_up(configured(store, config, set_, model, engine), cron, scores_cron, timezone, port)
 
 
 def main() -> None:

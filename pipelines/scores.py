@@ -43,3 +43,26 @@ def by_run(table: pa.Table) -> list[dict[str, Any]]:
             {name: row[name] for name in ("task", "length", "metric", "value", "low", "high", "n", "failed")}
         )
     return list(runs.values())
+
+
+def same_before(store: Store, run_id: str) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the score rows of a run, and the run before it of the same policy name, samples and method, if any."""
+    table = score_table(store).to_pylist()
+    rows = [row for row in table if row["run_id"] == run_id]
+    if not rows:
+        raise UsageError(f"run {run_id} has no scores")
+    alike = ("corpus", "samples", "method", "control")
+    name = _policy_name(rows[0])
+    earlier = [
+        row["run_id"]
+        for row in table
+        if row["run_id"] != run_id
+        and row["scored_at"] < rows[0]["scored_at"]
+        and all(row[column] == rows[0][column] for column in alike)
+        and _policy_name(row) == name
+    ]
+    return rows, earlier[-1] if earlier else None
+
+
+def _policy_name(row: dict[str, Any]) -> str:
+    return str(row["policy_id"]).rpartition("@")[0]

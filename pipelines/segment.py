@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
+from infra.documents import text_files
 from infra.policies import Reader
 from infra.segments import write_segments
 from infra.store import Store
 from infra.tables import Table, now
 from memagent.errors import MemagentError
 from memagent.segmenting import segment_key
+from memagent.tokens import load_tokenizer
 
 _ROWS = 128
 """Documents of a part."""
@@ -59,16 +61,13 @@ def segment(
     missing = wanted - set(places(store, corpus, reader, wanted))
     done, total, tokens, failed = 0, 0, 0, 0
     if missing:
-        delta = DeltaTable(store.delta_uri("documents"), storage_options=store.delta_options)
-        uris = delta.file_uris(file_pruning_predicate=[("corpus", "=", corpus)])
-        paths = [uri.removeprefix("s3://") for uri in uris]
+        paths = text_files(store, corpus, missing)
         texts = ray.data.read_parquet(paths, filesystem=store.fs).select_columns(["content_hash", "text"])
         job = texts.map_batches(
-            _Cut,
+            _cut,
             batch_size=_ROWS,
             batch_format="pyarrow",
-            fn_constructor_args=(store.url, corpus, reader, missing),
-            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=64),
+            fn_args=(store.url, corpus, reader, missing),
             zero_copy_batch=True,
         )
         table, quarantine = Table(store, "segmented"), Table(store, "quarantine")
@@ -86,29 +85,25 @@ def segment(
     return SegmentSummary(done, total, tokens, failed)
 
 
-class _Cut:
-    """The worker: cuts a batch of documents and writes it as one part."""
+def _cut(batch: pa.Table, url: str, corpus: str, reader: Reader, missing: set[str]) -> dict[str, list[Any]]:
+    """Cut a batch of documents and write it as one part."""
+    texts = {
+        h: t
+        for h, t in zip(batch["content_hash"].to_pylist(), batch["text"].to_pylist(), strict=True)
+        if h in missing and t is not None
+    }
+    rows: list[dict[str, Any]] = []
+    if texts:
+        try:
+            tokenizer = _tokenizer(reader.engine_config.tokenizer or reader.policy.path)
+            rows = write_segments(Store(url), corpus, texts.items(), tokenizer, reader.reading)
+        except MemagentError as error:
+            rows = [{"content_hash": h, "error": str(error)} for h in texts]
+    return {name: [row.get(name, default) for row in rows] for name, default in _COLUMNS.items()}
 
-    def __init__(self, url: str, corpus: str, reader: Reader, missing: set[str]) -> None:
-        self._store = Store(url)
-        self._corpus = corpus
-        self._reader = reader
-        self._missing = missing
 
-    def __call__(self, batch: pa.Table) -> dict[str, list[Any]]:
-        texts = {
-            h: t
-            for h, t in zip(batch["content_hash"].to_pylist(), batch["text"].to_pylist(), strict=True)
-            if h in self._missing and t is not None
-        }
-        rows: list[dict[str, Any]] = []
-        if texts:
-            reading = self._reader.reading
-            try:
-                rows = write_segments(self._store, self._corpus, texts.items(), self._reader.tokenizer, reading)
-            except MemagentError as error:
-                rows = [{"content_hash": h, "error": str(error)} for h in texts]
-        return {name: [row.get(name, default) for row in rows] for name, default in _COLUMNS.items()}
+_tokenizer = lru_cache(maxsize=2)(load_tokenizer)
+"""A worker cuts many batches; some tokenizers take a second to load."""
 
 
 _COLUMNS: dict[str, Any] = {

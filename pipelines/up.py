@@ -18,9 +18,13 @@ from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 
 _START_SECONDS = 90
+_WATCHED_LENGTHS = (8_000,)
+_WATCHED_KINDS = ("niah_single_1", "niah_single_2", "niah_multikey_1")
+_WATCHED_N = 20
+"""The nightly scores: small, and read once; while policy and reading stay the same, nothing is read again."""
 
 
-def up(config: Config, cron: str, timezone: str, port: int) -> None:
+def up(config: Config, cron: str, scores_cron: str, timezone: str, port: int) -> None:
     """Serve until interrupted or terminated; the server and every flow run end with it.
 
     Raises:
@@ -28,11 +32,20 @@ def up(config: Config, cron: str, timezone: str, port: int) -> None:
         MemagentError: the server does not come up, or serving ends by itself.
     """
     _quiet()
-    _check_schedule(cron, timezone)
+    _check_schedule("--cron", cron, timezone)
+    _check_schedule("--scores-cron", scores_cron, timezone)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _server(port) as url:
         environment = {**os.environ, "PREFECT_API_URL": f"{url}/api"}
-        spec = json.dumps({"store": config.store, "sets": _sets(config), "cron": cron, "timezone": timezone})
+        spec = json.dumps(
+            {
+                "store": config.store,
+                "sets": _sets(config),
+                "cron": cron,
+                "scores_cron": scores_cron,
+                "timezone": timezone,
+            }
+        )
         command = [sys.executable, "-m", "pipelines.up", spec]
         runner = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
@@ -46,12 +59,12 @@ def up(config: Config, cron: str, timezone: str, port: int) -> None:
             _end(runner)
 
 
-def _serve(store: str, sets: list[str], cron: str, timezone: str) -> None:
+def _serve(store: str, sets: list[str], cron: str, scores_cron: str, timezone: str) -> None:
     """Serve the deployments to the Prefect server of the environment, until terminated."""
     from prefect import serve
     from prefect.schedules import Cron
 
-    from pipelines.flows import answer_archive, digest_corpus
+    from pipelines.flows import answer_archive, digest_corpus, evaluate_policy
 
     common = {"store": store, "sets": sets}
     nightly = digest_corpus.to_deployment(
@@ -61,16 +74,22 @@ def _serve(store: str, sets: list[str], cron: str, timezone: str) -> None:
         concurrency_limit=1,
     )
     bulk = answer_archive.to_deployment("bulk", parameters=common, concurrency_limit=1)
-    serve(nightly, bulk, print_starting_message=False)
+    scores = evaluate_policy.to_deployment(
+        "scores",
+        schedules=[Cron(scores_cron, timezone=timezone)],
+        parameters={"lengths": list(_WATCHED_LENGTHS), "kinds": list(_WATCHED_KINDS), "n": _WATCHED_N, **common},
+        concurrency_limit=1,
+    )
+    serve(nightly, bulk, scores, print_starting_message=False)
 
 
-def _check_schedule(cron: str, timezone: str) -> None:
+def _check_schedule(option: str, cron: str, timezone: str) -> None:
     from prefect.schedules import Cron
 
     try:
         Cron(cron, timezone=timezone)
     except ValueError as error:
-        raise UsageError(f"--cron {cron!r} --timezone {timezone!r}: {error}") from error
+        raise UsageError(f"{option} {cron!r} --timezone {timezone!r}: {error}") from error
 
 
 def _quiet() -> None:

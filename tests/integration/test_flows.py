@@ -67,7 +67,7 @@ def test_flows_run_without_a_server_and_publish(tmp_path, archive, sets):
 
 def test_prefect_yaml_names_flows_that_exist():
     spec = yaml.safe_load((ROOT / "infra/deploy/prefect.yaml").read_text())
-    assert {d["name"] for d in spec["deployments"]} == {"nightly", "bulk"}
+    assert {d["name"] for d in spec["deployments"]} == {"nightly", "bulk", "scores"}
     for deployment in spec["deployments"]:
         module, _, name = deployment["entrypoint"].rpartition(".")
         flow = getattr(importlib.import_module(module), name)

@@ -15,7 +15,7 @@ RANK = {"memagent": 0, "infra": 1, "pipelines": 2}
 HOMES = {
     "vllm": {"infra/engines/vllm.py"},
     "deepspeed": {"infra/learner.py"},
-    "prefect": {"pipelines/flows.py", "pipelines/up.py"},
+    "prefect": {"pipelines/flows/", "pipelines/up.py"},
     "ray": {
         "infra/jobs.py",
         "infra/pools.py",
@@ -78,7 +78,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "report": common | {"--output", "-o"},
         "status": common | {"--json"},
         "quarantine": common | {"--json"},
-        "up": common | model | {"--cron", "--timezone", "--port"},
+        "up": common | model | {"--cron", "--scores-cron", "--timezone", "--port"},
         "evaluate": common
         | model
         | {"--suite", "--lengths", "--kinds", "--n", "--data", "--passages", "--text", "--control", "--method"}

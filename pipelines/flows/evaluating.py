@@ -1,0 +1,95 @@
+"""The flow that scores a policy: on demand, before a promotion, and nightly as a watch."""
+
+from typing import Any
+
+from prefect import flow, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
+
+from infra.store import Store
+from memagent.config import Config, load_config
+from memagent.tasks.suites import Suite
+from pipelines.evaluate import compare, evaluate
+from pipelines.flows.running import Progress, artifact_key, stop_ray_job, work
+from pipelines.report.evaluation import evaluation_page
+from pipelines.runs import new_run_id
+from pipelines.scores import same_before
+
+NOISE = 0.05
+"""A fall counts when a paired test on the same samples gives less than this."""
+
+
+@flow(name="evaluate-policy", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+def evaluate_policy(
+    suite: str = "needles",
+    kinds: list[str] | None = None,
+    lengths: list[int] | None = None,
+    n: int = 100,
+    seed: int = 0,
+    data: list[str] | None = None,
+    texts: list[str] | None = None,
+    control: str | None = None,
+    store: str | None = None,
+    config: str | None = None,
+    sets: list[str] | None = None,
+) -> dict[str, Any]:
+    """Score the configured policy on a suite; say so, and raise the alarm when it fell beyond noise.
+
+    The scores are compared with the last evaluation of a policy of the same name on the same samples.
+    """
+    settings = load_config(config, sets, store=store)
+    chosen = Suite(
+        suite,  # type: ignore[arg-type]
+        kinds=tuple(kinds or ()),
+        lengths=tuple(lengths or ()),
+        n=n,
+        seed=seed,
+        data=tuple(data or ()),
+        control=control,  # type: ignore[arg-type]
+    )
+    chosen.check()
+    with Progress(f"scores on {suite}") as show:
+        summary = evaluate_stage(settings, chosen, tuple(texts or ()), new_run_id(), show)
+    return _publish(settings, summary)
+
+
+@task(name="evaluate", cache_policy=NO_CACHE)
+def evaluate_stage(settings: Config, suite: Suite, texts: tuple[str, ...], run_id: str, show: Any) -> dict[str, Any]:
+    """Make the samples, read them and score the answers."""
+    argv = ["evaluate", "--suite", suite.name, "--n", str(suite.n), "--seed", str(suite.seed), "--run-id", run_id]
+    argv += ["--kinds", ",".join(suite.kinds)] if suite.kinds else []
+    argv += ["--lengths", ",".join(map(str, suite.lengths))] if suite.lengths else []
+    argv += [part for path in suite.data for part in ("--data", path)]
+    argv += [part for path in texts for part in ("--text", path)]
+    argv += ["--control", suite.control] if suite.control else []
+    return work(settings, argv, run_id, lambda: evaluate(suite, settings, texts=texts, run_id=run_id, show=show))
+
+
+@task(name="publish-scores", cache_policy=NO_CACHE)
+def _report(settings: Config, run_id: str, rows: list[dict[str, Any]], suite: str) -> str:
+    store = Store(settings.store)
+    address = store.write_bytes(evaluation_page(store, run_id).encode(), "runs", run_id, "evaluation.html")
+    table = [
+        {**{name: row[name] for name in ("task", "length", "metric", "n", "failed")}, "value": f"{row['value']:.3f}"}
+        for row in rows
+    ]
+    create_table_artifact(table, key=artifact_key(f"scores-{suite}"), description=f"Evaluation {run_id}: {address}")
+    return address
+
+
+def _publish(settings: Config, summary: dict[str, Any]) -> dict[str, Any]:
+    store, run_id = Store(settings.store), summary["run_id"]
+    rows, before = same_before(store, run_id)
+    address = _report(settings, run_id, rows, rows[0]["suite"])
+    payload = {"run_id": run_id, "suite": rows[0]["suite"], "policy_id": rows[0]["policy_id"], "report": address}
+    resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(str(rows[0]['policy_id']))}"}
+    # After the commit: whoever hears of it finds the scores there.
+    emit_event(event="memagent.policy.evaluated", resource=resource, payload=payload)
+    if before is not None:
+        paired = compare(store, run_id, before).as_dict()
+        summary["against"], summary["paired"] = {"run_id": before}, paired
+        if paired["difference"] < 0 and paired["p"] < NOISE:
+            fell = {**payload, "before": before, "paired": paired}
+            emit_event(event="memagent.policy.fell", resource=resource, payload=fell)
+    return {**summary, "report": address}
