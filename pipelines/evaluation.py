@@ -53,7 +53,6 @@ def evaluate(
     from pipelines.evaluate import evaluate as run
     from pipelines.report.evaluation import write_evaluation
 
-    made = suite in ("needles", "ruler")
     chosen = Suite(
         suite,  # type: ignore[arg-type]
         kinds=tuple(part.strip() for part in kinds.split(",") if part.strip()),
@@ -65,7 +64,7 @@ def evaluate(
         control=control,  # type: ignore[arg-type]
     )
     chosen.check()
-    texts = tuple(str(path) for path in text or [_readmes()]) if made else ()
+    texts = tuple(str(path) for path in text or [])
     sets = [*(set_ or []), *([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
     settings = configured(store, config, sets, policy or model, engine)
     with display(json_) as show:
@@ -135,10 +134,3 @@ def _lengths(text: str) -> tuple[int, ...]:
             raise UsageError(f"--lengths {text!r}: write lengths as 8k,128k,3.5m (k is 1,000, m is 1,000,000)")
         found.append(round(float(match[1]) * _UNITS[match[2].lower()]))
     return tuple(dict.fromkeys(found))
-
-
-def _readmes() -> Path:
-    """Return the folder of the installed packages: their readmes and licences are text that any machine has."""
-    import sysconfig
-
-    return Path(sysconfig.get_paths()["purelib"])

@@ -4,6 +4,7 @@ From there on an evaluation is bulk answering: the same reading, log, resumption
 """
 
 import json
+import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,8 +48,11 @@ class Taken:
 
 @lru_cache(maxsize=2)
 def haystack(paths: tuple[str, ...]) -> list[str]:
-    """Return the texts that needles are planted in."""
-    return load_texts([Path(path) for path in paths]) if paths else []
+    """Return the texts that needles are planted in.
+
+    By default those of the installed packages: their readmes and licences are text that any machine has.
+    """
+    return load_texts([Path(path) for path in paths or (sysconfig.get_paths()["purelib"],)])
 
 
 def take(store: Store, suite: Suite, texts: tuple[str, ...], reader: Reader, run_id: str) -> tuple[str, list[Taken]]:
@@ -61,7 +65,7 @@ def take(store: Store, suite: Suite, texts: tuple[str, ...], reader: Reader, run
     """
     import ray.data
 
-    corpus = suite.corpus(reader.tokenizer, haystack(texts))
+    corpus = suite.corpus(reader.tokenizer, haystack(texts) if suite.is_made else [])
     groups = suite.groups()
     blocks = [
         {"group": index, "start": start, "stop": stop}
@@ -107,7 +111,8 @@ def _make(
     for item in block.to_pylist():
         group = suite.groups()[item["group"]]
         try:
-            samples = islice(group.samples(reader.tokenizer, haystack(texts)), item["start"], item["stop"])
+            known = haystack(texts) if suite.is_made else []
+            samples = islice(group.samples(reader.tokenizer, known), item["start"], item["stop"])
             for at, (sample, doc_id) in enumerate(_written(Store(url), corpus, run_id, samples), item["start"]):
                 kept = json.dumps({name: getattr(sample, name) for name in _KEPT})
                 rows.append({"group": item["group"], "index": at, "doc_id": doc_id, "sample": kept, "fatal": ""})

@@ -42,6 +42,11 @@ class Suite:
     passages: str | None = None
     control: Control | None = None
 
+    @property
+    def is_made(self) -> bool:
+        """Whether its texts are made, with needles in the texts that are given."""
+        return self.name in ("needles", "ruler")
+
     def check(self) -> None:
         """Refuse what does not fit together.
 
@@ -50,7 +55,7 @@ class Suite:
         """
         if self.name not in SUITES:
             raise UsageError(f"no suite {self.name!r}. There are: {', '.join(SUITES)}.")
-        if self.name in ("needles", "ruler"):
+        if self.is_made:
             if not self.lengths:
                 raise UsageError(f"suite {self.name} wants lengths in tokens: --lengths 8k,32k")
             if wrong := [kind for kind in self.kinds if kind not in _MADE]:
@@ -71,10 +76,11 @@ class Suite:
 
     def corpus(self, tokenizer: Tokenizer, texts: Sequence[str]) -> str:
         """Name the corpus that the samples' texts stand in: more samples of the same making join it."""
-        made = self.name in ("needles", "ruler")
-        of_texts = [text_hash(text) for text in texts] if made else []
+        of_texts = [text_hash(text) for text in texts]
         files = [str(Path(path).resolve()) for path in (*self.data, self.passages or "")]
-        return f"eval-{self.name}-{digest(_VERSION, tokenizer.fingerprint if made else '', of_texts, files)[:10]}"
+        return (
+            f"eval-{self.name}-{digest(_VERSION, tokenizer.fingerprint if self.is_made else '', of_texts, files)[:10]}"
+        )
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
