@@ -19,7 +19,7 @@ browser: setup    ## A headless Chromium for the report's test
 test: setup browser   ## Everything
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
-	@$(PY) -m pytest -q tests
+	@$(PY) -m pytest -q --durations=15 tests
 
 endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
 	@$(PY) -m tests.endurance --engine scripted --times 10
