@@ -159,7 +159,8 @@ def mean(metric: str, values: Sequence[float | None]) -> Score:
     # Rounding may put p a hair above 1, and so the variance below 0.
     spread = max(0.0, p * (1 - p) / n + _Z * _Z / (4 * n * n))
     half = _Z / (1 + _Z * _Z / n) * math.sqrt(spread)
-    return Score(metric, p, n, max(0.0, centre - half), min(1.0, centre + half))
+    # Rounding must not put the mean outside its own interval either.
+    return Score(metric, p, n, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
 
 
 def balanced_accuracy(verdicts: Iterable[tuple[bool, bool]]) -> Balanced:

@@ -15,6 +15,8 @@ from pipelines.scores import by_run, last_evaluation, same_before, score_table
 from tests.conftest import filler
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")
+SETS = ["flush_seconds=0.2", "reading.segment_tokens=128"]
+"""Long enough that no sentence is cut: the scripted reader knows whole sentences only."""
 QUESTION = "What is the pass number for amber-otter?"
 
 
@@ -35,9 +37,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def config(store, model_folder):
-    return load_config(
-        store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=["flush_seconds=0.2"]
-    )
+    return load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=SETS)
 
 
 def test_an_evaluation_scores_explains_and_is_read_once(store, config, file):
@@ -75,7 +75,7 @@ def test_methods_are_scored_beside_the_reading(store, config, file):
             store=store.url,
             engine__kind="scripted",
             engine__model=config.engine.model,
-            sets=[f"method={method}", "window_tokens=128"],
+            sets=[*SETS, f"method={method}", "window_tokens=128"],
         )
         values[method] = evaluate(suite, other)
     assert reading["overall"]["value"] == 1.0

@@ -258,3 +258,9 @@ def test_balanced_accuracy_is_within_its_interval(verdicts):
     assert one.yes.n + one.no.n == len(verdicts)
     if one.value is not None:
         assert 0 <= one.low <= one.value + 1e-9 and one.value - 1e-9 <= one.high <= 1
+
+
+@given(st.integers(1, 400), st.integers(0, 400))
+def test_a_mean_stands_in_its_interval(n: int, right: int) -> None:
+    one = mean("share", [1.0] * min(n, right) + [0.0] * max(0, n - right))
+    assert 0.0 <= one.low <= one.value <= one.high <= 1.0
