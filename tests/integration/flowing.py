@@ -1,5 +1,6 @@
 """What the tests of flows share: a small archive, a Ray cluster of one node, a served Prefect."""
 
+import itertools
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import pytest
 from tests.conftest import filler
 
 ROOT = Path(__file__).parents[2]
+_CLUSTERS = itertools.count()
 QUESTION = "What is the pass number for amber-otter?"
 
 
@@ -42,11 +44,17 @@ def sets(model_folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Ray cluster of one node with its Jobs API, as it would stand elsewhere; gives the API's address."""
-    base = 26_000 + os.getpid() % 2_000
+    # Ports and folder of its own: what an earlier cluster leaves behind lingers for a minute.
+    number = next(_CLUSTERS)
+    base = 26_000 + (os.getpid() + 500 * number) % 2_000
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={base}"]
     command += ["--num-cpus=2", "--include-dashboard=true", "--dashboard-host=127.0.0.1"]
-    command += [f"--dashboard-port={base + 1}", "--node-ip-address=127.0.0.1", f"--temp-dir=/tmp/ray-{os.getpid()}"]
+    command += [
+        f"--dashboard-port={base + 1}",
+        "--node-ip-address=127.0.0.1",
+        f"--temp-dir=/tmp/ray-{os.getpid()}-{number}",
+    ]
     log = tmp_path_factory.mktemp("cluster") / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(
