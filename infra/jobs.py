@@ -67,9 +67,11 @@ def _own_termination() -> Iterator[None]:
     Prefect ends a cancelled flow with SIGTERM and learns by its handler that it was a cancellation.
     """
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread() and callable(before):
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and callable(before):
+            signal.signal(signal.SIGTERM, before)
 
 
 def quiet_ray_data() -> None:

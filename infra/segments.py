@@ -149,7 +149,7 @@ class _Part:
 
     def __init__(self, url: str, part: str) -> None:
         store = Store(url)
-        self._file = pq.ParquetFile(store.fs.open(store.path(part), "rb"), pre_buffer=False)
+        self._file = pq.ParquetFile(store.path(part), filesystem=store.arrow, pre_buffer=False)
         self._lock = Lock()
         self.starts = [0]
         for i in range(self._file.num_row_groups):

@@ -10,6 +10,7 @@ from urllib.parse import urlparse
 
 import fsspec
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from memagent.errors import ConfigError
@@ -46,6 +47,16 @@ class Store:
         """The fsspec file system. s3fs is not fork-safe and caches listings, hence the settings."""
         return file_system(self.url)
 
+    @cached_property
+    def arrow(self) -> pa_fs.FileSystem:
+        """pyarrow's own file system, with which tables and parts are read.
+
+        With a file system in Python the threads of a scan need the interpreter's lock until they have
+        let go of it, and one that is late aborts a process that is at its end (apache/arrow 34314).
+        Credentials are not handed over: pyarrow finds them where s3fs and deltalake do.
+        """
+        return _arrow_file_system() if self.is_s3 else pa_fs.LocalFileSystem()
+
     def path(self, *parts: str) -> str:
         """Return the path of something in the store, as `fs` takes it."""
         root = self.url.removeprefix("s3://")
@@ -81,6 +92,10 @@ class Store:
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd", row_group_size=row_group_size)
         return self.write_bytes(buffer.getvalue(), *parts)
+
+    def read_part(self, *parts: str, columns: list[str] | None = None) -> pa.Table:
+        """Return the rows of a Parquet part. Raises FileNotFoundError."""
+        return pq.read_table(self.path(*parts), columns=columns, filesystem=self.arrow, partitioning=None)
 
     def read_bytes(self, *parts: str) -> bytes:
         """Return a file's bytes. Raises FileNotFoundError."""
@@ -133,8 +148,14 @@ def file_system(url: str) -> Any:
     return fsspec.filesystem("file")
 
 
+def _arrow_file_system() -> pa_fs.S3FileSystem:
+    options = s3_options()
+    scheme, _, host = options.get("AWS_ENDPOINT_URL", "").rpartition("://")
+    return pa_fs.S3FileSystem(region=options["AWS_REGION"], endpoint_override=host or None, scheme=scheme or "https")
+
+
 def s3_options() -> dict[str, str]:
-    """Translate the ``AWS_*`` variables once, for both S3 clients."""
+    """Translate the ``AWS_*`` variables once, for all S3 clients."""
     options = {
         name: value
         for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -85,7 +86,7 @@ class Table:
         delta = self._open()
         if delta is None:
             return pa.schema([self.schema.field(name) for name in names]).empty_table()
-        dataset = delta.to_pyarrow_dataset()
+        dataset = self._dataset(delta)
         mine = None if corpus is None else ds.field("corpus") == corpus
         if filters is None:
             table = dataset.to_table(columns=names, filter=mine)
@@ -110,7 +111,11 @@ class Table:
         """Yield the Parquet files of a corpus as pyarrow fragments, in no order."""
         delta = self._open()
         if delta is not None:
-            yield from delta.to_pyarrow_dataset().get_fragments(filter=ds.field("corpus") == corpus)
+            yield from self._dataset(delta).get_fragments(filter=ds.field("corpus") == corpus)
+
+    def _dataset(self, delta: DeltaTable) -> Any:
+        folder = self._store.path(self.name)
+        return delta.to_pyarrow_dataset(filesystem=pa_fs.SubTreeFileSystem(folder, self._store.arrow))
 
     def version(self) -> int | None:
         """Return the table's version, or None before its first commit."""

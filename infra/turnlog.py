@@ -140,7 +140,7 @@ def compact(store: Store, corpus: str, run_id: str) -> int:
     paths = [path for path in parts if "/sorted-" not in path]
     if len(paths) < 2:
         return len(parts)
-    table = _dedupe(ds.dataset(paths, filesystem=store.fs, schema=TURNS).to_table())
+    table = _dedupe(ds.dataset(paths, filesystem=store.arrow, schema=TURNS).to_table())
     table = table.sort_by([("reading_id", "ascending"), ("lane", "ascending"), ("step", "ascending")])
     stamp = uuid.uuid4().hex[:8]
     count = len(parts) - len(paths)
@@ -157,7 +157,7 @@ def _scan(store: Store, corpus: str, reading_ids: list[str], run_id: str | None,
     paths = store.list(_FOLDER, corpus, *([run_id] if run_id else []))
     if not paths or not reading_ids:
         return TURNS.empty_table()
-    dataset = ds.dataset(paths, filesystem=store.fs, schema=TURNS)
+    dataset = ds.dataset(paths, filesystem=store.arrow, schema=TURNS)
     wanted = ds.field("reading_id").isin(pa.array(reading_ids, pa.string()))
     return _dedupe(dataset.to_table(columns=[*columns, "written_at"], filter=wanted))
 

@@ -74,8 +74,7 @@ def write_answers(rows: list[dict[str, Any]], format_: str, output: Path | None)
 
 def _of_run(store: Store, corpus: str, run_id: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
-        with store.fs.open(store.path("runs", run_id, "plan.parquet"), "rb") as file:
-            plan = pq.read_table(file).to_pylist()
+        plan = store.read_part("runs", run_id, "plan.parquet").to_pylist()
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {store.url}: memagent status {corpus} lists them") from error
     by_id = {document["doc_id"]: document for document in documents}

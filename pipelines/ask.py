@@ -145,14 +145,11 @@ def rollup(store: Store, corpus: str, plan: Plan) -> list[dict[str, Any]]:
 
 def _previous(store: Store, corpus: str) -> dict[tuple[str, str], str]:
     """Return (doc_id, question_id) -> answer as of the last digest."""
-    import pyarrow.parquet as pq
-
     runs = Table(store, "runs").read(corpus, ["run_id", "kind", "ended_at"], pc.field("kind") == "digest")
     if not runs.num_rows:
         return {}
     last = runs.sort_by("ended_at")["run_id"].to_pylist()[-1]
-    with store.fs.open(store.path("runs", last, "plan.parquet"), "rb") as file:
-        rows = pq.read_table(file).to_pylist()
+    rows = store.read_part("runs", last, "plan.parquet").to_pylist()
     answers = run_answers(store, corpus, rows)
     return {
         (row["doc_id"], row["question_id"]): answers[row["reading_id"]]["answer"]

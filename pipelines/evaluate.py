@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from infra.jobs import ray_session
 from infra.policies import Reader
@@ -69,8 +68,7 @@ def evaluate(
 
 def results(store: Store, corpus: str, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:
     """Judge the answers of a run; return them, and `infra.schemas.RESULTS` with why each wrong one is wrong."""
-    with store.fs.open(store.path("runs", run_id, "plan.parquet"), "rb") as file:
-        plan = pq.read_table(file).to_pylist()
+    plan = store.read_part("runs", run_id, "plan.parquet").to_pylist()
     answers = run_answers(store, corpus, plan)
     readings = {item["question_id"]: item["answered_by"] or item["reading_id"] for item in plan}
     by_reading = {answer["reading_id"]: answer for answer in answers.values()}
@@ -110,8 +108,7 @@ def run_results(store: Store, run_id: str) -> pa.Table:
         UsageError: the run is no evaluation.
     """
     try:
-        with store.fs.open(store.path("runs", run_id, "results.parquet"), "rb") as file:
-            return pq.read_table(file)
+        return store.read_part("runs", run_id, "results.parquet")
     except FileNotFoundError as error:
         raise UsageError(f"run {run_id} is no evaluation, or has not ended: see memagent scores") from error
 

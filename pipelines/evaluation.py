@@ -71,7 +71,8 @@ def evaluate(
         summary = run(chosen, settings, texts=texts, run_id=run_id, show=show)
         if against is not None:
             other = run(chosen, configured(store, config, sets, against, engine), texts=texts, show=show)
-            summary["against"] = {"run_id": other["run_id"], "policy_id": other["policy_id"]}
+            failed = other["readings"]["failed"]
+            summary["against"] = {"run_id": other["run_id"], "policy_id": other["policy_id"], "failed": failed}
             summary["paired"] = compare(Store(settings.store), summary["run_id"], other["run_id"]).as_dict()
     if output is not None:
         summary["report"] = str(write_evaluation(Store(settings.store), summary["run_id"], output))
@@ -123,7 +124,8 @@ def _end(summary: dict[str, Any], json_: bool) -> None:
         from pipelines.tables import evaluation_summary
 
         evaluation_summary(Console(), summary)
-    raise typer.Exit(1 if summary["readings"]["failed"] else 0)
+    failed = summary["readings"]["failed"] + summary.get("against", {}).get("failed", 0)
+    raise typer.Exit(1 if failed else 0)
 
 
 def _lengths(text: str) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def segment(
     done, total, tokens, failed = 0, 0, 0, 0
     if missing:
         paths = text_files(store, corpus, missing)
-        texts = ray.data.read_parquet(paths, filesystem=store.fs).select_columns(["content_hash", "text"])
+        texts = ray.data.read_parquet(paths, filesystem=store.arrow).select_columns(["content_hash", "text"])
         job = texts.map_batches(
             _cut,
             batch_size=_ROWS,

@@ -44,9 +44,10 @@ def warm_up(
     torch.manual_seed(seed)
     training: list[Contract] = split(load_contracts(contracts))[0] if contracts else []
     corpus = load_texts(texts)
-    if start is not None:
+    if start is not None and not (folder / "tokenizer.json").is_file():
+        source = _file(start, "tokenizer.json")
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_file(start, "tokenizer.json"), folder / "tokenizer.json")
+        shutil.copyfile(source, folder / "tokenizer.json")
     tokenizer = _tokenizer(folder, corpus, training, seed)
     prompts = Prompts(load_template("nano"), tokenizer, "section-first", gate=True)
     clauses = [c.text[i : i + _PIECE] for c in training for i in range(0, len(c.text), _PIECE)]

@@ -1,5 +1,6 @@
 """Suites: which samples an evaluation is made of."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -76,11 +77,13 @@ class Suite:
 
     def corpus(self, tokenizer: Tokenizer, texts: Sequence[str]) -> str:
         """Name the corpus that the samples' texts stand in: more samples of the same making join it."""
-        of_texts = [text_hash(text) for text in texts]
-        files = [str(Path(path).resolve()) for path in (*self.data, self.passages or "")]
-        return (
-            f"eval-{self.name}-{digest(_VERSION, tokenizer.fingerprint if self.is_made else '', of_texts, files)[:10]}"
-        )
+        parts: list[object] = [_VERSION]
+        if self.is_made:
+            parts += [tokenizer.fingerprint, [text_hash(text) for text in texts]]
+        else:  # a question that is grown takes its passages by the seed
+            paths = [*self.data, self.passages] if self.passages else [*self.data]
+            parts += [self.seed, [_contents(Path(path)) for path in paths]]
+        return f"eval-{self.name}-{digest(*parts)[:10]}"
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
@@ -113,3 +116,21 @@ class Group:
             size = f"-{self.length}d" if self.length else ""
             return (replace(s, sample_id=f"{name}{size}-{s.sample_id}", length=s.length or self.length) for s in read)
         return make_samples(self.kind, self.length, suite.n, seed=suite.seed, tokenizer=tokenizer, texts=texts)
+
+
+def _contents(path: Path) -> list[tuple[str, str]]:
+    """Return name and hash of a file, or of every file of a folder.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    found = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    try:
+        return [(file.name, _hash(file)) for file in found]
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from infra.store import Store
 from infra.tables import Table
@@ -169,8 +168,7 @@ def _segment_bounds(store: Store, run: Run, hashes: list[str]) -> dict[str, list
         by_part[place["part"]].append(place)
     result: dict[str, list[Bounds]] = defaultdict(list)
     for part, places in by_part.items():
-        with store.fs.open(store.path(part), "rb") as file:
-            table = pq.read_table(file, columns=["char_start", "char_end"])
+        table = store.read_part(part, columns=["char_start", "char_end"])
         for place in places:
             rows = table.slice(place["first_row"], place["segments"])
             pairs = zip(rows["char_start"].to_pylist(), rows["char_end"].to_pylist(), strict=True)

@@ -44,7 +44,8 @@ def sets(model_folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Ray cluster of one node with its Jobs API, as it would stand elsewhere; gives the API's address."""
-    # Ports and folder of its own: what an earlier cluster leaves behind lingers for a minute.
+    # Ports and folder of its own. An earlier cluster lingers for a minute, and a Ray session of this
+    # process holds the usual port of the agent, without which no job is ever begun.
     number = next(_CLUSTERS)
     base = 26_000 + (os.getpid() + 500 * number) % 2_000
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
@@ -52,6 +53,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command += ["--num-cpus=2", "--include-dashboard=true", "--dashboard-host=127.0.0.1"]
     command += [
         f"--dashboard-port={base + 1}",
+        f"--dashboard-agent-listen-port={base + 2}",
+        f"--ray-client-server-port={base + 3}",
         "--node-ip-address=127.0.0.1",
         f"--temp-dir=/tmp/ray-{os.getpid()}-{number}",
     ]

@@ -53,6 +53,19 @@ def test_files_are_read_up_to_n_and_named_by_their_file(tokenizer, tmp_path):
     assert len(found) == 3 and all(name.startswith("long-") for name in found)
 
 
+def test_a_file_that_changed_is_another_corpus(tokenizer, tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text("[]")
+    suite = Suite("files", data=(str(file),))
+    first = suite.corpus(tokenizer, [])
+    assert Suite("files", n=7, data=(str(file),)).corpus(tokenizer, []) == first
+    assert Suite("files", seed=1, data=(str(file),)).corpus(tokenizer, []) != first
+    file.write_text("[1]")
+    assert suite.corpus(tokenizer, []) != first
+    with pytest.raises(UsageError, match=r"none\.json"):
+        Suite("files", data=(str(tmp_path / "none.json"),)).corpus(tokenizer, [])
+
+
 @pytest.mark.parametrize(
     ("suite", "says"),
     [
