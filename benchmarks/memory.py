@@ -2,7 +2,8 @@
 
     python -m benchmarks.memory [--tokens 40000,4000000] [--set key=value ...]
 
-Each length is read by a worker of its own, in a process of its own, from a store, turn log and all.
+Each length is read by a worker of its own, in a process of its own, from a store, turn log and all. An engine
+that runs in a process of its own (vllm) is measured beside it.
 """
 
 import argparse
@@ -56,9 +57,10 @@ def work(url: str, sets: list[str], place: dict[str, Any], out: Any) -> None:
 
     began = time.monotonic()
     outcome = asyncio.run(run())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peaks = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     kept = {k: outcome[k] for k in ("answer", "segments", "prompt_tokens")}
-    out.put({**kept, "peak_mb": round(peak, 1), "seconds": round(time.monotonic() - began, 1)})
+    measured = {"peak_mb": peaks[0], "engine_peak_mb": peaks[1], "seconds": time.monotonic() - began}
+    out.put({**kept, **{name: round(value, 1) for name, value in measured.items()}})
 
 
 def measure(tokens: int, sets: list[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,10 @@ from pipelines.options import (
     display,
     out,
 )
+
+if TYPE_CHECKING:
+    from memagent.config import Config
+    from memagent.tasks.suites import Suite
 
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 
@@ -38,6 +42,7 @@ def evaluate(
     against: Annotated[str | None, typer.Option(help="A model to compare with, on the same samples.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report there, as HTML.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Only write the samples there, as RULER's JSON lines.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -67,6 +72,9 @@ def evaluate(
     texts = tuple(str(path) for path in text or [])
     sets = [*(set_ or []), *([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
     settings = configured(store, config, sets, policy or model, engine)
+    if write is not None:
+        _write(chosen, texts, settings, write, json_)
+        return
     with display(json_) as show:
         summary = run(chosen, settings, texts=texts, run_id=run_id, show=show)
         if against is not None:
@@ -113,6 +121,18 @@ def scores(
         console.print(scores_table(one))
     for path in drawn:
         console.print(path, markup=False, highlight=False)
+
+
+def _write(suite: "Suite", texts: tuple[str, ...], settings: "Config", folder: Path, json_: bool) -> None:
+    from infra.policies import Reader
+    from pipelines.samples import write_files
+
+    written = write_files(suite, texts, Reader(settings).tokenizer, folder)
+    if json_:
+        out({"files": [{"path": str(path), "samples": count} for path, count in written]})
+        return
+    for path, count in written:
+        typer.echo(f"{count:>6} samples  {path}")
 
 
 def _end(summary: dict[str, Any], json_: bool) -> None:

@@ -22,8 +22,10 @@ from infra.tables import now
 from memagent.errors import UsageError
 from memagent.nano.texts import load_texts
 from memagent.records import Question, text_hash
+from memagent.tasks.ruler import write_jsonl
 from memagent.tasks.samples import Sample
 from memagent.tasks.suites import Group, Suite
+from memagent.tokens import Tokenizer
 
 _SOURCE = "sample:"
 _TITLE_CHARS = 200
@@ -165,6 +167,22 @@ def _taken(row: dict[str, Any]) -> Taken:
 
 def _none() -> Iterator[str]:
     return iter(())
+
+
+def write_files(suite: Suite, texts: tuple[str, ...], tokenizer: Tokenizer, folder: Path) -> list[tuple[Path, int]]:
+    """Write a made suite as files in RULER's layout and format; return each with its number of samples.
+
+    Raises:
+        UsageError: the suite is not made, or cannot be.
+    """
+    if not suite.is_made:
+        raise UsageError(f"--write is for suites that are made (needles, ruler): {suite.name} is read from files")
+    found = []
+    for group in suite.groups():
+        path = folder / str(group.length) / "data" / group.kind / "validation.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found.append((path, write_jsonl(group.samples(tokenizer, haystack(texts)), path)))
+    return found
 
 
 def questions(taken: Sequence[Taken]) -> list[Question]:

@@ -59,6 +59,9 @@ YES_NO: tuple[str, ...] = (
 )
 """Categories whose gold is Yes or No: is there such a clause?"""
 
+GROUPS = {"entity": ENTITIES, "yes/no": YES_NO}
+"""Names for all categories of a sort."""
+
 _QUESTIONS: dict[str, str] = {name: wordings[0] for name, wordings in TRAINED.items()} | {
     # CUAD's descriptions of the categories that gold.jsonl gives no question for.
     "Notice Period To Terminate Renewal": "What is the notice period required to terminate renewal?",
@@ -85,6 +88,8 @@ _QUESTIONS: dict[str, str] = {name: wordings[0] for name, wordings in TRAINED.it
 def contract_samples(folder: str | Path, categories: Iterable[str] | None = None) -> Iterator[Sample]:
     """Yield the samples of the held-out contracts (`memagent.tasks.contracts.held_out`), by contract and category.
 
+    `categories` are names of CUAD's or of `GROUPS`; by default all.
+
     The question is the first wording that training used for its three categories, else CUAD's own. Gold is one text,
     blank where the contract does not say; `memagent.tasks.verdicts.right` judges by ``about["category"]``. Facts are
     the annotated clauses that stand in the text verbatim, and ``about["clauses"]`` is how many were annotated: gold
@@ -95,9 +100,10 @@ def contract_samples(folder: str | Path, categories: Iterable[str] | None = None
             category is not one of CUAD's.
     """
     folder = Path(folder)
-    wanted = set(ENTITIES + YES_NO) if categories is None else set(categories)
+    wanted = {one for name in categories or GROUPS for one in GROUPS.get(name, (name,))}
     if unknown := sorted(wanted - {*ENTITIES, *YES_NO}):
-        raise UsageError(f"No category of CUAD: {', '.join(unknown)}. Known are {', '.join(ENTITIES + YES_NO)}.")
+        known = ", ".join((*GROUPS, *ENTITIES, *YES_NO))
+        raise UsageError(f"No category of CUAD: {', '.join(unknown)}. Known are {known}.")
     by_file: dict[str, list[Gold]] = {}
     for gold in read_gold(folder):
         if gold.category not in ENTITIES and gold.category not in YES_NO:

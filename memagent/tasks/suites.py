@@ -13,6 +13,7 @@ from memagent.tasks.controls import CONTROLS, Control, control
 from memagent.tasks.cuad import contract_samples
 from memagent.tasks.files import load_samples
 from memagent.tasks.ruler import KINDS, make_samples
+from memagent.tasks.ruler.questions import load_questions, question_kind
 from memagent.tasks.samples import Sample
 from memagent.tokens import Tokenizer
 
@@ -22,14 +23,15 @@ SUITES: tuple[SuiteName, ...] = get_args(SuiteName)
 _VERSION = 1
 """Of the generators: what they make under one version never changes, since scores of different days are compared."""
 _NEEDLES = tuple(name for name, kind in KINDS.items() if kind.family == "needles")
-_MADE = tuple(name for name, kind in KINDS.items() if kind.family != "documents")
+_QUESTIONS = tuple(name for name, kind in KINDS.items() if kind.family == "documents")
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     """What to evaluate on.
 
-    - ``needles``, ``ruler``: made texts, `n` of each of `kinds` at each of `lengths`.
+    - ``needles``, ``ruler``: made texts, `n` of each of `kinds` at each of `lengths`; RULER's question kinds take
+      questions and paragraphs from `data`, as many as there are up to `n`.
     - ``contracts``: the held-out contracts of the CUAD folder in `data`; `kinds` are its categories.
     - ``files``: files in public formats, `data`; each of `lengths` is a number of documents for HotpotQA's questions.
     """
@@ -48,6 +50,10 @@ class Suite:
         """Whether its texts are made, with needles in the texts that are given."""
         return self.name in ("needles", "ruler")
 
+    @property
+    def _known(self) -> tuple[str, ...]:
+        return _NEEDLES if self.name == "needles" else tuple(KINDS)
+
     def check(self) -> None:
         """Refuse what does not fit together.
 
@@ -59,8 +65,17 @@ class Suite:
         if self.is_made:
             if not self.lengths:
                 raise UsageError(f"suite {self.name} wants lengths in tokens: --lengths 8k,32k")
-            if wrong := [kind for kind in self.kinds if kind not in _MADE]:
-                raise UsageError(f"no kind {wrong[0]!r} that can be made. There are: {', '.join(_MADE)}.")
+            if wrong := [kind for kind in self.kinds if kind not in self._known]:
+                raise UsageError(f"no kind {wrong[0]!r} in suite {self.name}. There are: {', '.join(self._known)}.")
+            if self.data and self.name == "needles":
+                raise UsageError("suite needles takes no --data: the texts that hide needles are given by --text")
+            given = [question_kind(Path(path)) for path in self.data]
+            if len(set(given)) < len(given):
+                raise UsageError("give one file of questions for each kind: two --data are of the same format")
+            if wrong := [kind for kind in self.kinds if kind in _QUESTIONS and kind not in given]:
+                raise UsageError(
+                    f"{wrong[0]} wants questions: --data with a file of SQuAD's format for qa_1, HotpotQA's for qa_2"
+                )
         elif not self.data:
             raise UsageError(f"suite {self.name} wants --data {'FOLDER' if self.name == 'contracts' else 'FILE'}")
         if self.control is not None and self.control not in CONTROLS:
@@ -72,17 +87,20 @@ class Suite:
             return [Group(self, data=self.data[0])]
         if self.name == "files":
             return [Group(self, data=path, length=size) for path in self.data for size in self.lengths or (0,)]
-        kinds = self.kinds or (_NEEDLES if self.name == "needles" else _MADE)
-        return [Group(self, kind, length) for length in sorted(self.lengths, reverse=True) for kind in kinds]
+        asked = [(question_kind(Path(path)), path) for path in self.data]
+        sources = [(kind, "") for kind in self._known if kind not in _QUESTIONS] + asked
+        chosen = [(kind, path) for kind, path in sources if not self.kinds or kind in self.kinds]
+        lengths = sorted(self.lengths, reverse=True)
+        return [Group(self, kind, length, path) for length in lengths for kind, path in chosen]
 
     def corpus(self, tokenizer: Tokenizer, texts: Sequence[str]) -> str:
         """Name the corpus that the samples' texts stand in: more samples of the same making join it."""
-        parts: list[object] = [_VERSION]
+        paths = [*self.data, self.passages] if self.passages else [*self.data]
+        parts: list[object] = [_VERSION, [_contents(Path(path)) for path in paths]]
         if self.is_made:
             parts += [tokenizer.fingerprint, [text_hash(text) for text in texts]]
         else:  # a question that is grown takes its passages by the seed
-            paths = [*self.data, self.passages] if self.passages else [*self.data]
-            parts += [self.seed, [_contents(Path(path)) for path in paths]]
+            parts.append(self.seed)
         return f"eval-{self.name}-{digest(*parts)[:10]}"
 
     def as_dict(self) -> dict[str, object]:
@@ -115,7 +133,18 @@ class Group:
             name = Path(self.data).stem
             size = f"-{self.length}d" if self.length else ""
             return (replace(s, sample_id=f"{name}{size}-{s.sample_id}", length=s.length or self.length) for s in read)
-        return make_samples(self.kind, self.length, suite.n, seed=suite.seed, tokenizer=tokenizer, texts=texts)
+        asked, pool = load_questions(Path(self.data)) if self.data else ([], [])
+        n = min(suite.n, len(asked)) if self.data else suite.n
+        return make_samples(
+            self.kind,
+            self.length,
+            n,
+            seed=suite.seed,
+            tokenizer=tokenizer,
+            texts=texts,
+            paragraphs=pool,
+            questions=asked,
+        )
 
 
 def _contents(path: Path) -> list[tuple[str, str]]:

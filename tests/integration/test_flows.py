@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.conftest import filler
 from tests.integration.flowing import QUESTION, ROOT
 
 
@@ -63,6 +65,37 @@ def test_flows_run_without_a_server_and_publish(tmp_path, archive, sets):
     assert (night["read_now"], night["answered_before"]) == (0, 4)
     assert {"table", "progress"} <= set(kinds)
     assert "amber-otter" in Path(report).read_text()
+
+
+EVALUATE = """
+import json
+import pipelines.flows.evaluating as evaluating
+told, emit = [], evaluating.emit_event
+def tell(event, resource, payload):
+    told.append([event, payload.get("before"), payload["run_id"]])
+    emit(event=event, resource=resource, payload=payload)
+evaluating.emit_event = tell
+store, file, sets = json.loads({given!r})
+runs = [
+    evaluating.evaluate_policy("files", data=[file], store=store, sets=[*sets, f"reading.segment_tokens={{size}}"])
+    for size in (512, 512, 16)
+]
+said = [[(run["run_id"], run["overall"]["value"], run["readings"]["read_now"], run["report"]) for run in runs], told]
+"""
+
+
+def test_a_policy_that_falls_beyond_noise_raises_the_alarm(tmp_path, sets):
+    rng = random.Random(0)
+    texts = [f"{filler(rng, 60)}\n\nThe pass number for amber-otter is {100 + i}." for i in range(8)]
+    rows = [{"context": text, "input": QUESTION, "answers": [text[-4:-1]], "index": i} for i, text in enumerate(texts)]
+    (tmp_path / "eval.json").write_text(json.dumps(rows))
+    given = json.dumps([str(tmp_path / "store"), str(tmp_path / "eval.json"), sets])
+    runs, told = result(in_python(EVALUATE.format(given=given) + TELL, tmp_path))
+    (first, good, read, report), (again, same, none, _), (worse, bad, _, _) = runs
+    assert (good, same, read, none) == (1.0, 1.0, 8, 0) and bad < 0.3
+    assert "Evaluation" in Path(report).read_text()
+    evaluated = [["memagent.policy.evaluated", None, run] for run in (first, again, worse)]
+    assert told == [*evaluated, ["memagent.policy.fell", again, worse]]
 
 
 def test_prefect_yaml_names_flows_that_exist():

@@ -82,7 +82,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "evaluate": common
         | model
         | {"--suite", "--lengths", "--kinds", "--n", "--data", "--passages", "--text", "--control", "--method"}
-        | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--json", "--run-id"},
+        | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"},
         "scores": common | {"--suite", "--run", "--pictures", "--output", "-o", "--json"},
     }
     commands = get_command(app).commands

@@ -67,6 +67,9 @@ def test_only_the_held_out_contracts_and_only_what_is_wanted(tmp_path):
     assert {one.about["document"] for one in found} == {one.name for one in split(load_contracts(folder))[1]}
     with pytest.raises(UsageError, match="No category of CUAD: Color"):
         list(contract_samples(folder, ["Color"]))
+    assert {one.task for one in contract_samples(folder, ["entity"])} <= set(ENTITIES)
+    everything = [one.sample_id for one in contract_samples(folder)]
+    assert [one.sample_id for one in contract_samples(folder, ["yes/no", "entity"])] == everything
 
 
 @pytest.mark.parametrize(

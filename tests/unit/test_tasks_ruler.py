@@ -18,8 +18,9 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
 from memagent.errors import UsageError
+from memagent.tasks.files import load_samples
 from memagent.tasks.needles import QUESTIONS, SENTENCES
-from memagent.tasks.ruler import KINDS, Asked, make_samples, read_jsonl, write_jsonl
+from memagent.tasks.ruler import KINDS, Asked, make_samples, write_jsonl
 from memagent.tasks.ruler.haystacks import Filler, Lines, Texts, weave
 from memagent.tasks.ruler.meter import Meter
 from memagent.tasks.ruler.naming import Names, Numbers, Uuids
@@ -370,14 +371,14 @@ def test_reckoned_lines_agree_with_counted_ones(nano):
 
 def test_files_in_rulers_format_are_read_back_whole(nano, tmp_path):
     made = [sample for kind in KINDS for sample in make(kind, nano, n=2)]
-    made.append(replace(made[0], sample_id="odd", pieces=lambda: iter(['Say "\u2028\ud800\\n', "\N{GRINNING FACE}\n"])))
+    made.append(replace(made[0], sample_id="odd", pieces=lambda: iter(['Say "\u2028\\n', "\N{GRINNING FACE}\n"])))
     path = tmp_path / "ruler.jsonl"
     assert write_jsonl(made, path) == len(made)
     rows = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
     for index, (row, sample) in enumerate(zip(rows, made, strict=True)):
         assert row["index"] == index and row["outputs"] == list(sample.answers) and row["length"] == sample.length
         assert row["input"] == f"{sample.text()}\n\n{sample.question}"
-    assert all(same(a, b) for a, b in zip(read_jsonl(path), made, strict=True))
+    assert all(same(a, b) for a, b in zip(load_samples(path), made, strict=True))
     assert os.listdir(tmp_path) == ["ruler.jsonl"]
 
 
@@ -391,13 +392,3 @@ def test_a_file_is_written_whole_or_not_at_all(nano, tmp_path):
     with pytest.raises(RuntimeError):
         write_jsonl(broken(), path)
     assert path.read_text() == "before" and os.listdir(tmp_path) == ["ruler.jsonl"]
-
-
-@pytest.mark.parametrize("line", ['{"index": 0}', "not json", "[]", '{"input": 1, "text_end": 0}', "\xff"])
-def test_lines_of_others_are_refused_by_number(line, nano, tmp_path):
-    path = tmp_path / "ruler.jsonl"
-    write_jsonl(make("vt", nano), path)
-    with path.open("a", encoding="latin-1") as file:
-        file.write(line + "\n")
-    with pytest.raises(UsageError, match="line 2"):
-        list(read_jsonl(path))

@@ -1,14 +1,18 @@
 """Suites and what their answers are worth."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from memagent.errors import UsageError
+from memagent.tasks.files import load_samples
 from memagent.tasks.judging import judge, lines, not_found, overall, row
 from memagent.tasks.samples import Sample
 from memagent.tasks.suites import Suite
+from pipelines.samples import write_files
 
+ROOT = Path(__file__).parents[2]
 TEXTS = ["The mill stands by the river. It was built long ago, of stone. Few people know who owned it. " * 60]
 
 
@@ -66,11 +70,60 @@ def test_a_file_that_changed_is_another_corpus(tokenizer, tmp_path):
         Suite("files", data=(str(tmp_path / "none.json"),)).corpus(tokenizer, [])
 
 
+@pytest.fixture
+def asked(tmp_path):
+    """A file of SQuAD's format and one of HotpotQA's; every answer stands in one paragraph alone."""
+    squad = {"version": "1", "data": []}
+    hotpot = []
+    for i in range(6):
+        said = f"The mayor of town {i} is called Agatha Number{i}. The town has a well and a wall."
+        answer = {"text": f"Agatha Number{i}", "answer_start": said.index("Agatha")}
+        question = {"id": f"q{i}", "question": f"Who is the mayor of town {i}?", "answers": [answer]}
+        squad["data"].append({"title": f"Town {i}", "paragraphs": [{"context": said, "qas": [question]}]})
+        context = [[f"Man {i}", [f"Agatha Number{i} has a dog.", f" It is called Rex{i}."]]]
+        context.append([f"Town {i}", [f"The mayor of town {i} is Agatha Number{i}.", " There is a well."]])
+        supporting = [[f"Town {i}", 0], [f"Man {i}", 1]]
+        hotpot.append(
+            {"_id": f"h{i}", "question": f"How is the dog of town {i}'s mayor called?", "answer": f"Rex{i}"}
+            | {"context": context, "supporting_facts": supporting}
+        )
+    paths = tmp_path / "squad.json", tmp_path / "hotpot.json"
+    for path, rows in zip(paths, (squad, hotpot), strict=True):
+        path.write_text(json.dumps(rows))
+    return tuple(str(path) for path in paths)
+
+
+def test_question_kinds_hide_a_files_questions_among_its_paragraphs(tokenizer, asked):
+    suite = Suite("ruler", ("qa_1", "qa_2"), (500,), n=100, data=asked)
+    suite.check()
+    made = {group.kind: list(group.samples(tokenizer, [])) for group in suite.groups()}
+    assert {kind: len(samples) for kind, samples in made.items()} == {"qa_1": 6, "qa_2": 6}
+    for i, (one, two) in enumerate(zip(made["qa_1"], made["qa_2"], strict=True)):
+        assert one.answers == (f"Agatha Number{i}",) and one.text().count(one.answers[0]) == 1
+        assert len(two.facts) == 2 and all(fact in two.text() for fact in two.facts)
+        assert 400 < len(tokenizer.encode(one.text())) <= 500
+    assert len(Suite("ruler", (), (500,), data=asked[:1]).groups()) == 12
+
+
+def test_a_made_suite_is_written_and_read_back(tokenizer, asked, tmp_path):
+    suite = Suite("ruler", ("qa_1", "vt"), (400, 800), n=3, data=asked[:1])
+    written = write_files(suite, (str(ROOT / "README.md"),), tokenizer, tmp_path / "ruler")
+    assert [(str(path.relative_to(tmp_path)), count) for path, count in written] == [
+        (f"ruler/{length}/data/{kind}/validation.jsonl", 3) for length in (800, 400) for kind in ("vt", "qa_1")
+    ]
+    back = [sample.sample_id for path, _ in written for sample in load_samples(path)]
+    assert back == [sample.sample_id for group in suite.groups() for sample in group.samples(tokenizer, [])]
+    with pytest.raises(UsageError, match="--write"):
+        write_files(Suite("files", data=asked), (), tokenizer, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("suite", "says"),
     [
         (Suite("needles"), "--lengths"),
-        (Suite("ruler", ("qa_1",), (1000,)), "qa_1"),
+        (Suite("ruler", ("qa_1",), (1000,)), "SQuAD"),
+        (Suite("needles", ("qa_1",), (1000,)), "no kind 'qa_1' in suite needles"),
+        (Suite("needles", lengths=(1000,), data=("a.json",)), "takes no --data"),
         (Suite("contracts"), "--data"),
         (Suite("tales"), "no suite 'tales'"),
         (Suite("needles", lengths=(100,), control="nothing"), "no control"),

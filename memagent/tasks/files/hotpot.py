@@ -68,8 +68,8 @@ def read(
     names = Names()
     for row in rows:
         name = names.add(row, "_id", row.name("_id"))
-        own = _paragraphs(row)
-        supporting = _supporting(row, own)
+        own = own_paragraphs(row)
+        supporting = supporting_sentences(row, own)
         answer = row.text("answer")
         rng = random.Random(f"{seed} {name}")
         drawn = _more(row, own, others, answer, documents, rng)
@@ -108,7 +108,12 @@ def _more(
     return others.draw(documents - len(own), {title.strip().lower() for title in own}, answer, rng)
 
 
-def _paragraphs(row: Row) -> dict[str, list[str]]:
+def own_paragraphs(row: Row) -> dict[str, list[str]]:
+    """Return the sentences of a question's own paragraphs, by title.
+
+    Raises:
+        UsageError: they are malformed; names file, place and field.
+    """
     own: dict[str, list[str]] = {}
     for i, pair in enumerate(row.list("context")):
         if not _is_paragraph(pair):
@@ -121,7 +126,12 @@ def _paragraphs(row: Row) -> dict[str, list[str]]:
     return own
 
 
-def _supporting(row: Row, own: dict[str, list[str]]) -> dict[str, list[str]]:
+def supporting_sentences(row: Row, own: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the sentences that tell the answer, by the title of their paragraph.
+
+    Raises:
+        UsageError: they are malformed, or of another setting; names file, place and field.
+    """
     found: dict[str, list[str]] = {}
     for i, pair in enumerate(row.list("supporting_facts")):
         field = f"supporting_facts[{i}]"

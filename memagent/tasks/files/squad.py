@@ -33,7 +33,7 @@ def _article(task: str, article: Row, names: Names) -> Iterator[Sample]:
     before = 0
     for paragraph, context in zip(paragraphs, contexts, strict=True):
         for asked in paragraph.rows("qas"):
-            answers, at = _answers(asked, context)
+            answers, at = gold_answers(asked, context)
             yield Sample(
                 sample_id=names.add(asked, "id", asked.name("id")),
                 task=task,
@@ -49,8 +49,12 @@ def _article(task: str, article: Row, names: Names) -> Iterator[Sample]:
         before += len(context) + len(_BETWEEN)
 
 
-def _answers(asked: Row, context: str) -> tuple[tuple[str, ...], int | None]:
-    """Return the answers and where the first one stands; a blank one, nowhere, for an impossible question."""
+def gold_answers(asked: Row, context: str) -> tuple[tuple[str, ...], int | None]:
+    """Return the answers to a question and where the first one stands; a blank one, nowhere, for an impossible one.
+
+    Raises:
+        UsageError: there is none, or it does not stand where it is said to; names file, place and field.
+    """
     given = list(asked.rows("answers"))
     if asked.flag("is_impossible", default=False):
         return ("",), None

@@ -1,13 +1,13 @@
-"""Samples as files in RULER's format: JSON lines with index, input, outputs and length, and the rest of a sample."""
+"""Samples as files in RULER's format: JSON lines with index, input, outputs and length, and the rest of a sample.
+
+`memagent.tasks.files` reads them.
+"""
 
 import json
 import os
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from memagent.errors import UsageError
 from memagent.tasks.samples import Sample
 
 _BETWEEN = "\n\n"
@@ -33,25 +33,6 @@ def write_jsonl(samples: Iterable[Sample], path: Path) -> int:
     return count
 
 
-def read_jsonl(path: Path) -> Iterator[Sample]:
-    """Read what `write_jsonl` wrote, a line at a time; texts are read again from the file when they are asked for.
-
-    Raises:
-        UsageError: a line was not written by `write_jsonl`.
-    """
-    with path.open("rb") as file:
-        at = 0
-        for number, line in enumerate(file, 1):
-            try:
-                sample = _sample(path, at, json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise UsageError(
-                    f"{path}, line {number}: not a sample as memagent writes them ({type(error).__name__}: {error})."
-                ) from error
-            yield sample
-            at += len(line)
-
-
 def _line(index: int, sample: Sample) -> Iterator[str]:
     head = {
         "index": index,
@@ -71,27 +52,3 @@ def _line(index: int, sample: Sample) -> Iterator[str]:
         end += len(piece)
         yield json.dumps(piece)[1:-1]
     yield json.dumps(_BETWEEN + sample.question)[1:] + f', "text_end": {end}}}\n'
-
-
-def _sample(path: Path, at: int, row: dict[str, Any]) -> Sample:
-    if not isinstance(row["input"], str) or not isinstance(row["text_end"], int):
-        raise TypeError("input must be a text and text_end a number")
-    return Sample(
-        sample_id=row["sample_id"],
-        task=row["task"],
-        length=row["length"],
-        pieces=partial(_pieces, path, at),
-        question=row["question"],
-        answers=tuple(row["outputs"]),
-        match=row["match"],
-        facts=tuple(row["facts"]),
-        depth=row["depth"],
-        about=row["about"],
-    )
-
-
-def _pieces(path: Path, at: int) -> Iterator[str]:
-    with path.open("rb") as file:
-        file.seek(at)
-        row = json.loads(file.readline())
-    yield row["input"][: row["text_end"]]
