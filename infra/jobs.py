@@ -12,10 +12,13 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
+
 from memagent.config import Config, RayConfig
 from memagent.errors import MemagentError, UsageError
 
 _POLL_SECONDS = 1.0
+_STARTS = 3
 
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "MEMAGENT_", "VLLM_")
 """Environment variables that workers of a cluster need as well. Keys are not among them: a cluster shows
@@ -28,6 +31,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
 
     Raises:
         UsageError: the cluster cannot be reached.
+        MemagentError: Ray does not start in this process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Workers at the usual niceness of 15 starve beside anything else on a laptop; and what a killed
@@ -47,17 +51,42 @@ def ray_session(config: RayConfig) -> Iterator[None]:
             options["runtime_env"] = cluster_environment(config)
     else:
         options |= {"num_cpus": config.cpus, "include_dashboard": False}
-    try:
-        with _own_termination():
-            ray.init(**options)
-    except ConnectionError as error:
-        raise UsageError(f"no Ray cluster at {config.address}: {error}") from error
+    with _own_termination():
+        _start_ray(options)
     try:
         # Ray prints warnings of its own to standard output, which belongs to the command's result.
         with redirect_stdout(sys.stderr):
             yield
     finally:
         ray.shutdown()
+
+
+def _start_ray(options: dict[str, Any]) -> None:
+    import ray
+
+    # Ray's own processes give up on each other after fixed times (15 and 30 s), which a machine that is
+    # busy with something else misses now and then.
+    starts = Retrying(
+        retry=retry_if_exception(_came_too_late),
+        stop=stop_after_attempt(_STARTS),
+        before_sleep=lambda _: ray.shutdown(),
+        reraise=True,
+    )
+    try:
+        starts(ray.init, **options)
+    except ConnectionError as error:
+        raise UsageError(f"no Ray cluster at {options.get('address')}: {error}") from error
+    except Exception as error:
+        if not _came_too_late(error):
+            raise
+        raise MemagentError(
+            f"Ray does not start here, after {_STARTS} attempts: {error}. Is the machine overloaded, or out of memory? "
+            "Ray's own words are in /tmp/ray/session_latest/logs."
+        ) from error
+
+
+def _came_too_late(error: BaseException) -> bool:
+    return isinstance(error, TimeoutError) or type(error) in (Exception, RuntimeError)
 
 
 @contextmanager

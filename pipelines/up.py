@@ -46,7 +46,7 @@ def up(config: Config, cron: str, scores_cron: str, timezone: str, port: int) ->
                 "timezone": timezone,
             }
         )
-        command = [sys.executable, "-m", "pipelines.up", spec]
+        command = [sys.executable, "-P", "-m", "pipelines.up", spec]
         runner = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
             print(f"Prefect: {url}   nightly digest: {cron} {timezone}   store: {config.store}")
@@ -116,7 +116,7 @@ def _server(port: int) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     if _healthy(url):
         raise UsageError(f"something answers at {url} already: choose another --port")
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         began = time.monotonic()

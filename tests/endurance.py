@@ -93,13 +93,15 @@ def reading_began(store: Store) -> bool:
 def kill_once(argv: list[str], store: Store, target: str, engine: str, delay: float) -> bool:
     """Start the command, kill the target `delay` seconds after reading began; tell whether it was there."""
     environment = {**os.environ, TALLY: f"{store.url}.tally"}
-    process = subprocess.Popen(
-        argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    said = Path(f"{store.url}.stderr")
+    with said.open("wb") as stderr:
+        process = subprocess.Popen(
+            argv, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+        )
     root = psutil.Process(process.pid)
     while not reading_began(store):
         if process.poll() is not None:
-            return False
+            raise AssertionError(f"it ended before it read: status {process.returncode}: {said.read_text()[-3000:]}")
         time.sleep(0.05)
     time.sleep(delay)
     if target == "driver":
@@ -135,8 +137,7 @@ def answers(store: Store) -> dict[str, tuple[str, bool]]:
 
 
 def ingest(store: str, folder: Path) -> None:
-    argv = [sys.executable, "-m", "pipelines.cli", "ingest", "archive", str(folder), "--store", store, "--json"]
-    subprocess.run(argv, check=True, capture_output=True, start_new_session=True)
+    run([sys.executable, "-m", "pipelines.cli", "ingest", "archive", str(folder), "--store", store, "--json"])
 
 
 def endure(

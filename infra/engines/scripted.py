@@ -32,6 +32,7 @@ class ScriptedProcess:
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 "-m",
                 "infra.engines.scripted",
                 self._spec,

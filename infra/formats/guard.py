@@ -90,10 +90,11 @@ class Guard:
     def _start(self) -> Connection:
         self.close()
         ours, theirs = Pipe()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, for as long as it lives
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module, str(theirs.fileno()), self.options.model_dump_json()],
+            # -P: a file of the folder that we are run in, perhaps the archive itself, must not pass for a module.
+            [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), self.options.model_dump_json()],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ import pytest
 
 from memagent.tasks.needles import make_needles, plant
 from tests.conftest import filler
+from tests.e2e.browsing import browser, visit  # noqa: F401  (fixtures)
 
 ROOT = Path(__file__).parents[2]
 PROSE = (

@@ -125,6 +125,17 @@ def test_a_child_that_does_not_start_is_no_fault_of_the_source(table: str) -> No
     guard.close()
 
 
+def test_a_file_of_the_folder_that_it_is_run_in_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('the archive ran')")
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    guard = Guard(IngestConfig())
+    try:
+        assert read(guard, str(tmp_path / "a.txt"), "a.txt") == ["text"]
+    finally:
+        guard.close()
+
+
 def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     code = f"""

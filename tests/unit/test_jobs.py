@@ -1,0 +1,50 @@
+"""Starting Ray where it is slow to start."""
+
+import pytest
+import ray
+
+from infra.jobs import _start_ray
+from memagent.errors import MemagentError, UsageError
+
+
+@pytest.fixture
+def starts(monkeypatch):
+    """Have Ray's start end with these errors, one after the other, then well; tells what was called."""
+    called = []
+
+    def after(*errors):
+        left = list(errors)
+
+        def init(**options):
+            called.append("init")
+            if left:
+                raise left.pop(0)
+
+        monkeypatch.setattr(ray, "init", init)
+        monkeypatch.setattr(ray, "shutdown", lambda: called.append("shutdown"))
+        return called
+
+    return after
+
+
+def test_a_start_that_came_too_late_is_tried_again(starts):
+    called = starts(Exception("The current node timed out during startup."), TimeoutError("no socket"))
+    _start_ray({})
+    assert called == ["init", "shutdown", "init", "shutdown", "init"]
+
+
+def test_one_that_never_comes_is_told_with_what_to_look_at(starts):
+    called = starts(*[RuntimeError("timed out")] * 5)
+    with pytest.raises(MemagentError, match=r"timed out.*overloaded.*session_latest"):
+        _start_ray({})
+    assert called.count("init") == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ConnectionError("refused"), UsageError), (ValueError("cpus"), ValueError)]
+)
+def test_what_trying_again_does_not_mend_is_not_tried_again(starts, error, kind):
+    called = starts(error)
+    with pytest.raises(kind):
+        _start_ray({"address": "10.0.0.1:6379"})
+    assert called == ["init"]
