@@ -89,7 +89,7 @@ def evaluate(
 
 def scores(
     suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
-    run: Annotated[str | None, typer.Option(help="Only this run; 'last' is the newest.")] = None,
+    run: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated; 'last' is the newest.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Draw the runs shown into this folder.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a run's report there, as HTML.")] = None,
     store: StoreOption = None,
@@ -104,8 +104,8 @@ def scores(
     from pipelines.tables import scores_table
 
     place = Store(configured(store, config, set_).store)
-    wanted = last_evaluation(place, suite) if run == "last" else run
-    found = [one for one in by_run(score_table(place, suite)) if wanted is None or one["run_id"] == wanted]
+    wanted = {last_evaluation(place, suite) if one == "last" else one for one in run or []}
+    found = [one for one in by_run(score_table(place, suite)) if not wanted or one["run_id"] in wanted]
     if not found:
         raise UsageError("there are no such scores: see memagent scores, or run memagent evaluate")
     drawn = [str(path) for path in draw(place, [one["run_id"] for one in found], pictures)] if pictures else []

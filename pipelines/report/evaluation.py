@@ -3,7 +3,8 @@
 import base64
 import hashlib
 import json
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,12 +16,14 @@ from markupsafe import Markup
 
 from infra.store import Store
 from infra.turnlog import resume_points
+from memagent.records import Turn
 from pipelines import pictures
 from pipelines.evaluate import run_results
 from pipelines.figures import plain
 from pipelines.scores import score_table
 
 _FAILURES_MOST = 300
+_PLACES = 20
 _MEMORIES_MOST = 200
 """Readings whose memories are drawn."""
 _CHARS = 300
@@ -37,29 +40,40 @@ _TITLES = {
     "cost-by-length": "Cost by length",
     "memory-by-share": "The memory over the reading",
 }
+_NOTES = {
+    "accuracy-by-length": "Dashed: published by the paper for other models on RULER-HQA, another task.",
+    "cost-by-length": "Seconds go from a reading's first segment to its answer, beside all that was read with it.",
+}
 
 
 def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
-    """Draw what can be drawn of evaluations on the same samples, a line for each; return the files.
+    """Draw what can be drawn of evaluations; return the files.
+
+    A policy and method is one line, also where its lengths were read in several runs; runs of the same lengths are
+    a line each.
 
     Raises:
         UsageError: a run is no evaluation.
     """
     runs = {row["run_id"]: row for row in score_table(store).to_pylist()}
     rows = []
+    seen: set[tuple[str, int]] = set()
     for run_id in run_ids:
-        name = _name(runs[run_id], several=len(run_ids) > 1)
-        rows += [{**row, "method": name} for row in run_results(store, run_id).to_pylist() if row["length"] > 0]
+        found = [row for row in run_results(store, run_id).to_pylist() if row["length"] > 0]
+        name = _name(runs[run_id])
+        lengths = {(name, row["length"]) for row in found}
+        name += f" [{run_id[-6:]}]" if lengths & seen else ""
+        seen |= lengths
+        rows += [{**row, "method": name} for row in found]
     made: list[Path] = []
     if rows:
         made += pictures.accuracy_by_length(rows, folder)
         if any(row["tokens"] for row in rows):
             made += pictures.cost_by_length(rows, folder)
-    if len(run_ids) == 1:
-        if any(row["depth"] is not None for row in rows):
+        if len({row["method"] for row in rows if row["depth"] is not None}) == 1:
             made += pictures.accuracy_by_depth(rows, folder)
-        if memories := _memories(store, runs[run_ids[0]]["corpus"], run_ids[0]):
-            made += pictures.memory_by_share(memories, folder)
+    if len(run_ids) == 1 and (memories := _memories(store, runs[run_ids[0]]["corpus"], run_ids[0])):
+        made += pictures.memory_by_share(memories, folder)
     return made
 
 
@@ -111,9 +125,7 @@ def _pictures(store: Store, run_id: str) -> list[dict[str, str]]:
         return [
             {
                 "title": _TITLES[path.stem],
-                "note": "Dashed: published by the paper for other models on RULER-HQA, another task."
-                if path.stem == "accuracy-by-length"
-                else "",
+                "note": _NOTES.get(path.stem, ""),
                 "data": base64.b64encode(path.read_bytes()).decode(),
             }
             for path in drawn
@@ -121,23 +133,34 @@ def _pictures(store: Store, run_id: str) -> list[dict[str, str]]:
 
 
 def _memories(store: Store, corpus: str, run_id: str) -> list[dict[str, float]]:
-    """Return the memory's length over some readings: a row for each memory that was written."""
-    readings = {row["reading_id"]: row["segments"] for row in run_results(store, run_id).to_pylist() if row["segments"]}
-    chosen = sorted(readings)[:_MEMORIES_MOST]
-    return [
-        {"share": min(1.0, (turn.step + 1) / readings[reading]), "tokens": len(turn.memory_ids)}
-        for reading, turns in resume_points(store, corpus, chosen).items()
-        for turn in turns
-        if turn.kind in ("update", "carried")
-    ]
+    """Return the memory's length over some readings: a row for each of `_PLACES` places of each lane."""
+    readings = sorted(row["reading_id"] for row in run_results(store, run_id).to_pylist() if row["segments"])
+    rows = []
+    for turns in resume_points(store, corpus, readings[:_MEMORIES_MOST]).values():
+        lanes: dict[int, list[Turn]] = defaultdict(list)
+        for turn in turns:
+            if turn.kind in ("update", "carried"):
+                lanes[turn.lane].append(turn)
+        for lane in lanes.values():
+            rows += [{"share": share, "tokens": tokens} for share, tokens in over_the_lane(lane)]
+    return rows
 
 
-def _name(row: dict[str, Any], *, several: bool) -> str:
-    policy = str(row["policy_id"]).partition("@")[0]
-    parts = [policy if row["method"] == "memagent" else f"{policy}, {row['method']}"]
-    if several:
-        parts.append(f"[{row['run_id'][-6:]}]")
-    return " ".join(parts)
+def over_the_lane(turns: Sequence[Turn]) -> list[tuple[float, int]]:
+    """Return (share of the lane that was read, tokens of the memory then) at places evenly apart.
+
+    `turns` are those that changed the memory, in order, and the lane's first and last: between two of them it stands.
+    """
+    steps = [turn.step for turn in turns]
+    shares = [(place + 0.5) / _PLACES for place in range(_PLACES)]
+    then = [max(0, bisect_right(steps, share * (steps[-1] + 1) - 1) - 1) for share in shares]
+    return [(share, len(turns[at].memory_ids)) for share, at in zip(shares, then, strict=True)]
+
+
+def _name(row: dict[str, Any]) -> str:
+    parts = [str(row["policy_id"]).partition("@")[0]]
+    parts += [row["method"]] if row["method"] != "memagent" else []
+    return ", ".join([*parts, *([row["control"]] if row["control"] else [])])
 
 
 def _what(row: dict[str, Any], n: int) -> str:
