@@ -34,10 +34,12 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         MemagentError: Ray does not start in this process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers at the usual niceness of 15 starve beside anything else on a laptop; and what a killed
-    # worker leaves behind (an engine's process) must go with it.
+    # Workers at the usual niceness of 15 starve beside anything else on a laptop. On one that is busy they may
+    # take minutes to start; and a driver that waits for the first of them, as it does by default, waits for ever
+    # when they are given up.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    os.environ.setdefault("RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper", "1")
+    os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     import ray
 
     quiet_ray_data()
