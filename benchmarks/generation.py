@@ -1,6 +1,7 @@
 """How fast samples of RULER's thirteen kinds are made, and how close to the length asked for.
 
-    python -m benchmarks.generation [--lengths 8000,128000,1000000] [--seconds 4] [--squad FILE] [--hotpot FILE]
+    python -m benchmarks.generation [--lengths 8000,128000,1000000] [--seconds 4] [--kinds A,B]
+        [--squad FILE] [--hotpot FILE]
 
 For each kind and length samples are made, as JSON, in one process a core for so many seconds (at least one sample
 each), and the first texts of each are counted with the tokenizer. The kinds qa_1 and qa_2 need files with questions.
@@ -64,12 +65,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lengths", default="8000,128000,1000000")
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--kinds", default="", help="only these, with commas")
     parser.add_argument("--squad")
     parser.add_argument("--hotpot")
     given = parser.parse_args()
     kinds = [(group.kind, ()) for group in Suite("ruler", lengths=(1,)).groups()]
     kinds += [(kind, (path,)) for kind, path in (("qa_1", given.squad), ("qa_2", given.hotpot)) if path]
-    for kind, data in kinds:
+    wanted = [name for name in given.kinds.split(",") if name]
+    for kind, data in [one for one in kinds if not wanted or one[0] in wanted]:
         for length in map(int, given.lengths.split(",")):
             print(json.dumps(measure(kind, length, given.seconds, data)), flush=True)
 
