@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from memagent.config import Config, RayConfig
 from memagent.errors import MemagentError, UsageError
@@ -71,7 +71,7 @@ def _start_ray(options: dict[str, Any]) -> None:
     starts = Retrying(
         retry=retry_if_exception(_came_too_late),
         stop=stop_after_attempt(_STARTS),
-        before_sleep=lambda _: ray.shutdown(),
+        before_sleep=_clear_away,
         reraise=True,
     )
     try:
@@ -85,6 +85,14 @@ def _start_ray(options: dict[str, Any]) -> None:
             f"Ray does not start here, after {_STARTS} attempts: {error}. Is the machine overloaded, or out of memory? "
             "Ray's own words are in /tmp/ray/session_latest/logs."
         ) from error
+
+
+def _clear_away(state: RetryCallState) -> None:
+    import ray
+
+    error = state.outcome.exception() if state.outcome else None
+    logging.getLogger(__name__).warning("Ray did not start (%s); trying again", error)
+    ray.shutdown()
 
 
 def _came_too_late(error: BaseException) -> bool:
