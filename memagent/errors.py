@@ -6,6 +6,7 @@
     ├── ItemError             one document, reading or row cannot be worked on; becomes a quarantine row
     │   ├── SourceError       a source cannot be read or parsed
     │   └── ReadingError      a reading cannot be finished
+    ├── TrainingError         a training step cannot be taken; the last good checkpoint stays
     └── EngineError           the engine did not answer
         ├── RequestError      this request failed and will fail again
         ├── RetryableError    this request may succeed when it is sent again
@@ -49,6 +50,10 @@ class SourceError(ItemError):
 
 class ReadingError(ItemError):
     """A reading cannot be finished."""
+
+
+class TrainingError(MemagentError):
+    """A training step cannot be taken. The last good checkpoint stays."""
 
 
 class EngineError(MemagentError):

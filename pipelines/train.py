@@ -36,7 +36,7 @@ def warmup(
     from memagent.nano.warmup import warm_up
 
     console = Console(highlight=False, soft_wrap=True)
-    plan = Plan(int(tokens)) if start is None else Plan(int(tokens), rate=5e-4, copy_steps=0)
+    plan = Plan(int(tokens)) if start is None else Plan(int(tokens), rate=2e-4, copy_steps=0)
     warm_up(out, text, contracts, plan, seed, console.print, threads, start)
     return export(out, out / "model")
 

@@ -14,6 +14,8 @@ from memagent.tasks.needles import KINDS, Kind, Needle, ask, make_needles, plant
 from memagent.tasks.teacher import Fact, Place
 
 BRANCHES = 6
+_ASKED = 24
+"""The longest question and answer of a recall row."""
 _WORD = re.compile(r"\b[a-z]{3,11}\b")
 
 
@@ -81,7 +83,8 @@ class NeedleLessons:
         rng = self._rng
         while True:
             kind = rng.choice(list(kinds))
-            needles = make_needles(rng, kind, rng.randint(2, 6), words=self._words if rng.random() < 0.7 else ())
+            most = 9 if segment_tokens > 128 else 5
+            needles = make_needles(rng, kind, rng.randint(2, most), words=self._words if rng.random() < 0.7 else ())
             planted = needles[: rng.randint(1, len(needles) - 1)]
             text, spans = self._planted(planted, kind, segment_tokens)
             facts = [_fact(n, spans[i] if i < len(planted) else None) for i, n in enumerate(needles)]
@@ -174,3 +177,45 @@ class CopyLessons:
             again = run[begin:]
             trees.append(Tree([], [Example(run + again[:2], again[2:], "copy")]))
         return trees
+
+
+class RecallLessons:
+    """Pairs of a key and a value with the same words between them, and one key asked again.
+
+    Its values cannot be told apart by the tokens just before them, only by the key further back: where
+    sentences of one wording stand side by side, this is what a reader needs beyond copying.
+    """
+
+    def __init__(self, prompts: Prompts, texts: Sequence[str], seed: int) -> None:
+        self._prompts = prompts
+        self._texts = texts
+        self.rng = random.Random(seed)
+
+    def rows(self, count: int, length: int) -> list[Tree]:
+        """Return `count` rows of at most `length` tokens."""
+        return [Tree([], [self._row(length)]) for _ in range(count)]
+
+    def _row(self, length: int) -> Example:
+        rng = self.rng
+        between = self._run(rng.randint(0, 6))
+        pairs: list[tuple[list[int], list[int]]] = []
+        ids: list[int] = []
+        while True:
+            key, value = self._run(rng.randint(1, 4)), self._run(rng.randint(1, 5))
+            if pairs and rng.random() < 0.3:  # the end of the key before, so that its start decides
+                key = [*key, *pairs[-1][0][-1:]]
+            more = [*self._run(rng.randint(0, 10)), *key, *between, *value]
+            if len(ids) + len(more) + _ASKED > length:
+                break
+            pairs.append((key, value))
+            ids += more
+        key, value = rng.choice(pairs)
+        return Example([*ids, *self._run(rng.randint(1, 3)), *key, *between], value, "recall")
+
+    def _run(self, size: int) -> list[int]:
+        rng = self.rng
+        if rng.random() < 0.5:
+            return [rng.randrange(len(CONTROL), self._prompts.tokenizer.vocab_size) for _ in range(size)]
+        source = rng.choice(self._texts)
+        start = rng.randrange(max(1, len(source) - 8 * size))
+        return self._prompts.tokenizer.encode(source[start : start + 8 * size + 8])[:size]

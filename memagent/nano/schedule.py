@@ -17,7 +17,7 @@ class Plan:
     tokens: int
     """Length of the whole run, padding included; the rate falls to zero over it. Not wall time: a slow
     or busy machine then needs longer for the same model."""
-    rate: float = 8e-4
+    rate: float = 3.5e-4
     """Highest learning rate."""
     warmup_steps: int = 60
     copy_steps: int = 20

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from memagent.nano.clauses import ContractLessons
-from memagent.nano.lessons import CopyLessons, NeedleLessons
+from memagent.nano.lessons import CopyLessons, NeedleLessons, RecallLessons
 from memagent.nano.model import Qwen2
 from memagent.nano.optimiser import Optimiser
 from memagent.nano.schedule import LEVELS, Plan, Progress
@@ -29,13 +29,14 @@ class Lessons:
     """All that is taught."""
 
     copies: CopyLessons
+    recalls: RecallLessons
     needles: NeedleLessons
     contracts: ContractLessons | None
 
     def trees(self, plan: Plan, progress: Progress, rng: random.Random) -> list[Tree]:
         """Draw one batch: copies, answer turns or segments of one topic, of about one length."""
-        if progress.step < plan.copy_steps or rng.random() < 0.04:
-            return self.copies.rows(64, 60)
+        if progress.step < plan.copy_steps or rng.random() < 0.08:
+            return self.recalls.rows(32, 120) if rng.random() < 0.6 else self.copies.rows(64, 60)
         clauses = self.contracts if progress.level >= 1 else None
         topic = rng.random()
         is_contract = clauses is not None and topic < plan.contract_share
@@ -60,8 +61,8 @@ class Lessons:
         for lesson, state in zip(self._all(), states, strict=True):
             lesson.rng.setstate(_state(state))
 
-    def _all(self) -> list[CopyLessons | NeedleLessons | ContractLessons]:
-        return [lesson for lesson in (self.copies, self.needles, self.contracts) if lesson is not None]
+    def _all(self) -> list[CopyLessons | RecallLessons | NeedleLessons | ContractLessons]:
+        return [lesson for lesson in (self.copies, self.recalls, self.needles, self.contracts) if lesson is not None]
 
 
 class Trainer:

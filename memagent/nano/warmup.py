@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from memagent.errors import UsageError
 from memagent.nano.clauses import ContractLessons
-from memagent.nano.lessons import CopyLessons, NeedleLessons, Turns
+from memagent.nano.lessons import CopyLessons, NeedleLessons, RecallLessons, Turns
 from memagent.nano.model import Qwen2, Shape
 from memagent.nano.schedule import Plan
 from memagent.nano.texts import load_texts
@@ -54,6 +54,7 @@ def warm_up(
     turns = Turns(prompts)
     lessons = Lessons(
         CopyLessons(prompts, corpus + clauses, seed),
+        RecallLessons(prompts, corpus + clauses, seed + 4),
         NeedleLessons(turns, corpus + clauses, seed + 1),
         ContractLessons(turns, training, corpus, seed + 2) if training else None,
     )

@@ -48,14 +48,14 @@ def memagent(tmp_path_factory: pytest.TempPathFactory) -> Memagent:
 
 
 def needle_archive(folder: Path, documents: int, sentences: int, seed: int = 0) -> Path:
-    """Write documents with one needle each; return the questions file. Distractors are the demo's business."""
+    """Write documents with a needle and another of the same wording each; return the questions file."""
     folder.mkdir(parents=True)
     rng = random.Random(seed)
     rows = []
     for i in range(documents):
         parts = [s + "." for s in PROSE.split(". ") if s.strip()]
         text = " ".join(rng.choice(parts) for _ in range(rng.randint(6, sentences)))
-        needles = make_needles(rng, "number", 1)
+        needles = make_needles(rng, "number", 2)
         text, _ = plant(text, [one.sentence for one in needles], rng)
         (folder / f"doc{i:02}.txt").write_text(text)
         rows.append(

@@ -1,6 +1,7 @@
 """The model is Qwen2: our logits are those of transformers, and it copies before any training."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -38,6 +39,24 @@ def test_a_new_model_repeats_what_it_has_seen():
         said = model.logits(model(_one_row(run + run))).argmax(-1)[63:-1]
     right = (said == torch.tensor(run[4:])).float().mean()
     assert right > 0.5, "the copying circuit of the initial weights does not work"
+
+
+@pytest.mark.parametrize("between", [1, 2, 3, 4])
+def test_a_new_model_finds_a_value_by_a_key_further_back(between):
+    """Values with the same tokens before them: only the key tells which one follows."""
+    model, rng = Qwen2(Shape(), seed=1), random.Random(0)
+    right = 0
+    for _ in range(60):
+        same = [rng.randrange(20, 3000) for _ in range(between)]
+        pairs = [([rng.randrange(20, 3000), rng.randrange(20, 3000)], rng.randrange(20, 3000)) for _ in range(4)]
+        run = []
+        for key, value in pairs:
+            run += [rng.randrange(20, 3000) for _ in range(20)] + key + same + [value]
+        key, value = rng.choice(pairs)
+        with torch.no_grad():
+            said = model.logits(model(_one_row(run + key + same))[-1:]).argmax(-1).item()
+        right += said == value
+    assert right > 30, f"{right} of 60 right, and guessing gives 15"
 
 
 def test_the_seed_decides_the_weights():

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from memagent.errors import UsageError
 from memagent.nano import bundled
 from memagent.nano.clauses import ContractLessons
-from memagent.nano.lessons import CopyLessons, NeedleLessons, Turns
+from memagent.nano.lessons import CopyLessons, NeedleLessons, RecallLessons, Turns
 from memagent.nano.model import Qwen2, Shape
 from memagent.nano.schedule import LEVELS, Plan, Progress
 from memagent.nano.training import Lessons, Trainer
@@ -61,6 +62,7 @@ def _trainer(prompts, folder, seed=0):
     turns = Turns(prompts)
     lessons = Lessons(
         CopyLessons(prompts, [TEXT], seed),
+        RecallLessons(prompts, [TEXT], seed),
         NeedleLessons(turns, [TEXT], seed),
         ContractLessons(turns, [_contract()], [TEXT], seed),
     )
@@ -100,6 +102,8 @@ def test_only_the_last_two_checkpoints_are_kept(prompts, tmp_path):
 def test_training_lowers_the_loss_and_counts(prompts, tmp_path):
     trainer = _trainer(prompts, tmp_path)
     trainer._plan = Plan(tokens=10**9, copy_steps=1000, warmup_steps=2, rate=3e-3)
+    copies = CopyLessons(prompts, [TEXT], 0).rows(64, 60)
+    trainer._lessons = SimpleNamespace(trees=lambda *_: copies)
     losses = [trainer.advance() for _ in range(12)]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     assert trainer.progress.examples == 12 * 64
@@ -184,3 +188,14 @@ def test_a_run_can_begin_with_the_bundled_reader(tmp_path, monkeypatch):
         torch.testing.assert_close(weight, begun[name].float(), atol=1e-4, rtol=1e-3)
     with pytest.raises(UsageError, match=r"no model folder: it has no tokenizer\.json"):
         warm_up(tmp_path / "other", texts, None, plan, 0, lambda line: None, start=tmp_path)
+
+
+def test_a_recall_asks_for_what_stands_after_its_key(prompts):
+    for tree in RecallLessons(prompts, [TEXT], 4).rows(40, 120):
+        (example,) = tree.branches
+        ids = example.prompt
+        assert not tree.prefix and len(ids) + len(example.response) <= 120
+        said = len(example.response)
+        # The shortest key has one token: it stood before the value, and stands at the end again.
+        places = [i for i in range(1, len(ids) - said) if ids[i : i + said] == example.response]
+        assert any(ids[i - 1] == ids[-1] for i in places)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 RANK = {"memagent": 0, "infra": 1, "pipelines": 2}
 HOMES = {
     "vllm": {"infra/engines/vllm.py"},
-    "deepspeed": {"infra/learner.py"},
+    "deepspeed": {"infra/learner/"},
     "prefect": {"pipelines/flows/", "pipelines/up.py"},
     "ray": {
         "infra/jobs.py",
@@ -25,7 +25,7 @@ HOMES = {
         "pipelines/doctor.py",
         "pipelines/samples.py",
     },
-    "torch": {"infra/learner.py", "pipelines/doctor.py", "memagent/nano/", "memagent/rl/"},
+    "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/nano/", "memagent/rl/"},
 }
 SOURCES = sorted(path for part in RANK for path in (ROOT / part).rglob("*.py"))
 

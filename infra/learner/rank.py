@@ -1,0 +1,269 @@
+"""One rank of a DeepSpeed training, on CPU or GPU.
+
+A rank is given packed micro-batches and takes one optimiser step on them. Gradients are a true mean over
+the response tokens of the whole minibatch, so ranks and micro-batches do not show in the weights.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from infra.learner.files import data_types, write_model
+from infra.learner.states import MOMENTS, States
+from memagent.errors import TrainingError
+from memagent.rl.loss import Clipping, scale, token_loss
+from memagent.rl.model import PolicyModel, load_model
+from memagent.rl.packing import Packed
+from memagent.rl.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Which of how many learners this is, and where they meet."""
+
+    index: int = 0
+    world: int = 1
+    address: str = "127.0.0.1"
+    port: int = 29500
+
+
+class Learner:
+    """One rank. All ranks call the same methods in the same order."""
+
+    def __init__(self, model: str, recipe: Recipe, rank: Rank) -> None:
+        """Load the model folder `model` and shard it as the recipe says.
+
+        Raises:
+            UsageError: the model cannot be loaded.
+        """
+        self._folder = Path(model)
+        self._recipe = recipe
+        self._rank = rank
+        self._clipping = Clipping(
+            recipe.loss.clip_low, recipe.loss.clip_high, recipe.loss.dual_clip, recipe.loss.importance_cap
+        )
+        self._cuda = torch.cuda.is_available() and recipe.learner.gpus > 0
+        self._device = torch.device("cuda", 0) if self._cuda else torch.device("cpu")
+        self._steps = 0
+        self._norm = math.nan
+        self._engine = self._start()
+        own = recipe.learner.zero > 0 or self._dtype is torch.bfloat16
+        self._states = States(self._engine, self._device, sharded=own)
+        self._reference: PolicyModel | None = None
+        if recipe.loss.kl:
+            self._reference = load_model(self._folder, self._dtype).to(self._device).eval().requires_grad_(False)
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps taken so far."""
+        return self._steps
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self._recipe.learner.dtype == "bfloat16" else torch.float32
+
+    def score(self, rows: Sequence[Packed]) -> list[list[float]]:
+        """Return the log-probabilities of each row's response tokens under the present weights."""
+        with torch.no_grad():
+            return [self._forward(self._engine, row)[0].tolist() for row in rows]
+
+    def learn(self, rows: Sequence[Packed], tokens: int, old: Sequence[list[float]] | None = None) -> dict[str, float]:
+        """Take one optimiser step on this rank's share of a minibatch.
+
+        Args:
+            rows: micro-batches, as many on every rank; one may be empty.
+            tokens: what the sum over tokens is divided by: the response tokens of the whole minibatch, or
+                Dr. GRPO's constant.
+            old: log-probabilities at the beginning of the step, by row; None where these are the present ones.
+
+        Returns:
+            Sums over this rank's tokens (`memagent.rl.loss.Summed.counts`), their entropy, the gradient's
+            norm before clipping and the learning rate.
+
+        Raises:
+            TrainingError: the loss or the gradient is not finite. The weights are as they were.
+        """
+        factor = scale(tokens, self._rank.world, 1)
+        sums: dict[str, float] = {}
+        finite = True
+        for i, row in enumerate(rows):
+            loss, counts = self._loss(row, old[i] if old is not None else None)
+            finite = finite and math.isfinite(loss.item())
+            self._engine.backward(loss * factor, scale_wrt_gas=False)
+            for name, value in counts.items():
+                sums[name] = sums.get(name, 0.0) + value
+        if not self._agreed(finite):
+            self._engine.zero_grad()
+            raise TrainingError("the loss is not a finite number; nothing was learnt from this minibatch")
+        rate = self._set_rate()
+        self._engine.step()
+        self._steps += 1
+        norm = self._engine.get_global_grad_norm()
+        return {**sums, "gradient_norm": self._norm if norm is None else float(norm), "rate": rate}
+
+    def export(self, folder: Path) -> None:
+        """Write the weights as a model folder, in the data types that they came in. Rank 0 writes."""
+        kept = data_types(self._folder)
+        weights = {}
+        for name, parameter in self._states.parameters():
+            whole = self._states.weight(parameter)
+            if self._rank.index == 0:
+                weights[name] = whole.to(kept.get(name, torch.float32)).contiguous().cpu()
+        if self._rank.index == 0:
+            write_model(weights, self._folder, folder)
+
+    def save(self, folder: Path) -> None:
+        """Write weights and optimiser state in float32 to `folder`, as safetensors. Rank 0 writes.
+
+        The files hold whole tensors, so that any number of ranks and any sharding can go on from them.
+        """
+        for part in ("weights", *MOMENTS):
+            tensors = {}
+            for name, parameter in self._states.parameters():
+                states = self._states
+                whole = states.weight(parameter) if part == "weights" else states.moment(parameter, part)
+                if self._rank.index == 0:
+                    tensors[name] = whole.float().contiguous().cpu()
+            if self._rank.index == 0:
+                folder.mkdir(parents=True, exist_ok=True)
+                save_file(tensors, folder / f"{part}.safetensors")
+        if self._rank.index == 0:
+            (folder / "learner.json").write_text(json.dumps({"steps": self._steps}), encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote.
+
+        Raises:
+            TrainingError: the checkpoint is incomplete or of another model.
+        """
+        try:
+            steps = int(json.loads((folder / "learner.json").read_text(encoding="utf-8"))["steps"])
+            weights = load_file(folder / "weights.safetensors")
+            moments = {name: load_file(folder / f"{name}.safetensors") for name in MOMENTS}
+            self._make_states()
+            for name, parameter in self._states.parameters():
+                own = {moment: tensors[name] for moment, tensors in moments.items()}
+                self._states.restore(parameter, weights[name], own, steps)
+        except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+            raise TrainingError(f"checkpoint {folder} cannot be loaded: {type(error).__name__} {error}") from error
+        self._steps = steps
+
+    def stop(self) -> None:
+        """Leave the other ranks."""
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def _start(self) -> Any:
+        rank, learner = self._rank, self._recipe.learner
+        os.environ.setdefault("DS_ACCELERATOR", "cuda" if self._cuda else "cpu")
+        os.environ.update(
+            RANK=str(rank.index),
+            LOCAL_RANK="0",
+            WORLD_SIZE=str(rank.world),
+            MASTER_ADDR=rank.address,
+            MASTER_PORT=str(rank.port),
+        )
+        import deepspeed
+
+        torch.manual_seed(self._recipe.stage.seed)
+        deepspeed.init_distributed("nccl" if self._cuda else "gloo", verbose=False)
+        settings = _settings(self._recipe, rank.world)
+        model = load_model(self._folder, self._dtype, checkpointing=learner.checkpointing)
+        model.train()
+        engine, *_ = deepspeed.initialize(model=model, config=settings)
+        engine.clip_fp32_gradients = self._clip
+        return engine
+
+    def _clip(self) -> None:
+        """Clip as DeepSpeed does where it shards nothing, and keep the norm, which it does not."""
+        parameters = self._engine.module.parameters()
+        self._norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._recipe.learner.gradient_clip))
+
+    def _forward(self, model: Any, row: Packed) -> tuple[Tensor, Tensor]:
+        row = row if row.ids else _NOTHING
+        place = {"device": self._device}
+        out: tuple[Tensor, Tensor] = model(
+            torch.tensor(row.ids, **place),  # type: ignore[arg-type]
+            torch.tensor(row.positions, **place),  # type: ignore[arg-type]
+            row.lengths,
+            torch.tensor(row.targets, **place),  # type: ignore[arg-type]
+            self._recipe.rollout.temperature,
+        )
+        return out
+
+    def _loss(self, row: Packed, old: list[float] | None) -> tuple[Tensor, dict[str, float]]:
+        new, entropy = self._forward(self._engine, row)
+        if not row.ids:
+            return new.sum() * 0.0, {}  # sharded models need every rank in every pass
+        before = new.detach() if old is None else torch.tensor(old, device=self._device)
+        reference = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference = self._forward(self._reference, row)[0]
+        summed = token_loss(
+            new,
+            before,
+            torch.tensor(row.logprobs, device=self._device),
+            torch.tensor(row.advantages, device=self._device),
+            self._clipping,
+            reference,
+            self._recipe.loss.kl,
+        )
+        return summed.objective, {**summed.counts, "entropy": entropy.sum().item()}
+
+    def _make_states(self) -> None:
+        """Take an empty step: sharded moments exist only after the first one, and none can be set before."""
+        self._engine.backward(self._forward(self._engine, _NOTHING)[0].sum() * 0.0, scale_wrt_gas=False)
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = 0.0
+        self._engine.step()
+
+    def _agreed(self, finite: bool) -> bool:
+        flag = torch.tensor([0.0 if finite else 1.0], device=self._device)
+        if self._rank.world > 1:
+            torch.distributed.all_reduce(flag)
+        return flag.item() == 0.0
+
+    def _set_rate(self) -> float:
+        learner = self._recipe.learner
+        rate = learner.rate * min(1.0, (self._steps + 1) / (learner.warmup_steps + 1))
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+
+_NOTHING = Packed([0, 0], [0, 1], [2], [1], [0.0], [0.0])
+
+
+def _settings(recipe: Recipe, world: int) -> dict[str, Any]:
+    learner = recipe.learner
+    settings: dict[str, Any] = {
+        "train_batch_size": world,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,  # the number of micro-batches differs from step to step
+        "gradient_clipping": learner.gradient_clip,
+        "steps_per_print": 10**9,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": learner.rate,
+                "betas": list(learner.betas),
+                "weight_decay": learner.weight_decay,
+                "torch_adam": True,
+            },
+        },
+        "zero_optimization": {"stage": learner.zero, "overlap_comm": False},
+    }
+    if learner.dtype == "bfloat16":
+        settings["bf16"] = {"enabled": True}
+    return settings

@@ -1,0 +1,79 @@
+"""Whole tensors out of, and into, what DeepSpeed has sharded."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class States:
+    """The parameters of an engine and their optimiser states, one whole tensor at a time.
+
+    One at a time, since a gathered model would not fit (every rank takes part in each call).
+    """
+
+    def __init__(self, engine: Any, device: torch.device, *, sharded: bool) -> None:
+        """Wrap an engine; `sharded` says that DeepSpeed keeps float32 weights of its own."""
+        self._engine = engine
+        self._device = device
+        self._sharded = sharded
+
+    def parameters(self) -> list[tuple[str, Any]]:
+        """Return what is trained, by its name in the model folder."""
+        named = self._engine.module.model.named_parameters()
+        return [(name, parameter) for name, parameter in named if parameter.requires_grad]
+
+    def weight(self, parameter: Any) -> Tensor:
+        """Return the whole float32 weight."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        whole: Tensor | None = safe_get_full_fp32_param(parameter) if self._sharded else None
+        return parameter.detach() if whole is None else whole
+
+    def moment(self, parameter: Any, name: str) -> Tensor:
+        """Return the whole Adam moment `name`; zeros before the first step."""
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        zeros = torch.zeros(tuple(_shape(parameter)))
+        if not self._sharded:
+            kept: Tensor = self._engine.optimizer.state.get(parameter, {}).get(name, zeros)
+            return kept
+        whole: Tensor | None = safe_get_full_optimizer_state(parameter, name)
+        return zeros if whole is None else whole
+
+    def restore(self, parameter: Any, weight: Tensor, moments: dict[str, Tensor], steps: int) -> None:
+        """Set a weight and its moments as they were after `steps` optimiser steps.
+
+        Raises:
+            ValueError: the shape is another.
+        """
+        import deepspeed
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        shape = tuple(_shape(parameter))
+        if tuple(weight.shape) != shape:
+            raise ValueError(f"a weight has the shape {shape}, and the checkpoint's {tuple(weight.shape)}")
+        count = torch.tensor(float(steps))
+        if not self._sharded:
+            with torch.no_grad():
+                parameter.copy_(weight)
+            kept = {name: moment.clone().to(self._device) for name, moment in moments.items()}
+            self._engine.optimizer.state[parameter] = {**kept, "step": count}
+            return
+        safe_set_full_fp32_param(parameter, weight.to(self._device))
+        # That was the optimiser's copy; the one that the next forward pass uses is another.
+        with torch.no_grad(), deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+            parameter.copy_(weight)
+        for name, moment in moments.items():
+            safe_set_full_optimizer_state(parameter, moment.to(self._device), name)
+        inner = getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
+        for state in inner.state.values():
+            if "step" in state:
+                state["step"] = count.clone()
+
+
+def _shape(parameter: Any) -> Any:
+    # Where parameters are sharded, what is left of one has no shape of its own.
+    return getattr(parameter, "ds_shape", parameter.shape)

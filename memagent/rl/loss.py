@@ -1,0 +1,119 @@
+"""The loss of Multi-Conv DAPO: sums over tokens, divided by the minibatch's token count by the caller.
+
+A true token mean: all response tokens of a minibatch weigh the same, on whichever rank and in whichever
+micro-batch they stand (DAPO, arXiv 2503.14476, section 3.3; MemAgent, arXiv 2507.02259, equation 4).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_FAR = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """What is clipped where."""
+
+    low: float = 0.2
+    high: float = 0.2
+    """Clip-higher is a larger value here (0.28 in DAPO, section 3.1)."""
+    dual: float = 3.0
+    """Bound on the loss of tokens with a negative advantage (arXiv 1912.09729); 0 switches it off."""
+    importance: float = 2.0
+    """Cap of the engine-to-learner importance weight (truncated importance sampling); 0 switches it off."""
+    kl: float = 10.0
+    """Bound on a token's KL estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """The sums of one micro-batch. `objective` has a gradient, all else is counted for the metrics."""
+
+    objective: Tensor
+    """Scalar: sum of the clipped policy loss and the weighted KL term over the tokens."""
+    counts: dict[str, float]
+    """Sums over the tokens: tokens, policy loss, kl, clipped low, high and dual, ratio, importance weight,
+    gap (absolute difference between sampled and recomputed log-probabilities)."""
+
+
+def token_loss(
+    new: Tensor,
+    old: Tensor,
+    sampled: Tensor,
+    advantage: Tensor,
+    clipping: Clipping,
+    reference: Tensor | None = None,
+    kl_weight: float = 0.0,
+) -> Summed:
+    """Sum the loss of response tokens, all of shape [n].
+
+    Args:
+        new: log-probabilities under the weights that are trained; has a gradient.
+        old: under the weights at the beginning of the step, computed by the learner.
+        sampled: as the engine said when it sampled.
+        advantage: of each token's trajectory.
+        clipping: the bounds.
+        reference: under the reference policy; needed where `kl_weight` is not 0.
+        kl_weight: weight of the KL term, estimated by k3 (unbiased and never negative).
+
+    Raises:
+        ValueError: shapes differ, or the reference is missing.
+    """
+    if not new.shape == old.shape == sampled.shape == advantage.shape:
+        raise ValueError(f"shapes differ: {new.shape}, {old.shape}, {sampled.shape}, {advantage.shape}")
+    ratio = (new - old).clamp(-_FAR, _FAR).exp()
+    plain = -advantage * ratio
+    bounded = -advantage * ratio.clamp(1.0 - clipping.low, 1.0 + clipping.high)
+    loss = torch.maximum(plain, bounded)
+    clipped = bounded > plain
+    dual = torch.zeros_like(clipped)
+    if clipping.dual:
+        floor = -advantage * clipping.dual
+        dual = (advantage < 0) & (loss > floor)
+        loss = torch.where(dual, floor, loss)
+    weight = torch.ones_like(old)
+    if clipping.importance:
+        weight = (old - sampled).clamp(-_FAR, _FAR).exp().clamp(max=clipping.importance)
+        loss = loss * weight
+    total = loss.sum()
+    kl = torch.zeros(())
+    if kl_weight:
+        if reference is None:
+            raise ValueError("a KL term needs the reference's log-probabilities")
+        kl = k3(new, reference, clipping.kl).sum()
+        total = total + kl_weight * kl
+    with torch.no_grad():
+        counts = {
+            "tokens": float(new.numel()),
+            "loss": loss.sum().item(),
+            "kl": kl.item(),
+            "clipped_low": (clipped & (advantage < 0)).sum().item(),
+            "clipped_high": (clipped & (advantage > 0)).sum().item(),
+            "clipped_dual": dual.sum().item(),
+            "ratio": ratio.sum().item(),
+            "weight": weight.sum().item(),
+            "gap": (old - sampled).abs().sum().item(),
+        }
+    return Summed(total, counts)
+
+
+def k3(new: Tensor, reference: Tensor, bound: float = 10.0) -> Tensor:
+    """Return each token's estimate of KL(new, reference): exp(d) - d - 1 with d = reference - new."""
+    away = (reference - new).clamp(-_FAR, _FAR)
+    return (away.exp() - away - 1.0).clamp(-bound, bound)
+
+
+def scale(tokens: int, ranks: int, accumulation: int) -> float:
+    """Return the factor that makes a sum over local tokens a share of the global token mean.
+
+    Data-parallel training averages gradients over `ranks`, and DeepSpeed divides each of `accumulation`
+    backward passes by their number; both are undone here.
+
+    Raises:
+        ValueError: a minibatch without response tokens.
+    """
+    if tokens < 1:
+        raise ValueError("a minibatch without response tokens has no loss")
+    return ranks * accumulation / tokens

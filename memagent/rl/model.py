@@ -1,0 +1,124 @@
+"""The policy as the learner sees it: log-probabilities of response tokens in packed rows.
+
+Any causal model that transformers knows; its attention is swapped for one that keeps the conversations
+of a row apart, so that packing changes nothing but the speed.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from memagent.errors import UsageError
+
+_ATTENTION = "memagent-packed"
+_ROWS = 2048
+"""Response tokens whose logits stand in memory at once: a vocabulary of 150,000 makes 1.2 GB of them."""
+
+
+class PolicyModel(nn.Module):
+    """A causal model that returns log-probabilities instead of logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, lengths: Sequence[int], targets: Tensor, temperature: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Score response tokens.
+
+        Args:
+            ids: [T] tokens of all conversations, end to end.
+            positions: [T] place of each token in its conversation.
+            lengths: of the conversations; they sum to T.
+            targets: [n] places of response tokens in `ids`.
+            temperature: at which they were sampled.
+
+        Returns:
+            Log-probability [n] (float32, with a gradient) and entropy [n] (without one) of each response token.
+        """
+        base: Any = self.model.model
+        states = base(
+            input_ids=ids[None], position_ids=positions[None], use_cache=False, conversation_lengths=list(lengths)
+        ).last_hidden_state[0]
+        chosen, said = states[targets - 1], ids[targets]
+        parts = [
+            self._score(chosen[at : at + _ROWS], said[at : at + _ROWS], temperature)
+            for at in range(0, max(1, len(targets)), _ROWS)
+        ]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+    def _score(self, states: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() and len(ids) == _ROWS:  # logits are made again going back, not kept
+            kept: tuple[Tensor, Tensor] = checkpoint(self._head, states, ids, temperature, use_reentrant=False)
+            return kept
+        return self._head(states, ids, temperature)
+
+    def _head(self, states: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        head: Any = self.model.lm_head
+        logits = head(states).float() / temperature
+        every = F.log_softmax(logits, dim=-1)
+        with torch.no_grad():
+            entropy = -(every.exp() * every).sum(-1)
+        return every.gather(-1, ids[:, None])[:, 0], entropy
+
+
+def load_model(folder: str | Path, dtype: torch.dtype = torch.float32, *, checkpointing: bool = False) -> PolicyModel:
+    """Load a model folder or a Hugging Face name; safetensors only, no code from the model.
+
+    Raises:
+        UsageError: the folder is incomplete, or holds weights in another format.
+    """
+    from transformers import AutoModelForCausalLM
+
+    _register()
+    path = Path(folder)
+    if path.is_dir() and (not list(path.glob("*.safetensors")) or not (path / "config.json").is_file()):
+        raise UsageError(f"{path} is no model folder: it needs config.json and *.safetensors")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            str(folder), dtype=dtype, attn_implementation=_ATTENTION, use_safetensors=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{folder} cannot be loaded for training: {error}") from error
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return PolicyModel(model)
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(_ATTENTION, _attend)
+    AttentionMaskInterface.register(_ATTENTION, _no_mask)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Say that no mask is needed: each conversation is attended to alone."""
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    conversation_lengths: Sequence[int] | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend causally within each conversation; query [1, heads, T, size], result [1, T, heads, size]."""
+    lengths = list(conversation_lengths or [query.shape[2]])
+    shared = query.shape[1] != key.shape[1]
+    said = [
+        F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=shared)
+        for q, k, v in zip(*(torch.split(part, lengths, dim=2) for part in (query, key, value)), strict=True)
+    ]
+    return torch.cat(said, dim=2).transpose(1, 2), None

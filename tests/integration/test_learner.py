@@ -1,0 +1,257 @@
+"""The learner: real DeepSpeed, one and two ranks, against each other and against plain torch."""
+
+import json
+import math
+import multiprocessing
+import random
+import socket
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from infra.learner.rank import Learner, Rank
+from memagent.errors import TrainingError
+from memagent.nano.export import config
+from memagent.nano.model import Shape
+from memagent.rl.advantages import with_advantages
+from memagent.rl.loss import Clipping, token_loss
+from memagent.rl.model import load_model
+from memagent.rl.packing import Item, balance, items, pack
+from memagent.rl.recipe import LearnerRecipe, LossRecipe, Recipe
+from memagent.rl.rewards import Reward
+from memagent.rl.trajectories import Conversation, Group, Trajectory
+from tests.unit.rl_samples import group
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # DeepSpeed's own, of torch's coming releases
+STEPS = 5
+RATE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    made = config(Shape(vocab=64, hidden=32, layers=2, heads=4, inner=48), 0, 1) | {"torch_dtype": "float32"}
+    Qwen2ForCausalLM(Qwen2Config(**json.loads(json.dumps(made)))).save_pretrained(path)
+    (path / "reading.json").write_text("{}")
+    return path
+
+
+def recipe(zero=0, ranks=1, budget=64, dtype="float32", **loss):
+    return Recipe(
+        learner=LearnerRecipe(
+            zero=zero, ranks=ranks, rate=RATE, warmup_steps=2, token_budget=budget, dtype=dtype, minibatch_prompts=2
+        ),
+        loss=LossRecipe(**loss),
+    )
+
+
+def minibatch(step, scale=1.0):
+    groups = [with_advantages(group([scale, 0, 0, scale / 2], 10 * step + i)) for i in range(2)]
+    return items([trajectory for one in groups for trajectory in one.trajectories])
+
+
+def share(flat, made, index):
+    lengths = [item.conversation.tokens for item in flat]
+    bins = balance(lengths, made.learner.ranks, made.learner.token_budget)[index]
+    tokens = sum(len(item.conversation.response_ids) for item in flat)
+    return [pack([flat[i] for i in bin_]) for bin_ in bins], tokens
+
+
+def work(folder, made, rank, out, steps, start=None, save=None):
+    """What one rank does; runs in a process of its own."""
+    torch.set_num_threads(1)
+    learner = Learner(str(folder), made, rank)
+    first = 0
+    if start is not None:
+        learner.load(start)
+        first = learner.steps
+    for step in range(first, steps):
+        learner.learn(*share(minibatch(step), made, rank.index))
+    if save is not None:
+        learner.save(save)
+    learner.export(out)
+    learner.stop()
+
+
+def train(folder, made, out, steps=STEPS, **kwargs):
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    world = made.learner.ranks
+    context = multiprocessing.get_context("spawn")
+    ranks = [
+        context.Process(target=work, args=(folder, made, Rank(i, world, port=port), out, steps), kwargs=kwargs)
+        for i in range(world)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(300)
+        assert process.exitcode == 0
+    return load_file(out / "model.safetensors")
+
+
+def by_hand(folder, steps=STEPS):
+    """The same training in plain torch, a conversation at a time."""
+    torch.manual_seed(0)
+    model = load_model(folder)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    for step in range(steps):
+        flat = minibatch(step)
+        tokens = sum(len(item.conversation.response_ids) for item in flat)
+        optimiser.zero_grad()
+        for item in flat:
+            row = pack([item])
+            ids, positions, targets = (torch.tensor(v) for v in (row.ids, row.positions, row.targets))
+            new = model(ids, positions, row.lengths, targets)[0]
+            sampled, advantage = torch.tensor(row.logprobs), torch.tensor(row.advantages)
+            (token_loss(new, new.detach(), sampled, advantage, Clipping()).objective / tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for part in optimiser.param_groups:
+            part["lr"] = RATE * min(1.0, (step + 1) / 3)
+        optimiser.step()
+    return {
+        name.removeprefix(
+            "model.",
+        ): value
+        for name, value in model.state_dict().items()
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return by_hand(folder)
+
+
+def assert_same(weights, expected, atol=2e-5):
+    for name, tensor in weights.items():
+        torch.testing.assert_close(
+            tensor, expected[name].detach(), atol=atol, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def _named(name):
+    return lambda message: f"{name}: {message}"
+
+
+def moved(folder, weights):
+    before = load_file(folder / "model.safetensors")
+    return max((weights[name] - before[name]).abs().max().item() for name in weights)
+
+
+@pytest.mark.parametrize(
+    ("zero", "ranks", "budget"),
+    [(0, 1, 64), (0, 1, 100_000), (2, 1, 64), (3, 1, 64), (0, 2, 64), (2, 2, 64), (3, 2, 64)],
+)
+def test_sharding_ranks_and_micro_batches_do_not_show_in_the_weights(folder, expected, tmp_path, zero, ranks, budget):
+    weights = train(folder, recipe(zero, ranks, budget), tmp_path / "out")
+    assert moved(folder, weights) > 1e-3
+    assert_same(weights, expected)
+
+
+def test_bfloat16_with_float32_masters_stays_near(folder, expected, tmp_path):
+    weights = train(folder, recipe(2, 1, 64, "bfloat16"), tmp_path / "out")
+    assert all(tensor.dtype is torch.float32 for tensor in weights.values()), "as the folder's own"
+    assert_same(weights, expected, atol=4e-3)
+
+
+@pytest.mark.parametrize(("zero", "ranks"), [(0, 1), (2, 2), (3, 1)])
+def test_a_training_goes_on_from_its_checkpoint(folder, expected, tmp_path, zero, ranks):
+    made = recipe(zero, ranks)
+    train(folder, made, tmp_path / "half", steps=2, save=tmp_path / "checkpoint")
+    again = recipe(2 if zero == 0 else zero, ranks)  # and with another sharding
+    assert_same(train(folder, again, tmp_path / "out", start=tmp_path / "checkpoint"), expected)
+
+
+class TestInProcess:
+    """One rank in this process. DeepSpeed starts once a process, so each test begins with a first checkpoint."""
+
+    @pytest.fixture(scope="class")
+    def started(self, folder, tmp_path_factory):
+        made = Learner(str(folder), recipe(), Rank(port=_port()))
+        first = tmp_path_factory.mktemp("first")
+        made.save(first)
+        yield made, first
+        made.stop()
+
+    @pytest.fixture
+    def learner(self, started):
+        made, first = started
+        made.load(first)
+        return made
+
+    def test_zero_advantages_move_nothing(self, learner, folder, tmp_path):
+        flat = items(with_advantages(group([1, 1, 1])).trajectories)
+        rows, tokens = share(flat, recipe(), 0)
+        counts = learner.learn(rows, tokens)
+        learner.export(tmp_path / "out")
+        assert moved(folder, load_file(tmp_path / "out" / "model.safetensors")) == 0.0
+        assert counts["gradient_norm"] == 0.0 and counts["tokens"] == tokens
+
+    def test_a_loss_that_is_no_number_is_not_learnt(self, learner, folder, tmp_path):
+        rows, tokens = share(minibatch(0, scale=float("1e39")), recipe(), 0)
+        with pytest.raises(TrainingError, match="finite"):
+            learner.learn(rows, tokens)
+        learner.export(tmp_path / "out")
+        assert moved(folder, load_file(tmp_path / "out" / "model.safetensors")) == 0.0
+        assert learner.steps == 0
+        learner.learn(*share(minibatch(0), recipe(), 0))
+        assert learner.steps == 1
+
+    def test_the_export_is_a_model_folder(self, learner, folder, tmp_path):
+        learner.export(tmp_path / "out")
+        assert {path.name for path in (tmp_path / "out").iterdir()} >= {
+            "config.json",
+            "reading.json",
+            "model.safetensors",
+        }
+        assert load_model(tmp_path / "out") is not None
+
+    def test_scores_are_those_of_the_present_weights(self, learner, folder):
+        rows, tokens = share(minibatch(3), recipe(), 0)
+        before = learner.score(rows)
+        learner.learn(rows, tokens, before)
+        assert learner.score(rows) != before
+
+    def test_a_broken_checkpoint_is_refused(self, learner, tmp_path):
+        with pytest.raises(TrainingError, match="cannot be loaded"):
+            learner.load(tmp_path)
+        learner.save(tmp_path)
+        (tmp_path / "exp_avg.safetensors").write_bytes(b"cut")
+        with pytest.raises(TrainingError, match="cannot be loaded"):
+            learner.load(tmp_path)
+
+    def test_a_bandit_with_a_known_best_answer_is_solved(self, learner):
+        """One prompt, one token to say; only token 7 is paid."""
+        rng = random.Random(0)
+        for _ in range(300):
+            policy = _policy(learner)
+            if policy[7] > 0.9:
+                return
+            said = rng.choices(range(64), policy, k=32)
+            arms = Group("b", tuple(_armed(token, policy) for token in said))
+            if arms.teaches:
+                learner.learn(*share(items(with_advantages(arms).trajectories), recipe(budget=4096), 0))
+        raise AssertionError(f"the best answer has only a probability of {policy[7]:.2f}")
+
+
+def _armed(token, policy):
+    paid = float(token == 7)
+    said = Conversation([1, 2, 3], [token], [math.log(policy[token])], "answer")
+    return Trajectory("b", 0, (said,), Reward(paid, paid, paid))
+
+
+def _policy(learner):
+    """The probability of each token after the bandit's prompt."""
+    row = pack([Item(Conversation([1, 2, 3], [token], [0.0], "answer"), 0.0) for token in range(64)])
+    return [math.exp(value) for value in learner.score([row])[0]]
+
+
+def _port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]

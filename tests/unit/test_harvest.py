@@ -1,0 +1,119 @@
+"""What may teach, and what may not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.harvest import Qa, agreement, gather, leaks, split_of, teachable
+
+
+def row(question="Who signed?", answers=("Ada",), source="gold", documents=("d1",), stream=None, **kwargs):
+    return Qa(
+        question, tuple(answers), tuple(stream or (f"h-{'-'.join(documents)}",)), tuple(documents), source, **kwargs
+    )
+
+
+def reasons(*rows, **kwargs):
+    return gather(rows, **kwargs).reasons
+
+
+def test_good_rows_are_kept_with_their_provenance():
+    one, two = row(reading_id="r1"), row("When?", ["1 May"], "feedback")
+    harvest = gather([one, two])
+    assert set(harvest.kept) == {one, two} and not harvest.dropped
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (row("  "), "no question"),
+        (row(answers=()), "no answer"),
+        (row(answers=("Ada", "")), "no answer"),
+        (row(documents=(), stream=("h",)), "no document"),
+        (row(tags=("secret",)), "excluded"),
+        (row(source="agreement", share=0.4), "no agreement"),
+    ],
+)
+def test_unfit_rows_are_dropped_with_a_reason(bad, reason):
+    harvest = gather([bad], exclude=["secret"], least_share=0.5)
+    assert not harvest.kept and harvest.reasons == {reason: 1}
+
+
+def test_nothing_to_find_is_an_answer():
+    assert gather([row(answers=("",))]).kept
+
+
+def test_the_better_source_wins_whatever_the_order():
+    told, guessed = row(answers=["Ada"], source="feedback"), row(answers=["Bob"], source="agreement", share=1.0)
+    for rows in ([told, guessed], [guessed, told]):
+        harvest = gather(rows)
+        assert harvest.kept == [told] and harvest.reasons == {"a better source": 1}
+
+
+def test_a_contradiction_within_a_source_takes_both():
+    assert reasons(row(answers=["Ada"]), row(answers=["Bob"])) == {"contradictory": 2}
+    assert reasons(row(answers=["Ada"]), row("who signed", answers=["the ada."])) == {"duplicate": 1}
+
+
+def test_a_contradicted_gold_does_not_let_a_guess_in():
+    harvest = gather([row(answers=["Ada"]), row(answers=["Bob"]), row(answers=["Ada"], source="generated")])
+    assert not harvest.kept and harvest.reasons == {"a better source": 1, "contradictory": 2}
+
+
+def test_near_duplicates_on_one_stream_are_dropped():
+    long = "Which law governs this agreement between the two parties named above"
+    assert reasons(row(long), row(long + " here")) == {"near-duplicate": 1}
+    assert reasons(row(long), row(long + " here", answers=["Bob"])) == {}
+    assert reasons(row(long), row(long + " here", documents=("d2",))) == {}
+
+
+def test_evidence_of_duplicates_is_put_together():
+    kept = gather([row(evidence=(("h", 3),)), row(evidence=(("h", 1), ("h", 3)))]).kept
+    assert kept[0].evidence == (("h", 1), ("h", 3))
+
+
+ROWS = st.builds(
+    row,
+    question=st.sampled_from(["Who signed?", "who signed", "When was it?", " ", "Which law governs it here?"]),
+    answers=st.sampled_from([(), ("Ada",), ("Bob",), ("",)]),
+    source=st.sampled_from(["feedback", "gold", "agreement", "generated"]),
+    documents=st.sampled_from([("a",), ("b",), ("a", "b")]),
+    share=st.sampled_from([None, 0.2, 0.9]),
+)
+
+
+@given(st.lists(ROWS, max_size=25))
+def test_every_row_is_kept_or_dropped_once_and_ids_are_unique(rows):
+    harvest = gather(rows, least_share=0.5)
+    assert len(harvest.kept) + len(harvest.dropped) == len(rows)
+    ids = [one.qa_id for one in harvest.kept]
+    assert len(set(ids)) == len(ids)
+    again = gather(harvest.kept, least_share=0.5)
+    assert not again.dropped and set(again.kept) == set(harvest.kept)
+
+
+def test_a_document_is_on_one_side_and_the_shares_hold():
+    sides = [split_of([f"doc-{i}"]) for i in range(4000)]
+    assert [sides.count(s) / 4000 for s in ("train", "validation", "test")] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
+    assert split_of(["b", "a"]) == split_of(["a", "b"])
+    assert {split_of([f"doc-{i}"], 1) for i in range(50)} != {"train"}
+
+
+def test_an_archive_row_must_not_show_a_held_out_document():
+    held = next(f"d{i}" for i in range(100) if split_of([f"d{i}"]) == "test")
+    both = next((held, f"e{i}") for i in range(100) if split_of([held, f"e{i}"]) == "train")
+    rows = [row(documents=(held,)), row(documents=both)]
+    assert leaks(rows) == {rows[1].qa_id}
+    assert not leaks(rows[1:])
+
+
+def test_agreement_is_a_share_of_all_readings():
+    assert agreement([("Ada", True), ("the Ada", True), ("Bob", True), ("", False)]) == ("Ada", 0.5)
+    assert agreement([("", False), ("Ada", True), ("x", False)]) == ("", pytest.approx(2 / 3))
+    with pytest.raises(ValueError):
+        agreement([])
+
+
+@pytest.mark.parametrize(("rate", "teaches"), [(None, True), (0.0, False), (0.5, True), (1.0, False)])
+def test_what_can_be_learnt(rate, teaches):
+    assert teachable(row(pass_rate=rate)) is teaches

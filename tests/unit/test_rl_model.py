@@ -1,0 +1,103 @@
+"""Packed rows give what unpacked ones give."""
+
+import json
+import random
+
+import pytest
+import torch
+
+from memagent.errors import UsageError
+from memagent.nano import bundled
+from memagent.nano.export import config
+from memagent.nano.model import Shape
+from memagent.rl.model import load_model
+from memagent.rl.packing import items, pack
+from tests.unit.rl_samples import group
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    shape = Shape(vocab=64, hidden=32, layers=2, heads=4, inner=48)
+    made = config(shape, 0, 1) | {"num_key_value_heads": 2, "torch_dtype": "float32"}
+    Qwen2ForCausalLM(Qwen2Config(**json.loads(json.dumps(made)))).save_pretrained(path)
+    return path
+
+
+def score(model, row, temperature=1.0):
+    return model(
+        torch.tensor(row.ids), torch.tensor(row.positions), row.lengths, torch.tensor(row.targets), temperature
+    )
+
+
+def test_packed_equals_unpacked(folder):
+    model = load_model(folder)
+    flat = items(group([1, 0, 1, 0], 3).trajectories)
+    together, entropy = score(model, pack(flat))
+    alone = [score(model, pack([item])) for item in flat]
+    torch.testing.assert_close(together, torch.cat([part[0] for part in alone]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, torch.cat([part[1] for part in alone]), atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_of_packed_rows_equal_those_of_unpacked_ones(folder):
+    flat = items(group([1, 0], 5).trajectories)
+    packed, single = load_model(folder), load_model(folder)
+    score(packed, pack(flat))[0].sum().backward()
+    for item in flat:
+        score(single, pack([item]))[0].sum().backward()
+    for (name, one), two in zip(packed.named_parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_a_conversation_is_scored_as_transformers_scores_it(folder):
+    from transformers import Qwen2ForCausalLM
+
+    flat = items(group([1, 0], 7).trajectories)
+    ours = score(load_model(folder), pack(flat), temperature=0.7)[0].tolist()
+    theirs = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    expected = []
+    for item in flat:
+        said = item.conversation
+        with torch.no_grad():
+            logits = theirs(torch.tensor([said.prompt_ids + said.response_ids])).logits[0] / 0.7
+        every = logits.log_softmax(-1)
+        start = len(said.prompt_ids)
+        expected += [every[start + i - 1, token].item() for i, token in enumerate(said.response_ids)]
+    assert ours == pytest.approx(expected, abs=1e-5)
+
+
+def test_checkpointing_changes_nothing(folder):
+    row = pack(items(group([1, 0], 9).trajectories))
+    plain, saving = load_model(folder), load_model(folder, checkpointing=True)
+    saving.train()
+    for model in (plain, saving):
+        score(model, row)[0].sum().backward()
+    for one, two in zip(plain.parameters(), saving.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad)
+
+
+def test_the_entropy_is_that_of_the_next_token(folder):
+    model = load_model(folder)
+    with torch.no_grad():
+        model.model.lm_head.weight.zero_()
+        _, entropy = score(model, pack(items(group([1, 0], 2).trajectories)))
+    torch.testing.assert_close(entropy, torch.full_like(entropy, float(torch.log(torch.tensor(64.0)))))
+
+
+def test_the_bundled_reader_loads():
+    model = load_model(bundled())
+    rng = random.Random(0)
+    flat = items(group([1, 0], rng.randrange(9)).trajectories)
+    assert torch.isfinite(score(model, pack(flat))[0]).all()
+
+
+def test_an_incomplete_folder_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match="safetensors"):
+        load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        load_model(tmp_path)

@@ -1,0 +1,49 @@
+"""Recipes: the shipped ones load, and a wrong one says what is wrong."""
+
+import pytest
+
+from memagent.errors import ConfigError
+from memagent.rl.recipe import SHIPPED, load_recipe
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_recipes_load(path):
+    assert load_recipe(path.stem) == load_recipe(str(path))
+
+
+def test_there_are_the_recipes_that_are_documented():
+    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"nano-cpu", "reader-7b", "reader-14b", "smoke"}
+
+
+def test_the_papers_values():
+    small, large = load_recipe("reader-7b"), load_recipe("reader-14b")
+    for recipe in (small, large):
+        assert recipe.rollout.group_size == 16 and recipe.rollout.temperature == 1.0
+        assert recipe.reading["segment_tokens"] == 5000 and recipe.reading["memory_tokens"] == 1024
+        assert recipe.loss.kl == 1e-3 and recipe.loss.baseline == "mean" and recipe.learner.rate == 1e-6
+        assert recipe.rollout.prompts // recipe.learner.minibatch_prompts == 16
+    assert (small.rollout.prompts, large.rollout.prompts) == (128, 256)
+    assert "14B" in large.model
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[rollout]\nprompts = 10\n[learner]\nminibatch_prompts = 3", "multiple"),
+        ("[rollout]\ngroup_size = 1", "group_size"),
+        ("[reward]\nweights = { kindness = 1 }", "kindness"),
+        ("[reward]\nweights = {}", "weights"),
+        ("speed = 3", "speed"),
+        ("[loss", "recipe"),
+    ],
+)
+def test_a_wrong_recipe_says_what_is_wrong(tmp_path, text, said):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_recipe(str(path))
+
+
+def test_an_unknown_recipe_names_the_shipped_ones():
+    with pytest.raises(ConfigError, match="nano-cpu"):
+        load_recipe("nano-tpu")

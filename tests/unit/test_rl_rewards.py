@@ -1,0 +1,63 @@
+"""Rewards pay for what they say, and only for that."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.rl.rewards import FUNCTIONS, Answered, overlong, reward
+
+
+def said(answer, gold, found=None, formed=True):
+    return Answered(answer, bool(answer) if found is None else found, gold, formed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "strict", "lenient"),
+    [
+        ("Paris", ["paris"], 1, 1),
+        ("The city of Paris", ["Paris"], 0, 1),
+        ("Lyon", ["Paris"], 0, 0),
+        ("", ["Paris"], 0, 0),
+        ("", [""], 1, 1),
+        ("Paris", [""], 0, 0),
+        ("1964", ["1"], 0, 0),
+        ("the", ["Paris"], 0, 0),  # nothing is left of it after normalisation
+    ],
+)
+def test_strict_and_lenient(answer, gold, strict, lenient):
+    paid = reward(said(answer, gold), {"exact": 1.0})
+    assert (paid.strict, paid.lenient, paid.total) == (strict, lenient, strict)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "value"), [("", [""], 1), ("x", [""], -1), ("", ["x"], -1), ("x", ["y"], 0), ("x", ["x"], 0)]
+)
+def test_abstention(answer, gold, value):
+    assert FUNCTIONS["abstention"](said(answer, gold)) == value
+
+
+def test_weights_add_up_and_parts_are_kept():
+    paid = reward(said("red fox", ["red wolf"], formed=False), {"exact": 1.0, "f1": 0.5, "format": 0.1})
+    assert paid.parts == {"exact": 0.0, "f1": pytest.approx(0.5), "format": 0.0}
+    assert paid.total == pytest.approx(0.25)
+
+
+def test_an_answer_of_articles_alone_is_not_a_right_not_found():
+    assert reward(said("the", [""]), {"exact": 1.0, "contains": 1.0, "f1": 1.0}).total == 0
+
+
+def test_no_gold_cannot_be_paid():
+    with pytest.raises(ValueError, match="without gold"):
+        reward(said("x", []), {"exact": 1.0})
+    with pytest.raises(KeyError):
+        reward(said("x", ["x"]), {"kindness": 1.0})
+
+
+def test_overlong_falls_linearly_to_minus_one():
+    assert [overlong(n, 100, 20) for n in (0, 80, 90, 100, 120)] == [0, 0, -0.5, -1, -1]
+    assert overlong(100, 100, 0) == 0
+
+
+@given(st.integers(0, 200), st.integers(1, 100), st.integers(0, 100))
+def test_overlong_is_bounded_and_never_rises(length, limit, soft):
+    assert -1 <= overlong(length + 1, limit, soft) <= overlong(length, limit, soft) <= 0
