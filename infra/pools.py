@@ -11,16 +11,19 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from infra.engines.supervised import SupervisedEngine
 from infra.policies import Reader
 from infra.segments import StoredStream
+from infra.sharing import SharedTime
 from infra.store import Store
 from infra.telemetry import Counters
 from infra.turnlog import TurnWriter, turns
+from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, EngineError, ItemError, MemagentError, UsageError
+from memagent.reading import Generate
 from memagent.records import Outcome, Turn
 
 _log = logging.getLogger("memagent.pool")
@@ -49,6 +52,7 @@ class MemoryPass:
         self._scheme = spec.reader.scheme
         self._writer = TurnWriter(self._store, spec.corpus, spec.run_id, spec.reader.policy.policy_id)
         self._engine = SupervisedEngine(spec.reader.make_engine, spec.reader.engine_restarts)
+        self._time = SharedTime()
         self._board = board
         self._worker = uuid.uuid4().hex
         self._counts = Counters()
@@ -114,19 +118,20 @@ class MemoryPass:
                     past[turn.lane, turn.step] = turn
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must stand without the other's
+            asker = _Asker(self._engine.generate, self._time)
             reading = self._spec.reader.method(
                 item["reading_id"],
                 item["question"],
                 StoredStream(self._store, item["places"]),
                 self._scheme,
-                self._engine.generate,
+                asker.generate,
                 self._record,
                 past.values(),
             )
             try:
                 outcome = await reading.run()
                 self._counts.readings += 1
-                return _row(outcome)
+                return _row(replace(outcome, engine_seconds=asker.spent))
             except EngineDied:
                 raise  # nothing else can be read by this worker; the run reports it and ends
             except (EngineError, ItemError) as error:
@@ -186,6 +191,22 @@ class MemoryPass:
         self._counts.engine_deaths = self._engine.deaths
         if self._board is not None:
             self._board.report.remote(self._worker, self._counts.as_dict())
+
+
+class _Asker:
+    """Asks the engine for one reading, and adds up what that costs."""
+
+    def __init__(self, generate: Generate, shared: SharedTime) -> None:
+        self._generate = generate
+        self._shared = shared
+        self.spent = 0.0
+
+    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        began = self._shared.begin()
+        try:
+            return await self._generate(ids, sampling, priority)
+        finally:
+            self.spent += self._shared.end(began)
 
 
 def _stream(item: dict[str, Any]) -> tuple[str, ...]:

@@ -126,6 +126,7 @@ ANSWERS = pa.schema(
         ("cached_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
         ("seconds", pa.float64()),
+        ("engine_seconds", pa.float64()),  # its share of the engine's time (`infra.sharing`)
         ("carried_from", pa.string()),  # the reading whose memory this one went on from, if any
         ("carried_segments", pa.int32()),
         ("run_id", pa.string()),
@@ -215,7 +216,7 @@ RESULTS = pa.schema(
         ("exact", pa.float64()),
         ("reading_id", pa.string()),
         ("tokens", pa.int64()),
-        ("seconds", pa.float64()),
+        ("seconds", pa.float64()),  # its share of the engine's time
         ("segments", pa.int64()),
         ("failure", pa.string()),  # why a wrong answer is wrong (`memagent.tasks.failures`); empty: it is right
         ("lost_step", pa.int64()),  # where the memory lost what it had noted

@@ -123,6 +123,8 @@ class Outcome:
     cached_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
+    engine_seconds: float = 0.0
+    """Its share of the engine's time, where the worker tells."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def results(store: Store, corpus: str, run_id: str, taken: Sequence[Taken]) -> t
         reading = readings.get(one.sample.sample_id, "")
         answer = by_reading.get(reading, {})
         tokens = answer.get("prompt_tokens", 0) + answer.get("output_tokens", 0) if answer else None
-        cost = {"tokens": tokens, "seconds": answer.get("seconds"), "segments": answer.get("segments")}
+        cost = {"tokens": tokens, "seconds": answer.get("engine_seconds"), "segments": answer.get("segments")}
         rows.append({**row(one), "reading_id": reading, **cost, **_why(one, logs.get(reading))})
     return judged, pa.Table.from_pylist(rows, schema=RESULTS)
 

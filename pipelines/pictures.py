@@ -21,7 +21,7 @@ READINGS = {
     "depth": "where the fact stands, 0 (start) to 1 (end); None where that has no meaning",
     "score": "0 (wrong, or the reading failed) to 1 (right)",
     "tokens": "tokens of all prompts and responses; None for a failed reading",
-    "seconds": "seconds that the reading took; None for a failed reading",
+    "seconds": "the reading's share of the engine's time; None for a failed reading",
 }
 MEMORIES = {
     "share": "how much of the text was read when the memory was written, 0 to 1",
@@ -143,7 +143,9 @@ def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
     looks = _looks(_name(row["method"]) for row in known)
     shown: dict[str, Any] = {}
     with _canvas(_WIDE, 4.6) as figure:
-        for i, (column, label) in enumerate([("tokens", "Tokens of a reading"), ("seconds", "Seconds of a reading")]):
+        for i, (column, label) in enumerate(
+            [("tokens", "Tokens of a reading"), ("seconds", "Engine seconds of a reading")]
+        ):
             axes = figure.add_subplot(1, 2, i + 1)
             groups = _grouped([row for row in known if (row[column] or 0) > 0], column)
             if not groups:

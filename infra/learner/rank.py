@@ -158,8 +158,9 @@ class Learner:
         self._steps = steps
 
     def stop(self) -> None:
-        """Leave the other ranks."""
+        """Leave the other ranks, when all have come so far: a group that is torn down in use aborts the process."""
         if torch.distributed.is_initialized():
+            torch.distributed.barrier()
             torch.distributed.destroy_process_group()
 
     def _start(self) -> Any:

@@ -42,7 +42,7 @@ _TITLES = {
 }
 _NOTES = {
     "accuracy-by-length": "Dashed: published by the paper for other models on RULER-HQA, another task.",
-    "cost-by-length": "Seconds go from a reading's first segment to its answer, beside all that was read with it.",
+    "cost-by-length": "Seconds are a reading's share of the engine's time: what is in flight at a moment shares it evenly.",
 }
 
 
@@ -68,7 +68,7 @@ def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
     made: list[Path] = []
     if rows:
         made += pictures.accuracy_by_length(rows, folder)
-        if any(row["tokens"] for row in rows):
+        if any(row["tokens"] and row["seconds"] for row in rows):
             made += pictures.cost_by_length(rows, folder)
         if len({row["method"] for row in rows if row["depth"] is not None}) == 1:
             made += pictures.accuracy_by_depth(rows, folder)

@@ -131,9 +131,10 @@ def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterato
             process.kill()
             process.wait()
         _, left = psutil.wait_procs(tree, timeout=20)
+        outlived = [str(one) for one in left]  # names and states, before they are ended
         for one in left:
             one.kill()
-    assert not left, "processes outlive `memagent up`"
+    assert not left, f"processes outlive `memagent up`: {outlived}"
 
 
 def wait_until(true: Any, seconds: float, log: Path, process: "subprocess.Popen[bytes]") -> None:

@@ -145,7 +145,7 @@ def moved(folder, weights):
 
 @pytest.mark.parametrize(
     ("zero", "ranks", "budget"),
-    [(0, 1, 64), (0, 1, 100_000), (2, 1, 64), (3, 1, 64), (0, 2, 64), (2, 2, 64), (3, 2, 64)],
+    [(0, 1, 64), (0, 1, 100_000), (0, 2, 64), (2, 2, 64), (3, 2, 64)],
 )
 def test_sharding_ranks_and_micro_batches_do_not_show_in_the_weights(folder, expected, tmp_path, zero, ranks, budget):
     weights = train(folder, recipe(zero, ranks, budget), tmp_path / "out")
@@ -159,7 +159,7 @@ def test_bfloat16_with_float32_masters_stays_near(folder, expected, tmp_path):
     assert_same(weights, expected, atol=4e-3)
 
 
-@pytest.mark.parametrize(("zero", "ranks"), [(0, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize(("zero", "ranks"), [(0, 1), (3, 2)])
 def test_a_training_goes_on_from_its_checkpoint(folder, expected, tmp_path, zero, ranks):
     made = recipe(zero, ranks)
     train(folder, made, tmp_path / "half", steps=2, save=tmp_path / "checkpoint")

@@ -51,6 +51,18 @@ def test_rows_come_back_as_their_schema_says(store: Store) -> None:
     assert Store(store.url).list("quarantine") != []
 
 
+def test_a_table_of_an_earlier_version_gains_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(store, "quarantine")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(table, "schema", QUARANTINE.remove(QUARANTINE.get_field_index("detail")))
+        table.insert_new([_row("a", "not kept")])
+    assert _details(table) == {"a": None}
+    assert table.read("c", ["detail"], pc.field("item") == "a")["detail"].to_pylist() == [None]
+    table.insert_new([_row("a"), _row("b", "new")])
+    table.append([_row("c", "newer")])
+    assert _details(table) == {"a": None, "b": "new", "c": "newer"}
+
+
 def test_a_filter_reads_what_a_merge_has_written(store: Store) -> None:
     table = Table(store, "quarantine")
     table.insert_new([_row("a"), _row("b")])

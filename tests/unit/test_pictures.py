@@ -64,7 +64,7 @@ CASES = {
     "cost-by-length": (
         cost_by_length,
         readings(),
-        ["memagent", "bm25", "slope 1 (linear)", "Tokens of a reading", "Seconds of a reading", "10K", "100K"],
+        ["memagent", "bm25", "slope 1 (linear)", "Tokens of a reading", "Engine seconds of a reading", "10K", "100K"],
     ),
     "memory-by-share": (
         memory_by_share,
