@@ -42,7 +42,7 @@ _TITLES = {
 }
 _NOTES = {
     "accuracy-by-length": "Dashed: published by the paper for other models on RULER-HQA, another task.",
-    "cost-by-length": "Seconds are a reading's share of the engine's time: what is in flight at a moment shares it evenly.",
+    "cost-by-length": "Seconds are a reading's share of the engine's time: what is in flight shares it evenly.",
 }
 
 
