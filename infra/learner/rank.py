@@ -90,7 +90,8 @@ class Learner:
             norm before clipping and the learning rate.
 
         Raises:
-            TrainingError: the loss or the gradient is not finite. The weights are as they were.
+            TrainingError: the loss is not finite. The weights are as they were; where gradients are sharded, go on
+                with `load`, since what was gathered of them stays.
         """
         factor = scale(tokens, self._rank.world, 1)
         sums: dict[str, float] = {}
