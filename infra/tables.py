@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -145,23 +145,13 @@ class Table:
         except TableNotFoundError:
             return None
 
-    def _grown(self, delta: DeltaTable) -> DeltaTable:
-        """Add the columns that a table of an earlier version does not have yet; they are null in its rows."""
-        known = {field.name for field in delta.schema().fields}
-        missing = [field for field in self.schema if field.name not in known]
-        if missing:
-            delta.alter.add_columns([Field.from_arrow(field) for field in missing])
-        return delta
-
     @_contended
     def _write(self, table: pa.Table) -> None:
-        delta = self._open()
-        if delta is not None:
-            self._grown(delta)
         write_deltalake(
             self._store.delta_uri(self.name),
             table,
             mode="append",
+            schema_mode="merge",  # a table of an earlier version gains the columns that it lacks
             partition_by=["corpus"],
             storage_options=self._store.delta_options,
         )
@@ -181,8 +171,8 @@ class Table:
         corpora = ", ".join(_literal(str(c)) for c in source["corpus"].unique().to_pylist())
         # The literal list lets Delta skip the files of other corpora.
         predicate = f"t.corpus IN ({corpora}) AND " + " AND ".join(f"t.{k} = s.{k}" for k in on)
-        delta = self._grown(self._open() or self._create())
-        merger = delta.merge(source, predicate=predicate, source_alias="s", target_alias="t")
+        delta = self._open() or self._create()
+        merger = delta.merge(source, predicate=predicate, source_alias="s", target_alias="t", merge_schema=True)
         if update:
             merger = merger.when_matched_update_all()
         done = merger.when_not_matched_insert_all().execute()

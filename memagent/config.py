@@ -21,11 +21,13 @@ from memagent.segmenting import Boundary
 _T = TypeVar("_T", bound=BaseModel)
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A part of a configuration: unknown keys are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class ReadingConfig(_Section):
+class ReadingConfig(Section):
     """How a document is read. Part of every reading's identity."""
 
     segment_tokens: int = Field(5000, ge=16)
@@ -58,7 +60,7 @@ class ReadingConfig(_Section):
         return digest(self.model_dump(exclude={"template"}), template_hash)
 
 
-class EngineConfig(_Section):
+class EngineConfig(Section):
     """What continues the prompts."""
 
     kind: Literal["vllm", "openai", "scripted"] = "vllm"
@@ -99,7 +101,7 @@ class EngineConfig(_Section):
     """scripted: run in a process of its own, which can be killed as a real engine's can."""
 
 
-class PoolConfig(_Section):
+class PoolConfig(Section):
     """The engines of a run."""
 
     min_size: int = Field(1, ge=1)
@@ -122,7 +124,7 @@ class PoolConfig(_Section):
         return self
 
 
-class IngestConfig(_Section):
+class IngestConfig(Section):
     """How sources become documents."""
 
     text_column: str = "text"
@@ -141,7 +143,7 @@ class IngestConfig(_Section):
     """Keep documents whose source is gone."""
 
 
-class RayConfig(_Section):
+class RayConfig(Section):
     """Where Ray runs."""
 
     address: str | None = None
@@ -156,7 +158,7 @@ class RayConfig(_Section):
     """Ray runtime environment for the cluster, for example ``{"pip": [...]}`` or ``{"image_uri": "..."}``."""
 
 
-class Config(_Section):
+class Config(Section):
     """The whole configuration."""
 
     store: str = ".memagent"
@@ -187,7 +189,7 @@ class Config(_Section):
 
     def reading_config(self, model_defaults: dict[str, Any]) -> ReadingConfig:
         """Complete the reading section with the defaults of a model folder."""
-        return _validate(ReadingConfig, {**model_defaults, **self.reading}, "reading.")
+        return validate(ReadingConfig, {**model_defaults, **self.reading}, "reading.")
 
 
 def load_config(path: str | None = None, sets: list[str] | None = None, **overrides: Any) -> Config:
@@ -216,12 +218,13 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     for name, value in overrides.items():
         if value is not None:
             _put(data, name.replace("__", "."), value)
-    config = _validate(Config, data, "")
-    _validate(ReadingConfig, config.reading, "reading.")
+    config = validate(Config, data, "")
+    validate(ReadingConfig, config.reading, "reading.")
     return config
 
 
-def _validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:
+def validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:
+    """Make a configuration of plain data; a ConfigError names every key that is wrong, after `prefix`."""
     try:
         return model.model_validate(data)
     except ValidationError as error:

@@ -210,8 +210,7 @@ def start_copying(embedding: Tensor, layers: Sequence[_Attention], rate: Tensor,
     now = turns[0] @ (1.4 * view) + sum(turns[i] @ blocks[i - 1] for i in range(1, backs))
     past = sum(turns[i] @ blocks[i] for i in range(backs))
     if far:
-        found = sum(turns[i] @ blocks[i] for i in range(backs))
-        _look_back(layers[1], 0, backs, rate, found, _WRITE / math.sqrt(backs) * blocks[backs].T)
+        _look_back(layers[1], 0, backs, rate, past, _WRITE / math.sqrt(backs) * blocks[backs].T)
         now = now + turns[backs] @ blocks[backs - 1] + turns[backs + 1] @ blocks[backs]
         past = past + turns[backs] @ blocks[backs]
     match = layers[2] if far else layers[1]

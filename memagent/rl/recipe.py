@@ -4,18 +4,15 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
+from memagent.config import Section, validate
 from memagent.errors import ConfigError
 
 SHIPPED = Path(__file__).parent / "recipes"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class RolloutRecipe(_Section):
+class RolloutRecipe(Section):
     """How trajectories are sampled."""
 
     prompts: int = Field(128, ge=1)
@@ -36,7 +33,7 @@ class RolloutRecipe(_Section):
     """Sample the next step's rollouts while this step trains: one step off-policy."""
 
 
-class RewardRecipe(_Section):
+class RewardRecipe(Section):
     """What is paid for."""
 
     weights: dict[str, float] = Field(default_factory=lambda: {"exact": 1.0})
@@ -54,7 +51,7 @@ class RewardRecipe(_Section):
         return self
 
 
-class LossRecipe(_Section):
+class LossRecipe(Section):
     """What is minimised."""
 
     baseline: Literal["mean", "mean-std", "rloo"] = "mean"
@@ -75,7 +72,7 @@ class LossRecipe(_Section):
     """Weight of the KL term to the reference; at 0 no reference model is loaded."""
 
 
-class LearnerRecipe(_Section):
+class LearnerRecipe(Section):
     """The optimiser and where it runs."""
 
     minibatch_prompts: int = Field(8, ge=1)
@@ -106,7 +103,7 @@ class LearnerRecipe(_Section):
     """Make activations again in the backward pass rather than keep them."""
 
 
-class StageRecipe(_Section):
+class StageRecipe(Section):
     """How long a stage runs, and what it leaves."""
 
     steps: int = Field(100, ge=1)
@@ -121,7 +118,7 @@ class StageRecipe(_Section):
     """Of the data's order and the engines."""
 
 
-class Recipe(_Section):
+class Recipe(Section):
     """A training run."""
 
     model: str = "nano"
@@ -157,9 +154,6 @@ def load_recipe(name_or_path: str) -> Recipe:
         names = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
         raise ConfigError(f"no recipe {name_or_path!r}. Shipped: {names}; or give a .toml file.")
     try:
-        return Recipe.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return validate(Recipe, tomllib.loads(path.read_text(encoding="utf-8")), "")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"recipe {path}: {error}") from error
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, problem['loc'])) or 'recipe'}: {problem['msg']}" for problem in error.errors()]
-        raise ConfigError(f"recipe {path}: " + "; ".join(lines)) from error
