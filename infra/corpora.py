@@ -1,16 +1,21 @@
-"""What the store remembers of a corpus: its sources and its standing questions, for nightly digests."""
+"""What the store remembers of a corpus: its sources and their tags, and its standing questions."""
 
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fsspec.utils import glob_translate
+
+from infra.naming import quoted
 from infra.store import Store
 from memagent.errors import UsageError
 from memagent.records import Question
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAGIC = re.compile(r"[*?\[]")
 
 
 def check_name(corpus: str) -> str:
@@ -32,12 +37,37 @@ def remember(
     known["sources"] = list(dict.fromkeys([*known.get("sources", []), *sources]))
     if questions is not None:
         known["questions"] = [asdict(question) for question in questions]
-    store.write_bytes(json.dumps(known, indent=1).encode(), "corpora", f"{corpus}.json")
+    _save(store, corpus, known)
+
+
+def tag(store: Store, corpus: str, sources: Sequence[str], tags: Sequence[str]) -> None:
+    """Tag all that lies under some sources, now or later. A tag stays.
+
+    Raises:
+        UsageError: a tag is no plain word.
+    """
+    for name in tags:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"tag {name!r}: use letters, digits, '.', '_' and '-' (at most 64), as in sensitive")
+    known = _load(store, corpus)
+    tagged = known.setdefault("tags", {})
+    tagged |= {source: sorted({*tagged.get(source, []), *tags}) for source in sources}
+    _save(store, corpus, known)
 
 
 def sources_of(store: Store, corpus: str) -> list[str]:
     """Return the sources that the corpus was ingested from."""
     return list(_load(store, corpus).get("sources", []))
+
+
+def tagger(store: Store, corpus: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a function that gives the tags of a document by its source: those of all sources that it lies under."""
+    tagged = [(_covers(source), tags) for source, tags in _load(store, corpus).get("tags", {}).items()]
+
+    def tags_of(source: str) -> tuple[str, ...]:
+        return tuple(sorted({tag for covers, tags in tagged if covers(source) for tag in tags}))
+
+    return tags_of
 
 
 def standing_questions(store: Store, corpus: str) -> list[Question]:
@@ -65,3 +95,15 @@ def _load(store: Store, corpus: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return data
+
+
+def _save(store: Store, corpus: str, known: dict[str, Any]) -> None:
+    store.write_bytes(json.dumps(known, indent=1).encode(), "corpora", f"{corpus}.json")
+
+
+def _covers(given: str) -> Callable[[str], bool]:
+    """Return whether a document's source lies under a source as it was given: a folder, file, glob or URL."""
+    shown = quoted(given if "://" in given else os.path.abspath(given))
+    folder = shown.rstrip("/") + "/"
+    match = re.compile(glob_translate(shown)).match if _MAGIC.search(shown) else None
+    return lambda source: source == shown or source.startswith(folder) or (match is not None and bool(match(source)))

@@ -1,11 +1,13 @@
 """Policies: which model reads, and what names it."""
 
-import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from infra.model_folders import folder_hash, policy_file
+from infra.registry import Row, fetch, policies, policy, promoted
+from infra.store import Store
 from memagent.config import Config, EngineConfig, ReadingConfig
 from memagent.engine import Engine
 from memagent.errors import ConfigError
@@ -17,14 +19,15 @@ from memagent.records import Policy, digest
 from memagent.scripted import RULES_VERSION, ScriptedEngine
 from memagent.tokens import Tokenizer, load_tokenizer
 
-_HASHED = (".safetensors", "config.json", "tokenizer.json", "generation_config.json")
+SHIPPED = "@shipped"
+"""After a model's name or folder: that model itself, whichever version of its line is promoted."""
 
 
 class Reader:
     """A policy together with how it reads: everything that a worker needs besides the store.
 
     Cheap to build and to send: the tokenizer and the prompts are made where they are used, the
-    engine is made by `make_engine`.
+    engine is made by `make_engine`. A promoted version stays the one it was when the reader was built.
     """
 
     def __init__(self, config: Config) -> None:
@@ -35,7 +38,9 @@ class Reader:
         """
         self.engine_config = config.engine
         self.engine_restarts = config.pool.engine_restarts
-        self.policy = resolve_policy(config.engine)
+        self._store = Store(config.store)
+        self.policy, row = _resolve(config.engine, self._store)
+        self._row = row and {name: row[name] for name in ("policy_id", "path")}
         self.reading: ReadingConfig = config.reading_config(self.policy.defaults)
         self.template = load_template(self.reading.template)
         if config.engine.kind == "openai" and config.engine.protocol == "chat" and not self.template.chat:
@@ -49,12 +54,17 @@ class Reader:
         """Whether a memory in the middle of a text says all that is needed to read on."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("tokenizer", "scheme")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("tokenizer", "scheme", "folder")}
+
+    @cached_property
+    def folder(self) -> str:
+        """The model's folder on this machine, or its name on the hub; a version kept on S3 is fetched if need be."""
+        return self.policy.path if self._row is None else str(fetch(self._store, self._row))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The policy's tokenizer."""
-        return load_tokenizer(self.engine_config.tokenizer or self.policy.path)
+        return load_tokenizer(self.engine_config.tokenizer or self.folder)
 
     @cached_property
     def scheme(self) -> Scheme:
@@ -71,59 +81,104 @@ class Reader:
         if config.kind == "scripted" and config.scripted_process:
             from infra.engines.scripted import ScriptedProcess
 
-            return ScriptedProcess(self.policy.path, self.reading, config)
+            return ScriptedProcess(self.folder, self.reading, config)
         if config.kind == "scripted":
             return ScriptedEngine(self.scheme.prompts, delay=config.scripted_delay)
         if config.kind == "openai":
             from infra.engines.openai import OpenAIEngine
 
-            return OpenAIEngine(self.policy.path, config, self.tokenizer)
+            return OpenAIEngine(self.folder, config, self.tokenizer)
         from infra.engines.vllm import VllmEngine
 
-        return VllmEngine(self.policy.path, config)
+        return VllmEngine(self.folder, config)
 
     @property
     def max_model_len(self) -> int | None:
         """The context window: as configured, else the model's own; None where it is not known."""
         if self.engine_config.max_model_len or self.engine_config.kind == "scripted":
             return self.engine_config.max_model_len
-        path = Path(self.policy.path) / "config.json"
+        path = Path(self.folder) / "config.json"
         if not path.is_file():
             return None
         length = json.loads(path.read_text(encoding="utf-8")).get("max_position_embeddings")
         return int(length) if length else None
 
 
-def resolve_policy(config: EngineConfig) -> Policy:
+def resolve_policy(config: EngineConfig, store: Store | None = None) -> Policy:
     """Find the model that a configuration names, and name its version.
+
+    A line's name (``nano``), or the model that a line began with, means the line's promoted version, if there is
+    one; ``NAME@PREFIX`` the version whose id begins so; ``NAME@shipped`` the model itself. Only vllm loads versions:
+    the other engines, and a call without a store, take the model itself.
 
     The id of a local model is a hash of its weights, configuration and tokenizer; a model on the
     Hugging Face hub goes by its commit; a served model by its name.
+
+    Raises:
+        ConfigError: there is no such model.
+        UsageError: there is no such version, or several.
     """
-    if config.kind == "scripted" and config.model == "nano":
-        folder = bundled()
+    return _resolve(config, store)[0]
+
+
+def _resolve(config: EngineConfig, store: Store | None) -> tuple[Policy, Row | None]:
+    """Return the policy, and its row if it is a registered version."""
+    row = _version(config.model, store) if config.kind == "vllm" and store is not None else None
+    if row is None or store is None:
+        return _itself(config), None
+    folder = fetch(store, row)
+    return Policy(row["policy_id"], row["name"], str(folder), _defaults(folder)), row
+
+
+def _version(model: str, store: Store) -> Row | None:
+    """Return the registered version that a model's name means; None: the model itself."""
+    if model.endswith(SHIPPED):
+        return None
+    folder = Path(model).expanduser()
+    if model != "nano" and folder.is_dir():
+        return None if policy_file(folder) else promoted(store, _folder_name(folder))
+    if "@" not in model:
+        return promoted(store, model)
+    if _is_bundled(model) and not any(row["policy_id"].startswith(model) for row in policies(store)):
+        return None
+    return policy(store, model)
+
+
+def _itself(config: EngineConfig) -> Policy:
+    """Return the policy of a model that is no registered version."""
+    model = "nano" if _is_bundled(config.model) else config.model.removesuffix(SHIPPED)
+    folder = bundled(model) if model == "nano" else Path(model).expanduser()
+    if config.kind == "scripted" and (model == "nano" or folder.is_dir()):
         return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), _defaults(folder))
-    folder = bundled(config.model) if config.model == "nano" else Path(config.model).expanduser()
     if folder.is_dir():
-        return _local(config, folder)
+        return _local(config, folder, model)
     if config.kind == "openai":
-        name = config.served_model or config.model
-        return Policy(f"{name}@{digest(config.base_url, name)[:12]}", name, config.model)
-    return _from_hub(config.model)
+        name = config.served_model or model
+        return Policy(f"{name}@{digest(config.base_url, name)[:12]}", name, model)
+    return _from_hub(model)
 
 
-def _local(config: EngineConfig, folder: Path) -> Policy:
-    # The name tells whose versions count as one policy: two folders called "model" are two policies.
-    place = folder.resolve()
-    name = "nano" if config.model == "nano" else f"{place.name}-{digest(str(place))[:6]}"
+def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
     if config.kind == "vllm" and not list(folder.glob("*.safetensors")):
         raise ConfigError(
             f"{folder} has no *.safetensors. Only safetensors are loaded; convert the model with "
             "save_pretrained(folder, safe_serialization=True)."
         )
-    if config.kind == "scripted":
-        return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), _defaults(folder))
-    return Policy(f"{name}@{_folder_hash(folder)}", name, str(place), _defaults(folder))
+    said = policy_file(folder)
+    name = "nano" if model == "nano" else str(said["name"]) if said else _folder_name(folder)
+    return Policy(f"{name}@{folder_hash(folder)}", name, str(folder.resolve()), _defaults(folder))
+
+
+def _folder_name(folder: Path) -> str:
+    # The name tells whose versions count as one policy: two folders called "model" are two policies.
+    place = folder.resolve()
+    return f"{place.name}-{digest(str(place))[:6]}"
+
+
+def _is_bundled(model: str) -> bool:
+    """Whether a model is named as the bundled one's id, or its beginning."""
+    name, _, version = model.rpartition("@")
+    return name == "nano" and bool(version) and folder_hash(bundled()).startswith(version)
 
 
 def _from_hub(model: str) -> Policy:
@@ -151,13 +206,3 @@ def _defaults(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     return data
-
-
-def _folder_hash(folder: Path) -> str:
-    total = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.name.endswith(_HASHED):
-            total.update(path.name.encode())
-            with path.open("rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()[:12]

@@ -150,7 +150,7 @@ RUNS = pa.schema(
     [
         ("corpus", pa.string()),
         ("run_id", pa.string()),
-        ("kind", pa.string()),  # ingest | ask | digest | evaluate
+        ("kind", pa.string()),  # ingest | ask | digest | evaluate | agreement | harvest | train
         ("status", pa.string()),  # completed | failed
         ("started_at", _TIME),
         ("ended_at", _TIME),
@@ -202,6 +202,62 @@ SCORES = pa.schema(
         ("scored_at", _TIME),
     ]
 )
+
+QA = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("qa_id", pa.string()),
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.string())),  # [""]: the stream does not say
+        ("stream", pa.list_(pa.string())),  # content hashes in reading order
+        ("documents", pa.list_(pa.string())),  # doc_ids; the split goes by them
+        ("source", pa.string()),  # feedback | gold | agreement | generated
+        ("reading_id", pa.string()),
+        ("policy_id", pa.string()),
+        ("share", pa.float64()),  # of sampled readings, those that agreed
+        ("pass_rate", pa.float64()),  # of readings, those that were right
+        ("evidence", pa.list_(pa.struct([("content_hash", pa.string()), ("segment_index", pa.int32())]))),
+        ("tags", pa.list_(pa.string())),
+        ("split", pa.string()),  # train | validation | test
+        ("run_id", pa.string()),  # of the harvest
+        ("harvested_at", _TIME),
+    ]
+)
+"""Questions that may teach, with their provenance (`memagent.harvest.Qa`)."""
+
+FEEDBACK = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("reading_id", pa.string()),
+        ("verdict", pa.string()),  # accepted | rejected | corrected
+        ("answer", pa.string()),  # what is right, where it was corrected; empty: the documents do not say
+        ("given_at", _TIME),
+    ]
+)
+"""What people said about answers; the newest row of a reading counts."""
+
+POLICIES = pa.schema(
+    [
+        ("corpus", pa.string()),  # always POLICIES_OF: policies belong to the store, not to a corpus
+        ("policy_id", pa.string()),
+        ("name", pa.string()),  # the line that it is a version of, for example nano
+        ("path", pa.string()),  # folder relative to the store; empty: the model that the line began with
+        ("parent", pa.string()),  # policy_id
+        ("status", pa.string()),  # candidate | promoted | refused | retired
+        ("reason", pa.string()),  # of the last change of status
+        ("data_version", pa.int64()),  # Delta version of the qa table that it learnt from
+        ("run_id", pa.string()),  # of the training
+        ("config", pa.string()),  # JSON: the recipe
+        ("metrics", pa.string()),  # JSON: of the training's best step
+        ("gate", pa.string()),  # JSON: what was compared, and how it came out
+        ("commit", pa.string()),  # version of the code
+        ("made_at", _TIME),
+        ("changed_at", _TIME),
+    ]
+)
+"""Model versions and what became of them."""
+
+POLICIES_OF = "*"
 
 RESULTS = pa.schema(
     [

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import uuid
 from functools import cached_property
 from pathlib import Path
@@ -101,6 +102,26 @@ class Store:
         """Return a file's bytes. Raises FileNotFoundError."""
         data: bytes = self.fs.cat_file(self.path(*parts))
         return data
+
+    def put_file(self, file: Path, *parts: str) -> str:
+        """Copy a local file of any size into the store, whole or not at all; return its path."""
+        path = self.path(*parts)
+        if self.is_s3:
+            self.fs.put_file(str(file), path)  # in parts, visible when the last one is there
+            return path
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            shutil.copyfile(file, aside)
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
+        return path
+
+    def get_file(self, file: Path, *parts: str) -> None:
+        """Copy a file of the store to a local one. Raises FileNotFoundError."""
+        self.fs.get_file(self.path(*parts), str(file))
 
     def list(self, *parts: str, suffix: str = ".parquet") -> list[str]:
         """Return the paths of all files under a folder, sorted; nothing there gives an empty list."""

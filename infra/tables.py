@@ -22,6 +22,9 @@ _KEYS: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
     "quarantine": (schemas.QUARANTINE, ("stage", "item", "reason")),
     "runs": (schemas.RUNS, ("run_id",)),
     "scores": (schemas.SCORES, ("score_id",)),
+    "qa": (schemas.QA, ("qa_id",)),
+    "feedback": (schemas.FEEDBACK, ("reading_id", "given_at")),
+    "policies": (schemas.POLICIES, ("policy_id",)),
 }
 
 _contended = retry(

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -211,16 +212,35 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     if path is not None:
         _merge(data, _read_toml(path))
     for item in sets or []:
-        key, eq, value = item.partition("=")
-        if not eq:
-            raise ConfigError(f"--set {item!r}: write it as section.key=value")
-        _put(data, key.strip(), _value(value.strip()))
+        put_setting(data, item)
     for name, value in overrides.items():
         if value is not None:
             _put(data, name.replace("__", "."), value)
     config = validate(Config, data, "")
     validate(ReadingConfig, config.reading, "reading.")
     return config
+
+
+def put_setting(data: dict[str, Any], item: str) -> None:
+    """Put a ``section.key=value`` string into plain data.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    key, eq, value = item.partition("=")
+    if not eq:
+        raise ConfigError(f"--set {item!r}: write it as section.key=value")
+    _put(data, key.strip(), _value(value.strip()))
+
+
+def as_settings(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield plain data as ``section.key=value`` strings; None is skipped."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from as_settings(value, f"{prefix}{key}.")
+        elif value is not None:
+            # Strings, numbers, booleans and lists are written alike in JSON and TOML.
+            yield f"{prefix}{key}={json.dumps(value, ensure_ascii=False)}"
 
 
 def validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:

@@ -5,7 +5,7 @@ stream with the answers that count as right, and says why it is believed.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ Source = Literal["feedback", "gold", "agreement", "generated"]
 TRUST: tuple[Source, ...] = ("feedback", "gold", "agreement", "generated")
 """Whom to believe first where two sources differ: people who saw the answer, then who wrote the question."""
 Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _SHARES = (0.8, 0.9)
 _SIMILAR = 0.8
 
@@ -30,7 +31,7 @@ class Qa:
     stream: tuple[str, ...]
     """Content hashes of what was read, in reading order."""
     documents: tuple[str, ...]
-    """Ids of the documents; the split goes by them, so that a changed document stays on its side."""
+    """Ids of the documents (`families`); the split goes by them, so that a changed document stays on its side."""
     source: Source
     reading_id: str = ""
     policy_id: str = ""
@@ -73,50 +74,90 @@ class Harvest:
         return dict(sorted(counts.items()))
 
 
-def gather(rows: Iterable[Qa], exclude: Iterable[str] = (), least_share: float = 0.0) -> Harvest:
-    """Choose the rows that teach, one for each question on a stream.
+def gather(
+    rows: Iterable[Qa],
+    exclude: Iterable[str] = (),
+    least_share: float = 0.0,
+    rejected: Mapping[str, Collection[str]] | None = None,
+    seed: int = 0,
+) -> Harvest:
+    """Choose the rows that teach, one for each question on a stream. The order of `rows` does not matter.
 
     Dropped are: rows without a question or an answer; with a tag of `exclude`; agreed on by less than
-    `least_share` of the sampled readings; contradicted by a row of the same source (both go: neither is
-    believed more); said by a better source; and near-duplicates on the same stream.
+    `least_share` of the sampled readings; saying what was rejected; contradicted by a row of the same source
+    (both go: neither is believed more); said by a better source; near-duplicates on the same stream; and those
+    over documents on different sides of the split.
+
+    Args:
+        rows: candidates.
+        exclude: tags whose documents do not teach.
+        least_share: of the sampled readings that must agree.
+        rejected: answers that people rejected, normalised (`memagent.scoring.normalise`), by qa_id.
+        seed: of the split.
     """
-    banned = set(exclude)
+    banned, refused = set(exclude), rejected or {}
     dropped: list[Dropped] = []
     by_id: dict[str, list[Qa]] = defaultdict(list)
     for row in rows:
         reason = _unfit(row, banned, least_share)
-        if reason:
-            dropped.append(Dropped(row, reason))
+        said = _unrejected(row, refused)
+        if reason or not said:
+            dropped.append(Dropped(row, reason or "rejected"))
         else:
-            by_id[row.qa_id].append(row)
+            by_id[row.qa_id].append(replace(row, answers=said))
     chosen: list[Qa] = []
     for same in by_id.values():
         chosen += _settle(same, dropped)
-    return Harvest(_distinct(chosen, dropped), dropped)
+    distinct = _distinct(chosen, dropped)
+    apart = leaks(distinct, seed)
+    dropped += [Dropped(row, "on both sides of the split") for row in distinct if row.qa_id in apart]
+    return Harvest([row for row in distinct if row.qa_id not in apart], dropped)
+
+
+def families(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return, for each document, the one that stands for it: the first of all that share a text with it, at any time.
+
+    So a copy is on its original's side of the split, and a text is on one side however many documents it is in.
+
+    Args:
+        documents: (doc_id, content_hash) of every version of every document, the oldest first.
+    """
+    parent: dict[str, str] = {}
+    age: dict[str, int] = {}
+    holder: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    for doc_id, content_hash in documents:
+        age.setdefault(parent.setdefault(doc_id, doc_id), len(age))
+        one, two = root(doc_id), root(holder.setdefault(content_hash, doc_id))
+        older, younger = sorted((one, two), key=age.__getitem__)
+        parent[younger] = older
+    return {name: root(name) for name in parent}
 
 
 def split_of(documents: Sequence[str], seed: int = 0) -> Split:
-    """Return the side that a row is on, from its documents' ids alone: 80, 10 and 10 in a hundred.
+    """Return the side that a row is on, from its documents' ids alone: 80, 10 and 10 in a hundred documents.
 
-    All questions on a document are on one side. A row over several documents goes by all of them, so an
-    archive's rows and its documents' rows may differ in side; `leaks` finds that.
+    All questions on a document are on one side. A row over several documents is on the side of the one that is
+    held out most, so that training sees no held-out document; `leaks` finds those that mix.
     """
-    draw = int(digest(seed, sorted(documents))[:12], 16) / 16**12
-    return "train" if draw < _SHARES[0] else "validation" if draw < _SHARES[1] else "test"
+    return max((_side(name, seed) for name in documents), key=SPLITS.index, default="train")
 
 
 def leaks(rows: Iterable[Qa], seed: int = 0) -> set[str]:
-    """Return ids of the rows on several documents that would show a held-out document in training."""
-    known = list(rows)
-    held = {d for row in known if split_of(row.documents, seed) != "train" for d in row.documents}
-    return {row.qa_id for row in known if split_of(row.documents, seed) == "train" and held & set(row.documents)}
+    """Return ids of the rows over documents of different sides: they would show a document on two sides."""
+    return {row.qa_id for row in rows if len({_side(name, seed) for name in row.documents}) > 1}
 
 
-def agreement(answers: Sequence[tuple[str, bool]]) -> tuple[str, float]:
+def agreement(answers: Sequence[tuple[str, bool] | None]) -> tuple[str, float]:
     """Return the answer that most of some sampled readings gave, and their share (self-consistency, 2203.11171).
 
     Args:
-        answers: (answer, found) of each reading; a failed one counts as an answer of its own, so that it
+        answers: (answer, found) of each reading; None for one that failed: it agrees with nothing, so that it
             lowers the share.
 
     Raises:
@@ -125,10 +166,12 @@ def agreement(answers: Sequence[tuple[str, bool]]) -> tuple[str, float]:
     if not answers:
         raise ValueError("agreement needs at least one reading")
     counts: dict[str, list[str]] = defaultdict(list)
-    for answer, found in answers:
-        counts[normalise(answer) if found else ""].append(answer if found else "")
-    best = max(counts.values(), key=len)
-    return best[0], len(best) / len(answers)
+    for one in answers:
+        if one is not None:
+            answer, found = one
+            counts[normalise(answer) if found else ""].append(answer if found else "")
+    best = max(counts.values(), key=len, default=[])
+    return (best[0] if best else ""), len(best) / len(answers)
 
 
 def teachable(row: Qa, low: float = 0.0, high: float = 1.0) -> bool:
@@ -147,12 +190,24 @@ def _unfit(row: Qa, banned: set[str], least_share: float) -> str:
         return "excluded"
     if row.share is not None and row.share < least_share:
         return "no agreement"
+    if row.source == "agreement" and row.answers == ("",):
+        return "nothing found"  # readings that find nothing agree, whether or not there is something
     return ""
+
+
+def _unrejected(row: Qa, rejected: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    said = rejected.get(row.qa_id, ())
+    return tuple(answer for answer in row.answers if normalise(answer) not in said)
+
+
+def _side(document: str, seed: int) -> Split:
+    draw = int(digest(seed, [document])[:12], 16) / 16**12
+    return "train" if draw < _SHARES[0] else "validation" if draw < _SHARES[1] else "test"
 
 
 def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:
     """Decide between rows that ask the same of the same stream."""
-    ranked = sorted(same, key=lambda row: TRUST.index(row.source))
+    ranked = sorted(same, key=lambda row: (TRUST.index(row.source), repr(row)))
     best = [row for row in ranked if row.source == ranked[0].source]
     dropped += [Dropped(row, "a better source") for row in ranked[len(best) :]]
     if len({frozenset(map(normalise, row.answers)) for row in best}) > 1:

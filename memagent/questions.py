@@ -1,6 +1,7 @@
 """Questions from a file: JSON lines, CSV or TOML."""
 
 import csv
+import io
 import json
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -95,7 +96,7 @@ def _json_lines(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _csv(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    reader = csv.DictReader(text.splitlines(keepends=True))
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     if "question" not in (reader.fieldnames or []):
         raise UsageError(f"{path}: the header has no column 'question'")
     for row in reader:

@@ -10,7 +10,7 @@ It works on token ids end to end.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,21 @@ class Stream(Protocol):
 
     def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
         """Yield segments `start` to `stop` (exclusive), loading few of them at a time."""
+
+
+class HeldStream:
+    """A stream whose segments are in memory."""
+
+    def __init__(self, parts: Sequence[Segment]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
+        """Yield segments `start` to `stop` (exclusive)."""
+        for part in self._parts[start:stop]:
+            yield part
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from infra.store import Store
 from infra.tables import Table
 from memagent.config import Config
 from memagent.errors import UsageError
-from pipelines.runs import run_answers
+from pipelines.runs import run_answers, sampled_runs
 
 COLUMNS = pa.schema(
     [
@@ -90,7 +90,10 @@ def _of_run(store: Store, corpus: str, run_id: str, documents: list[dict[str, An
 def _newest(store: Store, corpus: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     archive: dict[str, dict[str, Any]] = {}
+    samples = sampled_runs(store, corpus)
     for answer in Table(store, "answers").read(corpus).sort_by("answered_at").to_pylist():
+        if answer["run_id"] in samples:
+            continue
         if answer["scope"] == "archive":
             archive[answer["question"]] = answer
         else:

@@ -9,6 +9,7 @@ import typer
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from pipelines.evaluation import evaluate, scores
+from pipelines.harvesting import feedback, harvest, qa
 from pipelines.options import (
     ConfigOption,
     CorpusArgument,
@@ -25,6 +26,8 @@ from pipelines.options import (
     finish,
     out,
 )
+from pipelines.policies import app as policies_app
+from pipelines.policies import gate_spec
 from pipelines.train import app as train_app
 
 app = typer.Typer(
@@ -37,6 +40,10 @@ app = typer.Typer(
 app.add_typer(train_app, name="train")
 app.command()(evaluate)
 app.command()(scores)
+app.command()(harvest)
+app.command()(feedback)
+app.add_typer(qa, name="qa")
+app.add_typer(policies_app, name="policies")
 
 
 @app.command()
@@ -61,6 +68,7 @@ def doctor(
 def ingest(
     corpus: CorpusArgument,
     sources: Annotated[list[str], typer.Argument(help="Folders, files, globs, s3:// URLs.")],
+    tag: Annotated[list[str] | None, typer.Option(help="Tag all that lies under them, as in sensitive.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -68,6 +76,7 @@ def ingest(
 ) -> None:
     """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are noticed."""
     from infra.corpora import check_name, remember
+    from infra.corpora import tag as set_tags
     from infra.jobs import ray_session
     from infra.store import Store
     from pipelines.ingest import ingest as run_ingest
@@ -76,9 +85,12 @@ def ingest(
     settings = configured(store, config, set_)
     check_name(corpus)
     place, run_id = Store(settings.store), new_run_id()
+    named = [_absolute(source) for source in sources]
+    if tag:
+        set_tags(place, corpus, named, tag)  # before: no document may stand a moment without its tag
     with ray_session(settings.ray), display(json_) as show:
         summary = run_ingest(place, corpus, sources, settings, run_id, show).as_dict()
-    remember(place, corpus, sources=[_absolute(source) for source in sources])
+    remember(place, corpus, sources=named)
     finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])
 
 
@@ -218,13 +230,22 @@ def up(
     engine: EngineOption = None,
     cron: Annotated[str, typer.Option(help="When the nightly digest runs.")] = "0 2 * * *",
     scores_cron: Annotated[str, typer.Option(help="When the policy is scored.")] = "0 5 * * *",
+    retrain_cron: Annotated[
+        str | None, typer.Option(help="When to retrain besides; else only when enough is new.")
+    ] = None,
+    enough: Annotated[int, typer.Option(min=1, help="New training rows that start a training.")] = 500,
+    recipe: Annotated[str, typer.Option(help="Recipe of trainings: a name or a TOML file.")] = "nano-cpu",
     timezone: Annotated[str, typer.Option(help="Time zone of the schedules.")] = "UTC",
+    gate: Annotated[list[str] | None, typer.Option(help="key=value of the gate; may be repeated.")] = None,
     port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
 ) -> None:
-    """Run the Prefect server, the nightly digest of every corpus and bulk answering on this machine."""
+    """Run the Prefect server, the nightly digest, bulk answering, harvest and retraining on this machine."""
+    from pipelines.up import Plan
     from pipelines.up import up as run_up
 
-    run_up(configured(store, config, set_, model, engine), cron, scores_cron, timezone, port)
+    keys = gate_spec(gate, None).model_dump(mode="json", exclude_unset=True)
+    plan = Plan(cron, scores_cron, timezone, recipe, retrain_cron, enough, keys)
+    run_up(configured(store, config, set_, model, engine), plan, port)
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ def _rate(store: Store, reader: Reader, config: Config) -> tuple[float | None, s
 
 def _rule_of_thumb(reader: Reader, config: Config, tokens: float) -> tuple[float | None, str]:
     """Conversations per second by the model's size: two operations for a parameter and a token."""
-    parameters = _parameters(Path(reader.policy.path))
+    parameters = _parameters(Path(reader.folder))
     if config.engine.kind != "vllm" or not parameters:
         return None, "no run of this policy yet: the first one gives the rate"
     flops = _GPU_FLOPS * config.pool.gpus if config.pool.gpus else _CORE_FLOPS * (os.cpu_count() or 1)

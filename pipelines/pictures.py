@@ -5,15 +5,14 @@ pyarrow table. What is drawn is counted here: means with 95% intervals (`memagen
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from memagent.errors import UsageError
 from memagent.scoring import mean
-from pipelines.display import plain
+from pipelines.canvas import COLOURS, MARKS, WIDE, canvas, looks, save, shown_name
 
 READINGS = {
     "method": "name of the method or policy, as in the legend",
@@ -40,22 +39,7 @@ PUBLISHED: dict[str, tuple[float, ...]] = {
 Rows = Any
 """A list of dicts or a pyarrow table."""
 
-# Okabe and Ito's colours, apart for all common kinds of colour vision; marks differ too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKS = ("o", "s", "^", "D", "v", "P", "X")
 _GREYS = ("#555555", "#777777", "#8c8c8c", "#a0a0a0")
-_STYLE: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "memagent",
-    # Names come from users and documents: a dollar sign is a dollar sign.
-    "text.parse_math": False,
-}
-_WIDE = 8.0  # inches at 100 dots: 800 pixels
 _DEPTHS = 10
 _SHARES = 20
 _MOST_LABELLED = 12
@@ -68,17 +52,17 @@ def accuracy_by_length(rows: Rows, folder: Path, *, published: bool = True) -> l
     """
     groups = _grouped(_rows(rows, "method", "length", "score"), "score")
     below = 1.2 + 0.24 * max(len(groups), len(PUBLISHED) * published)  # inches for the legends
-    with _canvas(_WIDE, 4.2 + below) as figure:
+    with canvas(WIDE, 4.2 + below) as figure:
         axes = figure.add_subplot()
         past = [
             axes.plot(PUBLISHED_LENGTHS[: len(values)], values, "--", color=grey, marker=mark, ms=4, lw=1, label=name)[
                 0
             ]
-            for (name, values), grey, mark in zip(PUBLISHED.items(), _GREYS, _MARKS, strict=False)
+            for (name, values), grey, mark in zip(PUBLISHED.items(), _GREYS, MARKS, strict=False)
             if published
         ]
         ours = []
-        for i, (method, (colour, mark)) in enumerate(_looks(groups).items()):
+        for i, (method, (colour, mark)) in enumerate(looks(groups).items()):
             # Side by side, so that intervals at one length do not hide each other.
             aside = 1.03 ** (i - (len(groups) - 1) / 2)
             scores = {length * aside: mean("accuracy", values) for length, values in groups[method].items()}
@@ -97,7 +81,7 @@ def accuracy_by_length(rows: Rows, folder: Path, *, published: bool = True) -> l
         figure.legend(handles=ours, loc="upper left", bbox_to_anchor=(0.08, top), title="measured, 95% interval")
         if past:
             figure.legend(handles=past, loc="upper left", bbox_to_anchor=(0.5, top), title=PUBLISHED_LABEL)
-        return _save(figure, folder, "accuracy-by-length")
+        return save(figure, folder, "accuracy-by-length")
 
 
 def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
@@ -116,7 +100,7 @@ def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
     lengths = sorted({length for _, length in cells})
     share = {place: 100 * sum(values) / len(values) for place, values in cells.items()}
     grid = [[share.get((depth, length), math.nan) for length in lengths] for depth in range(_DEPTHS)]
-    with _canvas(_WIDE, 5.0) as figure:
+    with canvas(WIDE, 5.0) as figure:
         axes = figure.add_subplot()
         mesh = axes.pcolormesh(grid, cmap="cividis", vmin=0, vmax=100, edgecolors="white", linewidth=1)
         for (depth, length), value in share.items():
@@ -127,10 +111,10 @@ def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
         axes.set_xticks([i + 0.5 for i in range(len(lengths))], [tokens_label(length) for length in lengths])
         axes.set_yticks(range(0, _DEPTHS + 1, 2), [f"{10 * i}%" for i in range(0, _DEPTHS + 1, 2)])
         axes.invert_yaxis()
-        axes.set(xlabel="Length of the text (tokens)", ylabel="Depth of the fact", title=_name(methods.pop()))
+        axes.set(xlabel="Length of the text (tokens)", ylabel="Depth of the fact", title=shown_name(methods.pop()))
         figure.colorbar(mesh, label="Right answers (%)").outline.set_visible(False)
         figure.tight_layout()
-        return _save(figure, folder, "accuracy-by-depth")
+        return save(figure, folder, "accuracy-by-depth")
 
 
 def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
@@ -140,9 +124,9 @@ def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
     rows or columns are missing.
     """
     known = _rows(rows, "method", "length", may_lack=("tokens", "seconds"))
-    looks = _looks(_name(row["method"]) for row in known)
+    styles = looks(shown_name(row["method"]) for row in known)
     shown: dict[str, Any] = {}
-    with _canvas(_WIDE, 4.6) as figure:
+    with canvas(WIDE, 4.6) as figure:
         for i, (column, label) in enumerate(
             [("tokens", "Tokens of a reading"), ("seconds", "Engine seconds of a reading")]
         ):
@@ -152,7 +136,7 @@ def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
                 raise UsageError(f"no reading with {column} above 0: there is no cost to draw.")
             for method, group in groups.items():
                 costs = [median(values) for values in group.values()]
-                colour, mark = looks[method]
+                colour, mark = styles[method]
                 axes.plot(list(group), costs, color=colour, marker=mark, ms=5, lw=1.8, label=method)
             lengths = sorted({length for group in groups.values() for length in group})
             first = next(iter(groups.values()))
@@ -167,7 +151,7 @@ def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
             shown |= dict(zip(labels, handles, strict=True))
         figure.tight_layout(rect=(0, 0.12, 1, 1))
         figure.legend(shown.values(), shown, loc="lower center", ncols=min(5, len(shown)))
-        return _save(figure, folder, "cost-by-length")
+        return save(figure, folder, "cost-by-length")
 
 
 def memory_by_share(rows: Rows, folder: Path) -> list[Path]:
@@ -181,15 +165,15 @@ def memory_by_share(rows: Rows, folder: Path) -> list[Path]:
     places = [100 * (i + 0.5) / _SHARES for i in sorted(bins)]
     quarters = [_quartiles(bins[i]) for i in sorted(bins)]
     low, middle, high = ([quarter[i] for quarter in quarters] for i in range(3))
-    with _canvas(_WIDE, 4.4) as figure:
+    with canvas(WIDE, 4.4) as figure:
         axes = figure.add_subplot()
-        axes.fill_between(places, low, high, color=_COLOURS[0], alpha=0.25, lw=0, label="middle half")
-        axes.plot(places, middle, color=_COLOURS[0], marker="o", ms=4, lw=1.8, label="median")
+        axes.fill_between(places, low, high, color=COLOURS[0], alpha=0.25, lw=0, label="middle half")
+        axes.plot(places, middle, color=COLOURS[0], marker="o", ms=4, lw=1.8, label="median")
         axes.set(xlim=(0, 100), xlabel="Read so far (% of the text)", ylabel="Tokens of the memory")
         axes.set_ylim(bottom=0)
         axes.legend(loc="upper left", bbox_to_anchor=(0, 1.1), ncols=2)
         figure.tight_layout()
-        return _save(figure, folder, "memory-by-share")
+        return save(figure, folder, "memory-by-share")
 
 
 def tokens_label(value: float) -> str:
@@ -218,23 +202,8 @@ def _grouped(rows: Iterable[dict[str, Any]], column: str) -> dict[str, dict[int,
     """Return values by method (in order of appearance) and length (rising)."""
     groups: dict[str, dict[int, list[float]]] = {}
     for row in rows:
-        groups.setdefault(_name(row["method"]), {}).setdefault(int(row["length"]), []).append(float(row[column]))
+        groups.setdefault(shown_name(row["method"]), {}).setdefault(int(row["length"]), []).append(float(row[column]))
     return {method: dict(sorted(group.items())) for method, group in groups.items()}
-
-
-def _looks(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return a colour and a mark for each method, in order of appearance."""
-    count = len(_COLOURS)
-    return {
-        method: (_COLOURS[i % count], _MARKS[(i + i // count) % len(_MARKS)])
-        for i, method in enumerate(dict.fromkeys(methods))
-    }
-
-
-def _name(method: object) -> str:
-    # A label that begins with an underscore would be left out of the legend.
-    name = " ".join(plain(method).split())
-    return f" {name}" if name.startswith("_") else name
 
 
 def _bin(share: float, count: int) -> int:
@@ -263,23 +232,3 @@ def _label(axis: Any, low: float, high: float) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 3) if high / low > 50 else (1, 2, 5)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: tokens_label(value))
-
-
-@contextmanager
-def _canvas(width: float, height: float) -> Iterator[Any]:
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure((width, height), dpi=100)
-        FigureCanvasAgg(figure)
-        yield figure
-
-
-def _save(figure: Any, folder: Path, name: str) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.svg", folder / f"{name}.png"]
-    figure.savefig(paths[0], metadata={"Date": None, "Creator": "memagent"})
-    figure.savefig(paths[1], metadata={"Software": "memagent"})
-    return paths

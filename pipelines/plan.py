@@ -92,7 +92,8 @@ def make_plan(
 
     An answer counts for a document as long as its text, the question and the reading configuration
     are the same and it was given by a version of the same policy; with `reread`, by this version.
-    A reading that was begun goes on; a document that changed is read on from its first changed segment.
+    A reading that was begun goes on; a document that changed is read on from its first changed segment, with `reread`
+    only from this version's own memory.
     """
     documents = current_documents(store, corpus, ["doc_id", "content_hash", "title"]).to_pylist()
     plan = Plan(places=places(store, corpus, reader, {d["content_hash"] for d in documents}))
@@ -110,7 +111,7 @@ def make_plan(
         else:
             plan.rows.extend(_row(reader, question, [d], plan, "document") for d in chosen)
     _mark_answered(store, corpus, reader, plan, reread)
-    _find_beginnings(store, corpus, reader, plan)
+    _find_beginnings(store, corpus, reader, plan, reread)
     return plan
 
 
@@ -160,12 +161,12 @@ def _mark_answered(store: Store, corpus: str, reader: Reader, plan: Plan, reread
             row["state"], row["answered_by"] = "answered", family[_same(row)]
 
 
-def _find_beginnings(store: Store, corpus: str, reader: Reader, plan: Plan) -> None:
+def _find_beginnings(store: Store, corpus: str, reader: Reader, plan: Plan, reread: bool) -> None:
     pending = {row["reading_id"]: row for row in plan.pending}
     plan.past = resume_points(store, corpus, pending)
     fresh = [row for row in pending.values() if row["reading_id"] not in plan.past]
     if reader.reading.lanes == 1 and reader.goes_on:  # the spans of lanes move with the length of the stream
-        plan.past |= _carried(store, corpus, reader, plan, fresh)
+        plan.past |= _carried(store, corpus, reader, plan, fresh, reread)
     for row in plan.rows:
         past = plan.past.get(row["reading_id"])
         if past and row["state"] == "new":
@@ -176,10 +177,10 @@ def _find_beginnings(store: Store, corpus: str, reader: Reader, plan: Plan) -> N
 
 
 def _carried(
-    store: Store, corpus: str, reader: Reader, plan: Plan, rows: list[dict[str, Any]]
+    store: Store, corpus: str, reader: Reader, plan: Plan, rows: list[dict[str, Any]], reread: bool
 ) -> dict[str, list[Turn]]:
     """Find, for readings not begun, an earlier reading of the same document as it was, and its memory."""
-    earlier = _earlier(store, corpus, reader, rows)
+    earlier = _earlier(store, corpus, reader, rows, reread)
     if not earlier:
         return {}
     old_places = places(store, corpus, reader, {h for _, stream, _ in earlier.values() for h in stream})
@@ -197,7 +198,7 @@ def _carried(
 
 
 def _earlier(
-    store: Store, corpus: str, reader: Reader, rows: list[dict[str, Any]]
+    store: Store, corpus: str, reader: Reader, rows: list[dict[str, Any]], reread: bool
 ) -> dict[str, tuple[str, list[str], list[str]]]:
     """Return reading_id -> (earlier reading_id, its stream, this stream) where there is an earlier one."""
     if not rows:
@@ -208,7 +209,9 @@ def _earlier(
     columns = ["reading_id", "stream", "scope", "question", "policy_id", "config_hash", "answered_at"]
     by_what: dict[tuple[str, str], dict[str, Any]] = {}
     for answer in Table(store, "answers").read(corpus, columns).sort_by("answered_at").to_pylist():
-        if answer["config_hash"] == reader.config_hash and _name(answer["policy_id"]) == reader.policy.name:
+        mine = answer["policy_id"] == reader.policy.policy_id
+        same = mine or (not reread and _name(answer["policy_id"]) == reader.policy.name)
+        if same and answer["config_hash"] == reader.config_hash:
             what = "archive" if answer["scope"] == "archive" else history.get(answer["stream"][0], "")
             by_what[what, answer["question"]] = answer
     found = {}

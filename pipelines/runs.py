@@ -87,6 +87,12 @@ def run_answers(store: Store, corpus: str, plan_rows: list[dict[str, Any]]) -> d
     return {reading: answer for reading, answer in counted.items() if answer is not None}
 
 
+def sampled_runs(store: Store, corpus: str) -> set[str]:
+    """Return the runs of a corpus whose answers are samples drawn for a harvest: nobody asked for them."""
+    runs = Table(store, "runs").read(corpus, ["run_id", "kind"]).to_pylist()
+    return {row["run_id"] for row in runs if row["kind"] == "agreement"}
+
+
 def scores(plan: Plan, answers: dict[str, dict[str, Any]], unmatched: list[Question]) -> list[dict[str, Any]] | None:
     """Score what has gold; None where nothing has. Failures, and questions about no document, count as wrong."""
     pairs = [

@@ -95,7 +95,7 @@ def _cut(batch: pa.Table, url: str, corpus: str, reader: Reader, missing: set[st
     rows: list[dict[str, Any]] = []
     if texts:
         try:
-            tokenizer = _tokenizer(reader.engine_config.tokenizer or reader.policy.path)
+            tokenizer = _tokenizer(reader.engine_config.tokenizer or reader.folder)
             rows = write_segments(Store(url), corpus, texts.items(), tokenizer, reader.reading)
         except MemagentError as error:
             rows = [{"content_hash": h, "error": str(error)} for h in texts]

@@ -11,8 +11,10 @@ from infra.tables import Table
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.display import plain
+from pipelines.runs import sampled_runs
 
 _LAST_RUNS = 10
+_ANSWERING = ("ask", "digest", "evaluate")
 
 
 def find_run(store: Store, run: str) -> str:
@@ -22,7 +24,7 @@ def find_run(store: Store, run: str) -> str:
         UsageError: there is none.
     """
     runs = Table(store, "runs").read(columns=["run_id", "kind", "ended_at"]).sort_by("ended_at").to_pylist()
-    ids = [row["run_id"] for row in runs if row["kind"] != "ingest"]
+    ids = [row["run_id"] for row in runs if row["kind"] in _ANSWERING]
     if run == "last" and ids:
         return str(ids[-1])
     if run in ids:
@@ -44,13 +46,14 @@ def quarantined(config: Config, corpus: str) -> list[dict[str, Any]]:
 
 def _one(store: Store, corpus: str) -> dict[str, Any]:
     documents = current_documents(store, corpus, ["doc_id", "content_hash", "chars"])
-    answers = Table(store, "answers").read(corpus, ["content_hash", "question", "found"])
+    answers = Table(store, "answers").read(corpus, ["content_hash", "question", "found", "run_id"])
+    samples = sampled_runs(store, corpus)
     runs = Table(store, "runs").read(corpus, ["run_id", "kind", "status", "started_at", "ended_at", "summary"])
     present = set(documents["content_hash"].to_pylist())
     current = {
         (row["content_hash"], row["question"]): row["found"]
         for row in answers.to_pylist()
-        if row["content_hash"] in present
+        if row["content_hash"] in present and row["run_id"] not in samples
     }
     newest = runs.sort_by([("ended_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
     return {

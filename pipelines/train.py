@@ -1,9 +1,11 @@
-"""Training stages. The supervised warm-up of the bundled reader runs on a machine with two cores."""
+"""The training commands: a stage of Multi-Conv DAPO, and the supervised warm-up of the bundled reader."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from pipelines.options import ConfigOption, JsonOption, SetOption, StoreOption, configured, out
 
 
 def warmup(
@@ -41,7 +43,44 @@ def warmup(
     return export(out, out / "model")
 
 
-app = typer.Typer(help="Train the bundled reader.", add_completion=False, no_args_is_help=True)
+app = typer.Typer(help="Train a reader.", add_completion=False, invoke_without_command=True)
+
+
+@app.callback()
+def _train(
+    context: typer.Context,
+    config: Annotated[str, typer.Option("--config", help="Recipe: a name or a TOML file.")] = "nano-cpu",
+    policy: Annotated[str | None, typer.Option(help="Policy to begin with; else the recipe's.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="qa, qa:CORPUS, needles, contracts=FOLDER; several are mixed. Default: qa."),
+    ] = None,
+    text: Annotated[list[str] | None, typer.Option(help="Text to plant needles in: files or folders.")] = None,
+    replay: Annotated[str | None, typer.Option(help="Learn from the rollouts that this run recorded.")] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Let the gate decide on the candidate at the end.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML report.")] = None,
+    store: StoreOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Train one stage by Multi-Conv DAPO; its best weights become a candidate. The same command goes on."""
+    if context.invoked_subcommand is not None:
+        return
+    from pipelines.training.progress import Progress, show_summary
+    from pipelines.training.settings import prepare
+    from pipelines.training.stage import train
+
+    run = prepare(config, data or ["qa"], text or [], store, set_ or [], policy)
+    with Progress(quiet=json_) as progress:
+        summary: dict[str, Any] = train(run, replay=replay, show=progress.show)
+    if output is not None:
+        from infra.store import Store
+        from pipelines.report.training import write_training
+
+        summary["report"] = str(write_training(Store(run.config.store), summary["run_id"], output))
+    out(summary) if json_ else show_summary(summary)
 
 
 @app.command("warmup")
@@ -86,6 +125,43 @@ def _trial(
     sizes = [int(length) for length in lengths.split(",") if length]
     for line in trial(model, text, contracts, sizes, n, seed, threads, out):
         typer.echo(line)
+
+
+@app.command("report")
+def _report(
+    run: Annotated[str, typer.Argument(help="A training run, or 'last'.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = Path("training.html"),
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Write a training run's report, also while it goes on: one HTML file that needs no network."""
+    from infra.store import Store
+    from pipelines.report.training import write_training
+    from pipelines.trainings import find_training
+
+    place = Store(configured(store, config, set_).store)
+    typer.echo(str(write_training(place, find_training(place, run), output)))
+
+
+@app.command("curves")
+def _curves(
+    runs: Annotated[list[str], typer.Argument(help="Training runs, or 'last'; a line each.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the pictures.")],
+    spread: Annotated[bool, typer.Option("--spread", help="Draw the mean of the runs, and their range.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Draw training runs over their steps, as SVG and PNG."""
+    from infra.store import Store
+    from pipelines.report.training import draw
+    from pipelines.trainings import find_training, metrics_of
+
+    place = Store(configured(store, config, set_).store)
+    rows = {name: metrics_of(place, name) for name in (find_training(place, run) for run in runs)}
+    for path in draw(rows, output.expanduser(), spread=spread):
+        typer.echo(str(path))
 
 
 if __name__ == "__main__":

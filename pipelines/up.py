@@ -1,4 +1,4 @@
-"""`memagent up`: a Prefect server, the nightly digest and bulk answering on this machine."""
+"""`memagent up`: a Prefect server, the nightly digest, bulk answering and learning on this machine."""
 
 import json
 import os
@@ -10,21 +10,39 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import psutil
 
-from memagent.config import Config
+from memagent.config import Config, as_settings
 from memagent.errors import MemagentError, UsageError
+from memagent.rl.recipe import load_recipe
 
 _START_SECONDS = 90
-_WATCHED_LENGTHS = (8_000,)
-_WATCHED_KINDS = ("niah_single_1", "niah_single_2", "niah_multikey_1")
-_WATCHED_N = 20
-"""The nightly scores: small, and read once; while policy and reading stay the same, nothing is read again."""
 
 
-def up(config: Config, cron: str, scores_cron: str, timezone: str, port: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is served, and when."""
+
+    cron: str
+    """Of the nightly digest."""
+    scores_cron: str
+    """Of the scores."""
+    timezone: str
+    """Of all schedules."""
+    recipe: str
+    """Of trainings."""
+    retrain_cron: str | None
+    """Of trainings; None: only when enough is new."""
+    enough: int
+    """New training rows that start a training."""
+    gate: dict[str, Any] = field(default_factory=dict)
+    """Keys of the gate (`memagent.rl.gate.GateSpec`)."""
+
+
+def up(config: Config, plan: Plan, port: int) -> None:
     """Serve until interrupted or terminated; the server and every flow run end with it.
 
     Raises:
@@ -32,24 +50,21 @@ def up(config: Config, cron: str, scores_cron: str, timezone: str, port: int) ->
         MemagentError: the server does not come up, or serving ends by itself.
     """
     _quiet()
-    _check_schedule("--cron", cron, timezone)
-    _check_schedule("--scores-cron", scores_cron, timezone)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    schedules = {"--cron": plan.cron, "--scores-cron": plan.scores_cron, "--retrain-cron": plan.retrain_cron}
+    for option, cron in schedules.items():
+        if cron:
+            _check_schedule(option, cron, plan.timezone)
+    load_recipe(plan.recipe)
+    for sign in (signal.SIGINT, signal.SIGTERM):  # one that a shell's background job was born to ignore, too
+        signal.signal(sign, signal.default_int_handler)
     with _server(port) as url:
         environment = {**os.environ, "PREFECT_API_URL": f"{url}/api"}
-        spec = json.dumps(
-            {
-                "store": config.store,
-                "sets": _sets(config),
-                "cron": cron,
-                "scores_cron": scores_cron,
-                "timezone": timezone,
-            }
-        )
+        spec = json.dumps({"store": config.store, "sets": _sets(config), **asdict(plan)})
         command = [sys.executable, "-P", "-m", "pipelines.up", spec]
         runner = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
-            print(f"Prefect: {url}   nightly digest: {cron} {timezone}   store: {config.store}")
+            print(f"Prefect: {url}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
+            print(f"training: {plan.recipe}, when {plan.enough:,} harvested rows are new")
             print("ask in bulk: prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
             print(f"(with PREFECT_API_URL={url}/api; stop with Ctrl-C)", flush=True)
             raise MemagentError(f"serving ended by itself with status {runner.wait()}")
@@ -57,30 +72,6 @@ def up(config: Config, cron: str, scores_cron: str, timezone: str, port: int) ->
             print("stopped", flush=True)
         finally:
             _end(runner)
-
-
-def _serve(store: str, sets: list[str], cron: str, scores_cron: str, timezone: str) -> None:
-    """Serve the deployments to the Prefect server of the environment, until terminated."""
-    from prefect import serve
-    from prefect.schedules import Cron
-
-    from pipelines.flows import answer_archive, digest_corpus, evaluate_policy
-
-    common = {"store": store, "sets": sets}
-    nightly = digest_corpus.to_deployment(
-        "nightly",
-        schedules=[Cron(cron, timezone=timezone)],
-        parameters={"corpus": "*", **common},
-        concurrency_limit=1,
-    )
-    bulk = answer_archive.to_deployment("bulk", parameters=common, concurrency_limit=1)
-    scores = evaluate_policy.to_deployment(
-        "scores",
-        schedules=[Cron(scores_cron, timezone=timezone)],
-        parameters={"lengths": list(_WATCHED_LENGTHS), "kinds": list(_WATCHED_KINDS), "n": _WATCHED_N, **common},
-        concurrency_limit=1,
-    )
-    serve(nightly, bulk, scores, print_starting_message=False)
 
 
 def _check_schedule(option: str, cron: str, timezone: str) -> None:
@@ -99,16 +90,7 @@ def _quiet() -> None:
 
 def _sets(config: Config) -> list[str]:
     """Write the configuration out as ``--set`` strings, so that a run does not depend on a file of the moment."""
-    return list(_flat(config.model_dump(exclude_unset=True, exclude={"store"}), ""))
-
-
-def _flat(values: dict[str, Any], prefix: str) -> Iterator[str]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            # Strings, numbers, booleans and lists are written alike in JSON and TOML.
-            yield f"{prefix}{key}={json.dumps(value, ensure_ascii=False)}"
+    return list(as_settings(config.model_dump(exclude_unset=True, exclude={"store"})))
 
 
 @contextmanager
@@ -150,4 +132,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    _serve(**json.loads(sys.argv[1]))
+    from pipelines.flows.deployments import serve_all
+
+    serve_all(**json.loads(sys.argv[1]))

@@ -1,6 +1,7 @@
 """vLLM in process, on GPU or CPU. The only module that imports vllm."""
 
 import os
+import secrets
 import uuid
 from typing import Any
 
@@ -16,6 +17,7 @@ class VllmEngine:
         self._model = model
         self._config = config
         self._llm: Any = None
+        self._cpu = False
 
     @property
     def max_model_len(self) -> int | None:
@@ -32,8 +34,10 @@ class VllmEngine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         config = self._config
-        cpu = current_platform.is_cpu()
-        options: dict[str, Any] = {} if cpu else {"gpu_memory_utilization": config.gpu_memory}
+        cpu = self._cpu = current_platform.is_cpu()
+        options: dict[str, Any] = (
+            {"seed": secrets.randbits(31)} if cpu else {"gpu_memory_utilization": config.gpu_memory}
+        )
         if config.max_model_len:
             options["max_model_len"] = config.max_model_len
         try:
@@ -49,6 +53,7 @@ class VllmEngine:
                 scheduling_policy="priority",
                 disable_log_stats=True,
                 load_format="safetensors",
+                logprobs_mode="processed_logprobs",  # of the distribution that was sampled from, temperature and all
                 **options,
             )
             self._llm = AsyncLLM.from_engine_args(args)
@@ -66,7 +71,9 @@ class VllmEngine:
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
-            seed=sampling.seed,
+            # The CPU build dies of a request with a seed whose prompt it takes in parts: its generators cannot be set
+            # back. Requests draw from the engine's own there, which begins anywhere.
+            seed=None if self._cpu else sampling.seed,
             stop_token_ids=list(sampling.stop_ids),
             logprobs=0 if sampling.logprobs else None,
             detokenize=False,
@@ -92,7 +99,27 @@ class VllmEngine:
             prompt_tokens=len(ids),
             cached_tokens=final.num_cached_tokens or 0,
             logprobs=_logprobs(said.logprobs, out) if sampling.logprobs else None,
+            weight_version=_version(said.weight_versions),
         )
+
+    async def update(self, folder: str, version: str) -> None:
+        """Take other weights of the same model in place, with nothing in flight; `version` marks what they say.
+
+        Raises:
+            EngineDied: the engine is gone.
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if self._llm is None:
+            raise EngineDied("the engine is not started")
+        try:
+            await self._llm.pause_generation(mode="wait", clear_cache=True)
+            await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            await self._llm.reset_prefix_cache()  # what was computed by the weights before is another policy's
+            await self._llm.update_weight_version(version)
+            await self._llm.resume_generation()
+        except EngineDeadError as error:
+            raise EngineDied(str(error) or "the engine process ended") from error
 
     async def stop(self) -> None:
         """Shut the engine's processes down and free its memory."""
@@ -110,6 +137,11 @@ def _environment(config: EngineConfig) -> None:
         "VLLM_DO_NOT_TRACK": "1",
     }.items():
         os.environ.setdefault(name, value)
+
+
+def _version(spans: Any) -> str:
+    """Return the version of the weights that said the last token; empty for those that the engine began with."""
+    return spans[-1].version if spans and spans[-1].version != "default" else ""
 
 
 def _logprobs(steps: Any, ids: list[int]) -> list[float]:

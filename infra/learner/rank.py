@@ -111,9 +111,13 @@ class Learner:
         norm = self._engine.get_global_grad_norm()
         return {**sums, "gradient_norm": self._norm if norm is None else float(norm), "rate": rate}
 
-    def export(self, folder: Path) -> None:
-        """Write the weights as a model folder, in the data types that they came in. Rank 0 writes."""
-        kept = data_types(self._folder)
+    def export(self, folder: Path, *, as_trained: bool = False) -> None:
+        """Write the weights as a model folder. Rank 0 writes.
+
+        In the data types that they came in; or `as_trained`, in those of training, so that an engine of the same
+        arithmetic says what the learner would.
+        """
+        kept = dict.fromkeys(data_types(self._folder), self._dtype) if as_trained else data_types(self._folder)
         weights = {}
         for name, parameter in self._states.parameters():
             whole = self._states.weight(parameter)
@@ -196,7 +200,7 @@ class Learner:
         out: tuple[Tensor, Tensor] = model(
             torch.tensor(row.ids, **place),  # type: ignore[arg-type]
             torch.tensor(row.positions, **place),  # type: ignore[arg-type]
-            row.lengths,
+            row.blocks,
             torch.tensor(row.targets, **place),  # type: ignore[arg-type]
             self._recipe.rollout.temperature,
         )
@@ -243,7 +247,7 @@ class Learner:
         return rate
 
 
-_NOTHING = Packed([0, 0], [0, 1], [2], [1], [0.0], [0.0])
+_NOTHING = Packed([0, 0], [0, 1], [(2,)], [1], [0.0], [0.0])
 
 
 def _settings(recipe: Recipe, world: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -13,8 +13,7 @@ from typing import Any
 from memagent.config import ReadingConfig
 from memagent.nano.texts import load_texts
 from memagent.prompts import Prompts, load_template
-from memagent.reading import Generate, Reading, Scheme
-from memagent.records import Segment
+from memagent.reading import Generate, HeldStream, Reading, Scheme
 from memagent.segmenting import segments
 from memagent.tasks.contracts import (
     CATEGORIES,
@@ -64,20 +63,6 @@ class Result:
             "memory": self.memory,
             "segments": self.segments,
         }
-
-
-class _Held:
-    """A stream that is held in memory."""
-
-    def __init__(self, parts: list[Segment]) -> None:
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
-        for part in self._parts[start:stop]:
-            yield part
 
 
 def needle_trials(
@@ -193,7 +178,7 @@ async def run_trials(trials: Sequence[Trial], scheme: Scheme, generate: Generate
             reading = Reading(
                 "trial",
                 trial.question,
-                _Held(cut),
+                HeldStream(cut),
                 scheme,
                 generate,
                 lambda turn: memories.append(turn.memory),

@@ -28,14 +28,19 @@ class PolicyModel(nn.Module):
         self.model = model
 
     def forward(
-        self, ids: Tensor, positions: Tensor, lengths: Sequence[int], targets: Tensor, temperature: float = 1.0
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        blocks: Sequence[Sequence[int]],
+        targets: Tensor,
+        temperature: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
         """Score response tokens.
 
         Args:
             ids: [T] tokens of all conversations, end to end.
             positions: [T] place of each token in its conversation.
-            lengths: of the conversations; they sum to T.
+            blocks: which tokens see which (`memagent.rl.packing.Packed`); their numbers sum to T.
             targets: [n] places of response tokens in `ids`.
             temperature: at which they were sampled.
 
@@ -44,7 +49,10 @@ class PolicyModel(nn.Module):
         """
         base: Any = self.model.model
         states = base(
-            input_ids=ids[None], position_ids=positions[None], use_cache=False, conversation_lengths=list(lengths)
+            input_ids=ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            blocks=[(sum(block), _mask(block, ids.device)) for block in blocks],
         ).last_hidden_state[0]
         chosen, said = states[targets - 1], ids[targets]
         parts = [
@@ -111,14 +119,28 @@ def _attend(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    conversation_lengths: Sequence[int] | None = None,
+    blocks: Sequence[tuple[int, Tensor | None]] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend causally within each conversation; query [1, heads, T, size], result [1, T, heads, size]."""
-    lengths = list(conversation_lengths or [query.shape[2]])
+    """Attend causally within each block; query [1, heads, T, size], result [1, T, heads, size]."""
+    parts = list(blocks or [(query.shape[2], None)])
+    lengths = [length for length, _ in parts]
     shared = query.shape[1] != key.shape[1]
     said = [
-        F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=shared)
-        for q, k, v in zip(*(torch.split(part, lengths, dim=2) for part in (query, key, value)), strict=True)
+        F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=shared
+        )
+        for q, k, v, (_, mask) in zip(
+            *(torch.split(part, lengths, dim=2) for part in (query, key, value)), parts, strict=True
+        )
     ]
     return torch.cat(said, dim=2).transpose(1, 2), None
+
+
+def _mask(block: Sequence[int], device: torch.device) -> Tensor | None:
+    """Return who sees whom in a block that shares its first tokens; None where the order alone says it."""
+    if len(block) == 1:
+        return None
+    owner = torch.repeat_interleave(torch.arange(len(block), device=device), torch.tensor(block, device=device))
+    seen = (owner[None, :] == owner[:, None]) | (owner[None, :] == 0)
+    return seen.tril()

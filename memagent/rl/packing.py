@@ -1,4 +1,4 @@
-"""Packing: conversations laid end to end, without padding, in rows of about equal work.
+"""Packing: conversations laid end to end, without padding, in rows of about equal work; what they share, once.
 
 A micro-batch is one flat row of tokens in which conversations do not attend to each other. Every rank
 has the same number of micro-batches, as sharded optimisers need it (ZeRO, arXiv 1910.02054).
@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memagent.rl.trajectories import Conversation, Trajectory
+
+_LEAST = 32
+"""Tokens in common that are worth sharing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +22,32 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """Conversations that go into one micro-batch together: one, or several whose prompts begin alike."""
+
+    items: tuple[Item, ...]
+    shared: int = 0
+    """Tokens that the prompts begin with in common; they are computed once."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are computed."""
+        return self.shared + sum(item.conversation.tokens - self.shared for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
 class Packed:
     """One micro-batch as flat lists of equal length.
 
-    `lengths` tells where conversations begin. A token's target is the token after it: `targets[i]` is
-    the row's place of a response token, and the model's output at `targets[i] - 1` predicts it.
+    A token's target is the token after it: `targets[i]` is the row's place of a response token, and the
+    model's output at `targets[i] - 1` predicts it.
     """
 
     ids: list[int]
     positions: list[int]
-    lengths: list[int]
+    blocks: list[tuple[int, ...]]
+    """What attends to what: ``(n,)`` is a conversation of n tokens; ``(p, a, b, ...)`` are conversations that share
+    their first p tokens and go on for a, b, ... tokens, each seeing the shared ones and itself."""
     targets: list[int]
     logprobs: list[float]
     advantages: list[float]
@@ -47,6 +66,41 @@ def items(trajectories: Sequence[Trajectory]) -> list[Item]:
         for conversation in trajectory.conversations
         if conversation.response_ids
     ]
+
+
+def units(flat: Sequence[Item], budget: int, *, share: bool = True) -> list[Unit]:
+    """Put conversations together whose prompts begin alike, as those of a group's rollouts do where the section comes
+    first: shared tokens are computed once, and their gradient is the sum over all who share them.
+
+    Nothing of the arithmetic changes (prefix grouping, as in verl's PrefixGrouper). A unit holds at most `budget`
+    tokens, or one conversation that alone is longer; the order of the conversations may change.
+    """
+    if not share:
+        return [Unit((item,)) for item in flat]
+    alike: dict[tuple[int, ...], list[Item]] = {}
+    for item in flat:
+        alike.setdefault(tuple(item.conversation.prompt_ids[:_LEAST]), []).append(item)
+    made = []
+    for together in alike.values():
+        shared = _common([item.conversation.prompt_ids for item in together])
+        if len(together) < 2 or shared < _LEAST:
+            made += [Unit((item,)) for item in together]
+            continue
+        held: list[Item] = []
+        for item in together:
+            if held and Unit((*held, item), shared).tokens > budget:
+                made.append(Unit(tuple(held), shared if len(held) > 1 else 0))
+                held = []
+            held.append(item)
+        made.append(Unit(tuple(held), shared if len(held) > 1 else 0))
+    return made
+
+
+def _common(prompts: Sequence[list[int]]) -> int:
+    """Return how many tokens all begin with, their last one apart: it predicts the first of the response."""
+    first, last = min(prompts), max(prompts)
+    most = min(len(prompt) for prompt in prompts) - 1
+    return next((i for i in range(most) if first[i] != last[i]), most)
 
 
 def balance(lengths: Sequence[int], ranks: int, budget: int) -> list[list[list[int]]]:
@@ -84,19 +138,21 @@ def _fill(lengths: Sequence[int], order: Sequence[int], count: int) -> list[list
     return bins
 
 
-def pack(chosen: Sequence[Item]) -> Packed:
-    """Lay conversations end to end."""
-    ids: list[int] = []
-    positions: list[int] = []
-    targets: list[int] = []
-    logprobs: list[float] = []
-    advantages: list[float] = []
-    for item in chosen:
-        conversation = item.conversation
-        begin = len(ids) + len(conversation.prompt_ids)
-        ids += conversation.prompt_ids + conversation.response_ids
-        positions += range(conversation.tokens)
-        targets += range(begin, begin + len(conversation.response_ids))
-        logprobs += conversation.logprobs
-        advantages += [item.advantage] * len(conversation.response_ids)
-    return Packed(ids, positions, [item.conversation.tokens for item in chosen], targets, logprobs, advantages)
+def pack(chosen: Sequence[Unit]) -> Packed:
+    """Lay conversations end to end, what they share once."""
+    row = Packed([], [], [], [], [], [])
+    for unit in chosen:
+        shared = unit.shared
+        row.ids.extend(unit.items[0].conversation.prompt_ids[:shared])
+        row.positions.extend(range(shared))
+        for item in unit.items:
+            conversation = item.conversation
+            begin = len(row.ids) + len(conversation.prompt_ids) - shared
+            row.ids.extend(conversation.prompt_ids[shared:] + conversation.response_ids)
+            row.positions.extend(range(shared, conversation.tokens))
+            row.targets.extend(range(begin, begin + len(conversation.response_ids)))
+            row.logprobs.extend(conversation.logprobs)
+            row.advantages.extend([item.advantage] * len(conversation.response_ids))
+        rest = [item.conversation.tokens - shared for item in unit.items]
+        row.blocks.append((shared, *rest) if shared else (rest[0],))
+    return row

@@ -1,12 +1,13 @@
 """Recipes: every choice of a training run, as data. Parsed before anything heavy is imported."""
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from memagent.config import Section, validate
+from memagent.config import Section, put_setting, validate
 from memagent.errors import ConfigError
 
 SHIPPED = Path(__file__).parent / "recipes"
@@ -95,8 +96,12 @@ class LearnerRecipe(Section):
     """Ray GPUs of a rank."""
     cpus: float = Field(1.0, ge=0)
     """Ray CPUs of a rank."""
+    threads: int = Field(0, ge=0)
+    """Threads of a rank; 0: an even share of the machine's cores."""
     token_budget: int = Field(16384, ge=1)
     """Tokens of a packed micro-batch."""
+    share_prefixes: bool = True
+    """Compute what the prompts of a group's rollouts begin with once; the same arithmetic, fewer tokens."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the forward and backward pass; weights are kept in float32."""
     checkpointing: bool = False
@@ -112,8 +117,14 @@ class StageRecipe(Section):
     """Steps between checkpoints."""
     validate_every: int = Field(10, ge=1)
     """Steps between validations."""
+    validate_with: int = Field(64, ge=1)
+    """Exercises of a validation, read greedily; the same ones every time."""
     patience: int = Field(5, ge=1)
     """Validations without a better score after which the stage ends."""
+    record: bool = False
+    """Keep the rollouts of every step, so that a run can be taken again from them without engines."""
+    wandb: str = ""
+    """Project of Weights & Biases that metrics go to besides; empty: none. The package must be installed."""
     seed: int = 0
     """Of the data's order and the engines."""
 
@@ -125,6 +136,10 @@ class Recipe(Section):
     """Policy to start from: `nano`, a folder, or a Hugging Face name."""
     reading: dict[str, Any] = Field(default_factory=dict)
     """Reading keys that differ from the model's own."""
+    engine: dict[str, Any] = Field(default_factory=dict)
+    """Engine keys of the run (`memagent.config.EngineConfig`)."""
+    pool: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the rollout workers (`memagent.config.PoolConfig`)."""
     rollout: RolloutRecipe = RolloutRecipe()
     reward: RewardRecipe = RewardRecipe()
     loss: LossRecipe = LossRecipe()
@@ -141,8 +156,12 @@ class Recipe(Section):
         return self
 
 
-def load_recipe(name_or_path: str) -> Recipe:
+def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
     """Load a shipped recipe by name, or a TOML file by path.
+
+    Args:
+        name_or_path: the recipe.
+        sets: ``section.key=value`` strings over it.
 
     Raises:
         ConfigError: no such recipe, or a key is unknown or wrong.
@@ -154,6 +173,9 @@ def load_recipe(name_or_path: str) -> Recipe:
         names = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
         raise ConfigError(f"no recipe {name_or_path!r}. Shipped: {names}; or give a .toml file.")
     try:
-        return validate(Recipe, tomllib.loads(path.read_text(encoding="utf-8")), "")
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        for item in sets:
+            put_setting(data, item)
+        return validate(Recipe, data, "")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"recipe {path}: {error}") from error

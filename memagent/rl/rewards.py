@@ -21,6 +21,8 @@ class Answered:
     """Right answers; one empty text where the documents do not say."""
     formed: bool = True
     """Every conversation ended by itself, within its limit."""
+    judged: float = 0.0
+    """Score by the task's own measure, 0 to 1 (`memagent.tasks.judging`)."""
 
     @property
     def answerable(self) -> bool:
@@ -63,6 +65,11 @@ def abstention(said: Answered) -> float:
     return -1.0 if said.answerable else 1.0
 
 
+def by_task(said: Answered) -> float:
+    """Return the score by the task's own measure: dates and places as what they are, several needles by their share."""
+    return said.judged
+
+
 def formed(said: Answered) -> float:
     """Return 1 where every conversation ended by itself."""
     return float(said.formed)
@@ -73,6 +80,7 @@ FUNCTIONS: dict[str, Callable[[Answered], float]] = {
     "contains": contains,
     "f1": token_f1,
     "abstention": abstention,
+    "task": by_task,
     "format": formed,
 }
 

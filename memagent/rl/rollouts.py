@@ -5,26 +5,15 @@ the rollouts of a group share each segment's prefix in the engine's cache.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memagent.engine import Completion, Sampling
-from memagent.reading import Generate, Reading, Scheme, Stream
+from memagent.reading import Generate, Reading, Scheme
 from memagent.records import Turn, digest
+from memagent.rl.exercises import Exercise
 from memagent.rl.rewards import Answered, Reward, overlong, reward
 from memagent.rl.trajectories import Conversation, Group, Trajectory
-
-
-@dataclass(frozen=True, slots=True)
-class Exercise:
-    """A question with gold, and what it is asked of."""
-
-    sample_id: str
-    question: str
-    gold: tuple[str, ...]
-    """Right answers; one empty text where the stream does not say."""
-    stream: Callable[[], Stream]
-    """Makes the stream anew for each rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +104,8 @@ def _paid(
     pay: Pay,
 ) -> Reward:
     formed = not any(conversation.cut for conversation in conversations)
-    paid = reward(Answered(answer, found, exercise.gold, formed), pay.weights)
+    judged = exercise.judge(answer if found else "")
+    paid = reward(Answered(answer, found, exercise.gold, formed, judged), pay.weights)
     # The worst response counts, so that a long reading is not fined for its number of turns.
     fine = min(
         (

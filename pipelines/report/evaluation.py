@@ -1,18 +1,12 @@
 """The report of an evaluation: scores, pictures and causes in one HTML file that needs no network."""
 
-import base64
-import hashlib
 import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from infra.store import Store
 from infra.turnlog import resume_points
@@ -20,6 +14,7 @@ from memagent.records import Turn
 from pipelines import pictures
 from pipelines.evaluate import run_results
 from pipelines.figures import plain
+from pipelines.report.sheet import embedded, sheet, write_sheet
 from pipelines.scores import score_table
 
 _FAILURES_MOST = 300
@@ -84,12 +79,7 @@ def write_evaluation(store: Store, run_id: str, path: Path) -> Path:
         UsageError: the run is no evaluation.
         OSError: the file cannot be written.
     """
-    target = path.expanduser()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.tmp")
-    aside.write_text(evaluation_page(store, run_id), encoding="utf-8")
-    aside.replace(target)
-    return target
+    return write_sheet(path, evaluation_page(store, run_id))
 
 
 def evaluation_page(store: Store, run_id: str) -> str:
@@ -98,38 +88,23 @@ def evaluation_page(store: Store, run_id: str) -> str:
     scores = [row for row in score_table(store).to_pylist() if row["run_id"] == run_id]
     wrong = [row for row in rows if row["failure"]]
     counts = Counter(row["failure"] for row in wrong)
-    style = files("pipelines.report").joinpath("evaluation.css").read_text(encoding="utf-8")
-    template = files("pipelines.report").joinpath("evaluation.html.j2").read_text(encoding="utf-8")
-    html: str = (
-        Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
-        .from_string(template)
-        .render(
-            run_id=run_id,
-            suite=scores[0]["suite"],
-            what=_what(scores[0], len(rows)),
-            style=Markup(style),  # noqa: S704  our own
-            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-            scores=[_score(row) for row in scores],
-            pictures=_pictures(store, run_id),
-            causes=[{"name": k, "count": n, "meaning": _MEANINGS[k]} for k, n in counts.most_common()],
-            failures=[_failure(row) for row in wrong[:_FAILURES_MOST]],
-            left_out=max(0, len(wrong) - _FAILURES_MOST),
-        )
+    return sheet(
+        "evaluation.html.j2",
+        run_id=run_id,
+        suite=scores[0]["suite"],
+        what=_what(scores[0], len(rows)),
+        scores=[_score(row) for row in scores],
+        pictures=_pictures(store, run_id),
+        causes=[{"name": k, "count": n, "meaning": _MEANINGS[k]} for k, n in counts.most_common()],
+        failures=[_failure(row) for row in wrong[:_FAILURES_MOST]],
+        left_out=max(0, len(wrong) - _FAILURES_MOST),
     )
-    return html
 
 
 def _pictures(store: Store, run_id: str) -> list[dict[str, str]]:
     with TemporaryDirectory() as folder:
-        drawn = [path for path in draw(store, [run_id], Path(folder)) if path.suffix == ".svg"]
-        return [
-            {
-                "title": _TITLES[path.stem],
-                "note": _NOTES.get(path.stem, ""),
-                "data": base64.b64encode(path.read_bytes()).decode(),
-            }
-            for path in drawn
-        ]
+        drawn = draw(store, [run_id], Path(folder))
+        return [embedded(path, _TITLES, _NOTES) for path in drawn if path.suffix == ".svg"]
 
 
 def _memories(store: Store, corpus: str, run_id: str) -> list[dict[str, float]]:

@@ -120,7 +120,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterato
     served = Served(process, api, store, environment)
     try:
         wait_until(lambda: "ask in bulk" in log.read_text(), 150, log, process)
-        wait_until(lambda: len(served.ask("deployments/filter", {})) == 3, 60, log, process)
+        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 60, log, process)
         yield served
     finally:
         tree = psutil.Process(process.pid).children(recursive=True)

@@ -17,7 +17,7 @@ from memagent.nano.model import Shape
 from memagent.rl.advantages import with_advantages
 from memagent.rl.loss import Clipping, token_loss
 from memagent.rl.model import load_model
-from memagent.rl.packing import Item, balance, items, pack
+from memagent.rl.packing import Item, Unit, balance, items, pack, units
 from memagent.rl.recipe import LearnerRecipe, LossRecipe, Recipe
 from memagent.rl.rewards import Reward
 from memagent.rl.trajectories import Conversation, Group, Trajectory
@@ -55,10 +55,10 @@ def minibatch(step, scale=1.0):
 
 
 def share(flat, made, index):
-    lengths = [item.conversation.tokens for item in flat]
-    bins = balance(lengths, made.learner.ranks, made.learner.token_budget)[index]
+    together = units(flat, made.learner.token_budget)
+    bins = balance([unit.tokens for unit in together], made.learner.ranks, made.learner.token_budget)[index]
     tokens = sum(len(item.conversation.response_ids) for item in flat)
-    return [pack([flat[i] for i in bin_]) for bin_ in bins], tokens
+    return [pack([together[i] for i in bin_]) for bin_ in bins], tokens
 
 
 def work(folder, made, rank, out, steps, start=None, save=None):
@@ -105,9 +105,9 @@ def by_hand(folder, steps=STEPS):
         tokens = sum(len(item.conversation.response_ids) for item in flat)
         optimiser.zero_grad()
         for item in flat:
-            row = pack([item])
+            row = pack([Unit((item,))])
             ids, positions, targets = (torch.tensor(v) for v in (row.ids, row.positions, row.targets))
-            new = model(ids, positions, row.lengths, targets)[0]
+            new = model(ids, positions, row.blocks, targets)[0]
             sampled, advantage = torch.tensor(row.logprobs), torch.tensor(row.advantages)
             (token_loss(new, new.detach(), sampled, advantage, Clipping()).objective / tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -248,7 +248,7 @@ def _armed(token, policy):
 
 def _policy(learner):
     """The probability of each token after the bandit's prompt."""
-    row = pack([Item(Conversation([1, 2, 3], [token], [0.0], "answer"), 0.0) for token in range(64)])
+    row = pack([Unit((Item(Conversation([1, 2, 3], [token], [0.0], "answer"), 0.0),)) for token in range(64)])
     return [math.exp(value) for value in learner.score([row])[0]]
 
 

@@ -253,3 +253,15 @@ def _plan(store, summary):
 def _said(config, summary):
     rows = answer_table(config, "c", summary["run_id"])
     return {(row["document"], row["question"]): (row["answer"], row["found"]) for row in rows}
+
+
+def test_another_version_reads_again_from_the_start_where_that_is_asked_for(store, archive, config, monkeypatch):
+    take(store, archive, config)
+    first = ask("c", [OTTER], config)
+    monkeypatch.setattr("infra.policies.RULES_VERSION", "another")
+    kept = ask("c", [OTTER], config)
+    assert kept["readings"]["answered_before"] == 8 and kept["conversations"] == 0
+    again = ask("c", [OTTER], config, reread=True)
+    assert again["readings"]["read_now"] == 8 and again["policy_id"] != first["policy_id"]
+    # The memory of the version before would have been its answer, not this one's.
+    assert again["carried_segments"] == 0 and again["segments"] == first["segments"]

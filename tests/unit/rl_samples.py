@@ -2,6 +2,7 @@
 
 import random
 
+from memagent.rl.packing import Item
 from memagent.rl.rewards import Reward
 from memagent.rl.trajectories import Conversation, Group, Trajectory
 
@@ -21,3 +22,14 @@ def trajectory(rng, total, sample="s", rollout=0, conversations=(1, 4), **kwargs
 def group(rewards, seed=0, sample="s", **kwargs):
     rng = random.Random(seed)
     return Group(sample, tuple(trajectory(rng, value, sample, i, **kwargs) for i, value in enumerate(rewards)))
+
+
+def alike(rng, count, vocab=60):
+    """Conversations of which many begin with the same section, as those of a group's rollouts."""
+    sections = [[rng.randrange(vocab) for _ in range(50)] for _ in range(2)]
+    made = []
+    for _ in range(count):
+        one = conversation(rng, vocab)
+        asked = rng.choice(sections) + one.prompt_ids
+        made.append(Item(Conversation(asked, one.response_ids, one.logprobs, "update"), rng.random() - 0.5))
+    return made

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.harvest import Qa, agreement, gather, leaks, split_of, teachable
+from memagent.harvest import Qa, agreement, families, gather, leaks, split_of, teachable
 
 
 def row(question="Who signed?", answers=("Ada",), source="gold", documents=("d1",), stream=None, **kwargs):
@@ -15,6 +15,10 @@ def row(question="Who signed?", answers=("Ada",), source="gold", documents=("d1"
 
 def reasons(*rows, **kwargs):
     return gather(rows, **kwargs).reasons
+
+
+def side(name, wanted):
+    return next(f"{name}{i}" for i in range(200) if split_of([f"{name}{i}"]) == wanted)
 
 
 def test_good_rows_are_kept_with_their_provenance():
@@ -72,13 +76,15 @@ def test_evidence_of_duplicates_is_put_together():
     assert kept[0].evidence == (("h", 1), ("h", 3))
 
 
+DOCUMENTS = [("a",), ("b",), ("a", "b"), (side("d", "test"),), (side("d", "test"), side("e", "train"))]
 ROWS = st.builds(
     row,
     question=st.sampled_from(["Who signed?", "who signed", "When was it?", " ", "Which law governs it here?"]),
     answers=st.sampled_from([(), ("Ada",), ("Bob",), ("",)]),
     source=st.sampled_from(["feedback", "gold", "agreement", "generated"]),
-    documents=st.sampled_from([("a",), ("b",), ("a", "b")]),
+    documents=st.sampled_from(DOCUMENTS),
     share=st.sampled_from([None, 0.2, 0.9]),
+    reading_id=st.sampled_from(["r1", "r2"]),
 )
 
 
@@ -92,6 +98,23 @@ def test_every_row_is_kept_or_dropped_once_and_ids_are_unique(rows):
     assert not again.dropped and set(again.kept) == set(harvest.kept)
 
 
+@given(st.lists(ROWS, max_size=25), st.randoms(use_true_random=False), st.sampled_from([None, {"ada"}]))
+def test_the_order_of_rows_does_not_matter(rows, rng, banned):
+    rejected = {one.qa_id: banned for one in rows[:2]} if banned else {}
+    shuffled = list(rows)
+    rng.shuffle(shuffled)
+    one, two = (gather(some, least_share=0.5, rejected=rejected) for some in (rows, shuffled))
+    assert one.kept == two.kept and one.reasons == two.reasons
+
+
+@given(st.lists(ROWS, max_size=25))
+def test_no_document_is_on_two_sides(rows):
+    sides = {}
+    for one in gather(rows).kept:
+        for name in one.documents:
+            assert sides.setdefault(name, split_of(one.documents)) == split_of(one.documents)
+
+
 def test_a_document_is_on_one_side_and_the_shares_hold():
     sides = [split_of([f"doc-{i}"]) for i in range(4000)]
     assert [sides.count(s) / 4000 for s in ("train", "validation", "test")] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
@@ -99,17 +122,50 @@ def test_a_document_is_on_one_side_and_the_shares_hold():
     assert {split_of([f"doc-{i}"], 1) for i in range(50)} != {"train"}
 
 
-def test_an_archive_row_must_not_show_a_held_out_document():
-    held = next(f"d{i}" for i in range(100) if split_of([f"d{i}"]) == "test")
-    both = next((held, f"e{i}") for i in range(100) if split_of([held, f"e{i}"]) == "train")
-    rows = [row(documents=(held,)), row(documents=both)]
-    assert leaks(rows) == {rows[1].qa_id}
-    assert not leaks(rows[1:])
+def test_a_row_over_documents_of_two_sides_does_not_teach():
+    held, learnt, other = side("d", "test"), side("e", "train"), side("f", "train")
+    mixed, pure = row(documents=(held, learnt)), row(documents=(learnt, other))
+    assert split_of(mixed.documents) == "test", "training sees no held-out document"
+    assert leaks([mixed, pure, row(documents=(held,))]) == {mixed.qa_id}
+    harvest = gather([mixed, pure])
+    assert harvest.kept == [pure] and harvest.reasons == {"on both sides of the split": 1}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("123456")), max_size=20))
+def test_a_text_is_on_one_side_however_many_documents_have_it(versions):
+    family = families(versions)
+    assert set(family) == {doc for doc, _ in versions}
+    for doc, text in versions:
+        assert len({family[other] for other, same in versions if same == text}) == 1
+        assert family[family[doc]] == family[doc]
+    assert families(versions + versions) == family
+    first = list(dict.fromkeys(doc for doc, _ in versions))
+    assert all(first.index(family[doc]) <= first.index(doc) for doc in family)
+
+
+def test_documents_that_share_nothing_stand_for_themselves():
+    assert families([("a", "1"), ("b", "2"), ("a", "3")]) == {"a": "a", "b": "b"}
+
+
+def test_what_was_rejected_does_not_teach_whoever_says_it():
+    agreed = row(answers=["Ada"], source="agreement", share=1.0)
+    either = row("When?", ["1 May", "2 May"])
+    rejected = {agreed.qa_id: {"ada"}, either.qa_id: {"2 may"}}
+    harvest = gather([agreed, either, row("When was it?", ["2 May"])], rejected=rejected)
+    assert harvest.reasons == {"rejected": 1}
+    assert sorted(one.answers for one in harvest.kept) == [("1 May",), ("2 May",)]
+
+
+def test_readings_that_agree_on_nothing_found_do_not_teach():
+    assert reasons(row(answers=[""], source="agreement", share=1.0)) == {"nothing found": 1}
+    assert not reasons(row(answers=[""], source="feedback"))
 
 
 def test_agreement_is_a_share_of_all_readings():
     assert agreement([("Ada", True), ("the Ada", True), ("Bob", True), ("", False)]) == ("Ada", 0.5)
     assert agreement([("", False), ("Ada", True), ("x", False)]) == ("", pytest.approx(2 / 3))
+    assert agreement([("Ada", True), None, None]) == ("Ada", pytest.approx(1 / 3))
+    assert agreement([None, None]) == ("", 0.0)
     with pytest.raises(ValueError):
         agreement([])
 

@@ -11,8 +11,8 @@ from memagent.nano import bundled
 from memagent.nano.export import config
 from memagent.nano.model import Shape
 from memagent.rl.model import load_model
-from memagent.rl.packing import items, pack
-from tests.unit.rl_samples import group
+from memagent.rl.packing import Unit, items, pack, units
+from tests.unit.rl_samples import alike, group
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +28,46 @@ def folder(tmp_path_factory):
 
 
 def score(model, row, temperature=1.0):
-    return model(
-        torch.tensor(row.ids), torch.tensor(row.positions), row.lengths, torch.tensor(row.targets), temperature
-    )
+    return model(torch.tensor(row.ids), torch.tensor(row.positions), row.blocks, torch.tensor(row.targets), temperature)
+
+
+def alone(flat):
+    return pack([Unit((item,)) for item in flat])
 
 
 def test_packed_equals_unpacked(folder):
     model = load_model(folder)
     flat = items(group([1, 0, 1, 0], 3).trajectories)
-    together, entropy = score(model, pack(flat))
-    alone = [score(model, pack([item])) for item in flat]
-    torch.testing.assert_close(together, torch.cat([part[0] for part in alone]), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(entropy, torch.cat([part[1] for part in alone]), atol=1e-5, rtol=1e-5)
+    together, entropy = score(model, alone(flat))
+    apart = [score(model, alone([item])) for item in flat]
+    torch.testing.assert_close(together, torch.cat([part[0] for part in apart]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, torch.cat([part[1] for part in apart]), atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_of_packed_rows_equal_those_of_unpacked_ones(folder):
     flat = items(group([1, 0], 5).trajectories)
     packed, single = load_model(folder), load_model(folder)
-    score(packed, pack(flat))[0].sum().backward()
+    score(packed, alone(flat))[0].sum().backward()
     for item in flat:
-        score(single, pack([item]))[0].sum().backward()
+        score(single, alone([item]))[0].sum().backward()
     for (name, one), two in zip(packed.named_parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_what_is_shared_gives_the_same_probabilities_and_gradients(folder, checkpointing):
+    flat = alike(random.Random(1), 9)
+    made = units(flat, 10_000)
+    assert any(unit.shared for unit in made)
+    shared, single = load_model(folder, checkpointing=checkpointing), load_model(folder)
+    shared.train()
+    together = score(shared, pack(made))[0]
+    apart = score(single, alone([item for unit in made for item in unit.items]))[0]
+    torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
+    weights = torch.linspace(-1, 1, len(together))
+    (together * weights).sum().backward()
+    (apart * weights).sum().backward()
+    for (name, one), two in zip(shared.named_parameters(), single.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad, atol=1e-5, rtol=1e-4, msg=name)
 
 
@@ -56,7 +75,7 @@ def test_a_conversation_is_scored_as_transformers_scores_it(folder):
     from transformers import Qwen2ForCausalLM
 
     flat = items(group([1, 0], 7).trajectories)
-    ours = score(load_model(folder), pack(flat), temperature=0.7)[0].tolist()
+    ours = score(load_model(folder), alone(flat), temperature=0.7)[0].tolist()
     theirs = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     expected = []
     for item in flat:
@@ -70,7 +89,7 @@ def test_a_conversation_is_scored_as_transformers_scores_it(folder):
 
 
 def test_checkpointing_changes_nothing(folder):
-    row = pack(items(group([1, 0], 9).trajectories))
+    row = alone(items(group([1, 0], 9).trajectories))
     plain, saving = load_model(folder), load_model(folder, checkpointing=True)
     saving.train()
     for model in (plain, saving):
@@ -83,7 +102,7 @@ def test_the_entropy_is_that_of_the_next_token(folder):
     model = load_model(folder)
     with torch.no_grad():
         model.model.lm_head.weight.zero_()
-        _, entropy = score(model, pack(items(group([1, 0], 2).trajectories)))
+        _, entropy = score(model, alone(items(group([1, 0], 2).trajectories)))
     torch.testing.assert_close(entropy, torch.full_like(entropy, float(torch.log(torch.tensor(64.0)))))
 
 
@@ -91,7 +110,7 @@ def test_the_bundled_reader_loads():
     model = load_model(bundled())
     rng = random.Random(0)
     flat = items(group([1, 0], rng.randrange(9)).trajectories)
-    assert torch.isfinite(score(model, pack(flat))[0]).all()
+    assert torch.isfinite(score(model, alone(flat))[0]).all()
 
 
 def test_an_incomplete_folder_is_refused(tmp_path):

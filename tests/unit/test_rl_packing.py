@@ -1,11 +1,14 @@
 """Packing loses nothing, keeps to its budget and is even."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.rl.packing import balance, items, pack
-from tests.unit.rl_samples import group
+from memagent.rl.packing import Item, Unit, balance, items, pack, units
+from memagent.rl.trajectories import Conversation
+from tests.unit.rl_samples import alike, group
 
 LENGTHS = st.lists(st.integers(1, 400), max_size=60)
 
@@ -32,16 +35,53 @@ def test_nothing_to_pack_gives_every_rank_an_empty_micro_batch():
         balance([1], 0, 10)
 
 
+def alone(flat):
+    return [Unit((item,)) for item in flat]
+
+
 @given(st.integers(0, 50))
 def test_targets_are_the_responses(seed):
     flat = items(group([1, 0, 0], seed).trajectories)
-    row = pack(flat)
-    assert sum(row.lengths) == len(row.ids) == len(row.positions)
+    row = pack(alone(flat))
+    assert sum(sum(block) for block in row.blocks) == len(row.ids) == len(row.positions)
     said = [token for item in flat for token in item.conversation.response_ids]
     assert [row.ids[i] for i in row.targets] == said
     assert len(row.logprobs) == len(row.advantages) == row.response_tokens == len(said)
     begins = [0]
-    for length in row.lengths[:-1]:
-        begins.append(begins[-1] + length)
+    for block in row.blocks[:-1]:
+        begins.append(begins[-1] + sum(block))
     assert [row.positions[i] for i in begins] == [0] * len(begins)
     assert not set(begins) & set(row.targets), "a first token has nothing before it to be predicted from"
+
+
+@given(st.integers(0, 200), st.integers(50, 900))
+def test_sharing_keeps_every_conversation_and_computes_fewer_tokens(seed, budget):
+    flat = alike(random.Random(seed), 12)
+    made = units(flat, budget)
+    key = lambda item: (item.conversation.prompt_ids, item.conversation.response_ids, item.advantage)  # noqa: E731
+    assert sorted(map(key, flat)) == sorted(key(item) for unit in made for item in unit.items)
+    for unit in made:
+        assert len(unit.items) == 1 or unit.tokens <= budget
+        for item in unit.items:
+            assert unit.shared < len(item.conversation.prompt_ids), "the last token of a prompt is each one's own"
+            assert item.conversation.prompt_ids[: unit.shared] == unit.items[0].conversation.prompt_ids[: unit.shared]
+        row = pack([unit])
+        assert len(row.ids) == unit.tokens == sum(row.blocks[0])
+        said = [token for item in unit.items for token in item.conversation.response_ids]
+        assert [row.ids[i] for i in row.targets] == said and row.response_tokens == len(said)
+        places = [p for item in unit.items for p in range(len(item.conversation.prompt_ids), item.conversation.tokens)]
+        assert [row.positions[i] for i in row.targets] == places
+    whole = sum(item.conversation.tokens for item in flat)
+    assert sum(unit.tokens for unit in made) <= whole
+    assert units(flat, budget, share=False) == alone(flat)
+    if budget > 800:
+        assert sum(unit.tokens for unit in made) < whole / 2
+
+
+def test_a_shared_prefix_is_as_long_as_it_can_be():
+    same = [Item(Conversation([*range(40), last], [1], [0.0], "update"), 0.0) for last in (7, 8)]
+    assert [unit.shared for unit in units(same, 1000)] == [40]
+    twins = [Item(Conversation([*range(40)], [said], [0.0], "update"), 0.0) for said in (7, 8)]
+    assert [unit.shared for unit in units(twins, 1000)] == [39]
+    short = [Item(Conversation([1, 2, 3], [said], [0.0], "answer"), 0.0) for said in (7, 8)]
+    assert [unit.shared for unit in units(short, 1000)] == [0, 0]

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import EngineDied
-from memagent.rl.rollouts import Exercise, Pay, roll_out_group
+from memagent.rl.exercises import Exercise, nothing
+from memagent.rl.rollouts import Pay, roll_out_group
 from memagent.scripted import ScriptedEngine
-from tests.conftest import ListStream, filler, make_scheme
+from memagent.segmenting import segments
+from memagent.tasks.samples import Sample
+from tests.conftest import filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"
 
@@ -38,8 +41,8 @@ class Saying(ScriptedEngine):
 def exercise(scheme, gold=("4829104",), text=None):
     rng = random.Random(1)
     text = text or f"{filler(rng, 80)} The pass number for amber-otter is 4829104. {filler(rng, 80)}"
-    stream = lambda: ListStream(text, scheme.prompts.tokenizer, scheme.config.segment_tokens)  # noqa: E731
-    return Exercise("s1", QUESTION, gold, stream)
+    cut = segments("hash", text, scheme.prompts.tokenizer, scheme.config.segment_tokens)
+    return Exercise(Sample("s1", "needle", 0, nothing, QUESTION, gold, "all"), tuple(cut))
 
 
 def roll(scheme, engine, size=3, pay=None, seed=None, **kwargs):

@@ -24,6 +24,10 @@ HOMES = {
         "pipelines/read.py",
         "pipelines/doctor.py",
         "pipelines/samples.py",
+        "pipelines/candidates.py",
+        "pipelines/generate.py",
+        "infra/rollouts.py",
+        "infra/learner/group.py",
     },
     "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/nano/", "memagent/rl/"},
 }
@@ -50,7 +54,7 @@ def test_imports_run_one_way_and_heavy_packages_have_few_homes(path):
 
 
 def test_stages_do_not_import_each_other():
-    stages = {"ingest", "segment", "read", "train"}
+    stages = {"ingest", "segment", "read", "train", "candidates", "generate"}
     for stage in stages:
         path = ROOT / "pipelines" / f"{stage}.py"
         for module in imports(path):
@@ -69,7 +73,11 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     model = {"--model", "--engine"}
     expected = {
         "doctor": common | model | {"--json"},
-        "ingest": common | {"--json"},
+        "ingest": common | {"--json", "--tag"},
+        "harvest": common
+        | model
+        | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},
+        "feedback": common | {"--json"},
         "ask": common
         | model
         | {"--question", "-q", "--questions", "--archive", "--reread", "--lanes", "--dry-run", "--json", "--run-id"},
@@ -78,7 +86,9 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "report": common | {"--output", "-o"},
         "status": common | {"--json"},
         "quarantine": common | {"--json"},
-        "up": common | model | {"--cron", "--scores-cron", "--timezone", "--port"},
+        "up": common
+        | model
+        | {"--cron", "--scores-cron", "--retrain-cron", "--enough", "--recipe", "--gate", "--timezone", "--port"},
         "evaluate": common
         | model
         | {"--suite", "--lengths", "--kinds", "--n", "--data", "--passages", "--text", "--control", "--method"}
@@ -86,8 +96,10 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "scores": common | {"--suite", "--run", "--pictures", "--output", "-o", "--json"},
     }
     commands = get_command(app).commands
-    assert set(commands) == set(expected) | {"train"}
-    assert set(commands["train"].commands) == {"warmup", "export", "trial"}
+    assert set(commands) == set(expected) | {"train", "qa", "policies"}
+    assert set(commands["train"].commands) == {"warmup", "export", "trial", "report", "curves"}
+    assert set(commands["qa"].commands) == {"import", "export"}
+    assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare"}
     for name, options in expected.items():
         found = {opt for param in commands[name].params if param.param_type_name == "option" for opt in param.opts}
         assert found == options, name

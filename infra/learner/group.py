@@ -1,0 +1,227 @@
+"""All ranks of a learner, as Ray actors."""
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.rollouts import Weights
+from infra.store import Store
+from infra.weights import memory_folder
+from memagent.config import PoolConfig
+from memagent.errors import ConfigError, TrainingError
+from memagent.rl.packing import Item, Packed, balance, items, pack, units
+from memagent.rl.recipe import Recipe
+from memagent.rl.trajectories import Group, minibatches
+
+_FILES = ("weights", "exp_avg", "exp_avg_sq")
+
+
+class RankActor:
+    """One rank in a process of its own."""
+
+    def address(self) -> tuple[str, int]:
+        """Return an address of this machine and a port that is free, for the ranks to meet at."""
+        import ray
+
+        with socket.socket() as sock:
+            sock.bind(("", 0))
+            return ray.util.get_node_ip_address(), sock.getsockname()[1]
+
+    def begin(self, model: str, recipe: Recipe, index: int, address: str, port: int) -> None:
+        """Load the model and meet the other ranks."""
+        import torch
+
+        from infra.learner.rank import Learner, Rank
+
+        world = recipe.learner.ranks
+        torch.set_num_threads(recipe.learner.threads or max(1, (os.cpu_count() or 1) // world))
+        self._learner = Learner(model, recipe, Rank(index, world, address, port))
+
+    def score(self, rows: Sequence[Packed]) -> list[list[float]]:
+        """See `Learner.score`."""
+        return self._learner.score(rows)
+
+    def learn(self, rows: Sequence[Packed], tokens: int, old: Sequence[list[float]] | None) -> dict[str, float]:
+        """See `Learner.learn`."""
+        return self._learner.learn(rows, tokens, old)
+
+    def weights(self) -> dict[str, Any]:
+        """Return the model's files as references; none on other ranks than the first."""
+        import ray
+
+        folder = memory_folder()
+        try:
+            self._learner.export(folder, as_trained=True)
+            return {file.name: ray.put(file.read_bytes()) for file in sorted(folder.iterdir())}
+        finally:
+            shutil.rmtree(folder)
+
+    def export(self, url: str, *parts: str) -> None:
+        """Write the model folder into a store."""
+        with tempfile.TemporaryDirectory() as made:
+            self._learner.export(Path(made))
+            _upload(Path(made), Store(url), parts)
+
+    def save(self, url: str, *parts: str) -> None:
+        """Write a checkpoint into a store."""
+        with tempfile.TemporaryDirectory() as made:
+            self._learner.save(Path(made))
+            _upload(Path(made), Store(url), parts)
+
+    def load(self, url: str, *parts: str) -> None:
+        """Go on from a checkpoint in a store."""
+        store = Store(url)
+        with tempfile.TemporaryDirectory() as made:
+            for name in ("learner.json", *(f"{part}.safetensors" for part in _FILES)):
+                try:
+                    store.get_file(Path(made) / name, *parts, name)
+                except FileNotFoundError as error:
+                    raise TrainingError(f"checkpoint {'/'.join(parts)} lacks {name}") from error
+            self._learner.load(Path(made))
+
+    def stop(self) -> None:
+        """Leave the other ranks."""
+        self._learner.stop()
+
+
+class LearnerGroup:
+    """A learner of any number of ranks."""
+
+    def __init__(self, model: str, recipe: Recipe) -> None:
+        """Prepare to train the model folder `model`."""
+        self._model, self._recipe = model, recipe
+        self._ranks: list[Any] = []
+
+    async def start(self) -> None:
+        """Start all ranks.
+
+        Raises:
+            UsageError: the model cannot be loaded.
+        """
+        import ray
+
+        learner = self._recipe.learner
+        actor = ray.remote(RankActor).options(num_cpus=learner.cpus, num_gpus=learner.gpus)
+        self._ranks = [actor.remote() for _ in range(learner.ranks)]
+        address, port = await self._ranks[0].address.remote()
+        await self._all("begin", [(self._model, self._recipe, i, address, port) for i in range(learner.ranks)])
+
+    async def learn(self, groups: Sequence[Group]) -> list[dict[str, float]]:
+        """Take optimiser steps on a batch of groups with advantages; return the sums of each step over all ranks.
+
+        Raises:
+            TrainingError: a loss is not finite; it says at which minibatch.
+        """
+        recipe = self._recipe
+        batches = [items(one) for one in minibatches(groups, recipe.learner.minibatch_prompts)]
+        sizes = [len(one) for one in minibatches(groups, recipe.learner.minibatch_prompts)]
+        shares = [self._shares(batch) for batch in batches]
+        # With one step a batch the probabilities before it are those of its own forward pass.
+        old = [await self._score(share) for share in shares] if len(batches) > 1 else [None] * len(batches)
+        steps = []
+        for number, (batch, share, before) in enumerate(zip(batches, shares, old, strict=True)):
+            tokens = sum(len(item.conversation.response_ids) for item in batch)
+            divisor = recipe.loss.constant_tokens * sizes[number] if recipe.loss.normaliser == "constant" else tokens
+            try:
+                sums = await self._all(
+                    "learn", [(rows, divisor, before[i] if before else None) for i, rows in enumerate(share)]
+                )
+            except TrainingError as error:
+                raise TrainingError(f"minibatch {number + 1} of {len(batches)}: {error}") from error
+            steps.append(_summed(sums) | {"trained_tokens": float(sum(item.conversation.tokens for item in batch))})
+        return steps
+
+    async def weights(self, version: str) -> Weights:
+        """Return the present weights for engines."""
+        files = await self._all("weights", [()] * len(self._ranks))
+        return Weights(version, files[0])
+
+    async def export(self, store: Store, *parts: str) -> None:
+        """Write the model folder into a store."""
+        await self._to_store("export", store, parts)
+
+    async def save(self, store: Store, *parts: str) -> None:
+        """Write a checkpoint into a store.
+
+        Raises:
+            TrainingError: it cannot be written.
+        """
+        await self._to_store("save", store, parts)
+
+    async def load(self, store: Store, *parts: str) -> None:
+        """Go on from a checkpoint in a store.
+
+        Raises:
+            TrainingError: it is incomplete, or of another model.
+        """
+        await self._all("load", [(store.url, *parts)] * len(self._ranks))
+
+    async def stop(self) -> None:
+        """End all ranks."""
+        import ray
+
+        await asyncio.gather(*(rank.stop.remote() for rank in self._ranks), return_exceptions=True)
+        for rank in self._ranks:
+            ray.kill(rank)
+        self._ranks = []
+
+    async def _to_store(self, method: str, store: Store, parts: tuple[str, ...]) -> None:
+        try:
+            await self._all(method, [(store.url, *parts)] * len(self._ranks))
+        except OSError as error:
+            raise TrainingError(f"{'/'.join(parts)} cannot be written to {store.url}: {error}") from error
+
+    async def _score(self, share: list[list[Packed]]) -> list[list[list[float]]]:
+        scores: list[list[list[float]]] = await self._all("score", [(rows,) for rows in share])
+        return scores
+
+    async def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        calls = (getattr(rank, method).remote(*args) for rank, args in zip(self._ranks, arguments, strict=True))
+        return list(await asyncio.gather(*calls))
+
+    def _shares(self, batch: Sequence[Item]) -> list[list[Packed]]:
+        learner = self._recipe.learner
+        made = units(batch, learner.token_budget, share=learner.share_prefixes)
+        bins = balance([unit.tokens for unit in made], learner.ranks, learner.token_budget)
+        return [[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins]
+
+
+def check_room(recipe: Recipe, pool: PoolConfig | None) -> None:
+    """Refuse a recipe that the Ray session has no room for: its actors would wait for ever.
+
+    `pool` are the engines beside it, if any.
+
+    Raises:
+        ConfigError: saying what is there and what to change.
+    """
+    import ray
+
+    there = ray.cluster_resources()
+    learner = recipe.learner
+    engines = pool.max_size if pool else 0
+    for name, wanted in (
+        ("CPU", learner.ranks * learner.cpus + (engines * pool.cpus if pool else 0)),
+        ("GPU", learner.ranks * learner.gpus + (engines * pool.gpus if pool else 0)),
+    ):
+        if wanted > there.get(name, 0.0):
+            raise ConfigError(
+                f"{learner.ranks} learner ranks and {engines} engines want {wanted:g} {name}s, and Ray has "
+                f"{there.get(name, 0.0):g}. Lower learner.ranks, learner.{name.lower()}s, or pool.{name.lower()}s."
+            )
+
+
+def _summed(sums: Sequence[dict[str, float]]) -> dict[str, float]:
+    same = ("gradient_norm", "rate")
+    names = [name for name in dict.fromkeys(name for one in sums for name in one) if name not in same]
+    total = {name: sum(one.get(name, 0.0) for one in sums) for name in names}
+    return total | {name: sums[0][name] for name in same}
+
+
+def _upload(folder: Path, store: Store, parts: Sequence[str]) -> None:
+    for file in sorted(folder.iterdir()):
+        store.put_file(file, *parts, file.name)

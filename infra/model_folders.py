@@ -1,0 +1,167 @@
+"""Model folders: what names one, whether it is whole, and its way into the store and out of it."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from infra.store import Store
+from memagent.errors import ConfigError
+from memagent.records import digest
+
+FILES = ("config.json", "generation_config.json", "reading.json", "tokenizer.json", "tokenizer_config.json")
+"""What a published folder holds besides its weights."""
+POLICY_FILE = "policy.json"
+"""Says which version of which line a folder is."""
+
+_HASHED = (".safetensors", "config.json", "tokenizer.json", "generation_config.json")
+_KEPT = (".json", ".safetensors", ".txt", ".model", ".jinja", ".md", ".py")
+
+
+def folder_hash(folder: Path) -> str:
+    """Return what names the version: a hash of weights, configuration and tokenizer, as 12 digits."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith(_HASHED):
+            total.update(path.name.encode())
+            with path.open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()[:12]
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that no engine could load.
+
+    Raises:
+        ConfigError: naming the files that are missing, cut off or no JSON.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder: give the one that the training has exported")
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        missing.append("model.safetensors")
+    for index in folder.glob("*.safetensors.index.json"):
+        shards = set(_json(index).get("weight_map", {}).values())
+        missing += sorted(shards - {path.name for path in weights})
+    if missing:
+        raise ConfigError(
+            f"{folder} lacks {', '.join(missing)}: export the model again, with tokenizer and reading.json"
+        )
+    for name in FILES:
+        _json(folder / name)
+    for path in weights:
+        _check_weights(path)
+
+
+def policy_file(folder: Path) -> dict[str, Any] | None:
+    """Return what the folder's ``policy.json`` says; None where it has none.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    path = folder / POLICY_FILE
+    if not path.is_file():
+        return None
+    said = _json(path)
+    if not isinstance(said.get("name"), str) or not said["name"]:
+        raise ConfigError(f"{path} has no name: it must say which line the model is a version of")
+    return said
+
+
+def tokenizer_print(spec: bytes, where: str) -> str:
+    """Return the fingerprint of a ``tokenizer.json``, however it is laid out.
+
+    Raises:
+        ConfigError: it is no JSON.
+    """
+    return digest(_parsed(spec, where))
+
+
+def upload(store: Store, folder: Path, place: str, policy: dict[str, Any]) -> None:
+    """Copy a model folder into the store, each file whole or not at all, its ``policy.json`` last."""
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and file.suffix in _KEPT and file.name != POLICY_FILE and not file.name.startswith("."):
+            store.put_file(file, place, file.name)
+    store.write_bytes(json.dumps(policy, indent=2).encode(), place, POLICY_FILE)
+
+
+def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
+    """Return a published folder as one on this machine.
+
+    In a local store it is used where it stands. From S3 it is downloaded once, whole or not at all, into the cache
+    folder, and its bytes are checked against the hash in `policy_id`.
+
+    Raises:
+        ConfigError: it is gone, or its bytes are not those that were published.
+    """
+    gone = (
+        f"the files of {policy_id} are gone from {store.url}/{place}: memagent policies rollback, or publish it again"
+    )
+    if not store.is_s3:
+        folder = Path(store.path(place))
+        if not (folder / "config.json").is_file() or not (folder / "tokenizer.json").is_file():
+            raise ConfigError(gone)
+        return folder
+    target = cache_folder() / "policies" / digest(store.url)[:8] / policy_id.replace("/", "--")
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
+    try:
+        try:
+            for name in store.list(place, suffix="") or [store.path(place, POLICY_FILE)]:
+                store.fs.get_file(name, str(aside / name.rsplit("/", 1)[-1]))
+        except FileNotFoundError as error:  # some servers still list a folder that is empty
+            raise ConfigError(gone) from error
+        if folder_hash(aside) != policy_id.rpartition("@")[2]:
+            raise ConfigError(
+                f"{store.url}/{place} holds other bytes than {policy_id} was published with: publish it again"
+            )
+        try:
+            aside.rename(target)
+        except OSError:  # another process was faster
+            if not target.is_dir():
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+def cache_folder() -> Path:
+    """Return where downloads are kept: ``$MEMAGENT_CACHE``, or the platform's folder for such things."""
+    if given := os.environ.get("MEMAGENT_CACHE"):
+        return Path(given).expanduser()
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/memagent").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "memagent"
+
+
+def _check_weights(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            empty = not list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} cannot be loaded ({error}): it may be cut off; export the model again") from error
+    if empty:
+        raise ConfigError(f"{path} holds no weights: export the model again")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return _parsed(path.read_bytes(), str(path))
+
+
+def _parsed(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        said = json.loads(data)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if not isinstance(said, dict):
+        raise ConfigError(f"{where} is no JSON object")
+    return said

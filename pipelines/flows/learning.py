@@ -1,0 +1,137 @@
+"""The flows that learn: harvest after each answering run, and retrain when enough is new."""
+
+import json
+from typing import Any
+
+from prefect import flow, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
+
+from infra.qa import count_new
+from infra.schemas import POLICIES_OF
+from infra.store import Store
+from infra.tables import Table
+from memagent.config import Config, load_config
+from memagent.errors import UsageError
+from memagent.rl.gate import GateSpec
+from pipelines.flows.running import artifact_key, stop_ray_job, work
+from pipelines.gate import run_gate
+from pipelines.harvest import harvest
+from pipelines.runs import new_run_id
+from pipelines.training.settings import Run, prepare
+from pipelines.training.stage import train
+
+ENOUGH = 500
+"""New harvested rows that are worth a training."""
+
+
+@flow(name="harvest-qa", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+def harvest_qa(
+    corpus: str,
+    enough: int = ENOUGH,
+    samples: int = 0,
+    store: str | None = None,
+    config: str | None = None,
+    sets: list[str] | None = None,
+) -> dict[str, Any]:
+    """Bring a corpus's training rows up to date; say so when `enough` rows are new since the last training."""
+    settings = load_config(config, sets, store=store)
+    run_id = new_run_id()
+    try:
+        summary = harvest_stage(settings, corpus, samples, run_id)
+    except UsageError as error:  # an answering run without gold or feedback leaves nothing to learn from
+        return {"corpus": corpus, "rows": 0, "waiting": 0, "nothing": str(error)}
+    place = Store(settings.store)
+    waiting = count_new(place, _learnt(place))
+    resource = {"prefect.resource.id": f"memagent.corpus.{corpus}", "prefect.resource.name": corpus}
+    payload = {"run_id": run_id, "corpus": corpus, "new": summary["new"], "waiting": waiting, "enough": enough}
+    emit_event(event="memagent.qa.harvested", resource=resource, payload=payload)
+    if waiting >= enough:
+        # After the commit: the training that this starts finds the rows there.
+        emit_event(event="memagent.qa.enough", resource={"prefect.resource.id": "memagent.qa"}, payload=payload)
+    return {**summary, "waiting": waiting}
+
+
+@flow(name="retrain", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+def retrain(
+    recipe: str = "nano-cpu",
+    data: list[str] | None = None,
+    texts: list[str] | None = None,
+    corpora: list[str] | None = None,
+    gate: dict[str, Any] | None = None,
+    store: str | None = None,
+    config: str | None = None,
+    sets: list[str] | None = None,
+) -> dict[str, Any]:
+    """Train a stage, let the gate compare its candidate with the policy at work, and promote or refuse it.
+
+    Args:
+        recipe: a shipped recipe or a TOML file.
+        data: courses; by default the harvested rows.
+        texts: what needles are planted in.
+        corpora: whose validation questions the gate asks.
+        gate: keys of `memagent.rl.gate.GateSpec`.
+        store: the store.
+        config: configuration file of the evaluation.
+        sets: ``section.key=value`` strings, for recipe and configuration alike.
+    """
+    run = prepare(recipe, data or ["qa"], texts or [], store, sets or [])
+    summary = train_stage(run)
+    candidate = summary["candidate"]
+    resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(candidate or summary['parent'])}"}
+    told = {name: summary[name] for name in ("run_id", "parent", "candidate", "steps", "best_step", "data_version")}
+    emit_event(event="memagent.policy.trained", resource=resource, payload=told)
+    if not candidate:
+        return {
+            **summary,
+            "promoted": False,
+            "reason": "nothing was better on validation than what training began with",
+        }
+    settings = _evaluating(run, config)
+    spec = GateSpec(**{"corpora": tuple(corpora or ()), **(gate or {})})
+    record = gate_stage(settings, candidate, spec)
+    event = "memagent.policy.promoted" if record["promoted"] else "memagent.policy.refused"
+    emit_event(event=event, resource=resource, payload={**told, "reason": record["reason"]})
+    return {**summary, "promoted": record["promoted"], "reason": record["reason"]}
+
+
+@task(name="harvest", cache_policy=NO_CACHE)
+def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> dict[str, Any]:
+    """Make rows of what was answered."""
+    argv = ["harvest", corpus, "--agreement", str(samples), "--run-id", run_id]
+    return work(settings, argv, run_id, lambda: harvest(corpus, settings, samples=samples, run_id=run_id))
+
+
+@task(name="train", cache_policy=NO_CACHE)
+def train_stage(run: Run) -> dict[str, Any]:
+    """Train; a run that was interrupted goes on."""
+    argv = ["train", "--config", run.name, *(part for course in run.data for part in ("--data", course))]
+    argv += [part for text in run.texts for part in ("--text", text)]
+    argv += [part for item in run.sets for part in ("--set", item)]
+    summary = work(run.config, argv, run.run_id, lambda: train(run))
+    rows = [{"what": name, "value": str(summary[name])} for name in ("steps", "best_step", "candidate", "parent")]
+    create_table_artifact(rows, key=artifact_key(summary["run_id"]), description=f"Training {summary['run_id']}")
+    return summary
+
+
+@task(name="gate", cache_policy=NO_CACHE)
+def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> dict[str, Any]:
+    """Compare, and promote or refuse."""
+    record = run_gate(settings, candidate, gate=spec)
+    rows = [record["overall"], *record["groups"]]
+    create_table_artifact(rows, key=artifact_key(f"gate-{candidate}"), description=record["reason"])
+    return record
+
+
+def _evaluating(run: Run, config: str | None) -> Config:
+    """Return the configuration in which policies are compared: as bulk answering reads, not as training samples."""
+    others = [item for item in run.sets if not run.is_recipe(item)]
+    return load_config(config, others, store=run.config.store, engine__model=run.recipe.model)
+
+
+def _learnt(store: Store) -> int | None:
+    """Return the newest version of the `qa` table that a training has learnt from."""
+    rows = Table(store, "runs").read(POLICIES_OF, ["kind", "summary"]).to_pylist()
+    versions = [json.loads(row["summary"])["data_version"] for row in rows if row["kind"] == "train"]
+    return max((version for version in versions if version is not None), default=None)

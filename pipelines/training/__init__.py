@@ -1,0 +1,1 @@
+"""A training stage: rollouts, learning, validation, and what a run leaves behind."""

@@ -1,0 +1,178 @@
+"""The training loop: sample, learn, hand the weights over, validate, save."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.learner.group import LearnerGroup
+from infra.rollouts import RolloutPool
+from infra.store import Store
+from memagent.errors import TrainingError
+from memagent.rl.advantages import with_advantages
+from memagent.rl.exercises import Course
+from memagent.rl.recipe import Recipe
+from pipelines.training.boards import Boards
+from pipelines.training.journal import Journal, State
+from pipelines.training.metrics import learning_metrics, rollout_metrics, shares, validation_metrics
+from pipelines.training.sampling import Sampled, Sampler
+
+_PHASES = ("rollout", "learn", "transfer", "validate", "save")
+
+
+@dataclass
+class Loop:
+    """One run, from where it was left to its end."""
+
+    run_id: str
+    recipe: Recipe
+    store: Store
+    journal: Journal
+    learner: LearnerGroup
+    sampler: Sampler
+    pool: RolloutPool | None
+    """None where rollouts come from records: then there is no validation either."""
+    validation: Course
+    boards: Boards
+    show: Callable[[dict[str, Any]], None]
+    state: State = field(default_factory=State)
+    _seconds: dict[str, float] = field(default_factory=dict)
+    _next: "asyncio.Task[Sampled] | None" = None
+    _saved: int = 0
+
+    async def run(self) -> State:
+        """Train to the end.
+
+        Raises:
+            TrainingError: nothing can be learnt any more; the last checkpoint stays.
+        """
+        stage = self.recipe.stage
+        try:
+            if self.state.step:
+                self._saved = self.state.step
+                await self.learner.load(self.store, *self.journal.checkpoint(self.state.step))
+                await self._transfer()
+            else:
+                await self._begin()
+            while self.state.step < stage.steps and self.state.stale < stage.patience:
+                await self._step()
+        finally:
+            if self._next is not None:
+                self._next.cancel()
+                await asyncio.gather(self._next, return_exceptions=True)
+        if self.pool is None:  # nothing was validated: the last weights are the best that is known
+            self.state.best_step = self.state.step
+            await self.learner.export(self.store, *self.journal.best(self.state.step))
+        out = self.state.stale >= stage.patience
+        self.state.done = f"no better for {self.state.stale} validations" if out else f"{self.state.step} steps"
+        self.journal.commit(self.state)
+        return self.state
+
+    async def _begin(self) -> None:
+        """Validate and keep what training begins with: a candidate must be better than that."""
+        self._seconds = dict.fromkeys(_PHASES, 0.0)
+        await self._validate({"step": 0})
+
+    async def _step(self) -> None:
+        step = self.state.step + 1
+        self._seconds = dict.fromkeys(_PHASES, 0.0)
+        self.show({"stage": "rollout", "step": step, "steps": self.recipe.stage.steps})
+        with self._timed("rollout"):
+            sampled = await self._batch(step)
+        if not sampled.groups:
+            raise TrainingError(
+                f"step {step}: of {len(sampled.seen)} groups none teaches, since all rollouts of each were paid the "
+                f"same ({sampled.counts}). The exercises are too easy or too hard for this policy."
+            )
+        if self.recipe.rollout.ahead and self.pool is not None:
+            self._next = asyncio.ensure_future(self.sampler.batch(step + 1, sampled.cursor))
+        self.show({"stage": "learn", "step": step, "steps": self.recipe.stage.steps})
+        with self._timed("learn"):
+            groups = [with_advantages(group, self.recipe.loss.baseline) for group in sampled.groups]
+            try:
+                steps = await self.learner.learn(groups)
+            except TrainingError as error:
+                names = ", ".join(group.sample_id for group in groups[:8])
+                raise TrainingError(
+                    f"step {step}: {error} Exercises: {names}. The checkpoint of step {self._saved} stays."
+                ) from error
+        self.state.step, self.state.cursor = step, sampled.cursor
+        if self._next is not None:  # sampled with the weights before: one step off-policy, never more
+            with self._timed("rollout"):
+                await asyncio.wait([self._next])
+        await self._transfer()
+        row: dict[str, Any] = {"step": step, "version": self._version()}
+        row |= rollout_metrics(sampled) | learning_metrics(steps, self._seconds["learn"])
+        stage = self.recipe.stage
+        if step == stage.steps or step % stage.validate_every == 0:
+            await self._validate(row)
+        ends = step == stage.steps or self.state.stale >= stage.patience
+        if ends or step % stage.save_every == 0 or self.state.best_step == step:
+            await self._save()
+        await self._note(row)
+
+    async def _batch(self, step: int) -> Sampled:
+        ahead, self._next = self._next, None
+        return await (ahead if ahead is not None else self.sampler.batch(step, self.state.cursor))
+
+    async def _transfer(self) -> None:
+        if self.pool is None:
+            return
+        with self._timed("transfer"):
+            await self.pool.update(await self.learner.weights(self._version()))
+
+    async def _validate(self, row: dict[str, Any]) -> None:
+        """Score the present weights; the best so far are kept as a model folder."""
+        if self.pool is None:
+            return
+        self.show({"stage": "validate", "step": row["step"], "steps": self.recipe.stage.steps})
+        with self._timed("validate"):
+            exercises = [self.validation.exercise(i) for i in range(self.recipe.stage.validate_with)]
+            tasks = {exercise.sample_id: exercise.sample.task for exercise in exercises}
+            groups = [(tasks[group.sample_id], group) async for group in self.pool.greedy(exercises)]
+            found = validation_metrics(groups)
+        row["validation"] = found
+        state = self.state
+        if found["reward"] > state.best_score:
+            state.best_score, state.best_step, state.stale = found["reward"], row["step"], 0
+            with self._timed("save"):
+                await self.learner.export(self.store, *self.journal.best(row["step"]))
+        else:
+            state.stale += 1
+        if row["step"] == 0:
+            self.journal.note(row)
+            self.boards.write(row)
+
+    async def _save(self) -> None:
+        with self._timed("save"):
+            await self.learner.save(self.store, *self.journal.checkpoint(self.state.step))
+        self._saved = self.state.step
+
+    async def _note(self, row: dict[str, Any]) -> None:
+        row["seconds"] = {name: round(value, 3) for name, value in self._seconds.items()}
+        row["share"] = shares(self._seconds)
+        if self.pool is not None:
+            row["engine_deaths"] = await self.pool.deaths()
+            row["workers_replaced"] = self.pool.replaced
+        counts = self.state.counts
+        for name in ("rollout_tokens", "trained_tokens", "trajectories"):
+            counts[name] = counts.get(name, 0.0) + row[name]
+        counts["seconds"] = round(counts.get("seconds", 0.0) + sum(self._seconds.values()), 3)
+        self.journal.note(row)
+        self.boards.write(row)
+        if self._saved == self.state.step:
+            self.journal.commit(self.state)
+        self.show({"stage": "step", "row": row, "step": row["step"], "steps": self.recipe.stage.steps})
+
+    def _version(self) -> str:
+        return f"{self.run_id}:{self.state.step}"
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.monotonic() - began

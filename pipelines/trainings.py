@@ -1,0 +1,66 @@
+"""The training runs of a store, as people look them up: those that ended, and those that have not."""
+
+import json
+from typing import Any
+
+import pyarrow.compute as pc
+
+from infra.registry import policies
+from infra.schemas import POLICIES_OF
+from infra.store import Store
+from infra.tables import Table
+from memagent.errors import TrainingError, UsageError
+
+Row = dict[str, Any]
+_HOME = "training"
+_METRICS = "metrics.jsonl"
+
+
+def training_runs(store: Store) -> list[str]:
+    """Return the ids of all training runs that have metrics; the one that wrote last stands last."""
+    paths = store.list(_HOME, suffix=f"/{_METRICS}")
+    return [path.rsplit("/", 2)[-2] for path in sorted(paths, key=lambda path: (store.fs.modified(path), path))]
+
+
+def find_training(store: Store, run: str) -> str:
+    """Return the run id; ``last`` means the run that wrote last.
+
+    Raises:
+        UsageError: there is none; it says which there are.
+    """
+    ids = training_runs(store)
+    if run == "last" and ids:
+        return ids[-1]
+    if run in ids:
+        return run
+    raise UsageError(f"no training run {run!r} in {store.url}. There are: {', '.join(ids[-10:]) or 'none'}.")
+
+
+def metrics_of(store: Store, run_id: str) -> list[Row]:
+    """Return a run's rows of metrics, by step.
+
+    Raises:
+        UsageError: there is no such run.
+        TrainingError: they cannot be read.
+    """
+    lines = store.read_bytes(_HOME, find_training(store, run_id), _METRICS).decode("utf-8", "replace").splitlines()
+    try:
+        rows = {int(row["step"]): row for row in map(json.loads, lines)}
+    except (ValueError, TypeError, KeyError) as error:
+        raise TrainingError(f"the metrics of run {run_id} cannot be read: {error}") from error
+    return [rows[step] for step in sorted(rows)]
+
+
+def summary_of_ended(store: Store, run_id: str) -> Row | None:
+    """Return the summary of a run that ended; None: it has not, or was interrupted."""
+    rows = Table(store, "runs").read(POLICIES_OF, ["run_id", "summary"], pc.field("run_id") == run_id).to_pylist()
+    return dict(json.loads(rows[0]["summary"])) if rows else None
+
+
+def candidate_of(store: Store, run_id: str, policy_id: str) -> Row | None:
+    """Return the registered version that a run made; by its id, or where that is not known yet by the run's."""
+    rows = policies(store)
+    return next(
+        (row for row in rows if policy_id and row["policy_id"] == policy_id),
+        next((row for row in rows if not policy_id and row["run_id"] == run_id), None),
+    )

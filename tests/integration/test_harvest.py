@@ -1,0 +1,382 @@
+"""Harvest from end to end: what was asked, answered and said becomes rows, and leaves again."""
+
+import csv
+import io
+import json
+import re
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from infra.corpora import tag
+from infra.documents import DocumentWriter
+from infra.policies import Reader
+from infra.qa import Shelf, Written, count_new, qa_version, read_qa, write_qa
+from infra.segments import write_segments
+from infra.store import Store
+from infra.tables import Table, now
+from memagent.config import load_config
+from memagent.errors import ConfigError, UsageError
+from memagent.harvest import Qa, split_of
+from memagent.records import Question, text_hash
+from pipelines.answers import answer_table, write_answers
+from pipelines.ask import ask
+from pipelines.candidates import told
+from pipelines.exchange import export_qa, import_qa
+from pipelines.feedback import take_feedback
+from pipelines.generate import Writer, choose, generate
+from pipelines.harvest import harvest
+
+TEXTS = ("one", "one, changed", "two", "three", "never")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def config(store, model_folder):
+    return load_config(
+        store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=["flush_seconds=0.2"]
+    )
+
+
+@pytest.fixture
+def corpus(store):
+    """Eight documents, two of them under a folder of their own."""
+    for path in [*(f"open/{name}.txt" for name in "abcdef"), *(f"hr/{name}.txt" for name in "xy")]:
+        write(store, path, text_of(path[-5]))
+    return "c"
+
+
+def text_of(name):
+    return f"Notes of {name}.\n\nThe pass number for otter-{name} is {ord(name)}.\n\nThe end."
+
+
+def write(store, doc_id, text, first_seen=None):
+    """Write a version of a document; None deletes it."""
+    at = now()
+    writer = DocumentWriter(store, "c", "run", at, 5.0)
+    row = {"doc_id": doc_id, "title": doc_id, "source": f"/docs/{doc_id}", "media_type": "text/plain"}
+    row |= {"first_seen": first_seen or at, "content_hash": text_hash(text or ""), "size_bytes": 1, "source_stamp": "1"}
+    if text is None:
+        writer.delete([row])
+    else:
+        writer.document(row | {"text": text, "chars": len(text), "state": "present"})
+    writer.flush()
+
+
+def asks(name, gold=None, folder="open"):
+    return Question(name, f"What is the pass number for otter-{name}?", (f"{folder}/{name}.txt",), gold)
+
+
+def said(store, corpus="c"):
+    return {row.question[-2]: (row.source, row.answers) for row in read_qa(store, corpus)}
+
+
+def feedback(store, tmp_path, rows):
+    path = tmp_path / "feedback.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return take_feedback(store, path)
+
+
+@pytest.mark.usefixtures("ray_in_process")
+def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, corpus, config, tmp_path):
+    with pytest.raises(UsageError, match="nothing was answered with gold yet: memagent ask c"):
+        harvest("c", config)
+    assert not Table(store, "runs").read("c").num_rows and qa_version(store) is None
+    gold = [asks("a", ("97",)), asks("b", ("wrong",)), asks("x", ("120",), "hr")]
+    ask("c", [*gold, asks("c"), asks("d"), asks("e"), asks("y", None, "hr")], config)
+    tag(store, "c", ["/docs/hr"], ["sensitive"])
+    first = harvest("c", config, samples=2)
+    assert first["dropped"] == {"excluded": 1} and first["by_source"] == {"gold": 2, "agreement": 3}
+    assert said(store) == {
+        "a": ("gold", ("97",)),
+        "b": ("gold", ("wrong",)),
+        **{name: ("agreement", (str(ord(name)),)) for name in "cde"},
+    }
+    rows = {row.question[-2]: row for row in read_qa(store, "c")}
+    text = text_hash(text_of("a"))
+    assert rows["a"].evidence == ((text, 0),) and rows["b"].evidence == ()
+    assert rows["a"].documents == ("open/a.txt",) and rows["c"].share == 1.0
+    kinds = Table(store, "runs").read("c", ["kind"])["kind"].to_pylist()
+    assert sorted(kinds) == ["agreement", "agreement", "ask", "harvest"]
+    sampled = Table(store, "answers").read("c", ["question"])["question"].to_pylist()
+    assert len(sampled) == 7 + 2 * 3 and sampled.count(asks("y").text) == 1, "what may not teach is not sampled"
+
+    version = qa_version(store)
+    again = harvest("c", config)
+    assert (again["new"], again["changed"], again["removed"], again["rows"]) == (0, 0, 0, 5)
+    assert qa_version(store) == version and count_new(store, version) == 0 and count_new(store, None) == 5
+
+    readings = {row["question"][-2]: row["reading_id"] for row in answer_table(config, "c")}
+    done = feedback(
+        store,
+        tmp_path,
+        [
+            {"reading_id": readings["b"], "verdict": "corrected", "answer": "98"},
+            {"reading_id": readings["c"], "verdict": "rejected", "answer": "whatever"},
+            {"reading_id": readings["d"], "verdict": "accepted"},
+        ],
+    )
+    assert done["verdicts"] == {"corrected": 1, "rejected": 1, "accepted": 1}
+    write(store, "open/e.txt", None)
+    third = harvest("c", config)
+    assert said(store) == {"a": ("gold", ("97",)), "b": ("feedback", ("98",)), "d": ("feedback", ("100",))}
+    assert third["dropped"] == {"a better source": 2, "excluded": 1, "no document": 1, "rejected": 1}
+    assert (third["new"], third["changed"], third["removed"]) == (0, 2, 2)
+    assert count_new(store, version) == 1, "a corrected answer is new, an accepted one is not"
+    assert harvest("c", config, exclude=())["by_source"] == {"feedback": 2, "gold": 2}
+
+
+def test_a_changed_document_and_a_copy_stay_on_their_side(store):
+    write(store, "a", "one")
+    write(store, "b", "two")
+    write(store, "copy", "one")
+    write(store, "a", "one, changed")
+    write(store, "gone", "three")
+    write(store, "gone", None)
+    shelf = Shelf(store, "c")
+    placed = {text: shelf.place(Qa("Who?", ("x",), (text_hash(text),), (), "gold")).documents for text in TEXTS}
+    assert placed == {"one": ("a",), "one, changed": ("a",), "two": ("b",), "three": (), "never": ()}
+    both = shelf.place(Qa("Who?", ("x",), (text_hash("two"), text_hash("one")), (), "gold"))
+    assert both.documents == ("a", "b")
+    assert not shelf.place(Qa("Who?", ("x",), (text_hash("two"), text_hash("never")), (), "gold")).documents
+    assert shelf.current == {"a", "b", "copy"}
+
+
+class _Chat(BaseHTTPRequestHandler):
+    """A chat server that writes and answers questions by rule."""
+
+    def do_GET(self):
+        self._send({"object": "list", "data": [{"id": "m", "object": "model", "created": 0, "owned_by": "t"}]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = body["messages"][0]["content"]
+        number = re.search(r"The pass number for (otter-\w) is (\d+)", prompt)
+        if "Write two lines" in prompt and number:
+            said = f"Question: What is the pass number for {number[1]}?\nAnswer: {number[2]}"
+        elif "Section:" in prompt and number:
+            said = number[2]
+        else:
+            said = "102" if "otter-f" in prompt and "Section:" not in prompt else "not found"
+        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        self._send({"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
+
+    def _send(self, said):
+        data = json.dumps(said).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def chat_server():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Chat)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.usefixtures("ray_in_process")
+def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(store, corpus, model_folder):
+    tag(store, corpus, ["/docs/hr"], ["sensitive"])
+    with chat_server() as url:
+        sets = [f"engine.base_url={url}", "engine.served_model=m", "engine.protocol=chat", "reading.template=plain"]
+        chat = load_config(store=store.url, engine__kind="openai", engine__model=str(model_folder), sets=sets)
+        summary = harvest("c", chat, questions=100)
+        assert summary["by_source"] == {"generated": 5}
+        assert summary["dropped"] == {"answerable without a document": 1}
+        assert said(store) == {name: ("generated", (str(ord(name)),)) for name in "abcde"}
+        shelf = Shelf(store, "c")
+        for row in read_qa(store, "c"):
+            assert row.evidence == ((row.stream[0], 0),) and shelf.place(row) == row
+            assert row.policy_id == Reader(chat).policy.policy_id
+        more = harvest("c", chat, questions=100)
+        assert more["dropped"] == {"answerable without a document": 1}, "only what has no question is asked again"
+        assert (more["rows"], more["new"]) == (5, 0)
+
+
+async def test_what_an_engine_refuses_is_counted_and_one_that_does_not_start_ends_the_run(store, config):
+    reader = Reader(config)
+    (place,) = write_segments(store, "c", [("h", text_of("a"))], reader.tokenizer, reader.reading)
+    block = {"item": [json.dumps(item) for item in choose({"h": place}, 1, "seed")]}
+    (said,) = [json.loads(row) async for out in Writer(store.url, reader, 4)(block) for row in out["row"]]
+    assert said == {"refused": "the engine refused it (RequestError)"}
+    nowhere = Reader(load_config(sets=["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1"]))
+    (said,) = [json.loads(row) async for out in Writer(store.url, nowhere, 4)(block) for row in out["row"]]
+    assert said["usage"] and "no OpenAI-compatible server answers" in said["fatal"]
+
+
+def test_a_window_that_is_too_small_is_said_before_an_engine_starts(store, config):
+    small = config.model_copy(update={"engine": config.engine.model_copy(update={"max_model_len": 256})})
+    with pytest.raises(ConfigError, match=r"the window has 256\. Lower reading"):
+        generate(store, Reader(small), small, [{"place": {}, "index": 0, "seed": 0}])
+
+
+@pytest.mark.usefixtures("ray_in_process")
+def test_answers_and_rows_are_found_on_every_kind_of_store(root):
+    store = Store(f"{root}/store")
+    answered(store, "r0", "r1")
+    answered(store, "r2", answer="98")
+    assert {name: row["answer"] for name, row in told(store, "c", ["r0", "r2", "r9"]).items()} == {
+        "r0": "97",
+        "r2": "98",
+    }
+    one, two = (Qa(question, ("x",), ("h",), ("d",), "gold") for question in ("Who?", "When?"))
+    assert write_qa(store, "c", [one, two], "run-1").new == 2
+    version = qa_version(store)
+    better = replace(one, answers=("y",), evidence=(("h", 1),))
+    assert write_qa(store, "c", [better], "run-2") == Written(new=0, changed=1, removed=1)
+    assert read_qa(store) == read_qa(store, "c", split_of(["d"])) == [better]
+    assert (count_new(store, version), count_new(store, qa_version(store))) == (1, 0)
+    assert not read_qa(store, "other")
+
+
+def test_rows_go_out_and_come_back(store, tmp_path):
+    path = tmp_path / "rows.parquet"
+    write_parquet(
+        path, [record("Who?", ["Ada", "A."], "Ada did."), record("When?", [""], "Ada did."), record("", ["x"])]
+    )
+    summary = import_qa(store, "c", path, "run-import")
+    assert (summary["rows"], summary["documents"], summary["dropped"]) == (2, 1, {"no question": 1})
+    (run,) = Table(store, "runs").read("c").to_pylist()
+    assert run["kind"] == "harvest" and json.loads(run["summary"])["by_source"] == {"gold": 2}
+    out = tmp_path / "out.parquet"
+    assert export_qa(store, "c", out) == 2
+    table = pq.read_table(out)
+    assert table.column_names == ["data_source", "prompt", "context", "ability", "reward_model", "extra_info"]
+    first = next(row for row in table.to_pylist() if row["prompt"][0]["content"] == "Who?")
+    assert first["context"] == "Ada did." and first["reward_model"]["ground_truth"] == ["Ada", "A."]
+    assert first["extra_info"]["source"] == "gold" and first["extra_info"]["split"] == split_of([text_hash("Ada did.")])
+    other = Store(store.url + "-other")
+    import_qa(other, "d", out)
+    assert set(read_qa(other, "d")) == set(read_qa(store, "c"))
+    assert import_qa(store, "c", out)["new"] == 0
+    with pytest.raises(UsageError, match="no rows to export"):
+        export_qa(other, "nothing", out)
+    with pytest.raises(UsageError, match="cannot be written"):
+        export_qa(store, "c", tmp_path / "no folder" / "out.parquet")
+
+
+def record(question, answers, context="A text."):
+    prompt = [{"role": "system", "content": "Read."}, {"role": "user", "content": question}]
+    return {"prompt": prompt, "context": context, "reward_model": {"style": "rule", "ground_truth": answers}}
+
+
+def write_parquet(path, rows):
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"prompt": [], "context": "x"}], "no column 'reward_model'; it has prompt, context"),
+        ([record("Who?", ["Ada"], " ")], "no row that can be taken"),
+        ([record("Who?", ["Ada"]), {**record("Who?", ["Ada"]), "context": None}], None),
+        ([{**record("Who?", ["Ada"]), "context": 3}], "row 0: the context is int"),
+    ],
+)
+def test_a_file_of_other_columns_is_refused(store, tmp_path, rows, words):
+    path = tmp_path / "rows.parquet"
+    write_parquet(path, rows)
+    if words is None:
+        assert import_qa(store, "c", path)["dropped"] == {"no context": 1}
+        return
+    with pytest.raises(UsageError, match=re.escape(words)):
+        import_qa(store, "c", path)
+    assert not read_qa(store)
+
+
+def test_a_file_that_is_no_parquet_is_refused(store, tmp_path):
+    (tmp_path / "rows.parquet").write_text("no")
+    with pytest.raises(UsageError, match="no Parquet file"):
+        import_qa(store, "c", tmp_path / "rows.parquet")
+    with pytest.raises(UsageError, match="no file"):
+        import_qa(store, "c", tmp_path / "other.parquet")
+
+
+def answered(store, *names, corpus="c", answer="97"):
+    rows = [
+        {"corpus": corpus, "reading_id": name, "question": "Who?", "stream": ["h"], "answer": answer} for name in names
+    ]
+    Table(store, "answers").insert_new(rows)
+
+
+def test_answers_taken_away_as_csv_come_back_as_feedback(store, tmp_path, capsysbinary):
+    row = {"document": "d", "title": "t", "source": "s", "question_id": "q", "question": "Who?", "found": True}
+    row |= {"evidence": [{"quote": 'a "quote"\u2028over,\nlines\x0c', "segment_index": 0}], "gold": None}
+    rows = [row | {"answer": answer, "reading_id": f"r{i}"} for i, answer in enumerate(["-5", "x", "y"])]
+    write_answers(rows, "csv", None)
+    table = list(csv.DictReader(io.StringIO(capsysbinary.readouterr().out.decode(), newline="")))
+    assert [one["reading_id"] for one in table] == ["r0", "r1", "r2"]
+    for one, verdict in zip(table, ("Corrected", "accepted", ""), strict=True):
+        one["verdict"] = verdict
+    path = tmp_path / "answers.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*table[0]])
+        writer.writeheader()
+        writer.writerows(table)
+    answered(store, "r0", "r1", "r2")
+    answered(store, "r0", corpus="other")
+    done = take_feedback(store, path)
+    assert done["corpus"] == ["c", "other"] and done["verdicts"] == {"corrected": 2, "accepted": 1}
+    assert (done["without_verdict"], done["unknown_readings"]) == (1, 0)
+    kept = {(row["corpus"], row["reading_id"]): row for row in Table(store, "feedback").read().to_pylist()}
+    assert kept["other", "r0"]["answer"] == "-5", "the mark against spreadsheets is off again"
+    assert kept["c", "r1"]["verdict"] == "accepted" and len(kept) == 3
+    again = take_feedback(store, path)
+    assert (again["verdicts"], again["known_before"]) == ({}, 3)
+    assert take_feedback(store, path, "c")["corpus"] == ["c"]
+
+
+def test_readings_that_nobody_knows_are_counted_and_named(store, tmp_path):
+    answered(store, "r0")
+    rows = [{"reading_id": name, "verdict": "accepted"} for name in ("r0", "r9")]
+    done = feedback(store, tmp_path, rows)
+    assert done["unknown_readings"] == 1 and done["unknown"] == [f"{tmp_path / 'feedback.jsonl'}, line 2: r9"]
+    with pytest.raises(UsageError, match="none of its 1 readings was answered in any corpus"):
+        feedback(store, tmp_path, rows[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("f.csv", "reading_id,answer\nr0,x\n", "the header has no column 'verdict'"),
+        ("f.csv", "reading_id,verdict\nr0,maybe\n", "line 2: verdict 'maybe' is none of accepted, rejected, corrected"),
+        ("f.csv", "reading_id,verdict\nr0,corrected\n", "line 2: corrected to what?"),
+        ("f.csv", "reading_id,verdict\nr0,accepted,x\n", "line 2: more fields than the header has"),
+        ("f.csv", "reading_id,verdict\n,accepted\n", "line 2: the reading_id is empty"),
+        ("f.csv", "reading_id,verdict\nr0,\n", "holds no verdict"),
+        ("f.csv", "reading_id,verdict\nr0,accepted\nr0,rejected\n", "line 3: "),
+        ("f.jsonl", '{"reading_id": "r0", "verdict": "accepted"}\nno\n', "line 2: not JSON"),
+        ("f.jsonl", '{"verdict": "accepted"}\n', "line 1: no field 'reading_id'"),
+        ("f.jsonl", '{"reading_id": 3, "verdict": "accepted"}\n', "line 1: field 'reading_id' must be a text"),
+        ("f.xlsx", "", "a feedback file is .csv or .jsonl"),
+    ],
+)
+def test_feedback_that_cannot_be_read_says_where_and_why(store, tmp_path, name, text, words):
+    answered(store, "r0")
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UsageError, match=re.escape(words)) as error:
+        take_feedback(store, path)
+    assert str(path) in str(error.value)
+    assert not Table(store, "feedback").read().num_rows

@@ -1,0 +1,305 @@
+"""Versions of the reader from end to end: published, compared, promoted, used, rolled back; locally and on S3."""
+
+import json
+import random
+import shutil
+
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import pipelines.gate
+from infra.documents import DocumentWriter
+from infra.policies import Reader
+from infra.registry import fetch, policies, policy, promote, promoted, publish, rollback
+from infra.store import Store
+from infra.tables import Table, now
+from memagent.config import load_config
+from memagent.errors import ConfigError, MemagentError, UsageError
+from memagent.nano import bundled
+from memagent.records import text_hash
+from memagent.rl.gate import GateSpec
+from pipelines.evaluate import evaluate
+from pipelines.policies import app
+from tests.conftest import filler
+from tests.versions import ABOUT, model
+
+LOCALLY = pytest.mark.parametrize("root", ["local"], indirect=True)
+ASKED = GateSpec(kinds=(), corpora=("archive",))
+"""Harvested questions only: the scripted reader does not know the wording of needles."""
+SCRIPTED = ["flush_seconds=0.2", "reading.segment_tokens=128"]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def base(tmp_path):
+    """The model that a line begins with; the line's name is the policy's."""
+    return model(tmp_path / "base")
+
+
+def config(store, model, **more):
+    return load_config(store=store.url, engine__model=str(model), **more)
+
+
+def published(store, base, tmp_path, number):
+    policy = Reader(config(store, f"{base}@shipped")).policy
+    folder = model(tmp_path / str(number), number)
+    return publish(store, folder, name=policy.name, parent=policy.policy_id, parent_folder=base, **ABOUT)
+
+
+def test_the_promoted_version_is_read_with(store, base, tmp_path, cache):
+    own = Reader(config(store, base)).policy
+    one, two = (published(store, base, tmp_path, number) for number in (1, 2))
+    assert Reader(config(store, base)).policy == own  # candidates are not at work
+    promote(store, one, "better")
+    promote(store, two, "better")
+    reader = Reader(config(store, base))
+    assert (reader.policy.policy_id, reader.policy.name) == (two, own.name)
+    assert reader.reading.segment_tokens == 128 and reader.max_model_len == 1024
+    for named in (own.name, two, two[:-3]):
+        assert Reader(config(store, named)).policy == reader.policy
+    assert Reader(config(store, one)).policy.policy_id == one
+    assert Reader(config(store, f"{base}@shipped")).policy == own
+    copy = Reader(config(store, fetch(store, policy(store, one))))  # a version's folder says what it is
+    assert (copy.policy.policy_id, copy.policy.name) == (one, own.name)
+    rollback(store, own.name)
+    assert Reader(config(store, base)).policy.policy_id == one
+    rollback(store, own.name)
+    assert Reader(config(store, base)).policy == own
+
+
+def test_other_engines_and_names_do_not_ask_the_registry(store, base, tmp_path, cache, monkeypatch):
+    promote(store, published(store, base, tmp_path, 1), "better")
+    nano = Reader(config(store, "nano")).policy
+    assert nano.path == str(bundled())
+    for named in ("nano@shipped", nano.policy_id, nano.policy_id[:-4]):
+        assert Reader(config(store, named)).policy == nano
+    monkeypatch.setattr("infra.policies.promoted", None)
+    monkeypatch.setattr("infra.policies.policies", None)
+    assert Reader(config(store, base, engine__kind="scripted")).policy.name == "scripted"
+    assert Reader(config(store, "nano@shipped", engine__kind="scripted")).policy.path == str(bundled())
+    assert Reader(config(store, base, engine__kind="openai")).policy.path == str(base)
+
+
+def test_a_name_that_means_nothing_is_refused(store, base, tmp_path, cache):
+    one = published(store, base, tmp_path, 1)
+    with pytest.raises(UsageError, match=f"no policy 'nano@zz'.*{one}"):
+        Reader(config(store, "nano@zz"))
+
+
+def test_files_that_are_gone_are_said_to_be(store, base, tmp_path, cache):
+    one = published(store, base, tmp_path, 1)
+    for path in store.list(policy(store, one)["path"], suffix=""):
+        store.delete(path)
+    promote(store, one, "by hand")
+    with pytest.raises(ConfigError, match=r"gone from .*rollback"):
+        Reader(config(store, base))
+
+
+def test_a_version_on_s3_is_fetched_once_whole_and_checked(s3_bucket, base, tmp_path, cache):
+    store = Store(f"{s3_bucket}/{tmp_path.name}/fetched")
+    row = policy(store, published(store, base, tmp_path, 1))
+    weights = store.path(row["path"], "model.safetensors")
+    whole = store.read_bytes(row["path"], "model.safetensors")
+    store.fs.pipe_file(weights, whole[:-4] + b"\1\2\3\4")
+    with pytest.raises(ConfigError, match="other bytes"):
+        fetch(store, row)
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    store.fs.pipe_file(weights, whole)
+    folder = fetch(store, row)
+    assert folder.is_relative_to(cache) and (folder / "model.safetensors").read_bytes() == whole
+    store.fs.rm(store.path(row["path"]), recursive=True)
+    assert fetch(store, row) == folder
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.fixture
+def readings(monkeypatch, model_folder, ray_in_process):
+    """Every policy reads by rule, in the way (method) that `ways` has for its id: what it is worth is known."""
+    ways = {}
+
+    def read(suite, config, **more):
+        policy_id = Reader(config).policy.policy_id
+        sets = [*SCRIPTED, f"method={ways[policy_id]}"]
+        scripted = load_config(store=config.store, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
+        return evaluate(suite, scripted, **more)
+
+    monkeypatch.setattr(pipelines.gate, "evaluate", read)
+    return ways
+
+
+@pytest.fixture
+def archive(store):
+    questions(store)
+
+
+def questions(store, count=12):
+    """An archive with documents, and a question on each; every second one is held out for validation."""
+    writer = DocumentWriter(store, "archive", "run", now(), 1.0)
+    rows = []
+    for i in range(count):
+        rest = "Nothing else is told in this report. " * 30
+        text = f"{rest}\n\nThe pass number for amber-otter is {1000 + i}.\n\n{rest}"
+        name = text_hash(text)
+        stands = {"doc_id": f"{i}.txt", "content_hash": name, "state": "present", "text": text, "chars": len(text)}
+        writer.document({**stands, "title": "", "source": f"{i}.txt", "source_stamp": "", "first_seen": now()})
+        asked = {"question": "What is the pass number for amber-otter?", "answers": [f"{1000 + i}"], "stream": [name]}
+        split = "validation" if i % 2 else "train"
+        rows.append({"corpus": "archive", "qa_id": f"q{i}", **asked, "split": split, "source": "gold"})
+    writer.flush()
+    Table(store, "qa").append(rows)
+
+
+def test_the_gate_promotes_the_better_and_refuses_the_worse(store, base, tmp_path, cache, archive, readings):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text(filler(random.Random(0), 3000))
+    needles = {"kinds": ("niah_single_1",), "lengths": (400, 800), "n": 2, "texts": (str(tmp_path / "texts"),)}
+    spec = GateSpec(**needles, corpora=("archive",))
+    own = Reader(config(store, base)).policy.policy_id
+    good, bad = (published(store, base, tmp_path, number) for number in (1, 2))
+    readings |= {own: "truncate", good: "memagent", bad: "truncate"}
+    record = pipelines.gate.run_gate(config(store, base), good, gate=spec)
+    assert record["promoted"] and record["reason"] == "better: +0.600 [+0.23, +0.97], n=10, p=0.031"
+    assert [group["name"] for group in record["groups"]] == [
+        "needles at 400 tokens",
+        "needles at 800 tokens",
+        "validation questions",
+    ]
+    assert (record["overall"]["n"], record["validation"]) == (10, {"there": 6, "asked": 6, "without_text": 0})
+    assert (record["candidate"], record["incumbent"]) == (good, own)
+    row = policy(store, good)
+    assert (row["status"], row["gate"]["runs"], row["gate"]["spec"]["n"]) == ("promoted", record["runs"], 2)
+    record = pipelines.gate.run_gate(config(store, base), bad, gate=spec)
+    assert not record["promoted"] and record["reason"].startswith("worse: ")
+    assert record["incumbent"] == good
+    assert {one["policy_id"]: one["status"] for one in policies(store)} == {good: "promoted", bad: "refused"}
+    with pytest.raises(UsageError, match=r"was refused .*--force"):
+        pipelines.gate.run_gate(config(store, base), bad, gate=spec)
+    with pytest.raises(UsageError, match="at work already"):
+        pipelines.gate.run_gate(config(store, base), good, gate=spec)
+
+
+@LOCALLY
+def test_a_gate_that_cannot_tell_changes_nothing(store, base, tmp_path, cache, archive, readings, monkeypatch):
+    own = Reader(config(store, base)).policy.policy_id
+    one = published(store, base, tmp_path, 1)
+    readings |= {own: "memagent", one: "memagent"}
+    gate = pipelines.gate.run_gate
+    with pytest.raises(UsageError, match="no tests"):
+        gate(config(store, base), one, gate=GateSpec(kinds=(), corpora=("nothing",)))
+    with pytest.raises(UsageError, match="with vllm"):
+        gate(config(store, base, engine__kind="scripted"), one, gate=ASKED)
+    with pytest.raises(UsageError, match="no policy 'toy@0'"):
+        gate(config(store, base), "toy@0", gate=ASKED)
+    with pytest.raises(UsageError, match="are one policy"):
+        gate(config(store, base), one, incumbent=one, gate=ASKED)
+    with pytest.raises(UsageError, match="different tokenizers"):
+        gate(config(store, base), one, incumbent="nano@shipped", gate=ASKED)
+    with pytest.raises(UsageError, match="give --model with the model that it began with"):
+        gate(config(store, "nano"), one, gate=ASKED)
+    assert policy(store, one)["status"] == "candidate" and promoted(store, policy(store, one)["name"]) is None
+
+
+@LOCALLY
+def test_a_policy_that_cannot_read_at_all_is_not_judged(store, base, tmp_path, cache, archive, readings, monkeypatch):
+    own = Reader(config(store, base)).policy.policy_id
+    one = published(store, base, tmp_path, 1)
+    readings |= {own: "memagent", one: "memagent"}
+    results = pipelines.gate.run_results
+
+    def failed(place, run_id):
+        table = results(place, run_id)
+        none = pa.nulls(table.num_rows, pa.string())
+        return table.set_column(table.schema.get_field_index("answer"), "answer", none)
+
+    monkeypatch.setattr(pipelines.gate, "run_results", failed)
+    with pytest.raises(MemagentError, match=r"all 6 readings of .* failed"):
+        pipelines.gate.run_gate(config(store, base), one, gate=ASKED)
+    assert policy(store, one)["status"] == "candidate"
+
+
+@LOCALLY
+def test_one_that_went_to_work_meanwhile_is_not_replaced(store, base, tmp_path, cache, archive, readings, monkeypatch):
+    own = Reader(config(store, base)).policy.policy_id
+    one, other = (published(store, base, tmp_path, number) for number in (1, 2))
+    readings |= {own: "truncate", one: "memagent"}
+    results = pipelines.gate.run_results
+
+    def meanwhile(place, run_id):
+        promote(store, other, "by hand")
+        return results(place, run_id)
+
+    monkeypatch.setattr(pipelines.gate, "run_results", meanwhile)
+    with pytest.raises(UsageError, match=f"{other} was put to work while .*compare it again"):
+        pipelines.gate.run_gate(config(store, base), one, gate=ASKED)
+    assert {row["policy_id"]: row["status"] for row in policies(store)} == {one: "candidate", other: "promoted"}
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings):
+    store = Store(str(tmp_path / "store"))
+    questions(store)
+    at = ("--store", store.url)
+    assert command(*at).output.startswith("no versions")
+    own = Reader(config(store, base)).policy
+    good, bad = (published(store, base, tmp_path, number) for number in (1, 2))
+    readings |= {own.policy_id: "bm25", good: "memagent", bad: "truncate"}
+    tests = ("--gate", "kinds=", "--corpus", "archive", *at)
+    gate = (*tests, "--model", base)
+    done = command("promote", bad, *gate)
+    assert done.exit_code == 1 and f"{bad} against {own.policy_id}" in done.output
+    assert "worse: " in done.output.replace("\n", "") and "validation questions" in done.output
+    refused = command("promote", bad, *gate)
+    assert isinstance(refused.exception, UsageError) and "--force" in str(refused.exception)
+    assert command("promote", bad, "--force", *at).output == f"{bad} is at work: by hand\n"
+    done = command("promote", good, "--json", *gate)
+    assert done.exit_code == 0 and json.loads(done.output)["incumbent"] == bad
+    assert f"{good} against {bad}" in command("show", "promoted", *at).output
+    assert json.loads(command("show", good.rpartition("@")[2], "--json", *at).output)["status"] == "promoted"
+    listed = {row["policy_id"]: row["status"] for row in json.loads(command("--json", *at).output)["policies"]}
+    assert listed == {good: "promoted", bad: "retired"}
+    compared = json.loads(command("compare", bad, "promoted", "--json", *tests).output)
+    assert not compared["promoted"] and (compared["candidate"], compared["incumbent"]) == (bad, good)
+    assert command("rollback", *at).output == f"{bad} is at work again\n"
+    assert "the model that it began with" in command("rollback", own.name, *at).output
+    assert "Promoted are versions of: none" in str(command("rollback", *at).exception)
+    assert "options go behind" in str(command(*at, "show", good).exception)
+    text = " ".join(command("list", *at).output.split())
+    assert "refused" in text and "+100.0%" in text and "-100.0%" in text
+
+
+@pytest.mark.slow
+def test_real_weights_are_told_apart(tmp_path, cache, ray_in_process):
+    """With vLLM: noise in the weights is refused; where it is at work all the same, a sound version takes its place."""
+    store = Store(str(tmp_path / "store"))
+    settings = config(store, "nano")
+    shipped = Reader(settings).policy.policy_id
+    weights = load_file(bundled() / "model.safetensors")
+
+    def version(name, change):
+        folder = shutil.copytree(bundled(), tmp_path / name)
+        save_file({key: change(value) for key, value in weights.items()}, folder / "model.safetensors")
+        return publish(store, folder, name="nano", parent=shipped, **ABOUT)
+
+    noise = torch.Generator().manual_seed(0)
+    bad = version("bad", lambda value: value + 0.3 * torch.randn(value.shape, generator=noise).to(value.dtype))
+    last = max(name for name in weights if weights[name].ndim == 2)
+    sound = version("sound", lambda value: value * 1.01 if value is weights[last] else value)
+    spec = GateSpec(kinds=("niah_single_1",), lengths=(1000, 2000), n=6)
+    record = pipelines.gate.run_gate(settings, bad, gate=spec)
+    assert not record["promoted"] and record["incumbent"] == shipped and "worse: " in record["reason"]
+    promote(store, bad, "by hand", force=True)
+    record = pipelines.gate.run_gate(settings, sound, gate=spec)
+    assert record["promoted"] and record["incumbent"] == bad
+    reader = Reader(settings)
+    assert (reader.policy.policy_id, reader.policy.name) == (sound, "nano")

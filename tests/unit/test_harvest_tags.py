@@ -1,0 +1,45 @@
+"""Tags of sources."""
+
+import pytest
+
+from infra.corpora import remember, sources_of, tag, tagger
+from infra.store import Store
+from memagent.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("given", "source", "lies_under"),
+    [
+        ("/data/hr", "/data/hr/a.txt", True),
+        ("/data/hr/", "/data/hr/deep/a.txt", True),
+        ("/data/hr", "/data/hr-public/a.txt", False),
+        ("/data/x/../hr", "/data/hr/a.txt", True),
+        ("/data/hr/a.txt", "/data/hr/a.txt", True),
+        ("/data/*.txt", "/data/a.txt", True),
+        ("/data/*.txt", "/data/deep/a.txt", False),
+        ("/data/**/hr/*", "/data/one/two/hr/a.txt", True),
+        ("/data/a#b", "/data/a%23b/c.txt", True),
+        ("s3://bucket/hr", "s3://bucket/hr/a.txt", True),
+        ("s3://bucket/hr", "s3://bucket/hr2/a.txt", False),
+    ],
+)
+def test_a_document_has_the_tags_of_what_it_lies_under(tmp_path, given, source, lies_under):
+    store = Store(str(tmp_path))
+    tag(store, "c", [given], ["sensitive"])
+    assert tagger(store, "c")(source) == (("sensitive",) if lies_under else ())
+
+
+def test_tags_add_up_and_stay(tmp_path):
+    store = Store(str(tmp_path))
+    tag(store, "c", ["/data"], ["draft"])
+    tag(store, "c", ["/data/hr"], ["sensitive", "draft"])
+    remember(store, "c", sources=["/data"])
+    assert tagger(store, "c")("/data/hr/a.txt") == ("draft", "sensitive")
+    assert tagger(store, "c")("/data/b.txt") == ("draft",)
+    assert tagger(store, "other")("/data/b.txt") == ()
+    assert sources_of(store, "c") == ["/data"], "a tagged source is not thereby one to ingest"
+
+
+def test_a_tag_is_a_plain_word(tmp_path):
+    with pytest.raises(UsageError, match="'very secret'"):
+        tag(Store(str(tmp_path)), "c", ["/data"], ["very secret"])

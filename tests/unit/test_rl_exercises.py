@@ -1,0 +1,167 @@
+"""Exercises: the same by number, never longer than asked for, and answerable from what is left of the text."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memagent.config import ReadingConfig
+from memagent.errors import UsageError
+from memagent.harvest import Qa
+from memagent.rl.courses import ContractCourse, Cut, NeedleCourse, halves
+from memagent.rl.exercises import Mixed, exercise, nothing, scatter, window
+from memagent.rl.rows import RowCourse, fit_rows
+from memagent.tasks.samples import Sample
+from tests.conftest import filler
+
+MOST = 8
+
+
+@pytest.fixture
+def cut(tokenizer):
+    return Cut(tokenizer, ReadingConfig(template="nano", segment_tokens=64, memory_tokens=64), MOST)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    rng = random.Random(0)
+    return [filler(rng, 600) for _ in range(30)]
+
+
+def read(one):
+    return "".join(segment.text for segment in one.segments)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_choice_is_in_order_and_keeps_what_is_wanted(data):
+    count = data.draw(st.integers(1, 40))
+    wanted = sorted(data.draw(st.sets(st.integers(0, count - 1), max_size=6)))
+    most = data.draw(st.integers(1, 10))
+    choose = data.draw(st.sampled_from([window, scatter]))
+    chosen = choose(count, wanted, most, random.Random(data.draw(st.integers(0, 9))))
+    assert 1 <= len(chosen) <= min(most, count) and chosen == sorted(set(chosen))
+    assert chosen[0] >= 0 and chosen[-1] < count
+    assert set(wanted[:most]) <= set(chosen)
+
+
+def test_needles_are_the_same_by_number_and_can_be_answered(cut, texts):
+    course = NeedleCourse(cut, texts, 3)
+    first = [course.exercise(i) for i in range(40)]
+    assert [read(one) for one in first] == [read(NeedleCourse(cut, texts, 3).exercise(i)) for i in range(40)]
+    assert len({one.sample_id for one in first}) == 40
+    assert read(course.exercise(0)) != read(NeedleCourse(cut, texts, 4).exercise(0))
+    for one in first:
+        assert 1 <= len(one.segments) <= MOST
+        assert all(answer in read(one) for answer in one.gold), "what is asked for survived the cut"
+        assert one.judge(" ".join(one.gold)) == 1.0 and one.judge("something else") == 0.0
+    silent = [one for one in first if not one.gold[0]]
+    assert silent and all(one.judge("") == 1.0 for one in silent)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = random.Random(1)
+    (tmp_path / "contracts").mkdir()
+    rows = []
+    for i in range(130):
+        law = f"This Agreement shall be governed by the laws of {'Texas' if i % 2 else 'Ohio'}."
+        text = f"SUPPLY AGREEMENT\n\n{filler(rng, 150)} {law} {filler(rng, 150)}"
+        name = f"c{i:03}.txt"
+        (tmp_path / "contracts" / name).write_text(text)
+        for category, answer, spans in (
+            ("Document Name", "SUPPLY AGREEMENT", ["SUPPLY AGREEMENT"]),
+            ("Agreement Date", "", []),
+            ("Governing Law", "Texas" if i % 2 else "Ohio", [law]),
+        ):
+            rows.append({"file": name, "category": category, "question": "?", "answer": answer, "spans": spans})
+    (tmp_path / "gold.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_contracts_for_training_and_validation_and_the_held_out_are_apart(cut, folder):
+    learnt, held = (ContractCourse(cut, folder, 0, validation=side) for side in (False, True))
+    names = [{course.exercise(i).sample.about["document"] for i in range(200)} for course in (learnt, held)]
+    assert not names[0] & names[1] and len(names[0] | names[1]) <= 130 - 80
+    seen = set()
+    for i in range(60):
+        one = learnt.exercise(i)
+        assert len(one.segments) <= MOST
+        seen.add((one.sample.task, bool(one.gold[0])))
+        if one.gold[0]:
+            assert one.gold[0] in read(one) and one.judge(one.gold[0]) == 1.0 and one.judge("") == 0.0
+        else:
+            assert one.judge("") == 1.0 and one.judge("Texas") == 0.0
+    assert ("Governing Law", False) in seen, "taken out of some"
+
+
+def rows(n=6):
+    return [
+        Qa(
+            f"What is the code of item {i}?",
+            (str(1000 + i),),
+            (f"hash{i}",),
+            (f"doc{i}",),
+            "gold",
+            evidence=((f"hash{i}", 2),),
+        )
+        for i in range(n)
+    ]
+
+
+def test_rows_keep_their_evidence_and_are_all_seen_in_an_epoch(cut, texts):
+    course = RowCourse(cut, rows(), lambda name: texts[int(name[4:])], 0)
+    for epoch in range(2):
+        seen = [course.exercise(epoch * 6 + i) for i in range(6)]
+        assert sorted(one.question for one in seen) == sorted(row.question for row in rows())
+        for one in seen:
+            own = f"hash{one.question[-2]}"
+            assert (own, 2) in {(s.content_hash, s.index) for s in one.segments} and len(one.segments) <= MOST
+            inside = [s.index for s in one.segments if s.content_hash == own]
+            assert inside == sorted(inside)
+    first = [course.exercise(i).question for i in range(6)]
+    assert first != [course.exercise(6 + i).question for i in range(6)], "each epoch has its own order"
+
+
+def test_a_short_document_is_set_among_others(cut, texts):
+    course = RowCourse(cut, rows(), lambda name: texts[int(name[4:])][:150], 0)
+    short = [Qa("q?", ("a",), ("hash0",), ("doc0",), "gold"), *rows()[1:]]
+    course = RowCourse(cut, short, lambda name: texts[int(name[4:])][:150], 0)
+    others = [s.content_hash for i in range(30) for s in course.exercise(i).segments]
+    assert len(set(others)) > 3 and any(len(course.exercise(i).segments) > 1 for i in range(30))
+
+
+def test_rows_that_teach_nothing_are_refused():
+    with pytest.raises(UsageError, match="settled or hopeless"):
+        fit_rows([Qa("q", ("a",), ("h",), ("d",), "gold", pass_rate=1.0)], 0.0, 1.0)
+    with pytest.raises(UsageError, match="same answer"):
+        fit_rows([Qa(f"q{i}", ("a",), ("h",), ("d",), "gold") for i in range(3)], 0.0, 1.0)
+    with pytest.raises(UsageError, match="no rows"):
+        RowCourse(None, [], str, 0)
+
+
+def test_several_courses_take_turns(cut, texts):
+    both = Mixed((NeedleCourse(cut, texts, 1), RowCourse(cut, rows(), lambda n: texts[int(n[4:])], 1)), (1.0, 3.0), 0)
+    kinds = [both.exercise(i).sample_id.split("-")[0] for i in range(100)]
+    assert 10 < kinds.count("needles") < 45
+    assert both.exercise(7) == both.exercise(7)
+
+
+def test_needles_that_cannot_fit_are_said(tokenizer, texts):
+    small = Cut(tokenizer, ReadingConfig(template="nano", segment_tokens=16, memory_tokens=8, answer_tokens=8), 1)
+    with pytest.raises(UsageError, match=r"raise rollout\.segments"):
+        NeedleCourse(small, texts, 0).exercise(0)
+
+
+def test_an_exercise_is_small_and_plain(cut):
+    text = "One. " * 400 + "The code of Anna is 77. " + "Two. " * 400
+    sample = Sample("x", "t", 0, lambda: iter((text,)), "q?", ("77",), "all", ("The code of Anna is 77.",))
+    one = exercise(sample, "n", cut(text), 2, random.Random(0))
+    assert one.sample.pieces is nothing and "77" in read(one) and len(one.segments) <= 2
+
+
+def test_texts_of_validation_are_not_those_of_training(texts):
+    learnt, held = halves(texts)
+    assert not set(learnt) & set(held) and len(learnt) + len(held) == len(texts) and held

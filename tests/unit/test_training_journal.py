@@ -1,0 +1,170 @@
+"""What a training run keeps, and that a killed one finds a whole checkpoint."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.store import Store
+from memagent.errors import TrainingError
+from memagent.rl.recipe import LearnerRecipe, Recipe, RolloutRecipe, StageRecipe
+from memagent.rl.trajectories import Group
+from pipelines.training.journal import Journal, State
+from pipelines.training.metrics import learning_metrics, rollout_metrics, shares, validation_metrics
+from pipelines.training.sampling import EngineSampler, RecordedSampler, Sampled
+from tests.unit.rl_samples import group
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return Journal(Store(str(tmp_path)), "train-x")
+
+
+def put(journal, place):
+    store = journal._store
+    for name in ("weights.safetensors", "learner.json"):
+        store.write_bytes(b"x", *place, name)
+
+
+def test_a_new_run_has_no_state(journal):
+    assert journal.read() is None
+
+
+def test_older_checkpoints_go_once_a_newer_one_is_committed(journal, tmp_path):
+    for step in (1, 2):
+        put(journal, journal.checkpoint(step))
+        put(journal, journal.best(step))
+        journal.commit(State(step=step, best_step=1))
+    kept = {path.parent.name for path in (tmp_path / "training").rglob("*.safetensors")}
+    assert kept == {"step-000002", "step-000001"}
+    assert (tmp_path / "training/train-x/checkpoints/step-000002/weights.safetensors").is_file()
+    assert not (tmp_path / "training/train-x/checkpoints/step-000001/weights.safetensors").is_file()
+    assert (tmp_path / "training/train-x/best/step-000001/weights.safetensors").is_file()
+    assert not (tmp_path / "training/train-x/best/step-000002/weights.safetensors").is_file()
+
+
+def test_steps_after_the_checkpoint_are_not_counted_twice(journal, tmp_path):
+    for step in range(4):
+        journal.note({"step": step, "reward": step})
+        if step == 2:
+            journal.commit(State(step=2, cursor=9))
+    again = Journal(Store(str(tmp_path)), "train-x")
+    state = again.read()
+    assert (state.step, state.cursor) == (2, 9)
+    assert [row["step"] for row in again.metrics] == [0, 1, 2]
+    again.note({"step": 3, "reward": 5})
+    assert [row["reward"] for row in Journal(Store(str(tmp_path)), "train-x").metrics] == []
+    assert again.read().step == 2 and [row["reward"] for row in again.metrics] == [0, 1, 2]
+
+
+def test_a_broken_state_is_said(journal, tmp_path):
+    journal.commit(State())
+    (tmp_path / "training/train-x/state.json").write_text("{")
+    with pytest.raises(TrainingError, match="cannot be read"):
+        journal.read()
+
+
+def test_recorded_rollouts_come_back(journal):
+    groups = [group([1, 0], 1), group([0, 1], 2)]
+    journal.record(3, groups, 17)
+    found = asyncio.run(RecordedSampler(journal).batch(3, 0))
+    assert found.groups == groups and found.cursor == 17
+    with pytest.raises(TrainingError, match="no recorded rollouts of step 4"):
+        journal.recorded(4)
+
+
+class Course:
+    """Exercise i has the number i."""
+
+    def exercise(self, number):
+        return type("Exercise", (), {"sample_id": str(number), "sample": type("S", (), {"task": f"t{number % 2}"})})()
+
+
+class Pool:
+    """Groups that teach, are all right, all wrong, or fail, by a list; done in any order."""
+
+    def __init__(self, kinds, seed=0):
+        self.kinds, self.rng, self.running, self.most = kinds, random.Random(seed), 0, 0
+
+    async def group(self, exercise, size):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        for _ in range(self.rng.randint(0, 5)):
+            await asyncio.sleep(0)
+        self.running -= 1
+        number = int(exercise.sample_id)
+        kind = self.kinds[number % len(self.kinds)]
+        if kind == "fails":
+            raise TrainingError("lost")
+        rewards = {"teaches": [1, 0], "right": [1, 1], "wrong": [0, 0]}[kind]
+        made = group(rewards, number)
+        return Group(exercise.sample_id, made.trajectories)
+
+
+def sampler(kinds, journal, prompts=4, **rollout):
+    recipe = Recipe(
+        rollout=RolloutRecipe(prompts=prompts, group_size=2, **rollout), learner=LearnerRecipe(minibatch_prompts=1)
+    )
+    pool = Pool(kinds)
+    return EngineSampler(pool, Course(), recipe, journal, lambda _: None)
+
+
+@given(st.lists(st.sampled_from(["teaches", "right", "wrong"]), min_size=1, max_size=12), st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_a_batch_is_refilled_and_counts_everything(kinds, prompts):
+    made = sampler(kinds, None, prompts)
+    batch = asyncio.run(made.batch(1, 100))
+    assert len(batch.groups) <= prompts and len(batch.seen) == batch.cursor - 100 <= 10 * prompts
+    assert len(batch.groups) == prompts or len(batch.seen) == 10 * prompts
+    assert all(one.teaches for one in batch.groups)
+    assert [int(one.sample_id) for one in batch.groups] == sorted(int(one.sample_id) for one in batch.groups)
+    assert len(batch.groups) + batch.counts["all_right"] + batch.counts["all_wrong"] == len(batch.seen)
+    assert made.pool.running == 0
+
+
+def test_without_dynamic_sampling_every_group_is_taken():
+    batch = asyncio.run(sampler(["right", "wrong"], None, dynamic_sampling=False).batch(1, 0))
+    assert len(batch.groups) == 4 == batch.cursor
+
+
+def test_groups_that_fail_are_replaced_and_too_many_end_the_step():
+    batch = asyncio.run(sampler(["teaches", "fails"], None).batch(1, 0))
+    assert len(batch.groups) == 4 and batch.counts["failed"] >= 3
+    with pytest.raises(TrainingError, match="groups failed in one step"):
+        asyncio.run(sampler(["fails"], None).batch(1, 0))
+
+
+def test_rollouts_are_kept_where_wanted(journal):
+    made = sampler(["teaches"], journal)
+    made.recipe = made.recipe.model_copy(update={"stage": StageRecipe(record=True)})
+    batch = asyncio.run(made.batch(5, 0))
+    found, cursor = journal.recorded(5)
+    assert [one.trajectories for one in found] == [one.trajectories for one in batch.groups] and cursor == 4
+
+
+def test_metrics_count_what_was_sampled_and_learnt():
+    groups = [group([1, 0], 1), group([1, 1], 2)]
+    sampled = Sampled(groups[:1], 2, [("a", groups[0]), ("b", groups[1])], {"failed": 0}, 2.0)
+    row = rollout_metrics(sampled)
+    every = [one for each in groups for one in each.trajectories]
+    assert row["reward"] == 0.75 and row["kept_share"] == 0.5 and row["tasks"] == {"a": 0.5, "b": 1.0}
+    assert row["trajectories"] == 4 and row["conversations"] == sum(len(one.conversations) for one in every)
+    assert row["rollout_tokens"] == sum(c.tokens for one in every for c in one.conversations)
+    assert row["rollout_tokens_per_second"] == row["rollout_tokens"] / 2.0
+    steps = [
+        {"tokens": 10.0, "entropy": 5.0, "trained_tokens": 40.0, "gradient_norm": 1.0, "rate": 0.1},
+        {"tokens": 30.0, "entropy": 15.0, "trained_tokens": 60.0, "gradient_norm": 3.0, "rate": 0.2},
+    ]
+    learnt = learning_metrics(steps, 2.0)
+    assert learnt["entropy"] == 0.5 and learnt["gradient_norm"] == 2.0 and learnt["rate"] == 0.2
+    assert learnt["trained_tokens_per_second"] == 50.0
+    found = validation_metrics([("a", groups[0]), ("b", groups[1])])
+    assert found["n"] == 2 and found["strict"] == 1.0
+
+
+def test_shares_of_a_step_add_up():
+    found = shares({"rollout": 6.0, "learn": 3.0, "transfer": 0.5, "validate": 0.0, "save": 0.5})
+    assert found["engines_wait"] == 0.4
+    assert sum(value for name, value in found.items() if name != "engines_wait") == pytest.approx(1.0)
