@@ -86,14 +86,12 @@ def show(
     if json_:
         out(row)
         return
-    from rich.console import Console
-
     for name, value in row.items():
         if name not in ("corpus", "gate"):
             shown = json.dumps(value) if isinstance(value, dict | list) else value
             typer.echo(f"{name:<13} {plain('' if shown is None else shown)}")
     if row["gate"]:
-        _compared(Console(), row["gate"])
+        show_comparison(row["gate"])
 
 
 @app.command()
@@ -201,8 +199,9 @@ def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
     return table
 
 
-def _compared(console: Any, record: Mapping[str, Any]) -> None:
+def show_comparison(record: Mapping[str, Any]) -> None:
     """Print what a comparison came to, by group and over all."""
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -222,18 +221,14 @@ def _compared(console: Any, record: Mapping[str, Any]) -> None:
             f"{group['p']:.2g}",
             f"{group['candidate_failed']} / {group['incumbent_failed']}",
         )
+    console = Console()
     console.print(Text(f"{plain(record['candidate'])} against {plain(record['incumbent'])}", style="bold"))
     console.print(table)
     console.print(Text(plain(record["reason"])))
 
 
 def _shown(record: Mapping[str, Any], json_: bool) -> None:
-    if json_:
-        out(record)
-        return
-    from rich.console import Console
-
-    _compared(Console(), record)
+    out(record) if json_ else show_comparison(record)
 
 
 def _model(place: Any, given: str) -> str:

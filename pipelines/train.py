@@ -1,11 +1,16 @@
 """The training commands: a stage of Multi-Conv DAPO, and the supervised warm-up of the bundled reader."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.options import ConfigOption, JsonOption, SetOption, StoreOption, configured, out
+from memagent.config import Config
+from pipelines.options import ConfigOption, JsonOption, SetOption, StoreOption, configured, display, out
+from pipelines.policies import GateOption, gate_spec, show_comparison
+
+if TYPE_CHECKING:
+    from memagent.rl.gate import GateSpec
 
 
 def warmup(
@@ -60,6 +65,7 @@ def _train(
     promote: Annotated[
         bool, typer.Option("--promote", help="Let the gate decide on the candidate at the end.")
     ] = False,
+    gate: GateOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML report.")] = None,
     store: StoreOption = None,
     set_: SetOption = None,
@@ -72,6 +78,7 @@ def _train(
     from pipelines.training.settings import prepare
     from pipelines.training.stage import train
 
+    spec = gate_spec(gate, None)  # before hours of training
     run = prepare(config, data or ["qa"], text or [], store, set_ or [], policy)
     with Progress(quiet=json_) as progress:
         summary: dict[str, Any] = train(run, replay=replay, show=progress.show)
@@ -80,7 +87,27 @@ def _train(
         from pipelines.report.training import write_training
 
         summary["report"] = str(write_training(Store(run.config.store), summary["run_id"], output))
-    out(summary) if json_ else show_summary(summary)
+    if promote and summary["candidate"]:
+        summary["gate"] = _judged(run.reading_config(), summary["candidate"], spec, json_)
+    if json_:
+        out(summary)
+        return
+    show_summary(summary)
+    if "gate" in summary:
+        show_comparison(summary["gate"])
+
+
+def _judged(settings: Config, candidate: str, spec: "GateSpec", quiet: bool) -> dict[str, Any]:
+    """Let the gate decide; one that has decided already, in an earlier call of the command, is not asked again."""
+    from infra.registry import policy
+    from infra.store import Store
+    from pipelines.gate import run_gate
+
+    known = policy(Store(settings.store), candidate)["gate"]
+    if known:
+        return dict(known)
+    with display(quiet) as show:
+        return run_gate(settings, candidate, gate=spec, show=show)
 
 
 @app.command("warmup")

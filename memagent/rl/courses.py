@@ -65,8 +65,11 @@ class NeedleCourse:
         """Return exercise `number`."""
         rng = random.Random(f"{self.seed} needles {number}")
         for _ in range(_DRAWS):
-            sample = self._draw(rng)
-            cut = self.cut(sample.text())
+            try:
+                sample = self._draw(rng)
+                cut = self.cut(sample.text())
+            except UsageError:  # the kind needs a longer text than was drawn
+                continue
             if len(cut) <= self.cut.most and self._fits(sample):
                 return exercise(sample, f"needles-{self.seed}-{number}", cut, self.cut.most, rng)
         raise UsageError(

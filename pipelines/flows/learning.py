@@ -88,7 +88,7 @@ def retrain(
             "promoted": False,
             "reason": "nothing was better on validation than what training began with",
         }
-    settings = _evaluating(run, config)
+    settings = run.reading_config(config)
     spec = GateSpec(**{"corpora": tuple(corpora or ()), **(gate or {})})
     record = gate_stage(settings, candidate, spec)
     event = "memagent.policy.promoted" if record["promoted"] else "memagent.policy.refused"
@@ -122,12 +122,6 @@ def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> dict[str, An
     rows = [record["overall"], *record["groups"]]
     create_table_artifact(rows, key=artifact_key(f"gate-{candidate}"), description=record["reason"])
     return record
-
-
-def _evaluating(run: Run, config: str | None) -> Config:
-    """Return the configuration in which policies are compared: as bulk answering reads, not as training samples."""
-    others = [item for item in run.sets if not run.is_recipe(item)]
-    return load_config(config, others, store=run.config.store, engine__model=run.recipe.model)
 
 
 def _learnt(store: Store) -> int | None:

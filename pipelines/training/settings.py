@@ -50,6 +50,15 @@ class Run:
         parts = (self.reader.policy.policy_id, self.reader.config_hash, recipe, self.data, self.texts, version)
         return f"train-{digest(*parts)[:10]}"
 
+    def reading_config(self, config: str | None = None) -> Config:
+        """Return the configuration in which versions are compared: as bulk answering reads, not as training samples.
+
+        Args:
+            config: a configuration file.
+        """
+        others = [item for item in self.sets if not self.is_recipe(item)]
+        return load_config(config, others, store=self.config.store, engine__model=self.recipe.model)
+
 
 def prepare(
     name: str,

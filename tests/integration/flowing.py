@@ -123,18 +123,23 @@ def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterato
         wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 60, log, process)
         yield served
     finally:
-        tree = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        _, left = psutil.wait_procs(tree, timeout=20)
-        outlived = [str(one) for one in left]  # names and states, before they are ended
-        for one in left:
-            one.kill()
-    assert not left, f"processes outlive `memagent up`: {outlived}"
+        ended(process, signal.SIGINT)
+
+
+def ended(process: "subprocess.Popen[bytes]", sign: signal.Signals) -> None:
+    """End a process by a signal; nothing that it has started may be left."""
+    tree = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(sign)
+    try:
+        process.wait(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    _, left = psutil.wait_procs(tree, timeout=20)
+    outlived = [str(one) for one in left]  # names and states, before they are ended
+    for one in left:
+        one.kill()
+    assert not left, f"processes outlive it: {outlived}"
 
 
 def wait_until(true: Any, seconds: float, log: Path, process: "subprocess.Popen[bytes]") -> None:

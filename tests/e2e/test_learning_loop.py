@@ -1,0 +1,155 @@
+"""The closed loop on a real Prefect server, with real engines: what was answered trains a better reader."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from infra.policies import Reader
+from infra.registry import policies, policy, publish
+from infra.store import Store
+from infra.tables import Table
+from memagent.config import load_config
+from tests.e2e.conftest import ROOT, Memagent, needle_archive
+from tests.e2e.weak import weaken
+from tests.integration.flowing import Served, ended, wait_until
+from tests.versions import ABOUT
+
+ENOUGH = 20
+RECIPE = """
+model = {model}
+
+[rollout]
+prompts = 8
+group_size = 8
+segments = 4
+
+[reward]
+weights = {{ task = 1.0 }}
+
+[learner]
+minibatch_prompts = 8
+rate = 3e-5
+warmup_steps = 0
+token_budget = 8192
+
+[stage]
+steps = 6
+save_every = 3
+validate_every = 3
+validate_with = 32
+"""
+GATE = ("kinds=niah_single_1,niah_multikey_1", "lengths=1000,2000", "n=20")
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory):
+    """`memagent up` with a weak reader, and a small recipe to train it by."""
+    folder = tmp_path_factory.mktemp("loop")
+    weak = weaken(folder / "weak")
+    recipe = folder / "small.toml"
+    recipe.write_text(RECIPE.format(model=json.dumps(str(weak))))
+    port = 22_000 + os.getpid() % 2_000
+    store, api = str(folder / "store"), f"http://127.0.0.1:{port}/api"
+    environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": api}
+    command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
+    command += ["--model", str(weak), "--recipe", str(recipe), "--enough", str(ENOUGH)]
+    command += [part for item in GATE for part in ("--gate", item)]
+    log = folder / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
+    served = Served(process, api, store, environment)
+    try:
+        wait_until(lambda: "ask in bulk" in log.read_text(), 150, log, process)
+        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 60, log, process)
+        yield served, folder, log
+    finally:
+        ended(process, signal.SIGINT)
+
+
+def _flow_run(served: Served, name: str, seconds: float) -> dict:
+    """Wait for the first run of a flow that nobody but an event has started, and for its end."""
+    until = time.monotonic() + seconds
+    while True:
+        runs = served.ask("flow_runs/filter", {"flows": {"name": {"any_": [name]}}})
+        done = [run for run in runs if run["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED")]
+        if done:
+            return done[0]
+        assert time.monotonic() < until, [(run["name"], run["state"]) for run in runs]
+        time.sleep(1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
+    served, folder, log = serving
+    weak = str(folder / "weak")
+    questions = needle_archive(folder / "docs", 60, 40)
+    parameters = {"corpus": "a", "questions_file": str(questions), "sources": [str(folder / "docs")]}
+    pairs = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in parameters.items()]
+    ran = served.prefect(
+        "deployment", "run", "answer-archive/bulk", "--watch", *(part for pair in pairs for part in ("--param", pair))
+    )
+    assert "Completed" in ran
+    store = Store(served.store)
+    origin = Reader(load_config(store=store.url, engine__model=f"{weak}@shipped")).policy
+    before = Table(store, "answers").read("a").to_pylist()
+    assert {row["policy_id"] for row in before} == {origin.policy_id}
+
+    harvested = _flow_run(served, "harvest-qa", 120)
+    assert harvested["state"]["type"] == "COMPLETED", log.read_text()[-3000:]
+    rows = Table(store, "qa").read("a").to_pylist()
+    assert len(rows) == 60 and {row["source"] for row in rows} == {"gold"}
+
+    trained = _flow_run(served, "retrain", 600)
+    assert trained["state"]["type"] == "COMPLETED", log.read_text()[-3000:]
+    assert trained["parameters"]["corpora"] == ["a"]
+    heard = served.ask("events/filter", {"filter": {"event": {"prefix": ["memagent."]}}, "limit": 50})["events"]
+    told = {event["event"]: event["payload"] for event in heard}
+    assert told["memagent.qa.enough"]["waiting"] == 60 and told["memagent.qa.enough"]["enough"] == ENOUGH
+    (version,) = policies(store)
+    record = version["gate"]
+    assert version["status"] == "promoted", record["reason"]
+    assert (version["parent"], record["incumbent"]) == (origin.policy_id, origin.policy_id)
+    assert record["overall"]["difference"] > 0 and record["overall"]["p"] < 0.05
+    assert told["memagent.policy.promoted"]["candidate"] == version["policy_id"]
+    assert version["data_version"] == told["memagent.policy.trained"]["data_version"]
+
+    # The nightly digest, here by hand, reads a new document with it, and the others only if asked to.
+    memagent = Memagent(store.url)
+    needle_archive(folder / "more" / "docs", 3, 40, seed=9)
+    standing = folder / "standing.toml"
+    standing.write_text('[[questions]]\nquestion = "What is the pass number for amber-otter?"\n')
+    memagent("digest", "a", "--questions", str(standing), "--model", weak)
+    answers = [row for row in Table(store, "answers").read("a").to_pylist() if row["policy_id"] != origin.policy_id]
+    assert len(answers) == 60 and {row["policy_id"] for row in answers} == {version["policy_id"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_worse_candidate_is_refused_and_the_promoted_stays(serving):
+    served, folder, _ = serving
+    store = Store(served.store)
+    (version,) = policies(store)
+    weak = folder / "weak"
+    worse = shutil.copytree(weak, folder / "worse")
+    weights = load_file(worse / "model.safetensors")
+    noise = torch.Generator().manual_seed(0)
+    noisy = {name: one + 0.3 * torch.randn(one.shape, generator=noise).to(one.dtype) for name, one in weights.items()}
+    save_file(noisy, worse / "model.safetensors")
+    bad = publish(store, worse, name=version["name"], parent=version["policy_id"], parent_folder=weak, **ABOUT)
+    memagent = Memagent(store.url)
+    gate = [part for item in GATE for part in ("--gate", item)]
+    record = memagent.json("policies", "promote", bad, "--model", str(weak), *gate, status=1)
+    assert not record["promoted"] and record["incumbent"] == version["policy_id"] and "worse" in record["reason"]
+    assert policy(store, bad)["status"] == "refused"
+    assert policy(store, version["policy_id"])["status"] == "promoted"
+    assert Path(Reader(load_config(store=store.url, engine__model=str(weak))).folder) != weak

@@ -1,0 +1,148 @@
+"""Training stages from recorded rollouts: real Ray, real DeepSpeed, the bundled reader, no engine."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file
+
+from infra.store import Store
+from memagent.rl.trajectories import Group
+from pipelines.training.journal import Journal
+from tests.conftest import filler
+from tests.integration.flowing import ROOT
+from tests.unit.rl_samples import group
+
+pytestmark = pytest.mark.slow
+STEPS, VOCABULARY, RUN = 5, 3000, "recorded"
+RECIPE = """
+model = "nano"
+[rollout]
+prompts = 4
+group_size = 4
+[learner]
+minibatch_prompts = 2
+rate = 1e-3
+warmup_steps = 2
+token_budget = 512
+[stage]
+steps = 5
+save_every = 1
+"""
+
+
+def record(store: Store, spoilt: int = 0) -> None:
+    """Write rollouts of every step; those of step `spoilt` have a log-probability that is no number."""
+    journal = Journal(store, RUN)
+    for step in range(1, STEPS + 1):
+        groups = [group([1, 0, 0, 0.5], 10 * step + i, f"s{step}-{i}", vocab=VOCABULARY) for i in range(4)]
+        if step == spoilt:
+            first, *others = groups[1].trajectories
+            turn, *turns = first.conversations
+            turn = replace(turn, logprobs=[math.nan] * len(turn.logprobs))
+            groups[1] = Group(groups[1].sample_id, (replace(first, conversations=(turn, *turns)), *others))
+        journal.record(step, groups, 4 * step)
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Start `memagent train` on recorded rollouts in a store."""
+    (tmp_path / "small.toml").write_text(RECIPE)
+    (tmp_path / "text.txt").write_text("\n\n".join(filler(random.Random(i), 400) for i in range(20)))
+
+    def start(store: Store) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "pipelines.cli", "train", "--config", str(tmp_path / "small.toml"), "--json"]
+        command += ["--data", "needles", "--text", str(tmp_path / "text.txt"), "--replay", RUN, "--store", store.url]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        )
+
+    return start
+
+
+def finished(process: "subprocess.Popen[str]", status: int = 0) -> str:
+    said, errors = process.communicate(timeout=300)
+    assert process.returncode == status, errors[-3000:]
+    return said if status == 0 else errors
+
+
+def home(store: Store) -> str:
+    """Return the run's name; there is one beside the recorded."""
+    found = {
+        path.removeprefix(store.path("training") + "/").split("/")[0] for path in store.list("training", suffix="")
+    }
+    (name,) = found - {RUN}
+    return name
+
+
+def weights(store: Store, tmp_path, step: int = STEPS) -> dict:
+    """Return the checkpoint of a step: float32 weights and both moments."""
+    whole = {}
+    for part in ("weights", "exp_avg", "exp_avg_sq"):
+        path = tmp_path / f"{part}.safetensors"
+        store.get_file(path, *Journal(store, home(store)).checkpoint(step), path.name)
+        whole |= {f"{part} {name}": tensor for name, tensor in load_file(path).items()}
+    return whole
+
+
+def steps_of(store: Store, run: str) -> list[dict]:
+    try:
+        return [json.loads(line) for line in store.read_bytes("training", run, "metrics.jsonl").splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def test_killed_and_given_again_it_ends_with_the_weights_of_an_undisturbed_run(begin, tmp_path, s3_bucket):
+    local, bucket = Store(str(tmp_path / "local")), Store(f"{s3_bucket}/{tmp_path.name}/training")
+    record(local)
+    record(bucket)
+    undisturbed = json.loads(finished(begin(local)))
+    assert undisturbed["steps"] == STEPS and undisturbed["candidate"]
+
+    process, after = begin(bucket), random.randint(1, STEPS - 2)
+    until = time.monotonic() + 200
+    while len(steps_of(bucket, undisturbed["run_id"])) < after:
+        assert process.poll() is None and time.monotonic() < until, process.communicate()[1][-3000:]
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert Journal(bucket, undisturbed["run_id"]).read().step < STEPS
+    again = json.loads(finished(begin(bucket)))
+    assert [row["step"] for row in steps_of(bucket, again["run_id"])] == list(range(1, STEPS + 1))
+    assert again["candidate"] == undisturbed["candidate"]  # the id is a hash of the files
+    assert again["trajectories"] == undisturbed["trajectories"] == STEPS * 4 * 4
+    one, other = weights(local, tmp_path), weights(bucket, tmp_path)
+    assert one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
+    # A run that has ended is not taken again.
+    assert json.loads(finished(begin(bucket)))["trajectories"] == again["trajectories"]
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(begin, tmp_path):
+    store = Store(str(tmp_path / "local"))
+    record(store, spoilt=3)
+    errors = finished(begin(store), status=1)
+    assert "step 3" in errors and "s3-1" in errors and "The checkpoint of step 2 stays" in errors
+    state = Journal(store, home(store)).read()
+    assert (state.step, state.done) == (2, "")
+    assert weights(store, tmp_path, 2)
+    record(store)  # mended, the same command goes on
+    assert json.loads(finished(begin(store)))["steps"] == STEPS
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run(begin, tmp_path):
+    store = Store(str(tmp_path / "local"))
+    record(store)
+    # As on a disk without room, every write of a file there fails.
+    name = json.loads(finished(begin(store)))["run_id"]
+    other = Store(str(tmp_path / "full"))
+    record(other)
+    other.write_bytes(b"in the way", "training", name, "checkpoints")
+    errors = finished(begin(other), status=1)
+    assert "cannot be written" in errors and "Traceback" not in errors
