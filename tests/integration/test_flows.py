@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prefect.events import DeploymentTriggerTypes
+from pydantic import TypeAdapter
 
 from tests.conftest import filler
 from tests.integration.flowing import QUESTION, ROOT
@@ -100,11 +102,24 @@ def test_a_policy_that_falls_beyond_noise_raises_the_alarm(tmp_path, sets):
 
 def test_prefect_yaml_names_flows_that_exist():
     spec = yaml.safe_load((ROOT / "infra/deploy/prefect.yaml").read_text())
-    assert {d["name"] for d in spec["deployments"]} == {"nightly", "bulk", "scores"}
+    assert {d["name"] for d in spec["deployments"]} == {
+        "nightly",
+        "bulk",
+        "scores",
+        "harvest",
+        "retrain",
+    }
+    assert len({d["work_pool"]["name"] for d in spec["deployments"]}) == 2
+    triggers = {}
     for deployment in spec["deployments"]:
         module, _, name = deployment["entrypoint"].rpartition(".")
         flow = getattr(importlib.import_module(module), name)
         assert set(deployment["parameters"]) <= set(flow.parameters.properties)
+        for given in deployment.get("triggers", []):
+            trigger = TypeAdapter(DeploymentTriggerTypes).validate_python({"name": "t", **given})
+            assert set(trigger.parameters) <= set(flow.parameters.properties)
+            triggers[deployment["name"]] = trigger.expect
+    assert triggers["retrain"] == {"memagent.qa.enough"} and len(triggers["harvest"]) == 2
 
 
 @pytest.mark.slow

@@ -1,0 +1,77 @@
+"""A training stage on the real engine: killed, gone on with, and the same numbers on both sides."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.store import Store
+from pipelines.training.journal import Journal
+from tests.e2e.conftest import ROOT, Memagent
+
+STEPS = 4
+SMALL = ["rollout.prompts=4", "rollout.group_size=4", "rollout.segments=2", "learner.minibatch_prompts=4"]
+SMALL += ["learner.warmup_steps=0", f"stage.steps={STEPS}", "stage.save_every=1", "stage.validate_every=2"]
+SMALL += ["stage.validate_with=8", "rollout.most_prompts=12"]
+TEXTS = Path(ROOT) / "docs"
+
+
+def command(*sets: str) -> list[str]:
+    given = [part for item in (*SMALL, *sets) for part in ("--set", item)]
+    return ["train", "--config", "nano-cpu", "--data", "needles", "--text", str(TEXTS), *given]
+
+
+def rows_of(store: Store) -> list[dict]:
+    (path,) = [path for path in store.list("training", suffix="") if path.endswith("metrics.jsonl")] or [None]
+    return [json.loads(line) for line in Path(path).read_text().splitlines()] if path else []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
+    store = Store(memagent.store)
+    environment = {**os.environ, "MEMAGENT_STORE": memagent.store}
+    argv = [sys.executable, "-m", "pipelines.cli", *command(), "--json"]
+    process = subprocess.Popen(
+        argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT, start_new_session=True
+    )
+    until = time.monotonic() + 400
+    while not any(row["step"] == 2 for row in rows_of(store)):
+        assert process.poll() is None and time.monotonic() < until, (process.stderr.read() or b"")[-3000:]
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    run_id = Path(store.list("training", suffix="")[0]).relative_to(Path(memagent.store) / "training").parts[0]
+    left = Journal(store, run_id).read()
+    assert left is not None and left.step in (1, 2)
+
+    report = tmp_path / "training.html"
+    summary = memagent.json(*command(), "-o", str(report))
+    assert (summary["run_id"], summary["steps"], summary["ended"]) == (run_id, STEPS, f"{STEPS} steps")
+    rows = rows_of(store)
+    assert [row["step"] for row in rows] == list(range(STEPS + 1))
+    learnt = rows[1:]
+    assert [row["version"] for row in learnt] == [f"{run_id}:{step}" for step in range(1, STEPS + 1)]
+    assert [row["optimiser_steps"] for row in learnt] == [1] * STEPS
+    # The data's order goes on: what was sampled before the checkpoint is not sampled again.
+    assert Journal(store, run_id).read().cursor == sum(row["sampled_groups"] for row in learnt)
+    assert summary["trajectories"] == sum(row["trajectories"] for row in learnt)
+    # Engine and learner in float32, on the ids that were sampled, with the weights of every step.
+    assert all(0 < row["gap"] < 1e-3 for row in learnt), [row["gap"] for row in learnt]
+    page = report.read_text()
+    assert run_id in page and page.count("data:image/svg+xml") == 3
+    # Called once more, it trains nothing.
+    assert memagent.json(*command())["trajectories"] == summary["trajectories"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_in_bfloat16_engine_and_learner_stay_close(tmp_path):
+    memagent = Memagent(str(tmp_path / "store"))
+    summary = memagent.json(*command("learner.dtype=bfloat16", "stage.steps=1", "stage.validate_with=1"))
+    assert summary["steps"] == 1 and 0 < summary["last"]["gap"] < 0.02, summary["last"]
