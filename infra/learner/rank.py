@@ -20,6 +20,7 @@ from torch import Tensor
 from infra.learner.files import data_types, write_model
 from infra.learner.states import MOMENTS, States
 from memagent.errors import TrainingError
+from memagent.rl.lora import adapt
 from memagent.rl.loss import Clipping, scale, token_loss
 from memagent.rl.model import PolicyModel, load_model
 from memagent.rl.packing import Packed
@@ -119,8 +120,7 @@ class Learner:
         """
         kept = dict.fromkeys(data_types(self._folder), self._dtype) if as_trained else data_types(self._folder)
         weights = {}
-        for name, parameter in self._states.parameters():
-            whole = self._states.weight(parameter)
+        for name, whole in self._states.model_weights():
             if self._rank.index == 0:
                 weights[name] = whole.to(kept.get(name, torch.float32)).contiguous().cpu()
         if self._rank.index == 0:
@@ -184,14 +184,17 @@ class Learner:
         deepspeed.init_distributed("nccl" if self._cuda else "gloo", verbose=False)
         settings = _settings(self._recipe, rank.world)
         model = load_model(self._folder, self._dtype, checkpointing=learner.checkpointing)
+        if learner.lora_rank:
+            adapt(model.model, learner.lora_rank, learner.lora_alpha)
         model.train()
-        engine, *_ = deepspeed.initialize(model=model, config=settings)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=settings)
         engine.clip_fp32_gradients = self._clip
         return engine
 
     def _clip(self) -> None:
         """Clip as DeepSpeed does where it shards nothing, and keep the norm, which it does not."""
-        parameters = self._engine.module.parameters()
+        parameters = [one for one in self._engine.module.parameters() if one.requires_grad]
         self._norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._recipe.learner.gradient_clip))
 
     def _forward(self, model: Any, row: Packed) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,12 @@
 """Whole tensors out of, and into, what DeepSpeed has sharded."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from memagent.rl.lora import FACTORS, adapted
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -21,14 +24,32 @@ class States:
         self._sharded = sharded
 
     def parameters(self) -> list[tuple[str, Any]]:
-        """Return what is trained, by its name in the model folder."""
+        """Return what is trained, by its name."""
         named = self._engine.module.model.named_parameters()
         return [(name, parameter) for name, parameter in named if parameter.requires_grad]
 
+    def model_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the model's whole weights by their names in its folder; low-rank changes are added to them."""
+        model = self._engine.module.model
+        changed = adapted(model)
+        for name, parameter in model.named_parameters():
+            if name.endswith(FACTORS):
+                continue
+            weight = self.weight(parameter)
+            if name in changed:
+                layer = changed[name]
+                weight = weight.float() + layer.scale * self.weight(layer.up).float() @ self.weight(layer.down).float()
+            yield name, weight
+
     def weight(self, parameter: Any) -> Tensor:
-        """Return the whole float32 weight."""
+        """Return the whole weight: in float32, or where it is frozen as the model has it."""
+        import deepspeed
         from deepspeed.utils import safe_get_full_fp32_param
 
+        if not parameter.requires_grad:
+            with deepspeed.zero.GatheredParameters([parameter]):
+                kept: Tensor = parameter.detach().clone()
+            return kept
         whole: Tensor | None = safe_get_full_fp32_param(parameter) if self._sharded else None
         return parameter.detach() if whole is None else whole
 

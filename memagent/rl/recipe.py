@@ -104,6 +104,10 @@ class LearnerRecipe(Section):
     """Compute what the prompts of a group's rollouts begin with once; the same arithmetic, fewer tokens."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the forward and backward pass; weights are kept in float32."""
+    lora_rank: int = Field(0, ge=0)
+    """Rank of what is trained beside each linear layer's frozen weight (LoRA, arXiv 2106.09685); 0: all weights."""
+    lora_alpha: float = Field(32.0, gt=0)
+    """Scale of it, divided by the rank."""
     checkpointing: bool = False
     """Make activations again in the backward pass rather than keep them."""
 

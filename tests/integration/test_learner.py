@@ -49,6 +49,12 @@ def recipe(zero=0, ranks=1, budget=64, dtype="float32", **loss):
     )
 
 
+def low_rank(zero, ranks=1):
+    made = recipe(zero, ranks)
+    changed = made.learner.model_copy(update={"lora_rank": 4, "lora_alpha": 8.0, "rate": 1e-2})
+    return made.model_copy(update={"learner": changed})
+
+
 def minibatch(step, scale=1.0):
     groups = [with_advantages(group([scale, 0, 0, scale / 2], 10 * step + i)) for i in range(2)]
     return items([trajectory for one in groups for trajectory in one.trajectories])
@@ -151,6 +157,22 @@ def test_sharding_ranks_and_micro_batches_do_not_show_in_the_weights(folder, exp
     weights = train(folder, recipe(zero, ranks, budget), tmp_path / "out")
     assert moved(folder, weights) > 1e-3
     assert_same(weights, expected)
+
+
+def test_low_rank_changes_are_trained_alone_and_merged(folder, tmp_path):
+    """Linear layers change by a matrix of the rank, all else stays; sharded and resumed it is the same."""
+    base = load_file(folder / "model.safetensors")
+    once = train(folder, low_rank(0), tmp_path / "once")
+    assert once.keys() == base.keys()
+    for name, weight in once.items():
+        change = weight.float() - base[name].float()
+        linear = name.endswith("proj.weight")
+        assert (torch.linalg.matrix_rank(change, tol=1e-6) == 4) if linear else not change.any(), name
+    train(folder, low_rank(2, 2), tmp_path / "half", steps=2, save=tmp_path / "checkpoint")
+    saved = load_file(tmp_path / "checkpoint" / "weights.safetensors")
+    assert all(name.endswith((".down", ".up")) for name in saved)
+    sharded = train(folder, low_rank(3), tmp_path / "sharded", start=tmp_path / "checkpoint")
+    assert_same(sharded, once, atol=2e-4)
 
 
 def test_bfloat16_with_float32_masters_stays_near(folder, expected, tmp_path):
