@@ -59,6 +59,13 @@ def document_texts(store: Store, corpus: str, content_hashes: Collection[str]) -
                     yield name, text.as_py()
 
 
+def standing_texts(store: Store, corpus: str) -> set[str]:
+    """Return the content hashes of all versions of the documents that are present now; deleted ones have none."""
+    present = set(current_documents(store, corpus, ["doc_id"])["doc_id"].to_pylist())
+    rows = Table(store, "documents").read(corpus, ["doc_id", "content_hash"], pc.field("state") == "present")
+    return {row["content_hash"] for row in rows.to_pylist() if row["doc_id"] in present}
+
+
 def text_files(store: Store, corpus: str, content_hashes: Collection[str]) -> list[str]:
     """Return the paths of the Parquet files that hold any of the texts: a nightly run opens no others."""
     wanted = pa.array(sorted(content_hashes), pa.string())

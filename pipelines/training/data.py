@@ -2,74 +2,87 @@
 
 import sysconfig
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from infra.documents import document_texts
+from infra.corpora import corpora
+from infra.documents import document_texts, standing_texts
 from infra.qa import read_qa
 from infra.store import Store
 from memagent.errors import TrainingError, UsageError
-from memagent.harvest import Qa, Split
+from memagent.harvest import Split
 from memagent.nano.texts import load_texts
 from memagent.rl.courses import ContractCourse, Cut, NeedleCourse, halves
 from memagent.rl.exercises import Course, Mixed
 from memagent.rl.rows import RowCourse, fit_rows
 from pipelines.training.settings import Run
 
+_SIDES: tuple[Split, ...] = ("train", "validation")
 _VALIDATION_SEED = 1_000_003
 """Added to the seed, so that validation asks other needles than training."""
 
 
-def courses(run: Run) -> tuple[Course, Course]:
-    """Return the courses of training and of validation.
+@dataclass(frozen=True, slots=True)
+class Courses:
+    """What a run learns from, and what it is validated with."""
+
+    learnt: Course
+    held: Course
+    gone: int = 0
+    """Harvested rows that are left out, since their documents are no longer there."""
+
+
+def courses(run: Run) -> Courses:
+    """Return the courses of a run.
 
     Raises:
         UsageError: a course is unknown, or its data are missing or of one answer only.
     """
     if not run.data:
         raise UsageError("train on what? --data qa, --data needles or --data contracts=FOLDER; several are mixed")
-    pairs = [_course(run, name) for name in run.data]
-    seed = run.recipe.stage.seed
-    return _mixed([pair[0] for pair in pairs], seed), _mixed([pair[1] for pair in pairs], _VALIDATION_SEED)
+    parts = [_course(run, name) for name in run.data]
+    learnt = _mixed([part.learnt for part in parts], run.recipe.stage.seed)
+    return Courses(learnt, _mixed([part.held for part in parts], _VALIDATION_SEED), sum(part.gone for part in parts))
 
 
 def _mixed(parts: list[Course], seed: int) -> Course:
     return parts[0] if len(parts) == 1 else Mixed(tuple(parts), (1.0,) * len(parts), seed)
 
 
-def _course(run: Run, name: str) -> tuple[Course, Course]:
+def _course(run: Run, name: str) -> Courses:
     recipe = run.recipe
     cut = Cut(run.reader.tokenizer, run.reader.reading, recipe.rollout.segments)
     seed, other = recipe.stage.seed, _VALIDATION_SEED
     kind, _, value = name.partition("=")
     if kind == "needles":
         learnt, held = halves(_texts(run.texts))
-        return NeedleCourse(cut, learnt, seed), NeedleCourse(cut, held, other)
+        return Courses(NeedleCourse(cut, learnt, seed), NeedleCourse(cut, held, other))
     if kind == "contracts":
         folder = Path(value)
-        return ContractCourse(cut, folder, seed), ContractCourse(cut, folder, other, validation=True)
+        return Courses(ContractCourse(cut, folder, seed), ContractCourse(cut, folder, other, validation=True))
     if kind.split(":")[0] == "qa":
         return _rows(run, cut, kind.partition(":")[2] or None)
     raise UsageError(f"no course {name!r}. There are: qa, qa:CORPUS, needles, contracts=FOLDER.")
 
 
-def _rows(run: Run, cut: Cut, corpus: str | None) -> tuple[Course, Course]:
+def _rows(run: Run, cut: Cut, corpus: str | None) -> Courses:
     store, stage = Store(run.config.store), run.recipe.stage
-    learnt = fit_rows(_known(store, corpus, "train"), 0.0, 1.0)
-    held = _known(store, corpus, "validation")
-    if not held:
+    there = {text for name in corpora(store) for text in standing_texts(store, name)}
+    rows = {side: read_qa(store, corpus, split=side) for side in _SIDES}
+    kept = {side: [row for row in rows[side] if there.issuperset(row.stream)] for side in _SIDES}
+    gone = sum(len(rows[side]) - len(kept[side]) for side in _SIDES)
+    if gone and not kept["train"]:
+        raise UsageError(f"the documents of all {gone} harvested rows are gone: ingest them again, or harvest others")
+    learnt = fit_rows(kept["train"], 0.0, 1.0)
+    if not kept["validation"]:
         raise UsageError("no harvested row is on the validation side: harvest more documents")
     text = lru_cache(maxsize=256)(_reader(store))
-    return RowCourse(cut, learnt, text, stage.seed), RowCourse(cut, held, text, _VALIDATION_SEED)
-
-
-def _known(store: Store, corpus: str | None, split: Split) -> list[Qa]:
-    return read_qa(store, corpus, split=split)
+    held = RowCourse(cut, kept["validation"], text, _VALIDATION_SEED)
+    return Courses(RowCourse(cut, learnt, text, stage.seed), held, gone)
 
 
 def _reader(store: Store) -> Callable[[str], str]:
-    from infra.corpora import corpora
-
     def text(content_hash: str) -> str:
         for corpus in corpora(store):
             for _, found in document_texts(store, corpus, [content_hash]):

@@ -86,6 +86,8 @@ def show_summary(summary: Mapping[str, Any], console: Console | None = None) -> 
         ("time", duration(summary.get("seconds", 0.0))),
         ("candidate", summary["candidate"] or "none: nothing was better than what training began with"),
     ]
+    if summary.get("rows_gone"):
+        rows.append(("rows left out", f"{number(int(summary['rows_gone']))}: their documents are gone"))
     for name, value in rows:
         table.add_row(name, str(value))
     (console or Console()).print(table)

@@ -57,18 +57,19 @@ async def _train(run: Run, store: Store, journal: Journal, state: State, replay:
     recipe = run.recipe
     pool = None if replay else RolloutPool(*_rollouts(run))
     check_room(recipe, run.config.pool if pool else None)
-    learnt, held = courses(run)
+    made = courses(run)
+    state.counts["rows_gone"] = made.gone
     sampler: Sampler
     if pool is None:
         sampler = RecordedSampler(Journal(store, str(replay)))
     else:
-        sampler = EngineSampler(pool, learnt, recipe, journal, show)
+        sampler = EngineSampler(pool, made.learnt, recipe, journal, show)
     learner = LearnerGroup(str(run.model), recipe)
     boards = Boards(store, journal.run_id, recipe.stage.wandb)
     show({"stage": "start", "step": state.step, "steps": recipe.stage.steps})
     try:
         await asyncio.gather(learner.start(), *([pool.start()] if pool else []))
-        loop = Loop(journal.run_id, recipe, store, journal, learner, sampler, pool, held, boards, show, state)
+        loop = Loop(journal.run_id, recipe, store, journal, learner, sampler, pool, made.held, boards, show, state)
         return await loop.run()
     finally:
         boards.close()

@@ -1,0 +1,107 @@
+"""Learner throughput on recorded rollouts: packed with shared prefixes, packed, and padded.
+
+python -m benchmarks.learner --store STORE --run RUN [--steps 3]
+
+The rollouts are those of a run that kept them (``--set stage.record=true``): the natural mix of lengths. All three do
+the same forward and backward pass in float32 under the same budget of tokens a micro-batch; tokens a second are those
+of the conversations as they were sampled, whatever was computed for them.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from infra.store import Store
+from memagent.nano import bundled
+from memagent.rl.advantages import with_advantages
+from memagent.rl.model import load_model
+from memagent.rl.packing import Item, Packed, balance, items, pack, units
+from pipelines.training.journal import Journal
+
+
+def packed_rows(flat: Sequence[Item], budget: int, share: bool) -> list[Packed]:
+    made = units(flat, budget, share=share)
+    (bins,) = balance([unit.tokens for unit in made], 1, budget)
+    return [pack([made[i] for i in bin_]) for bin_ in bins]
+
+
+def run_packed(model: torch.nn.Module, row: Packed) -> None:
+    new, _ = model(torch.tensor(row.ids), torch.tensor(row.positions), row.blocks, torch.tensor(row.targets))
+    (-(new * torch.tensor(row.advantages)).sum()).backward()
+
+
+def padded_batches(flat: Sequence[Item], budget: int) -> list[list[Item]]:
+    """Fill batches in random order, each as long as its longest conversation, up to the budget with its padding."""
+    order = list(flat)
+    random.Random(0).shuffle(order)
+    batches: list[list[Item]] = [[]]
+    for item in order:
+        longest = max([item.conversation.tokens, *(one.conversation.tokens for one in batches[-1])])
+        if batches[-1] and longest * (len(batches[-1]) + 1) > budget:
+            batches.append([])
+        batches[-1].append(item)
+    return batches
+
+
+def run_padded(model: torch.nn.Module, batch: list[Item]) -> None:
+    longest = max(item.conversation.tokens for item in batch)
+    ids = torch.zeros(len(batch), longest, dtype=torch.long)
+    seen, weight = torch.zeros_like(ids), torch.zeros(len(batch), longest)
+    for i, item in enumerate(batch):
+        one = item.conversation
+        ids[i, : one.tokens] = torch.tensor(one.prompt_ids + one.response_ids)
+        seen[i, : one.tokens] = 1
+        weight[i, len(one.prompt_ids) : one.tokens] = item.advantage
+    logits = model(input_ids=ids, attention_mask=seen, use_cache=False).logits[:, :-1]
+    chosen = F.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
+    (-(chosen * weight[:, 1:]).sum()).backward()
+
+
+def timed(work: Callable[[], None]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--model", type=Path, default=bundled())
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--budget", type=int, default=8192)
+    given = parser.parse_args()
+    from transformers import AutoModelForCausalLM
+
+    journal = Journal(Store(given.store), given.run)
+    plain = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32, attn_implementation="sdpa").train()
+    model = load_model(given.model).train()
+    spent = dict.fromkeys(("packed, shared prefixes", "packed", "padded"), 0.0)
+    total = longest = conversations = 0
+    for step in range(1, given.steps + 1):
+        groups = [with_advantages(group, "mean") for group in journal.recorded(step)[0]]
+        flat = items([trajectory for group in groups for trajectory in group.trajectories])
+        total += sum(item.conversation.tokens for item in flat)
+        longest = max(longest, *(item.conversation.tokens for item in flat))
+        conversations += len(flat)
+        for share in (True, False):
+            name = "packed, shared prefixes" if share else "packed"
+            rows = packed_rows(flat, given.budget, share)
+            spent[name] += timed(lambda rows=rows: [run_packed(model, row) for row in rows] and None)
+            model.zero_grad()
+        batches = padded_batches(flat, given.budget)
+        spent["padded"] += timed(lambda batches=batches: [run_padded(plain, batch) for batch in batches] and None)
+        plain.zero_grad()
+    rates = {name: round(total / seconds) for name, seconds in spent.items()}
+    about = {"conversations": conversations, "tokens": total, "mean": total // conversations, "longest": longest}
+    print(json.dumps({**about, "tokens_per_second": rates}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

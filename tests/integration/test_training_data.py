@@ -1,0 +1,90 @@
+"""What a stage learns from, where documents and rows are not as they should be."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from infra.corpora import remember
+from infra.documents import DocumentWriter, current_documents
+from infra.qa import read_qa, write_qa
+from infra.store import Store
+from infra.tables import Table, now
+from memagent.errors import UsageError
+from memagent.harvest import Qa
+from memagent.records import text_hash
+from pipelines.training.data import courses
+from pipelines.training.settings import prepare
+from tests.conftest import filler
+
+QUESTION = "What is the pass number for amber-otter?"
+
+
+@pytest.fixture
+def archive(tmp_path, model_folder):
+    """Twelve documents with a row each, every fourth of them for validation."""
+    store, rows = Store(str(tmp_path / "store")), []
+    remember(store, "a", sources=["/x"])
+    writer = DocumentWriter(store, "a", "run", now(), 1.0)
+    for i in range(12):
+        text = f"{filler(random.Random(i), 60)}\n\nThe pass number for amber-otter is {1000 + i}."
+        stands = {"doc_id": f"{i}.txt", "content_hash": text_hash(text), "state": "present", "text": text}
+        about = {"title": "", "source": f"{i}.txt", "source_stamp": "", "first_seen": now(), "chars": len(text)}
+        writer.document({**stands, **about})
+        rows.append(Qa(QUESTION, (f"{1000 + i}",), (text_hash(text),), (f"{i}.txt",), "gold"))
+    writer.flush()
+    keep(store, rows)
+    return store
+
+
+def keep(store, rows):
+    """Write rows, every fourth document's for validation, whatever their hash says."""
+    write_qa(store, "a", rows, "run")
+    table = Table(store, "qa")
+    side = {row.qa_id: "train" if int(row.documents[0].split(".")[0]) % 4 else "validation" for row in rows}
+    table.upsert([{**row, "split": side[row["qa_id"]]} for row in table.read("a").to_pylist()])
+
+
+def delete(store, chosen):
+    rows = current_documents(store, "a").to_pylist()
+    writer = DocumentWriter(store, "a", "later", now(), 1.0)
+    writer.delete([row for row in rows if int(row["doc_id"].split(".")[0]) in chosen])
+    writer.flush()
+
+
+def made(store):
+    return courses(prepare("smoke", ["qa:a"], store=store.url))
+
+
+def test_rows_whose_documents_are_gone_are_left_out_and_counted(archive):
+    assert made(archive).gone == 0
+    delete(archive, {0, 1, 2})
+    found = made(archive)
+    assert found.gone == 3
+    gold = {found.learnt.exercise(i).gold for i in range(14)}
+    assert gold == {(f"{1000 + i}",) for i in range(3, 12) if i % 4}
+    assert {found.held.exercise(i).gold for i in range(4)} == {("1004",), ("1008",)}
+
+
+def test_data_that_cannot_teach_is_refused(archive):
+    delete(archive, {i for i in range(12) if i % 4})
+    with pytest.raises(UsageError, match="documents of all 9 harvested rows are gone: ingest them again"):
+        made(archive)
+    write_qa(archive, "a", [], "run")
+    with pytest.raises(UsageError, match="of 0 rows none can be learnt from"):
+        made(archive)
+    with pytest.raises(UsageError, match=r"no course 'nothing'\. There are: qa"):
+        courses(prepare("smoke", ["nothing"], store=archive.url))
+
+
+def test_one_answer_for_all_is_refused(archive):
+    keep(archive, [replace(row, answers=("7",)) for row in read_qa(archive, "a")])
+    with pytest.raises(UsageError, match="have the same answer"):
+        made(archive)
+
+
+def test_without_validation_rows_there_is_no_training(archive):
+    write_qa(archive, "a", read_qa(archive, "a", split="train"), "run")
+    Table(archive, "qa").upsert([{**row, "split": "train"} for row in Table(archive, "qa").read("a").to_pylist()])
+    with pytest.raises(UsageError, match="no harvested row is on the validation side"):
+        made(archive)
