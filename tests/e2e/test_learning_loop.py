@@ -31,6 +31,7 @@ model = {model}
 prompts = 8
 group_size = 8
 segments = 4
+most_prompts = 32
 
 [reward]
 weights = {{ task = 1.0 }}
@@ -42,7 +43,7 @@ warmup_steps = 0
 token_budget = 8192
 
 [stage]
-steps = 6
+steps = 3
 save_every = 3
 validate_every = 3
 validate_with = 32
@@ -87,6 +88,18 @@ def _flow_run(served: Served, name: str, seconds: float) -> dict:
         time.sleep(1)
 
 
+def _told(served: Served, last: str, seconds: float) -> dict:
+    """Return what events said, by their names; they travel behind the runs, so wait for the last of them."""
+    until = time.monotonic() + seconds
+    while True:
+        heard = served.ask("events/filter", {"filter": {"event": {"prefix": ["memagent."]}}, "limit": 50})["events"]
+        told = {event["event"]: event["payload"] for event in heard}
+        if last in told:
+            return told
+        assert time.monotonic() < until, sorted(told)
+        time.sleep(1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
@@ -112,8 +125,7 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     trained = _flow_run(served, "retrain", 600)
     assert trained["state"]["type"] == "COMPLETED", log.read_text()[-3000:]
     assert trained["parameters"]["corpora"] == ["a"]
-    heard = served.ask("events/filter", {"filter": {"event": {"prefix": ["memagent."]}}, "limit": 50})["events"]
-    told = {event["event"]: event["payload"] for event in heard}
+    told = _told(served, "memagent.policy.promoted", 60)
     assert told["memagent.qa.enough"]["waiting"] == 60 and told["memagent.qa.enough"]["enough"] == ENOUGH
     (version,) = policies(store)
     record = version["gate"]
@@ -127,7 +139,7 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     memagent = Memagent(store.url)
     needle_archive(folder / "more" / "docs", 3, 40, seed=9)
     standing = folder / "standing.toml"
-    standing.write_text('[[questions]]\nquestion = "What is the pass number for amber-otter?"\n')
+    standing.write_text('[[question]]\nquestion = "What is the pass number for amber-otter?"\n')
     memagent("digest", "a", "--questions", str(standing), "--model", weak)
     answers = [row for row in Table(store, "answers").read("a").to_pylist() if row["policy_id"] != origin.policy_id]
     assert len(answers) == 60 and {row["policy_id"] for row in answers} == {version["policy_id"]}
