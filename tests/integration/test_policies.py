@@ -2,12 +2,9 @@
 
 import json
 import random
-import shutil
 
 import pyarrow as pa
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import pipelines.gate
@@ -276,30 +273,3 @@ def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings
     assert "options go behind" in str(command(*at, "show", good).exception)
     text = " ".join(command("list", *at).output.split())
     assert "refused" in text and "+100.0%" in text and "-100.0%" in text
-
-
-@pytest.mark.slow
-def test_real_weights_are_told_apart(tmp_path, cache, ray_in_process):
-    """With vLLM: noise in the weights is refused; where it is at work all the same, a sound version takes its place."""
-    store = Store(str(tmp_path / "store"))
-    settings = config(store, "nano")
-    shipped = Reader(settings).policy.policy_id
-    weights = load_file(bundled() / "model.safetensors")
-
-    def version(name, change):
-        folder = shutil.copytree(bundled(), tmp_path / name)
-        save_file({key: change(value) for key, value in weights.items()}, folder / "model.safetensors")
-        return publish(store, folder, name="nano", parent=shipped, **ABOUT)
-
-    noise = torch.Generator().manual_seed(0)
-    bad = version("bad", lambda value: value + 0.3 * torch.randn(value.shape, generator=noise).to(value.dtype))
-    last = max(name for name in weights if weights[name].ndim == 2)
-    sound = version("sound", lambda value: value * 1.01 if value is weights[last] else value)
-    spec = GateSpec(kinds=("niah_single_1",), lengths=(1000, 2000), n=6)
-    record = pipelines.gate.run_gate(settings, bad, gate=spec)
-    assert not record["promoted"] and record["incumbent"] == shipped and "worse: " in record["reason"]
-    promote(store, bad, "by hand", force=True)
-    record = pipelines.gate.run_gate(settings, sound, gate=spec)
-    assert record["promoted"] and record["incumbent"] == bad
-    reader = Reader(settings)
-    assert (reader.policy.policy_id, reader.policy.name) == (sound, "nano")
