@@ -36,6 +36,9 @@ def evaluate(
     passages: Annotated[Path | None, typer.Option(help="Passages to grow HotpotQA's questions with.")] = None,
     text: Annotated[list[Path] | None, typer.Option(help="Texts to hide needles in; by default readmes.")] = None,
     control: Annotated[str | None, typer.Option(help="no-document, wrong-document or answer-removed.")] = None,
+    reworded: Annotated[
+        bool, typer.Option("--reworded", help="Ask in wordings that nano's supervised version never saw.")
+    ] = False,
     method: Annotated[str | None, typer.Option(help="memagent, truncate, bm25 or map-reduce.")] = None,
     window: Annotated[int | None, typer.Option(help="Tokens of text that another method reads at once.")] = None,
     policy: Annotated[str | None, typer.Option("--policy", help="The same as --model.")] = None,
@@ -67,6 +70,7 @@ def evaluate(
         data=tuple(str(path) for path in data or []),
         passages=str(passages) if passages else None,
         control=control,  # type: ignore[arg-type]
+        reworded=reworded,
     )
     chosen.check()
     texts = tuple(str(path) for path in text or [])

@@ -66,9 +66,19 @@ class Result:
 
 
 def needle_trials(
-    rng: random.Random, texts: Sequence[str], tokenizer: Tokenizer, kind: Kind, length: int, n: int, size: int
+    rng: random.Random,
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    kind: Kind,
+    length: int,
+    n: int,
+    size: int,
+    wordings: Sequence[str] = (),
 ) -> list[Trial]:
-    """Make `n` documents of `length` segments of `size` tokens; one in six holds no answer."""
+    """Make `n` documents of `length` segments of `size` tokens; one in six holds no answer.
+
+    Questions are worded as `wordings` has them, or in one of the usual ways.
+    """
     trials: list[Trial] = []
     while len(trials) < n:
         text = ""
@@ -83,7 +93,8 @@ def needle_trials(
         text, _ = plant(text[: max(0, room)], [n.sentence for n in planted], rng)
         answer = needles[0].value if found else ""
         group = f"{kind} {length}" + ("" if found else " none")
-        trials.append(Trial(text, needles[0].question, answer, group, _equal))
+        question = rng.choice(wordings).format(key=needles[0].key) if wordings else needles[0].question
+        trials.append(Trial(text, question, answer, group, _equal))
     return trials
 
 

@@ -13,7 +13,8 @@ from memagent.records import Segment, text_hash
 from memagent.rl.exercises import Exercise, exercise
 from memagent.segmenting import segments
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, load_contracts, remove_answer, split
-from memagent.tasks.needles import KINDS
+from memagent.tasks.contracts import REWORDED as REWORDINGS
+from memagent.tasks.needles import KINDS, REWORDED
 from memagent.tasks.ruler import make_samples
 from memagent.tasks.samples import Sample
 from memagent.tokens import Tokenizer
@@ -34,6 +35,8 @@ _SHORTEST = 256
 _DRAWS = 200
 _OWN = 0.5
 _REMOVED = 0.15
+_REWORDED = 0.5
+"""Share of the questions that are worded as the supervised reader never saw them."""
 _VALIDATION = 30
 _FULL = 0.8
 """How full a softly cut segment is, about."""
@@ -96,7 +99,9 @@ class NeedleCourse:
     def _own(self, rng: random.Random) -> Sample:
         length = rng.randint(1, self.cut.most)
         size = int(self.cut.reading.segment_tokens * _FULL)
-        one = needle_trials(rng, self.texts, self.cut.tokenizer, rng.choice(KINDS), length, 1, size)[0]
+        kind = rng.choice(KINDS)
+        asked = REWORDED[kind][:-1] if rng.random() < _REWORDED else ()
+        one = needle_trials(rng, self.texts, self.cut.tokenizer, kind, length, 1, size, asked)[0]
         text = one.text
         return Sample("", one.group, 0, lambda: iter((text,)), one.question, (one.answer,), "all", _value(one.answer))
 
@@ -135,7 +140,7 @@ class ContractCourse:
             category,
             0,
             lambda: iter((text,)),
-            rng.choice(QUESTIONS[category]),
+            rng.choice(REWORDINGS[category][:-1] if rng.random() < _REWORDED else QUESTIONS[category]),
             (answer,),
             "contract",
             facts[:1],

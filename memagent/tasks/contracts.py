@@ -40,6 +40,28 @@ QUESTIONS: dict[Category, tuple[str, ...]] = {
 }
 """Wordings of questions; the first of each is the usual one, the second the wording of CUAD."""
 
+REWORDED: dict[Category, tuple[str, ...]] = {
+    "Document Name": (
+        "How is this document titled?",
+        "What do the parties call this document?",
+        "Tell me the heading of this agreement.",
+        "Under which title did the parties sign this?",
+    ),
+    "Agreement Date": (
+        "When did the parties sign this?",
+        "On what day was this entered into?",
+        "Tell me the day on which this was concluded.",
+        "What day does this document bear?",
+    ),
+    "Governing Law": (
+        "Whose laws apply here?",
+        "Which jurisdiction's rules are used to interpret this?",
+        "Tell me the law that the parties chose.",
+        "Under the laws of which state would a dispute be decided?",
+    ),
+}
+"""Wordings that the supervised reader never saw, as users bring their own. The last of each is in no training."""
+
 _LAW_REACH = 120
 _CLAUSE = re.compile(r"(?i)\b(?:governed|construed|interpreted|controlled)\b[^.]{0,150}\blaws?\b")
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"

@@ -85,6 +85,31 @@ QUESTIONS: dict[Kind, tuple[str, ...]] = {
 }
 """Wordings of questions; any of them may ask for any needle of the kind."""
 
+REWORDED: dict[Kind, tuple[str, ...]] = {
+    "number": (
+        "Under which number is {key} listed?",
+        "Tell me the digits that were assigned to {key}.",
+        "{key}: which number?",
+        "Could you look up the code that goes with {key}?",
+        "I need the number of {key}, please.",
+    ),
+    "word": (
+        "Which secret word was chosen for {key}?",
+        "Tell me the word that was assigned to {key}.",
+        "{key}: which word?",
+        "Could you look up the password that goes with {key}?",
+        "I need the password of {key}, please.",
+    ),
+    "uuid": (
+        "Under which uuid is {key} kept?",
+        "Tell me the identifier that was assigned to {key}.",
+        "{key}: which uuid?",
+        "Could you look up the uuid that goes with {key}?",
+        "I need the uuid of {key}, please.",
+    ),
+}
+"""Wordings that the supervised reader never saw, as users bring their own. The last of each is in no training."""
+
 _ENDS = re.compile(r"\n[ \t\r]*\n\s*|[.!?][\"')\]\u201d\u2019]*\s+")
 
 

@@ -12,6 +12,7 @@ from memagent.records import digest, text_hash
 from memagent.tasks.controls import CONTROLS, Control, control
 from memagent.tasks.cuad import contract_samples
 from memagent.tasks.files import load_samples
+from memagent.tasks.rewording import reword
 from memagent.tasks.ruler import KINDS, make_samples
 from memagent.tasks.ruler.questions import load_questions, question_kind
 from memagent.tasks.samples import Sample
@@ -44,6 +45,8 @@ class Suite:
     data: tuple[str, ...] = ()
     passages: str | None = None
     control: Control | None = None
+    reworded: bool = False
+    """Ask in wordings that no supervised training of the bundled reader has; what has none is left out."""
 
     @property
     def is_made(self) -> bool:
@@ -104,8 +107,8 @@ class Suite:
         return f"eval-{self.name}-{digest(*parts)[:10]}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
-        return asdict(self)
+        """Return it as plain data; an option that came later is there only where it is used."""
+        return {name: value for name, value in asdict(self).items() if value or name != "reworded"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ class Group:
         """Yield the group's samples; texts are made as they are read."""
         suite = self.suite
         found = self._plain(tokenizer, texts)
+        found = reword(found, suite.seed) if suite.reworded else found
         return control(found, suite.control, suite.seed) if suite.control else found
 
     def _plain(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Sample]:

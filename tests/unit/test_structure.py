@@ -91,7 +91,18 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         | {"--cron", "--scores-cron", "--retrain-cron", "--enough", "--recipe", "--gate", "--timezone", "--port"},
         "evaluate": common
         | model
-        | {"--suite", "--lengths", "--kinds", "--n", "--data", "--passages", "--text", "--control", "--method"}
+        | {
+            "--suite",
+            "--lengths",
+            "--kinds",
+            "--n",
+            "--data",
+            "--passages",
+            "--text",
+            "--control",
+            "--reworded",
+            "--method",
+        }
         | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"},
         "scores": common | {"--suite", "--run", "--pictures", "--output", "-o", "--json"},
     }
