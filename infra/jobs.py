@@ -101,16 +101,25 @@ def _came_too_late(error: BaseException) -> bool:
 
 @contextmanager
 def _own_termination() -> Iterator[None]:
-    """Keep the process's own SIGTERM handler, where it has one, over Ray's start, which sets another.
+    """Keep the process's own SIGTERM handler, where it has one, through Ray's start, which would set others.
 
-    Prefect ends a cancelled flow with SIGTERM and learns by its handler that it was a cancellation.
+    Prefect ends a cancelled flow with SIGTERM and learns by its handler that it was a cancellation. Putting the
+    handler back afterwards is not enough: Ray's start takes seconds, and a run cancelled meanwhile would count as
+    crashed. So Ray's setting of handlers is held off, and what gets by is undone.
     """
     before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    from ray._private import utils
+
+    setter = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread() and callable(before):
-            signal.signal(signal.SIGTERM, before)
+        utils.set_sigterm_handler = setter
+        signal.signal(signal.SIGTERM, before)
 
 
 def quiet_ray_data() -> None:

@@ -1,9 +1,11 @@
-"""Starting Ray where it is slow to start."""
+"""Starting Ray where it is slow to start, and beside a SIGTERM handler of one's own."""
+
+import signal
 
 import pytest
 import ray
 
-from infra.jobs import _start_ray
+from infra.jobs import _own_termination, _start_ray
 from memagent.errors import MemagentError, UsageError
 
 
@@ -48,3 +50,23 @@ def test_what_trying_again_does_not_mend_is_not_tried_again(starts, error, kind)
     with pytest.raises(kind):
         _start_ray({"address": "10.0.0.1:6379"})
     assert called == ["init"]
+
+
+def test_a_termination_while_ray_starts_reaches_the_process_own_handler(monkeypatch):
+    heard = []
+
+    def init(**options):
+        ray._private.utils.set_sigterm_handler(lambda signum, frame: pytest.fail("Ray's handler, not ours"))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "init", init)
+    before = signal.signal(signal.SIGTERM, lambda signum, frame: heard.append(signum))
+    try:
+        with _own_termination():
+            _start_ray({})
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM, signal.SIGTERM]
+        ray._private.utils.set_sigterm_handler(signal.SIG_DFL)  # Ray's own again, once it has started
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
