@@ -22,6 +22,7 @@ class Batch:
     kept: list[Group] = field(default_factory=list)
     all_right: int = 0
     all_wrong: int = 0
+    """Groups of equal rewards that are not all right: half right counts as wrong."""
     failed: int = 0
     """Groups whose rollouts could not be completed; they are sampled again and counted."""
 
@@ -58,7 +59,7 @@ class Batch:
         if group.teaches or self.keep_equal:
             self.kept.append(group)
             return True
-        if group.trajectories and group.trajectories[0].reward.strict > 0:
+        if group.trajectories and all(trajectory.reward.right for trajectory in group.trajectories):
             self.all_right += 1
         else:
             self.all_wrong += 1
@@ -68,4 +69,4 @@ class Batch:
 def pass_rate(groups: Sequence[Group]) -> float:
     """Return the share of rollouts that are strictly right."""
     paid = [trajectory.reward.strict for group in groups for trajectory in group.trajectories]
-    return sum(value > 0 for value in paid) / len(paid) if paid else 0.0
+    return sum(value >= 1 for value in paid) / len(paid) if paid else 0.0

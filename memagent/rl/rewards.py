@@ -42,6 +42,11 @@ class Reward:
     parts: dict[str, float] = field(default_factory=dict)
     """Each function's value, unweighted."""
 
+    @property
+    def right(self) -> bool:
+        """Whether nothing is amiss: an exact match, or right in full by the task's own measure."""
+        return self.strict >= 1 or self.parts.get("task", 0.0) >= 1
+
 
 def exact(said: Answered) -> float:
     """Return 1 for an exact match after normalisation; "not found" matches where there is nothing to find."""

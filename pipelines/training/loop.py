@@ -86,7 +86,7 @@ class Loop:
                 f"step {step}: of {len(sampled.seen)} groups none teaches, since all rollouts of each were paid the "
                 f"same ({sampled.counts}). The exercises are too easy or too hard for this policy."
             )
-        if self.recipe.rollout.ahead and self.pool is not None:
+        if self.recipe.rollout.ahead and self.pool is not None and step < self.recipe.stage.steps:
             self._next = asyncio.ensure_future(self.sampler.batch(step + 1, sampled.cursor))
         self.show({"stage": "learn", "step": step, "steps": self.recipe.stage.steps})
         with self._timed("learn"):

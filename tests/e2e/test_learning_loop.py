@@ -21,6 +21,7 @@ from memagent.config import load_config
 from tests.e2e.conftest import ROOT, Memagent, needle_archive
 from tests.e2e.weak import weaken
 from tests.integration.flowing import Served, ended, wait_until
+from tests.ports import first_port
 from tests.versions import ABOUT
 
 ENOUGH = 20
@@ -58,7 +59,7 @@ def serving(tmp_path_factory):
     weak = weaken(folder / "weak")
     recipe = folder / "small.toml"
     recipe.write_text(RECIPE.format(model=json.dumps(str(weak))))
-    port = 22_000 + os.getpid() % 2_000
+    port = first_port(22_000, 2_000)
     store, api = str(folder / "store"), f"http://127.0.0.1:{port}/api"
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": api}
     command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]

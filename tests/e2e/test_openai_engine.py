@@ -10,13 +10,14 @@ import pytest
 
 from memagent.nano import bundled
 from tests.e2e.conftest import needle_archive
+from tests.ports import first_port
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    port = 27_500 + os.getpid() % 400
+    port = first_port(27_500, 400)
     log = tmp_path_factory.mktemp("server") / "log"
     command = [
         sys.executable,

@@ -13,6 +13,7 @@ import pytest
 
 from infra.store import Store, file_system
 from tests.integration.flowing import archive, cluster, served, sets  # noqa: F401  (fixtures)
+from tests.ports import first_port
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,7 +92,7 @@ def ray_in_process(s3_bucket: str) -> Iterator[None]:
 def _free_ports(count: int) -> list[int]:
     """Return free ports whose number + 10,000 is free as well: SeaweedFS takes both."""
     found: list[int] = []
-    for port in range(21_000 + os.getpid() % 8_000, 40_000):
+    for port in range(first_port(29_000, 2_000), 40_000):
         if len(found) == count:
             break
         if _free(port) and _free(port + 10_000):

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.conftest import filler
+from tests.ports import first_port
 
 ROOT = Path(__file__).parents[2]
 _CLUSTERS = itertools.count()
@@ -47,7 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # Ports and folder of its own. An earlier cluster lingers for a minute, and a Ray session of this
     # process holds the usual port of the agent, without which no job is ever begun.
     number = next(_CLUSTERS)
-    base = 26_000 + (os.getpid() + 500 * number) % 2_000
+    base = first_port(26_000, 1_496, number)
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={base}"]
     command += ["--num-cpus=2", "--include-dashboard=true", "--dashboard-host=127.0.0.1"]
@@ -108,7 +109,7 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterator[Served]:
     """Start `memagent up`; at the end nothing that it has started may be left."""
     folder = tmp_path_factory.mktemp("up")
-    port = 24_000 + os.getpid() % 2_000
+    port = first_port(24_000, 2_000)
     api = f"http://127.0.0.1:{port}/api"
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": api}
     store = str(folder / "store")

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from memagent.rl.advantages import advantages, with_advantages
 from memagent.rl.groups import Batch, pass_rate
+from memagent.rl.rewards import Reward
 from memagent.rl.trajectories import from_dict, minibatches
 from tests.unit.rl_samples import group
 
@@ -76,6 +78,21 @@ def test_equal_groups_are_dropped_and_refilled():
     assert (batch.all_right, batch.all_wrong, batch.kept_share) == (1, 1, 0.5)
     with pytest.raises(ValueError, match="full"):
         batch.take(group([1, 0]))
+
+
+def test_half_right_is_not_right_and_a_date_in_another_format_is():
+    def equal(score):
+        return replace(
+            group([0, 0]),
+            trajectories=tuple(
+                replace(one, reward=Reward(score, 0.0, 0.0, {"task": score})) for one in group([0, 0]).trajectories
+            ),
+        )
+
+    batch = Batch(size=1)
+    for score in (0.5, 1.0):
+        batch.take(equal(score))
+    assert (batch.all_right, batch.all_wrong) == (1, 1)
 
 
 def test_a_policy_that_is_right_everywhere_ends_the_sampling():
