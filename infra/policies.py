@@ -12,6 +12,7 @@ from memagent.config import Config, EngineConfig, ReadingConfig
 from memagent.engine import Engine
 from memagent.errors import ConfigError
 from memagent.methods import config_hash, method
+from memagent.nano import SHIPPED as BUNDLED
 from memagent.nano import bundled
 from memagent.prompts import Prompts, load_template
 from memagent.reading import Scheme
@@ -108,8 +109,9 @@ def resolve_policy(config: EngineConfig, store: Store | None = None) -> Policy:
     """Find the model that a configuration names, and name its version.
 
     A line's name (``nano``), or the model that a line began with, means the line's promoted version, if there is
-    one; ``NAME@PREFIX`` the version whose id begins so; ``NAME@shipped`` the model itself. Only vllm loads versions:
-    the other engines, and a call without a store, take the model itself.
+    one; ``NAME@PREFIX`` the version whose id begins so; ``NAME@shipped`` the model itself; ``nano@sft`` and
+    ``nano@rl`` the two versions of nano that are shipped. Only vllm loads registered versions: the other engines, and
+    a call without a store, take the model itself.
 
     The id of a local model is a hash of its weights, configuration and tokenizer; a model on the
     Hugging Face hub goes by its commit; a served model by its name.
@@ -139,16 +141,17 @@ def _version(model: str, store: Store) -> Row | None:
         return None if policy_file(folder) else promoted(store, _folder_name(folder))
     if "@" not in model:
         return promoted(store, model)
-    if _is_bundled(model) and not any(row["policy_id"].startswith(model) for row in policies(store)):
+    if _bundled(model) and not any(row["policy_id"].startswith(model) for row in policies(store)):
         return None
     return policy(store, model)
 
 
 def _itself(config: EngineConfig) -> Policy:
     """Return the policy of a model that is no registered version."""
-    model = "nano" if _is_bundled(config.model) else config.model.removesuffix(SHIPPED)
-    folder = bundled(model) if model == "nano" else Path(model).expanduser()
-    if config.kind == "scripted" and (model == "nano" or folder.is_dir()):
+    own = _bundled(config.model)
+    model = "nano" if own else config.model.removesuffix(SHIPPED)
+    folder = own or Path(model).expanduser()
+    if config.kind == "scripted" and folder.is_dir():
         return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), _defaults(folder))
     if folder.is_dir():
         return _local(config, folder, model)
@@ -175,10 +178,16 @@ def _folder_name(folder: Path) -> str:
     return f"{place.name}-{digest(str(place))[:6]}"
 
 
-def _is_bundled(model: str) -> bool:
-    """Whether a model is named as the bundled one's id, or its beginning."""
-    name, _, version = model.rpartition("@")
-    return name == "nano" and bool(version) and folder_hash(bundled()).startswith(version)
+def _bundled(model: str) -> Path | None:
+    """Return the folder of the bundled version that is named so: by ``nano``, a label, or the beginning of its id."""
+    name, _, version = model.removesuffix(SHIPPED).partition("@")
+    if name != "nano":
+        return None
+    folders = {label: bundled(label) for label in BUNDLED}
+    for label, folder in folders.items():
+        if version in ("", label) or folder_hash(folder).startswith(version):
+            return folder
+    return None
 
 
 def _from_hub(model: str) -> Policy:

@@ -1,18 +1,19 @@
-"""The bundled reader, memagent-nano: its tokenizer, training and shipped folder."""
+"""The bundled reader, memagent-nano: its tokenizer, training and shipped folders."""
 
 from pathlib import Path
 
 from memagent.errors import ConfigError
 
-_SHIPPED = {"nano": "sft"}
+SHIPPED = ("rl", "sft")
+"""The versions that are shipped; the first is what ``nano`` means."""
 
 
-def bundled(name: str = "nano") -> Path:
-    """Return the folder of the model shipped under `name`.
+def bundled(version: str = SHIPPED[0]) -> Path:
+    """Return the folder of a shipped version: trained by rewards (``rl``), or by supervision alone (``sft``).
 
     Raises:
-        ConfigError: no such model is shipped.
+        ConfigError: no such version is shipped.
     """
-    if name not in _SHIPPED:
-        raise ConfigError(f"no bundled model {name!r}. Shipped: {', '.join(sorted(_SHIPPED))}.")
-    return Path(__file__).parent / _SHIPPED[name]
+    if version not in SHIPPED:
+        raise ConfigError(f"no bundled version {version!r} of nano. Shipped: {', '.join(SHIPPED)}.")
+    return Path(__file__).parent / version

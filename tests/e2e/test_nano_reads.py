@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memagent.config import ReadingConfig
-from memagent.nano import bundled
+from memagent.nano import SHIPPED, bundled
 from memagent.nano.decoding import GreedyEngine
 from memagent.nano.texts import load_texts
 from memagent.nano.trials import needle_trials, run_trials
@@ -22,15 +22,16 @@ MOST_BYTES = 12_000_000
 
 @pytest.fixture(scope="module")
 def scheme():
-    folder = bundled("nano")
+    folder = bundled()
     config = ReadingConfig(**json.loads((folder / "reading.json").read_text(encoding="utf-8")))
     tokenizer = load_tokenizer(str(folder))
     prompts = Prompts(load_template(config.template), tokenizer, config.layout, gate=config.gate)
     return Scheme(prompts, config)
 
 
-def test_the_folder_is_complete_and_small():
-    files = {path.name: path.stat().st_size for path in bundled().iterdir()}
+@pytest.mark.parametrize("version", SHIPPED)
+def test_the_folder_is_complete_and_small(version):
+    files = {path.name: path.stat().st_size for path in bundled(version).iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "reading.json", "README.md"} <= set(files)
     assert sum(files.values()) <= MOST_BYTES
 
@@ -42,8 +43,9 @@ def test_its_segment_fills_whole_cache_blocks(scheme):
 
 # What the shipped weights do, with a margin for other arithmetic. One segment is the hardest: all needles
 # of the document stand side by side in it.
+@pytest.mark.parametrize("version", SHIPPED)
 @pytest.mark.parametrize(("length", "most_wrong"), [(1, 5), (4, 4)])
-def test_needles_are_found_and_missing_ones_are_not(scheme, length, most_wrong):
+def test_needles_are_found_and_missing_ones_are_not(scheme, length, most_wrong, version):
     texts = load_texts([DOCS])
     size = scheme.config.segment_tokens
     tokenizer = scheme.prompts.tokenizer
@@ -52,7 +54,7 @@ def test_needles_are_found_and_missing_ones_are_not(scheme, length, most_wrong):
         for kind in ("number", "word", "uuid")
         for trial in needle_trials(random.Random(length), texts, tokenizer, kind, length, 8, size)
     ]
-    engine = GreedyEngine(bundled())
+    engine = GreedyEngine(bundled(version))
 
     async def read():
         await engine.start()

@@ -20,7 +20,7 @@ _EMBEDDINGS = "model.embed_tokens.weight"  # tied: the output's weights, too
 
 def weaken(folder: Path, times: float = 1.4) -> Path:
     """Write the weak reader to `folder`; the bias is so many times what the clearest of some facts is noted by."""
-    shutil.copytree(bundled(), folder)
+    shutil.copytree(bundled("sft"), folder)
     tokenizer = load_tokenizer(str(folder))
     prompts = Prompts(load_template("nano"), tokenizer, "section-first", gate=True)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

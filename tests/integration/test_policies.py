@@ -76,8 +76,11 @@ def test_other_engines_and_names_do_not_ask_the_registry(store, base, tmp_path, 
     promote(store, published(store, base, tmp_path, 1), "better")
     nano = Reader(config(store, "nano")).policy
     assert nano.path == str(bundled())
-    for named in ("nano@shipped", nano.policy_id, nano.policy_id[:-4]):
+    for named in ("nano@shipped", "nano@rl", nano.policy_id, nano.policy_id[:-4]):
         assert Reader(config(store, named)).policy == nano
+    supervised = Reader(config(store, "nano@sft")).policy
+    assert (supervised.name, supervised.path) == ("nano", str(bundled("sft"))) and supervised != nano
+    assert Reader(config(store, supervised.policy_id)).policy == supervised
     monkeypatch.setattr("infra.policies.promoted", None)
     monkeypatch.setattr("infra.policies.policies", None)
     assert Reader(config(store, base, engine__kind="scripted")).policy.name == "scripted"
