@@ -1,8 +1,8 @@
 # Two commands on a fresh machine: `make demo`, `make test`.
 PY := .venv/bin/python
 # Two tests at a time, a file's by one process: an engine's start, which most of the time goes to, keeps one core busy.
-# vLLM would bind every engine to the same one.
-SIDE_BY_SIDE := VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder
+# vLLM would bind every engine to the same one, and threads that wait for each other on two cores only spin.
+SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder
 .PHONY: setup demo check test browser endurance bench clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)

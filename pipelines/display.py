@@ -189,7 +189,7 @@ def summary(console: Console, said: Mapping[str, Any]) -> None:
         ("segments", f"{number(said.get('segments') or 0)}" + _rate(said.get("segments") or 0, seconds)),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),
-        ("policy", " ".join(filter(None, [plain(said.get("policy") or ""), plain(said.get("policy_id") or "")[:12]]))),
+        ("policy", plain(said.get("policy_id") or said.get("policy") or "")),
         ("engine", plain(said.get("engine") or "")),
     ]
     for name, value in rows:

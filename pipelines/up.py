@@ -54,7 +54,8 @@ def up(config: Config, plan: Plan, port: int) -> None:
     for option, cron in schedules.items():
         if cron:
             _check_schedule(option, cron, plan.timezone)
-    load_recipe(plan.recipe)
+    trained = load_recipe(plan.recipe).model
+    other = "" if trained == config.engine.model else f" It trains {trained}, not {config.engine.model}, which answers."
     for sign in (signal.SIGINT, signal.SIGTERM):  # one that a shell's background job was born to ignore, too
         signal.signal(sign, signal.default_int_handler)
     with _server(port) as url:
@@ -64,7 +65,7 @@ def up(config: Config, plan: Plan, port: int) -> None:
         runner = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
             print(f"Prefect: {url}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
-            print(f"training: {plan.recipe}, when {plan.enough:,} harvested rows are new")
+            print(f"training: {plan.recipe}, when {plan.enough:,} harvested rows are new.{other}")
             print("ask in bulk: prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
             print(f"(with PREFECT_API_URL={url}/api; stop with Ctrl-C)", flush=True)
             raise MemagentError(f"serving ended by itself with status {runner.wait()}")

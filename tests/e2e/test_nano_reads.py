@@ -43,9 +43,8 @@ def test_its_segment_fills_whole_cache_blocks(scheme):
 
 # What the shipped weights do, with a margin for other arithmetic. One segment is the hardest: all needles
 # of the document stand side by side in it.
-@pytest.mark.parametrize("version", SHIPPED)
 @pytest.mark.parametrize(("length", "most_wrong"), [(1, 5), (4, 4)])
-def test_needles_are_found_and_missing_ones_are_not(scheme, length, most_wrong, version):
+def test_needles_are_found_and_missing_ones_are_not(scheme, length, most_wrong):
     texts = load_texts([DOCS])
     size = scheme.config.segment_tokens
     tokenizer = scheme.prompts.tokenizer
@@ -54,7 +53,7 @@ def test_needles_are_found_and_missing_ones_are_not(scheme, length, most_wrong, 
         for kind in ("number", "word", "uuid")
         for trial in needle_trials(random.Random(length), texts, tokenizer, kind, length, 8, size)
     ]
-    engine = GreedyEngine(bundled(version))
+    engine = GreedyEngine(bundled())
 
     async def read():
         await engine.start()

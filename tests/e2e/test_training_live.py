@@ -71,7 +71,18 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_in_bfloat16_engine_and_learner_stay_close(tmp_path):
+def test_in_bfloat16_and_one_step_behind_engine_and_learner_stay_close(tmp_path):
     memagent = Memagent(str(tmp_path / "store"))
-    summary = memagent.json(*command("learner.dtype=bfloat16", "stage.steps=1", "stage.validate_with=1"))
-    assert summary["steps"] == 1 and 0 < summary["last"]["gap"] < 0.02, summary["last"]
+    sets = ("learner.dtype=bfloat16", "rollout.ahead=true", "stage.record=true", "stage.steps=3")
+    summary = memagent.json(*command(*sets, "stage.validate_every=3", "stage.validate_with=1"))
+    store, run_id = Store(memagent.store), summary["run_id"]
+    begun, *rows = rows_of(store)
+    assert (begun["step"], summary["steps"]) == (0, 3)
+    assert 0 < rows[0]["gap"] < 0.02, rows[0]
+    # While a step learns, the next is sampled with the weights before it; never with older ones.
+    said = [
+        {one.weight_version for group in groups for rollout in group.trajectories for one in rollout.conversations}
+        for groups, _ in (Journal(store, run_id).recorded(step) for step in (1, 2, 3))
+    ]
+    assert said == [{""}, {""}, {f"{run_id}:1"}]
+    assert Journal(store, run_id).read().cursor == sum(row["sampled_groups"] for row in rows)
