@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,33 @@ def ray_session(config: RayConfig) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+_to_begin: list[Callable[[], None]] = []
+"""How Ray is started in the bodies of `ray_when_needed` that are under way, the innermost last."""
+
+
+@contextmanager
+def ray_when_needed(config: RayConfig) -> Iterator[None]:
+    """Have Ray for the body from the first `have_ray` on: a run with nothing to do does not wait for its start."""
+    with ExitStack() as session:
+        _to_begin.append(lambda: session.enter_context(ray_session(config)))
+        try:
+            yield
+        finally:
+            _to_begin.pop()
+
+
+def have_ray() -> None:
+    """Start Ray, where the body of `ray_when_needed` wants it now and it does not run yet.
+
+    Raises:
+        UsageError, MemagentError: as `ray_session`.
+    """
+    import ray
+
+    if _to_begin and not ray.is_initialized():
+        _to_begin[-1]()
 
 
 def _start_ray(options: dict[str, Any]) -> None:

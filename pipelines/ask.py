@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from infra.corpora import remember, sources_of, standing_questions
 from infra.documents import current_documents
-from infra.jobs import ray_session
+from infra.jobs import ray_when_needed
 from infra.policies import Reader
 from infra.store import Store
 from infra.tables import Table, now
@@ -54,7 +54,7 @@ def ask(
         for question in questions:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
     recorder = Recorder(store, run_id, show)
-    with ray_session(config.ray):
+    with ray_when_needed(config.ray):
         recorder.stage("segment")
         cut = segment(store, corpus, reader, documents["content_hash"].to_pylist(), run_id, recorder)
         recorder.stage("plan")
@@ -106,7 +106,7 @@ def digest(
     if not standing:
         raise UsageError(f"corpus {corpus!r} has no standing questions: memagent digest {corpus} --questions FILE")
     extra: dict[str, Any] = {}
-    with ray_session(config.ray):
+    with ray_when_needed(config.ray):
         sources = sources_of(store, corpus) if fetch else []
         if sources:
             extra["ingest"] = ingest(store, corpus, sources, config, run_id, show).as_dict()

@@ -77,7 +77,7 @@ def ingest(
     """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are noticed."""
     from infra.corpora import check_name, remember
     from infra.corpora import tag as set_tags
-    from infra.jobs import ray_session
+    from infra.jobs import ray_when_needed
     from infra.store import Store
     from pipelines.ingest import ingest as run_ingest
     from pipelines.runs import new_run_id
@@ -88,7 +88,7 @@ def ingest(
     named = [_absolute(source) for source in sources]
     if tag:
         set_tags(place, corpus, named, tag)  # before: no document may stand a moment without its tag
-    with ray_session(settings.ray), display(json_) as show:
+    with ray_when_needed(settings.ray), display(json_) as show:
         summary = run_ingest(place, corpus, sources, settings, run_id, show).as_dict()
     remember(place, corpus, sources=named)
     finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])

@@ -21,7 +21,7 @@ from infra.corpora import check_name
 from infra.documents import DocumentWriter, current_sources, newest
 from infra.formats import Parsed, Refused
 from infra.formats.guard import Guard
-from infra.jobs import quiet_ray_data
+from infra.jobs import have_ray, quiet_ray_data
 from infra.schemas import DOCUMENTS
 from infra.store import Store
 from infra.tables import Table, now
@@ -75,7 +75,7 @@ def ingest(
     run_id: str,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> IngestSummary:
-    """Bring a corpus up to date with its sources. Ray must be initialised.
+    """Bring a corpus up to date with its sources. Needs a Ray session, if only when something is new.
 
     Args:
         store: where the documents go.
@@ -133,6 +133,7 @@ def _parse_all(work: list[Work], job: _Job) -> Iterator[dict[str, Any]]:
     """Have everything parsed and committed by workers; yield one result per source."""
     if not work:
         return
+    have_ray()
     import ray
     from ray.data import from_arrow
 

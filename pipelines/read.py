@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.jobs import have_ray
 from infra.policies import Reader
 from infra.pools import MemoryPass, PassSpec
 from infra.store import Store
@@ -60,6 +61,7 @@ def read(
     Raises:
         MemagentError: no engine can be started, or engines die again and again.
     """
+    have_ray()
     result = PassResult()
     rows = {row["reading_id"]: row for row in plan.pending}
     left = {item["reading_id"]: item for item in plan.items()}

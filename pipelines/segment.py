@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from infra.documents import text_files
+from infra.jobs import have_ray
 from infra.policies import Reader
 from infra.segments import write_segments
 from infra.store import Store
@@ -55,12 +56,15 @@ def segment(
     Needs a Ray session. Each part is committed when it stands, so a job that was killed goes on.
     A document that cannot be segmented becomes a quarantine row.
     """
-    import ray.data
-
     wanted = set(content_hashes)
     missing = wanted - set(places(store, corpus, reader, wanted))
     done, total, tokens, failed = 0, 0, 0, 0
     if missing:
+        have_ray()
+        import ray.data
+
+        # The newer reader of Parquet first starts two actors that only look at the files' ends.
+        ray.data.DataContext.get_current().use_datasource_v2 = False
         paths = text_files(store, corpus, missing)
         texts = ray.data.read_parquet(paths, filesystem=store.arrow).select_columns(["content_hash", "text"])
         job = texts.map_batches(

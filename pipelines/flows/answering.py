@@ -79,10 +79,10 @@ def answer_archive(
 def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> None:
     """Take sources into the corpus."""
     from infra.corpora import remember
-    from infra.jobs import ray_session
+    from infra.jobs import ray_when_needed
 
     def here() -> dict[str, Any]:
-        with ray_session(settings.ray):
+        with ray_when_needed(settings.ray):
             done = ingest(Store(settings.store), corpus, sources, settings, run_id).as_dict()
         remember(Store(settings.store), corpus, sources=sources)
         return done

@@ -1,11 +1,14 @@
 """Starting Ray where it is slow to start, and beside a SIGTERM handler of one's own."""
 
 import signal
+from contextlib import contextmanager
 
 import pytest
 import ray
 
+from infra import jobs
 from infra.jobs import _own_termination, _start_ray
+from memagent.config import RayConfig
 from memagent.errors import MemagentError, UsageError
 
 
@@ -70,3 +73,32 @@ def test_a_termination_while_ray_starts_reaches_the_process_own_handler(monkeypa
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_ray_starts_when_it_is_first_needed_and_ends_with_the_outer_body(monkeypatch):
+    told = []
+
+    @contextmanager
+    def session(config):
+        told.append("start")
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        yield
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        told.append("end")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(jobs, "ray_session", session)
+    with jobs.ray_when_needed(RayConfig()):
+        pass
+    assert told == []
+    with jobs.ray_when_needed(RayConfig()):
+        with jobs.ray_when_needed(RayConfig()):
+            pass
+        jobs.have_ray()
+        with jobs.ray_when_needed(RayConfig()):
+            jobs.have_ray()
+            told.append("work")
+        told.append("more")
+    assert told == ["start", "work", "more", "end"]
+    jobs.have_ray()  # outside, it is the caller's to have Ray
+    assert told[-1] == "end"
