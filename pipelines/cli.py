@@ -88,7 +88,7 @@ def ingest(
     named = [_absolute(source) for source in sources]
     if tag:
         set_tags(place, corpus, named, tag)  # before: no document may stand a moment without its tag
-    with ray_when_needed(settings.ray), display(json_) as show:
+    with display(json_) as show, ray_when_needed(settings.ray):
         summary = run_ingest(place, corpus, sources, settings, run_id, show).as_dict()
     remember(place, corpus, sources=named)
     finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])
