@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from infra.changes import Plan, make_plan
@@ -280,9 +281,10 @@ def test_killed_and_started_again_it_goes_on(store: Store, place: Place) -> None
     while current_sources(store, "c").num_rows < 5:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.2)
+    workers = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    time.sleep(2)  # its workers end with it
+    assert not psutil.wait_procs(workers, timeout=60)[1], "they end with it; till then they go on committing"
     done = current_sources(store, "c").num_rows
     assert 5 <= done < 80
     run = Run(store)
