@@ -64,12 +64,15 @@ def ray_session(config: RayConfig) -> Iterator[None]:
 
 
 _to_begin: list[Callable[[], None]] = []
-"""How Ray is started in the bodies of `ray_when_needed` that are under way, the innermost last."""
+"""How Ray is started in the bodies of `ray_when_needed` that are under way, the outermost first."""
 
 
 @contextmanager
 def ray_when_needed(config: RayConfig) -> Iterator[None]:
-    """Have Ray for the body from the first `have_ray` on: a run with nothing to do does not wait for its start."""
+    """Have Ray for the body from the first `have_ray` on: a run with nothing to do does not wait for its start.
+
+    Where bodies stand in each other Ray lives as long as the outermost: stages of one run share it.
+    """
     with ExitStack() as session:
         _to_begin.append(lambda: session.enter_context(ray_session(config)))
         try:
@@ -87,7 +90,7 @@ def have_ray() -> None:
     import ray
 
     if _to_begin and not ray.is_initialized():
-        _to_begin[-1]()
+        _to_begin[0]()
 
 
 def _start_ray(options: dict[str, Any]) -> None:

@@ -12,8 +12,7 @@ from memagent.config import Config, EngineConfig, ReadingConfig
 from memagent.engine import Engine
 from memagent.errors import ConfigError
 from memagent.methods import config_hash, method
-from memagent.nano import SHIPPED as BUNDLED
-from memagent.nano import bundled
+from memagent.nano import VERSIONS, bundled
 from memagent.prompts import Prompts, load_template
 from memagent.reading import Scheme
 from memagent.records import Policy, digest
@@ -183,10 +182,9 @@ def _bundled(model: str) -> Path | None:
     name, _, version = model.removesuffix(SHIPPED).partition("@")
     if name != "nano":
         return None
-    folders = {label: bundled(label) for label in BUNDLED}
-    for label, folder in folders.items():
-        if version in ("", label) or folder_hash(folder).startswith(version):
-            return folder
+    for label in VERSIONS:
+        if version in ("", label) or folder_hash(bundled(label)).startswith(version):
+            return bundled(label)
     return None
 
 

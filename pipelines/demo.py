@@ -42,14 +42,14 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
 
     from infra.corpora import remember
-    from infra.jobs import ray_session
+    from infra.jobs import ray_when_needed
     from infra.store import Store
     from memagent.questions import load_questions
     from pipelines.flows import answer_archive, digest_corpus
 
     place = Store(store)
     remember(place, CORPUS, sources=[str((folder / "archive").resolve())], questions=load_questions(str(standing)))
-    with ray_session(config.ray):
+    with ray_when_needed(config.ray):
         print("nightly digest: standing questions, of every document that is new or changed ...", flush=True)
         nightly = digest_corpus(CORPUS, store=store, sets=sets)
         print("bulk answering: a question of its own for every document ...", flush=True)

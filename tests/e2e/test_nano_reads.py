@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memagent.config import ReadingConfig
-from memagent.nano import SHIPPED, bundled
+from memagent.nano import VERSIONS, bundled
 from memagent.nano.decoding import GreedyEngine
 from memagent.nano.texts import load_texts
 from memagent.nano.trials import needle_trials, run_trials
@@ -29,7 +29,7 @@ def scheme():
     return Scheme(prompts, config)
 
 
-@pytest.mark.parametrize("version", SHIPPED)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_folder_is_complete_and_small(version):
     files = {path.name: path.stat().st_size for path in bundled(version).iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "reading.json", "README.md"} <= set(files)

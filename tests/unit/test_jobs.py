@@ -93,11 +93,9 @@ def test_ray_starts_when_it_is_first_needed_and_ends_with_the_outer_body(monkeyp
     assert told == []
     with jobs.ray_when_needed(RayConfig()):
         with jobs.ray_when_needed(RayConfig()):
-            pass
-        jobs.have_ray()
-        with jobs.ray_when_needed(RayConfig()):
             jobs.have_ray()
             told.append("work")
+        jobs.have_ray()
         told.append("more")
     assert told == ["start", "work", "more", "end"]
     jobs.have_ray()  # outside, it is the caller's to have Ray

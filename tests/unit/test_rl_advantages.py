@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memagent.rl.advantages import advantages, with_advantages
 from memagent.rl.groups import Batch, pass_rate
 from memagent.rl.rewards import Reward
-from memagent.rl.trajectories import from_dict, minibatches
+from memagent.rl.trajectories import Group, from_dict, minibatches
 from tests.unit.rl_samples import group
 
 REWARDS = st.lists(st.floats(-2, 2), min_size=2, max_size=16)
@@ -81,17 +81,10 @@ def test_equal_groups_are_dropped_and_refilled():
 
 
 def test_half_right_is_not_right_and_a_date_in_another_format_is():
-    def equal(score):
-        return replace(
-            group([0, 0]),
-            trajectories=tuple(
-                replace(one, reward=Reward(score, 0.0, 0.0, {"task": score})) for one in group([0, 0]).trajectories
-            ),
-        )
-
     batch = Batch(size=1)
     for score in (0.5, 1.0):
-        batch.take(equal(score))
+        paid = Reward(score, 0.0, 0.0, {"task": score})
+        batch.take(Group("s", tuple(replace(one, reward=paid) for one in group([0, 0]).trajectories)))
     assert (batch.all_right, batch.all_wrong) == (1, 1)
 
 
