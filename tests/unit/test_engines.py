@@ -1,7 +1,10 @@
 import asyncio
+import os
+from types import SimpleNamespace
 
 import pytest
 
+import infra.engines.vllm
 from infra.engines.supervised import SupervisedEngine
 from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, RequestError
@@ -72,3 +75,26 @@ def test_the_rules():
     assert update(question, right, "The pass number for amber-heron is 13.") == right
     assert update(question, "", "The pass number for amber-heron is 13.") == ""
     assert answer(right) == "42" and answer("Nevada law") == "Nevada law" and answer("") == ""
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "binding", "backend", "threads"),
+    [
+        (2, 1, None, "uni", "1"),
+        (4, 1, "auto", "uni", "3"),
+        (2, 1, "nobind", "uni", "7"),
+        (2, 1, "0-1", "mp", "7"),
+        (2, 2, None, "mp", "7"),
+        (16, 1, None, "mp", "7"),
+    ],
+)
+def test_on_few_cores_one_process_schedules_and_computes(monkeypatch, cores, ranks, binding, backend, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    if binding:
+        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", binding)
+    parallel = SimpleNamespace(world_size=ranks, distributed_executor_backend="mp")
+    with infra.engines.vllm._compute_in_core(parallel):
+        assert os.environ["OMP_NUM_THREADS"] == threads
+    assert (parallel.distributed_executor_backend, os.environ["OMP_NUM_THREADS"]) == (backend, "7")
