@@ -19,7 +19,7 @@ from infra.policies import Reader
 from infra.segments import StoredStream
 from infra.sharing import SharedTime
 from infra.store import Store
-from infra.telemetry import Counters
+from infra.telemetry import Counters, Tally
 from infra.turnlog import TurnWriter, turns
 from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, EngineError, ItemError, MemagentError, UsageError
@@ -45,15 +45,15 @@ class PassSpec:
 class MemoryPass:
     """Reads. One instance per engine."""
 
-    def __init__(self, spec: PassSpec, board: Any) -> None:
-        """Build what the readings share; `board` is the actor that takes counts, or None."""
+    def __init__(self, spec: PassSpec, tally: Tally | None) -> None:
+        """Build what the readings share; `tally` takes counts."""
         self._spec = spec
         self._store = Store(spec.store_url)
         self._scheme = spec.reader.scheme
         self._writer = TurnWriter(self._store, spec.corpus, spec.run_id, spec.reader.policy.policy_id)
         self._engine = SupervisedEngine(spec.reader.make_engine, spec.reader.engine_restarts)
         self._time = SharedTime()
-        self._board = board
+        self._tally = tally
         self._worker = uuid.uuid4().hex
         self._counts = Counters()
         self._inflight: asyncio.Semaphore | None = None
@@ -189,8 +189,8 @@ class MemoryPass:
 
     def _report(self) -> None:
         self._counts.engine_deaths = self._engine.deaths
-        if self._board is not None:
-            self._board.report.remote(self._worker, self._counts.as_dict())
+        if self._tally is not None:
+            self._tally.report(self._worker, self._counts.as_dict())
 
 
 class _Asker:

@@ -2,22 +2,25 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.engines.supervised import SupervisedEngine
 from infra.policies import Reader
 from infra.weights import memory_folder, put_files
 from memagent.config import PoolConfig
-from memagent.engine import Engine
+from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import EngineDied, EngineError, TrainingError
 from memagent.reading import Scheme
 from memagent.rl.exercises import Exercise
 from memagent.rl.rollouts import Pay, roll_out_group
 from memagent.rl.trajectories import Group
+
+if TYPE_CHECKING:
+    from infra.learner.broadcast import Meeting
 
 _AT_ONCE = 10_000
 _TRIES = 3
@@ -41,6 +44,8 @@ class RolloutWorker:
         self._pay = pay
         self._folder: Path | None = None
         self._version = ""
+        self._lasting = True
+        """Whether an engine that is started again has the present weights."""
         scheme = reader.scheme
         sampled = scheme.config.model_copy(update={"temperature": temperature, "top_p": top_p})
         greedy = scheme.config.model_copy(update={"temperature": 0.0})
@@ -63,14 +68,18 @@ class RolloutWorker:
             self._engine = SupervisedEngine(self._make, self._reader.engine_restarts)
             await self._engine.start()
 
+    async def receive(self, meeting: "Meeting", first: int, version: str) -> None:
+        """Go on with weights that are broadcast, as receiver number `first`; no group may be under way."""
+        self._lasting = False
+        await self._engine.engine.receive(meeting, first, version)  # type: ignore[attr-defined]
+
     async def group(self, exercise: Exercise, size: int) -> Group:
         """Roll one exercise out `size` times side by side, sampled."""
-        done = await roll_out_group(exercise, size, self._sampled, self._engine.generate, self._pay)
-        return self._marked(done)
+        return self._marked(await self._read(exercise, size, self._sampled))
 
     async def greedy(self, exercise: Exercise) -> Group:
         """Read an exercise once, as bulk answering would."""
-        return await roll_out_group(exercise, 1, self._greedy, self._engine.generate, self._pay)
+        return await self._read(exercise, 1, self._greedy)
 
     async def deaths(self) -> int:
         """Return how often the engine died."""
@@ -81,6 +90,22 @@ class RolloutWorker:
         await self._engine.stop()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _read(self, exercise: Exercise, size: int, scheme: Scheme) -> Group:
+        try:
+            return await roll_out_group(exercise, size, scheme, self._generate, self._pay)
+        except EngineDied:
+            if self._lasting:
+                raise
+            import ray
+
+            ray.actor.exit_actor()  # the pool sends another in its place, and has the weights sent to it
+            raise
+
+    async def _generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        # Weights that were broadcast stand nowhere: an engine that was started again would read with the first ones.
+        engine = self._engine if self._lasting else self._engine.engine
+        return await engine.generate(ids, sampling, priority)
 
     def _make(self) -> Engine:
         # An engine that takes another's place must not read with the weights that training began with.
@@ -119,6 +144,9 @@ class RolloutPool:
         self._workers: list[Any] = []
         self._load: list[int] = []
         self._weights: Weights | None = None
+        self._processes = reader.engine_config.tensor_parallel
+        self.renew: Callable[[int], Awaitable[None]] | None = None
+        """Has the present weights sent to an engine that takes another's place, where they are broadcast."""
         self.failed = 0
         """Groups that had to be sampled again."""
         self.replaced = 0
@@ -134,6 +162,24 @@ class RolloutPool:
         """Give all engines other weights."""
         self._weights = weights
         await asyncio.gather(*(self._give(place) for place in range(self._size)))
+
+    @property
+    def places(self) -> range:
+        """Numbers of the engines."""
+        return range(self._size)
+
+    def processes(self, places: Sequence[int]) -> int:
+        """Return how many processes these engines compute in."""
+        return len(places) * self._processes
+
+    async def receive(self, meeting: "Meeting", version: str, places: Sequence[int]) -> None:
+        """Have these engines come to a meeting and take the weights that are broadcast there."""
+        firsts = (1 + i * self._processes for i in range(len(places)))
+        calls = (
+            self._workers[place].receive.remote(meeting, first, version)
+            for place, first in zip(places, firsts, strict=True)
+        )
+        await asyncio.gather(*calls)
 
     async def group(self, exercise: Exercise, size: int) -> Group:
         """Roll an exercise out where there is least to do.
@@ -190,7 +236,7 @@ class RolloutPool:
             self.replaced += 1
             self._workers[place] = self._new()
             await self._workers[place].start.remote()
-            await self._give(place)
+            await (self.renew(place) if self.renew else self._give(place))
 
     async def _give(self, place: int) -> None:
         if self._weights is not None:

@@ -1,6 +1,8 @@
 """Counts of a run while it runs. Every worker counts its own work; the sum is what people see."""
 
-from dataclasses import asdict, dataclass, fields
+import uuid
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -25,18 +27,36 @@ class Counters:
 
 
 class Board:
-    """The sum over workers. Runs as a Ray actor; workers report totals, so that a repeated report adds nothing."""
+    """The sums over the workers of passes. One Ray actor for all passes of a session, since each costs a process.
+
+    Workers report totals, so that a repeated report adds nothing.
+    """
 
     def __init__(self) -> None:
-        self._by_worker: dict[str, dict[str, int]] = {}
+        self._passes: dict[str, dict[str, dict[str, int]]] = {}
+
+    def report(self, pass_id: str, worker: str, counts: dict[str, int]) -> None:
+        """Take a worker's totals."""
+        self._passes.setdefault(pass_id, {})[worker] = counts
+
+    def total(self, pass_id: str) -> dict[str, int]:
+        """Return the sum over all workers, dead ones included: what they logged is done."""
+        by_worker = self._passes.get(pass_id, {}).values()
+        return {one.name: sum(counts.get(one.name, 0) for counts in by_worker) for one in fields(Counters)}
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One pass on the board."""
+
+    board: Any
+    """The actor."""
+    pass_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def report(self, worker: str, counts: dict[str, int]) -> None:
-        """Take a worker's totals."""
-        self._by_worker[worker] = counts
+        """Send a worker's totals."""
+        self.board.report.remote(self.pass_id, worker, counts)
 
-    def total(self) -> dict[str, int]:
-        """Return the sum over all workers, dead ones included: what they logged is done."""
-        return {
-            field.name: sum(counts.get(field.name, 0) for counts in self._by_worker.values())
-            for field in fields(Counters)
-        }
+    def total(self) -> Any:
+        """Ask for the sum over all workers; returns a reference to it."""
+        return self.board.total.remote(self.pass_id)

@@ -17,7 +17,7 @@ from infra.policies import Reader
 from infra.pools import MemoryPass, PassSpec
 from infra.store import Store
 from infra.tables import Table, now
-from infra.telemetry import Board, Counters
+from infra.telemetry import Board, Counters, Tally
 from memagent.config import Config
 from memagent.errors import ConfigError, EngineDied, MemagentError
 from pipelines.plan import Plan, groups
@@ -103,7 +103,7 @@ def _round(
 
     pool = config.pool
     spec = PassSpec(store.url, corpus, run_id, reader, pool.inflight, config.flush_seconds)
-    board = ray.remote(num_cpus=0)(Board).remote()
+    tally = Tally(ray.remote(num_cpus=0)(Board).options(name="memagent-board", get_if_exists=True).remote())
     base = dict(result.counts)
     blocks = _blocks(items, pool.max_size)
     size = (
@@ -117,14 +117,14 @@ def _round(
     job = ray.data.from_arrow(blocks).map_batches(
         MemoryPass,
         batch_size=None,
-        fn_constructor_args=(spec, board),
+        fn_constructor_args=(spec, tally),
         compute=ray.data.ActorPoolStrategy(
             **size, max_tasks_in_flight_per_actor=_CALLS + 1, max_concurrent_calls_per_actor=_CALLS
         ),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
     )
-    with _Watch(board, base, result, progress):
+    with _Watch(tally, base, result, progress):
         for block in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
             for row in block["row"].to_pylist():
                 sink.take(json.loads(row))
@@ -134,9 +134,9 @@ class _Watch:
     """Copies the workers' counts to the run's result and to whoever shows them."""
 
     def __init__(
-        self, board: Any, base: dict[str, int], result: PassResult, progress: Callable[[dict[str, int]], None] | None
+        self, tally: Tally, base: dict[str, int], result: PassResult, progress: Callable[[dict[str, int]], None] | None
     ) -> None:
-        self._board, self._base, self._result, self._progress = board, base, result, progress
+        self._tally, self._base, self._result, self._progress = tally, base, result, progress
         self._stop = threading.Event()
         self._first_engine: float | None = None
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -159,7 +159,7 @@ class _Watch:
         import ray
 
         try:
-            total = ray.get(self._board.total.remote(), timeout=10)
+            total = ray.get(self._tally.total(), timeout=10)
         except ray.exceptions.RayError as error:
             _log.warning("no counts now: %s", type(error).__name__)
             return

@@ -5,6 +5,7 @@ import secrets
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from typing import Any
 
 from memagent.config import EngineConfig
@@ -58,6 +59,7 @@ class VllmEngine:
                 scheduling_policy="priority",
                 disable_log_stats=True,
                 load_format="safetensors",
+                worker_extension_cls="infra.learner.broadcast.Receiving",
                 logprobs_mode="processed_logprobs",  # of the distribution that was sampled from, temperature and all
                 **options,
             )
@@ -115,13 +117,29 @@ class VllmEngine:
         Raises:
             EngineDied: the engine is gone.
         """
+        await self._take(version, "reload_weights", {"weights_path": folder})
+
+    async def receive(self, meeting: Any, first: int, version: str) -> None:
+        """Take other weights of the same model that are broadcast, with nothing in flight.
+
+        Args:
+            meeting: where (`infra.learner.broadcast.Meeting`).
+            first: number of this engine's first process among the receivers, from 1.
+            version: marks what they say.
+
+        Raises:
+            EngineDied: the engine is gone.
+        """
+        await self._take(version, "receive_weights", {"meeting": asdict(meeting), "first": first})
+
+    async def _take(self, version: str, method: str, arguments: dict[str, Any]) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if self._llm is None:
             raise EngineDied("the engine is not started")
         try:
             await self._llm.pause_generation(mode="wait", clear_cache=True)
-            await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            await self._llm.collective_rpc(method, kwargs=arguments)
             await self._llm.reset_prefix_cache()  # what was computed by the weights before is another policy's
             await self._llm.update_weight_version(version)
             await self._llm.resume_generation()

@@ -6,8 +6,9 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.rollouts import Weights
 from infra.store import Store
@@ -18,6 +19,10 @@ from memagent.rl.packing import Item, Packed, balance, items, pack, units
 from memagent.rl.recipe import Recipe
 from memagent.rl.trajectories import Group, minibatches
 
+if TYPE_CHECKING:
+    from infra.learner.broadcast import Meeting
+
+_LEAVING_SECONDS = 30.0
 _FILES = ("weights", "exp_avg", "exp_avg_sq")
 
 
@@ -25,7 +30,7 @@ class RankActor:
     """One rank in a process of its own."""
 
     def address(self) -> tuple[str, int]:
-        """Return an address of this machine and a port that is free, for the ranks to meet at."""
+        """Return an address of this machine and a port that is free, for others to meet at."""
         import ray
 
         with socket.socket() as sock:
@@ -60,6 +65,16 @@ class RankActor:
             return {file.name: ray.put(file.read_bytes()) for file in sorted(folder.iterdir())}
         finally:
             shutil.rmtree(folder)
+
+    def meeting(self, engines: int) -> "Meeting":
+        """Return where so many engine processes are given the present weights."""
+        from infra.learner.broadcast import Meeting
+
+        return Meeting(*self.address(), 1 + engines, self._learner.layout())
+
+    def send(self, meeting: "Meeting") -> None:
+        """See `Learner.send`."""
+        self._learner.send(meeting)
 
     def export(self, url: str, *parts: str) -> None:
         """Write the model folder into a store."""
@@ -141,6 +156,19 @@ class LearnerGroup:
         files = await self._all("weights", [()] * len(self._ranks))
         return Weights(version, files[0])
 
+    async def meeting(self, engines: int) -> "Meeting":
+        """Return where so many engine processes are given the present weights, once what is learnt now is done."""
+        found: Meeting = await self._ranks[0].meeting.remote(engines)
+        return found
+
+    async def send(self, meeting: "Meeting") -> None:
+        """Broadcast the present weights.
+
+        Raises:
+            TrainingError: an engine did not come, or was lost.
+        """
+        await self._all("send", [(meeting,)] * len(self._ranks))
+
     async def export(self, store: Store, *parts: str) -> None:
         """Write the model folder into a store."""
         await self._to_store("export", store, parts)
@@ -165,7 +193,10 @@ class LearnerGroup:
         """End all ranks."""
         import ray
 
-        await asyncio.gather(*(rank.stop.remote() for rank in self._ranks), return_exceptions=True)
+        leaving = [asyncio.ensure_future(_left(rank)) for rank in self._ranks]
+        if leaving:
+            # One that waits for an engine that will not come is not waited for.
+            await asyncio.wait(leaving, timeout=_LEAVING_SECONDS)
         for rank in self._ranks:
             ray.kill(rank)
         self._ranks = []
@@ -213,6 +244,13 @@ def check_room(recipe: Recipe, pool: PoolConfig | None) -> None:
                 f"{learner.ranks} learner ranks and {engines} engines want {wanted:g} {name}s, and Ray has "
                 f"{there.get(name, 0.0):g}. Lower learner.ranks, learner.{name.lower()}s, or pool.{name.lower()}s."
             )
+
+
+async def _left(rank: Any) -> None:
+    from ray.exceptions import RayError
+
+    with suppress(RayError):
+        await rank.stop.remote()
 
 
 def _summed(sums: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from infra.learner.broadcast import Entry, Meeting, send
 from infra.learner.files import data_types, write_model
 from infra.learner.states import MOMENTS, States
 from memagent.errors import TrainingError
@@ -125,6 +126,27 @@ class Learner:
                 weights[name] = whole.to(kept.get(name, torch.float32)).contiguous().cpu()
         if self._rank.index == 0:
             write_model(weights, self._folder, folder)
+
+    def layout(self) -> tuple[Entry, ...]:
+        """Return what `send` gives to engines: the model's weights in the data type of training."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        return tuple((name, shape, dtype) for name, shape in self._states.layout())
+
+    def send(self, meeting: Meeting) -> None:
+        """Broadcast the weights to the engines that come to a meeting. Rank 0 sends; every rank takes part.
+
+        Raises:
+            TrainingError: an engine did not come, or was lost.
+        """
+        weights = self._states.model_weights()
+        if self._rank.index != 0:
+            for _ in weights:
+                pass
+            return
+        try:
+            send(meeting, weights, self._device)
+        except RuntimeError as error:
+            raise TrainingError(f"the weights did not reach all engines: {error}") from error
 
     def save(self, folder: Path) -> None:
         """Write weights and optimiser state in float32 to `folder`, as safetensors. Rank 0 writes.

@@ -28,6 +28,11 @@ class States:
         named = self._engine.module.model.named_parameters()
         return [(name, parameter) for name, parameter in named if parameter.requires_grad]
 
+    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Return name and shape of what `model_weights` yields."""
+        named = self._engine.module.model.named_parameters()
+        return [(name, tuple(_shape(one))) for name, one in named if not name.endswith(FACTORS)]
+
     def model_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the model's whole weights by their names in its folder; low-rank changes are added to them."""
         model = self._engine.module.model

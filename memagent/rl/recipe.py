@@ -110,6 +110,9 @@ class LearnerRecipe(Section):
     """Scale of it, divided by the rank."""
     checkpointing: bool = False
     """Make activations again in the backward pass rather than keep them."""
+    transfer: Literal["files", "broadcast"] = "files"
+    """How weights go to the engines: as files through Ray's object store and shared memory, or over a process group
+    (NCCL between GPUs, gloo between CPUs)."""
 
 
 class StageRecipe(Section):

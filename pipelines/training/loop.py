@@ -10,6 +10,7 @@ from typing import Any
 from infra.learner.group import LearnerGroup
 from infra.rollouts import RolloutPool
 from infra.store import Store
+from infra.transfer import Transfer
 from memagent.errors import TrainingError
 from memagent.rl.advantages import with_advantages
 from memagent.rl.exercises import Course
@@ -41,6 +42,10 @@ class Loop:
     _seconds: dict[str, float] = field(default_factory=dict)
     _next: "asyncio.Task[Sampled] | None" = None
     _saved: int = 0
+
+    def __post_init__(self) -> None:
+        if self.pool is not None:
+            self._weights = Transfer(self.learner, self.pool, self.recipe.learner.transfer, self._version)
 
     async def run(self) -> State:
         """Train to the end.
@@ -121,7 +126,7 @@ class Loop:
         if self.pool is None:
             return
         with self._timed("transfer"):
-            await self.pool.update(await self.learner.weights(self._version()))
+            await self._weights.give()
 
     async def _validate(self, row: dict[str, Any]) -> None:
         """Score the present weights; the best so far are kept as a model folder."""

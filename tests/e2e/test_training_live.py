@@ -74,9 +74,15 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_in_bfloat16_and_one_step_behind_engine_and_learner_stay_close(tmp_path):
+def test_in_bfloat16_broadcast_and_one_step_behind_engine_and_learner_stay_close(tmp_path):
     memagent = Memagent(str(tmp_path / "store"))
-    sets = ("learner.dtype=bfloat16", "rollout.ahead=true", "stage.record=true", "stage.steps=3")
+    sets = (
+        "learner.dtype=bfloat16",
+        "learner.transfer=broadcast",
+        "rollout.ahead=true",
+        "stage.record=true",
+        "stage.steps=3",
+    )
     summary = memagent.json(*command(*sets, "stage.validate_every=3", "stage.validate_with=1"))
     store, run_id = Store(memagent.store), summary["run_id"]
     begun, *rows = rows_of(store)

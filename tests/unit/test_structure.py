@@ -27,6 +27,7 @@ HOMES = {
         "pipelines/candidates.py",
         "pipelines/generate.py",
         "infra/rollouts.py",
+        "infra/transfer.py",
         "infra/learner/group.py",
     },
     "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/nano/", "memagent/rl/"},
