@@ -152,6 +152,11 @@ def _own_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def raised(error: BaseException) -> BaseException:
+    """Return what an actor raised, without Ray's account of where, which is in the log and nothing for a message."""
+    return getattr(error, "cause", None) or error
+
+
 def quiet_ray_data() -> None:
     """Keep Ray Data's progress bars and plans off the terminal: the product shows its own."""
     import ray.data

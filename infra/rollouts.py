@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.engines.supervised import SupervisedEngine
+from infra.jobs import raised
 from infra.policies import Reader
 from infra.weights import memory_folder, put_files
 from memagent.config import PoolConfig
@@ -213,7 +214,8 @@ class RolloutPool:
             except _lost() as error:
                 last = error
                 self.failed += 1
-        raise TrainingError(f"exercise {exercise.sample_id} failed {_TRIES} times: {last}") from last
+        said = raised(last) if last else ""
+        raise TrainingError(f"exercise {exercise.sample_id} failed {_TRIES} times: {said}") from last
 
     async def _on_a_worker(self, method: str, *args: Any) -> Any:
         from ray.exceptions import RayActorError

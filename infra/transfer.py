@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from infra.jobs import raised
 from infra.learner.group import LearnerGroup
 from infra.rollouts import RolloutPool
 from memagent.errors import TrainingError
@@ -43,7 +44,8 @@ class Transfer:
             try:
                 await asyncio.gather(self._learner.send(meeting), self._pool.receive(meeting, version, places))
             except RayError as error:
+                cause = raised(error)
                 raise TrainingError(
-                    f"the weights of {version} did not reach the engines ({type(error).__name__}: {error}). "
+                    f"the weights of {version} did not reach the engines ({type(cause).__name__}: {cause}). "
                     "Give the same command again: it goes on from the last checkpoint."
                 ) from error

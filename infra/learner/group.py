@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infra.jobs import raised
 from infra.rollouts import Weights
 from infra.store import Store
 from infra.weights import memory_folder
 from memagent.config import PoolConfig
-from memagent.errors import ConfigError, TrainingError
+from memagent.errors import ConfigError, MemagentError, TrainingError
 from memagent.rl.packing import Item, Packed, balance, items, pack, units
 from memagent.rl.recipe import Recipe
 from memagent.rl.trajectories import Group, minibatches
@@ -205,7 +206,7 @@ class LearnerGroup:
         try:
             await self._all(method, [(store.url, *parts)] * len(self._ranks))
         except OSError as error:
-            raise TrainingError(f"{'/'.join(parts)} cannot be written to {store.url}: {error}") from error
+            raise TrainingError(f"{'/'.join(parts)} cannot be written to {store.url}: {raised(error)}") from error
 
     async def _score(self, share: list[list[Packed]]) -> list[list[list[float]]]:
         scores: list[list[list[float]]] = await self._all("score", [(rows,) for rows in share])
@@ -213,7 +214,10 @@ class LearnerGroup:
 
     async def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         calls = (getattr(rank, method).remote(*args) for rank, args in zip(self._ranks, arguments, strict=True))
-        return list(await asyncio.gather(*calls))
+        try:
+            return list(await asyncio.gather(*calls))
+        except MemagentError as error:
+            raise raised(error) from error
 
     def _shares(self, batch: Sequence[Item]) -> list[list[Packed]]:
         learner = self._recipe.learner

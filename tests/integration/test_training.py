@@ -14,8 +14,11 @@ import pytest
 from safetensors.torch import load_file
 
 from infra.store import Store
+from memagent.errors import TrainingError
 from memagent.rl.trajectories import Group
 from pipelines.training.journal import Journal
+from pipelines.training.settings import Run, prepare
+from pipelines.training.stage import train
 from tests.conftest import filler
 from tests.integration.flowing import ROOT
 from tests.unit.rl_samples import group
@@ -52,19 +55,31 @@ def record(store: Store, spoilt: int = 0) -> None:
 
 
 @pytest.fixture
-def begin(tmp_path):
-    """Start `memagent train` on recorded rollouts in a store."""
+def inputs(tmp_path):
+    """The recipe and the text that a training is given."""
     (tmp_path / "small.toml").write_text(RECIPE)
     (tmp_path / "text.txt").write_text("\n\n".join(filler(random.Random(i), 400) for i in range(20)))
+    return str(tmp_path / "small.toml"), str(tmp_path / "text.txt")
+
+
+@pytest.fixture
+def begin(inputs):
+    """Start `memagent train` on recorded rollouts in a store."""
+    recipe, text = inputs
 
     def start(store: Store) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "pipelines.cli", "train", "--config", str(tmp_path / "small.toml"), "--json"]
-        command += ["--data", "needles", "--text", str(tmp_path / "text.txt"), "--replay", RUN, "--store", store.url]
+        command = [sys.executable, "-m", "pipelines.cli", "train", "--config", recipe, "--json"]
+        command += ["--data", "needles", "--text", text, "--replay", RUN, "--store", store.url]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
         )
 
     return start
+
+
+def stage(inputs: tuple[str, str], store: Store) -> Run:
+    """Make the same training for this process."""
+    return prepare(inputs[0], ["needles"], [inputs[1]], store.url)
 
 
 def finished(process: "subprocess.Popen[str]", status: int = 0) -> str:
@@ -124,25 +139,25 @@ def test_killed_and_given_again_it_ends_with_the_weights_of_an_undisturbed_run(b
     assert json.loads(finished(begin(bucket)))["trajectories"] == again["trajectories"]
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(begin, tmp_path):
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(inputs, tmp_path, ray_in_process):
     store = Store(str(tmp_path / "local"))
     record(store, spoilt=3)
-    errors = finished(begin(store), status=1)
-    assert "step 3" in errors and "s3-1" in errors and "The checkpoint of step 2 stays" in errors
+    run = stage(inputs, store)
+    with pytest.raises(TrainingError, match=r"step 3: minibatch 1 of 2: the loss .* s3-1.* of step 2 stays"):
+        train(run, replay=RUN)
     state = Journal(store, home(store)).read()
     assert (state.step, state.done) == (2, "")
     assert weights(store, tmp_path, 2)
-    record(store)  # mended, the same command goes on
-    assert json.loads(finished(begin(store)))["steps"] == STEPS
+    record(store)  # mended, the same training goes on
+    assert train(run, replay=RUN)["steps"] == STEPS
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_run(begin, tmp_path):
-    store = Store(str(tmp_path / "local"))
+def test_a_checkpoint_that_cannot_be_written_ends_the_run(inputs, tmp_path, ray_in_process):
+    store = Store(str(tmp_path / "full"))
     record(store)
+    run = stage(inputs, store)
     # As on a disk without room, every write of a file there fails.
-    name = json.loads(finished(begin(store)))["run_id"]
-    other = Store(str(tmp_path / "full"))
-    record(other)
-    other.write_bytes(b"in the way", "training", name, "checkpoints")
-    errors = finished(begin(other), status=1)
-    assert "cannot be written" in errors and "Traceback" not in errors
+    store.write_bytes(b"in the way", "training", f"{run.run_id}-replay", "checkpoints")
+    with pytest.raises(TrainingError, match="cannot be written") as raised:
+        train(run, replay=RUN)
+    assert "ray::" not in str(raised.value)
