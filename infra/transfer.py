@@ -43,7 +43,7 @@ class Transfer:
             version = self._version()  # a step that was being learnt is done by now
             try:
                 await asyncio.gather(self._learner.send(meeting), self._pool.receive(meeting, version, places))
-            except RayError as error:
+            except (RayError, TrainingError) as error:
                 cause = raised(error)
                 raise TrainingError(
                     f"the weights of {version} did not reach the engines ({type(cause).__name__}: {cause}). "

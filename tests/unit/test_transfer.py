@@ -71,3 +71,13 @@ async def test_the_version_is_that_of_the_weights_once_a_step_that_is_learnt_is_
 async def test_an_engine_that_is_lost_meanwhile_ends_the_run_with_what_to_do():
     with pytest.raises(TrainingError, match=r"run:1 did not reach .* last checkpoint"):
         await Transfer(Learner(), Pool(lost=True), "broadcast", lambda: "run:1").give()
+
+
+async def test_a_learner_that_cannot_send_ends_the_run_with_what_to_do():
+    async def send(meeting):
+        raise TrainingError("no engine came")
+
+    learner = Learner()
+    learner.send = send
+    with pytest.raises(TrainingError, match=r"run:1 did not reach .*no engine came.* last checkpoint"):
+        await Transfer(learner, Pool(), "broadcast", lambda: "run:1").give()
