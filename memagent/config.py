@@ -49,6 +49,8 @@ class ReadingConfig(Section):
     """The policy may say that a segment changes nothing (GRU-Mem, arXiv 2602.10560)."""
     early_exit: bool = False
     """The policy may say that it has read enough (GRU-Mem, arXiv 2602.10560)."""
+    repetitions: int = Field(12, ge=0)
+    """A response that says the same so many times in a row is ended; an update by it changes nothing. 0: never."""
     temperature: float = Field(0.0, ge=0)
     """Sampling temperature; 0 is greedy."""
     top_p: float = Field(1.0, gt=0, le=1)

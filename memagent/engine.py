@@ -7,6 +7,9 @@ what the turn log keeps and what training sees.
 from dataclasses import dataclass, field
 from typing import Protocol
 
+CUT = ("length", "repetition")
+"""How responses finish that the model did not end itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -18,6 +21,8 @@ class Sampling:
     seed: int | None = None
     stop_ids: tuple[int, ...] = ()
     """A response ends with (and includes) the first of these ids."""
+    repetitions: int = 0
+    """A response that says the same so many times in a row may be ended there; below 2 none is."""
     logprobs: bool = False
 
 
@@ -27,13 +32,18 @@ class Completion:
 
     ids: list[int]
     finish_reason: str
-    """``stop`` or ``length``."""
+    """``stop``, ``length``, or ``repetition``."""
     prompt_tokens: int
     cached_tokens: int = 0
     """Prompt tokens that came from the engine's prefix cache."""
     logprobs: list[float] | None = field(default=None)
     """Log-probability of each of `ids`, when asked for."""
     weight_version: str = ""
+
+    @property
+    def cut(self) -> bool:
+        """Whether the response was ended from outside, before the model ended it."""
+        return self.finish_reason in CUT
 
 
 class Engine(Protocol):

@@ -11,7 +11,7 @@ It works on token ids end to end.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from memagent.config import ReadingConfig
@@ -19,8 +19,9 @@ from memagent.engine import Completion, Sampling
 from memagent.errors import ConfigError
 from memagent.evidence import Note, gather_evidence
 from memagent.lanes import spans
-from memagent.prompts import Prompts
+from memagent.prompts import Prompts, Update
 from memagent.records import Outcome, Segment, Turn, TurnKind
+from memagent.repetition import repeats
 
 Generate = Callable[[list[int], Sampling, int], Awaitable[Completion]]
 Record = Callable[[Turn], None]
@@ -68,6 +69,7 @@ class Scheme:
             top_p=config.top_p,
             seed=config.seed if config.temperature > 0 else None,
             stop_ids=self.prompts.stop_ids,
+            repetitions=config.repetitions,
             logprobs=self.logprobs,
         )
 
@@ -190,7 +192,10 @@ class Reading:
         # Longer readings first: the one with most segments to go decides when the run ends.
         left = (len(self._spans[lane]) if lane < len(self._spans) else len(self._spans)) - step
         completion, seconds = await self._ask(prompt, self._scheme.config.memory_tokens, -left)
-        said = self._prompts.read_update(completion.ids, memory)
+        if completion.finish_reason == "repetition":
+            said = Update(memory, changed=False, enough=False)
+        else:
+            said = self._prompts.read_update(completion.ids, memory)
         text = self._prompts.memory_text(said.memory_ids)
         if said.changed and segment is not None:
             self._notes.append(Note(self._spans[lane].start + step, text))
@@ -209,7 +214,10 @@ class Reading:
 
     async def _ask(self, prompt: list[int], max_tokens: int, priority: int) -> tuple[Completion, float]:
         began = time.monotonic()
-        completion = await self._generate(prompt, self._scheme.sampling(max_tokens), priority)
+        sampling = self._scheme.sampling(max_tokens)
+        completion = await self._generate(prompt, sampling, priority)
+        if completion.cut and repeats(completion.ids, sampling.repetitions):
+            completion = replace(completion, finish_reason="repetition")  # not every engine looks for it
         return completion, time.monotonic() - began
 
     def _log(

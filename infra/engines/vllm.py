@@ -11,6 +11,7 @@ from typing import Any
 from memagent.config import EngineConfig
 from memagent.engine import Completion, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
+from memagent.repetition import LONGEST
 
 _FEW_CORES = 4
 """Up to so many cores a process that only schedules is not worth one of them."""
@@ -71,28 +72,14 @@ class VllmEngine:
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         """Continue `ids`; see `memagent.engine.Engine`."""
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         if self._llm is None:
             raise EngineDied("the engine is not started")
-        params = SamplingParams(
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            # The CPU build dies of a request with a seed whose prompt it takes in parts: its generators cannot be set
-            # back. Requests draw from the engine's own there, which begins anywhere.
-            seed=None if self._cpu else sampling.seed,
-            stop_token_ids=list(sampling.stop_ids),
-            logprobs=0 if sampling.logprobs else None,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        prompt, params = {"prompt_token_ids": ids}, self._params(sampling)
         final: Any = None
         try:
-            async for output in self._llm.generate(
-                {"prompt_token_ids": ids}, params, uuid.uuid4().hex, priority=priority
-            ):
+            async for output in self._llm.generate(prompt, params, uuid.uuid4().hex, priority=priority):
                 final = output
         except EngineDeadError as error:
             raise EngineDied(str(error) or "the engine process ended") from error
@@ -109,6 +96,24 @@ class VllmEngine:
             cached_tokens=final.num_cached_tokens or 0,
             logprobs=_logprobs(said.logprobs, out) if sampling.logprobs else None,
             weight_version=_version(said.weight_versions),
+        )
+
+    def _params(self, sampling: Sampling) -> Any:
+        from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams
+
+        times = sampling.repetitions
+        return SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            # The CPU build dies of a request with a seed whose prompt it takes in parts: its generators cannot be set
+            # back. Requests draw from the engine's own there, which begins anywhere.
+            seed=None if self._cpu else sampling.seed,
+            stop_token_ids=list(sampling.stop_ids),
+            repetition_detection=RepetitionDetectionParams(LONGEST, 1, times) if times > 1 else None,
+            logprobs=0 if sampling.logprobs else None,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
     async def update(self, folder: str, version: str) -> None:

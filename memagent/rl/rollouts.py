@@ -57,7 +57,7 @@ class _Recorder:
             completion.ids,
             list(completion.logprobs or []),
             turn.kind,
-            completion.finish_reason == "length",
+            completion.cut,
             completion.weight_version,
         )
 

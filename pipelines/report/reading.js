@@ -65,7 +65,7 @@ const drawAnswer = (row, detail) => {
     el("p", { class: "said " + (missing ? "bad" : row.found ? "" : "quiet") }, said(missing ? "No answer" : row.found ? row.answer : "Not found in the text")),
     missing && el("p", { class: "quiet" }, row.reason ? ["The reading failed: ", said(row.reason), "."] : "The reading was not finished; running the same command again goes on with it."),
     row.gold !== null && el("p", { class: "gold" }, verdict(row), " · gold answer: ", said(goldText(row))),
-    detail?.timeline?.cut && el("p", { class: "warn" }, "The answer was cut off at the limit of reading.answer_tokens."),
+    detail?.timeline?.cut && el("p", { class: "warn" }, "The answer was cut off: at the limit of reading.answer_tokens, or because it repeated itself."),
     el("p", { class: "chips" }, el("span", { class: "chip " + row.state }, STATES[row.state]), " ", el("span", { class: "sub" }, plural(row.segments || 0, "segment"),
       detail && [" · ", plural(detail.origin.conversations || 0, "conversation"), " · ", plural(detail.origin.prompt_tokens, "token"), " read",
         detail.origin.prompt_tokens ? `, ${Math.round((100 * detail.origin.cached_tokens) / detail.origin.prompt_tokens)}% from cache` : ""])));
@@ -139,7 +139,7 @@ const drawRun = ([kind, text]) => {
   return [el("span", {}, tokens.slice(0, LONG_RUN / 2).join("")), button, middle_, el("span", {}, tokens.slice(-LONG_RUN / 2).join(""))];
 };
 
-const MARKS = { u: ["unchanged", "read, unchanged"], c: ["changed", "changed the memory"], k: ["carried", "carried over"], C: ["carried changed", "changed the memory, carried over"], n: ["unread", "not read"] };
+const MARKS = { u: ["unchanged", "read, unchanged"], r: ["repeated", "the model repeated itself, so unchanged"], c: ["changed", "changed the memory"], k: ["carried", "carried over"], C: ["carried changed", "changed the memory, carried over"], n: ["unread", "not read"] };
 
 const drawStrip = (timeline, detail, reach, show) => {
   const strip = timeline.strip;
@@ -147,7 +147,7 @@ const drawStrip = (timeline, detail, reach, show) => {
   const at = new Map(timeline.changes.map((change, i) => [change.position, i]));
   const spots = new Set(detail.evidence.map((spot) => timeline.changes.find((c) => c.document === spot.content_hash && c.segment === spot.segment_index)?.position));
   const width = Math.ceil(strip.length / MARKS_MOST);
-  const rank = "nkuCc";
+  const rank = "nkurCc";
   const marks = [];
   for (let from = 0; from < strip.length; from += width) {
     const to = Math.min(strip.length, from + width);
@@ -162,7 +162,7 @@ const drawStrip = (timeline, detail, reach, show) => {
     marks.push(el("button", { type: "button", class: kind, title, "aria-label": title, onclick: () => { reach(i); $("change-" + i).scrollIntoView({ block: "nearest" }); $("change-" + i).focus(); } }));
   }
   const counts = (letters) => [...strip].filter((c) => letters.includes(c)).length;
-  const legend = [["changed", counts("cC"), "changed the memory"], ["evidence", spots.has(undefined) ? spots.size - 1 : spots.size, "gave evidence"], ["unchanged", counts("u"), "changed nothing"], ["carried", counts("kC"), "carried over"], ["unread", counts("n"), "not read"]];
+  const legend = [["changed", counts("cC"), "changed the memory"], ["evidence", spots.has(undefined) ? spots.size - 1 : spots.size, "gave evidence"], ["unchanged", counts("u"), "changed nothing"], ["repeated", counts("r"), "changed nothing: the model repeated itself"], ["carried", counts("kC"), "carried over"], ["unread", counts("n"), "not read"]];
   return el("figure", { class: "strip" }, el("div", { class: "marks", role: "group", "aria-label": `The ${plural(strip.length, "segment")} in reading order` }, marks),
     el("figcaption", {}, legend.filter(([, n]) => n).map(([kind, n, text]) => el("span", {}, el("i", { class: "m " + kind, "aria-hidden": "true" }), ` ${count(n)} ${text}`))));
 };

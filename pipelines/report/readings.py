@@ -7,6 +7,7 @@ from typing import Any
 
 from infra.store import Store
 from infra.turnlog import turn_table
+from memagent.engine import CUT
 from memagent.evidence import locate
 from memagent.lanes import spans
 from pipelines.report.data import Row, Run
@@ -100,13 +101,13 @@ def _timeline(row: Row, turns: list[dict[str, Any]]) -> dict[str, Any]:
             changes.append(_change(turn, position, memories[turn["lane"]]))
             memories[turn["lane"]] = turn["memory"]
     said = [turn for turn in turns if turn["kind"] == "answer"]
-    return {"strip": "".join(strip), "changes": changes, "cut": bool(said) and said[-1]["finish_reason"] == "length"}
+    return {"strip": "".join(strip), "changes": changes, "cut": bool(said) and said[-1]["finish_reason"] in CUT}
 
 
 def _mark(turn: dict[str, Any]) -> str:
     if turn["kind"] == "carried":
         return "C" if turn["changed"] else "k"
-    return "c" if turn["changed"] else "u"
+    return "c" if turn["changed"] else "r" if turn["finish_reason"] == "repetition" else "u"
 
 
 def _change(turn: dict[str, Any], position: int, before: str) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def _change(turn: dict[str, Any], position: int, before: str) -> dict[str, Any]:
         "document": turn["content_hash"],
         "segment": turn["segment_index"],
         "memory": pack(before, turn["memory"]),
-        "cut": turn["finish_reason"] == "length",
+        "cut": turn["finish_reason"] in CUT,
         "prompt": turn["prompt_tokens"],
         "cached": turn["cached_tokens"],
         "seconds": round(turn["seconds"], 3),
