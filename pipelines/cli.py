@@ -237,6 +237,7 @@ def up(
     recipe: Annotated[str, typer.Option(help="Recipe of trainings: a name or a TOML file.")] = "nano-cpu",
     timezone: Annotated[str, typer.Option(help="Time zone of the schedules.")] = "UTC",
     gate: Annotated[list[str] | None, typer.Option(help="key=value of the gate; may be repeated.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="Flow runs at the same time; the others wait.")] = 1,
     port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
 ) -> None:
     """Run the Prefect server, the nightly digest, bulk answering, harvest and retraining on this machine."""
@@ -244,7 +245,7 @@ def up(
     from pipelines.up import up as run_up
 
     keys = gate_spec(gate, None).model_dump(mode="json", exclude_unset=True)
-    plan = Plan(cron, scores_cron, timezone, recipe, retrain_cron, enough, keys)
+    plan = Plan(cron, scores_cron, timezone, recipe, retrain_cron, enough, keys, at_once)
     run_up(configured(store, config, set_, model, engine), plan, port)
 
 

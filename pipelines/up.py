@@ -40,6 +40,8 @@ class Plan:
     """New training rows that start a training."""
     gate: dict[str, Any] = field(default_factory=dict)
     """Keys of the gate (`memagent.rl.gate.GateSpec`)."""
+    at_once: int = 1
+    """Flow runs at the same time."""
 
 
 def up(config: Config, plan: Plan, port: int) -> None:

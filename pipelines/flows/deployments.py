@@ -26,8 +26,13 @@ def serve_all(
     retrain_cron: str | None,
     enough: int,
     gate: dict[str, Any],
+    at_once: int,
 ) -> None:
-    """Serve every deployment to the Prefect server of the environment, until terminated."""
+    """Serve every deployment to the Prefect server of the environment, until terminated.
+
+    Up to `at_once` flow runs work at the same time and the others wait: an answering run and a training would starve
+    each other on one machine's cores, and two engines do not fit one GPU.
+    """
     common = {"store": store, "sets": sets}
     nightly = digest_corpus.to_deployment(
         "nightly",
@@ -64,4 +69,4 @@ def serve_all(
         parameters=learning,
         concurrency_limit=1,
     )
-    serve(nightly, bulk, scores, harvested, trained, print_starting_message=False)
+    serve(nightly, bulk, scores, harvested, trained, limit=at_once, print_starting_message=False)

@@ -20,10 +20,10 @@ def _parameters(corpus: str, folder: object, **more: object) -> list[str]:
     return [part for pair in pairs for part in ("--param", pair)]
 
 
-def _begin(served: Served, *parameters: str) -> str:
-    """Start a bulk run and return its id."""
-    deployment = served.ask("deployments/name/answer-archive/bulk")["id"]
-    served.prefect("deployment", "run", "answer-archive/bulk", *parameters)
+def _begin(served: Served, *parameters: str, name: str = "answer-archive/bulk") -> str:
+    """Start a run of a deployment and return its id."""
+    deployment = served.ask(f"deployments/name/{name}")["id"]
+    served.prefect("deployment", "run", name, *parameters)
     runs = served.ask(
         "flow_runs/filter",
         {"sort": "EXPECTED_START_TIME_DESC", "deployments": {"id": {"any_": [deployment]}}},
@@ -61,17 +61,20 @@ def test_cancelling_ends_the_work_in_process(served, archive, sets):
     slow = [*sets, "engine.scripted_delay=20"]
     run = _begin(served, *_parameters("slow", archive, sets=slow, store=served.store))
     _wait(served, run, {"RUNNING"})
+    other = _begin(served, "--param", "corpus=c", name="harvest-qa/harvest")
     until = time.monotonic() + 120
     while not _rays(served):
         assert time.monotonic() < until, "Ray has not come up"
         time.sleep(0.5)
     time.sleep(5)
+    assert _wait(served, other, {"SCHEDULED", "PENDING", "RUNNING"}) == "SCHEDULED", "two flows work at once"
     served.prefect("flow-run", "cancel", run)
     assert _wait(served, run, {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}) == "CANCELLED"
     until = time.monotonic() + 90
     while left := _rays(served):
         assert time.monotonic() < until, f"Ray outlives its flow run: {left}"
         time.sleep(0.5)
+    assert _wait(served, other, {"COMPLETED", "FAILED", "CRASHED"}) == "COMPLETED", "it waits, and is not lost"
     # What was read before is kept, and the next run goes on.
     ran = served.prefect(
         "deployment", "run", "answer-archive/bulk", "--watch", *_parameters("slow", archive, sets=sets)
