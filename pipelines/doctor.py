@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from infra.cores import usable_cores
 from memagent.config import Config
 from memagent.errors import MemagentError
 
@@ -48,8 +49,7 @@ def _check(name: str, check: Callable[[Config], str], config: Config) -> dict[st
 
 
 def _cores(config: Config) -> str:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{usable} usable of {os.cpu_count()}"
+    return f"{usable_cores()} usable of {os.cpu_count()}"
 
 
 def _memory(config: Config) -> str:

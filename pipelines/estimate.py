@@ -2,12 +2,12 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 
+from infra.cores import usable_cores
 from infra.policies import Reader
 from infra.store import Store
 from infra.tables import Table
@@ -81,7 +81,7 @@ def _rule_of_thumb(reader: Reader, config: Config, tokens: float) -> tuple[float
     parameters = _parameters(Path(reader.folder))
     if config.engine.kind != "vllm" or not parameters:
         return None, "no run of this policy yet: the first one gives the rate"
-    flops = _GPU_FLOPS * config.pool.gpus if config.pool.gpus else _CORE_FLOPS * (os.cpu_count() or 1)
+    flops = _GPU_FLOPS * config.pool.gpus if config.pool.gpus else _CORE_FLOPS * usable_cores()
     rate = flops / (2 * parameters * (tokens + reader.reading.memory_tokens)) * config.pool.max_size
     return rate, f"the model's {parameters / 1e6:.0f}M parameters, within a factor of three; a first run gives the rate"
 

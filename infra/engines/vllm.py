@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
+from infra.cores import usable_cores
 from memagent.config import EngineConfig
 from memagent.engine import Completion, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
@@ -177,15 +178,14 @@ def _compute_in_core(parallel: Any) -> Iterator[None]:
     waiting. Threads are as many as vLLM takes: all but one core. Whoever binds threads by vLLM's variable keeps
     vLLM's own way.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     binding = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
-    if parallel.world_size > 1 or cores > _FEW_CORES or binding not in ("auto", "nobind"):
+    if parallel.world_size > 1 or usable_cores() > _FEW_CORES or binding not in ("auto", "nobind"):
         yield
         return
     parallel.distributed_executor_backend = "uni"
     before = os.environ.get("OMP_NUM_THREADS")
     if binding == "auto":
-        os.environ["OMP_NUM_THREADS"] = str(max(1, cores - 1))  # Ray has set the worker's own
+        os.environ["OMP_NUM_THREADS"] = str(max(1, usable_cores() - 1))  # Ray has set the worker's own
     try:
         yield
     finally:

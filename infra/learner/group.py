@@ -1,7 +1,6 @@
 """All ranks of a learner, as Ray actors."""
 
 import asyncio
-import os
 import shutil
 import socket
 import tempfile
@@ -10,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infra.cores import usable_cores
 from infra.jobs import raised
 from infra.rollouts import Weights
 from infra.store import Store
@@ -45,7 +45,7 @@ class RankActor:
         from infra.learner.rank import Learner, Rank
 
         world = recipe.learner.ranks
-        torch.set_num_threads(recipe.learner.threads or max(1, (os.cpu_count() or 1) // world))
+        torch.set_num_threads(recipe.learner.threads or max(1, usable_cores() // world))
         self._learner = Learner(model, recipe, Rank(index, world, address, port))
 
     def score(self, rows: Sequence[Packed]) -> list[list[float]]:
