@@ -89,7 +89,17 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "quarantine": common | {"--json"},
         "up": common
         | model
-        | {"--cron", "--scores-cron", "--retrain-cron", "--enough", "--recipe", "--gate", "--timezone", "--port"},
+        | {
+            "--cron",
+            "--scores-cron",
+            "--retrain-cron",
+            "--enough",
+            "--recipe",
+            "--gate",
+            "--timezone",
+            "--at-once",
+            "--port",
+        },
         "evaluate": common
         | model
         | {
