@@ -216,7 +216,7 @@ class Reading:
         began = time.monotonic()
         sampling = self._scheme.sampling(max_tokens)
         completion = await self._generate(prompt, sampling, priority)
-        if completion.cut and repeats(completion.ids, sampling.repetitions):
+        if completion.finish_reason == "length" and repeats(completion.ids, sampling.repetitions):
             completion = replace(completion, finish_reason="repetition")  # not every engine looks for it
         return completion, time.monotonic() - began
 
