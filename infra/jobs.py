@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from infra.telemetry import Board
 from memagent.config import Config, RayConfig
 from memagent.errors import MemagentError, UsageError
 
@@ -60,6 +62,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
+        _board.cache_clear()
         ray.shutdown()
 
 
@@ -91,6 +94,25 @@ def have_ray() -> None:
 
     if _to_begin and not ray.is_initialized():
         _to_begin[0]()
+
+
+def board() -> Any:
+    """Return this session's board, an actor (`infra.telemetry.Board`).
+
+    It is held here as long as the session lasts. Found by a name it might be one that is just ending, since the
+    pass before was the last that held it. Begun anew after its death it knows the workers by their next reports.
+    """
+    import ray
+
+    here = ray.get_runtime_context()
+    return _board(here.get_node_id(), here.get_job_id())
+
+
+@lru_cache(maxsize=1)
+def _board(*session: str) -> Any:
+    import ray
+
+    return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Board).remote()
 
 
 def _start_ray(options: dict[str, Any]) -> None:

@@ -64,9 +64,10 @@ class MemoryPass:
         self._had_predecessor = bool(self._store.list("turns", spec.corpus, spec.run_id))
 
     async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Read a block of work items; yield one row a reading: ``{"row": [JSON]}``.
+        """Read a block of work items; yield one row a reading, and one of counts: ``{"row": [JSON]}``.
 
-        A work item is JSON: reading_id, question, places (rows of ``segmented``), past (turns).
+        A work item is JSON: reading_id, question, places (rows of ``segmented``), past (turns). The last row has
+        this worker's totals: what a run says that it did comes with its answers, whatever becomes of the board.
         """
         try:
             rows = await self._block([json.loads(item) for item in block["item"]])
@@ -90,7 +91,7 @@ class MemoryPass:
         # An answer is given out only when its turns are durable.
         await self._flush()
         self._report()
-        return rows
+        return [*rows, json.dumps({"worker": self._worker, "counts": self._counts.as_dict()})]
 
     async def stop(self) -> None:
         """Write what is buffered and end the engine. A pool's actors are simply ended; this is for others."""

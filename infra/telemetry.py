@@ -26,11 +26,26 @@ class Counters:
         return asdict(self)
 
 
-class Board:
-    """The sums over the workers of passes. One Ray actor for all passes of a session, since each costs a process.
+class Totals:
+    """The sum over workers, by the totals that each tells of itself: told twice, or late, adds nothing."""
 
-    Workers report totals, so that a repeated report adds nothing.
-    """
+    def __init__(self) -> None:
+        self._by_worker: dict[str, dict[str, int]] = {}
+
+    def take(self, worker: str, counts: dict[str, int]) -> None:
+        """Take a worker's totals, whichever way they came."""
+        known = self._by_worker.setdefault(worker, {})
+        for name, count in counts.items():
+            known[name] = max(known.get(name, 0), count)
+
+    def sum(self) -> dict[str, int]:
+        """Return the sum over all workers, dead ones included: what they logged is done."""
+        by_worker = self._by_worker.values()
+        return {one.name: sum(counts.get(one.name, 0) for counts in by_worker) for one in fields(Counters)}
+
+
+class Board:
+    """What the workers of passes tell while they work. One Ray actor for all passes of a session."""
 
     def __init__(self) -> None:
         self._passes: dict[str, dict[str, dict[str, int]]] = {}
@@ -39,10 +54,9 @@ class Board:
         """Take a worker's totals."""
         self._passes.setdefault(pass_id, {})[worker] = counts
 
-    def total(self, pass_id: str) -> dict[str, int]:
-        """Return the sum over all workers, dead ones included: what they logged is done."""
-        by_worker = self._passes.get(pass_id, {}).values()
-        return {one.name: sum(counts.get(one.name, 0) for counts in by_worker) for one in fields(Counters)}
+    def reports(self, pass_id: str) -> dict[str, dict[str, int]]:
+        """Return the newest totals by worker."""
+        return self._passes.get(pass_id, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,6 @@ class Tally:
         """Send a worker's totals."""
         self.board.report.remote(self.pass_id, worker, counts)
 
-    def total(self) -> Any:
-        """Ask for the sum over all workers; returns a reference to it."""
-        return self.board.total.remote(self.pass_id)
+    def reports(self) -> Any:
+        """Ask for the workers' newest totals; returns a reference to them."""
+        return self.board.reports.remote(self.pass_id)

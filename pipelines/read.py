@@ -7,17 +7,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.jobs import have_ray
+from infra.jobs import board, have_ray
 from infra.policies import Reader
 from infra.pools import MemoryPass, PassSpec
 from infra.store import Store
 from infra.tables import Table, now
-from infra.telemetry import Board, Counters, Tally
+from infra.telemetry import Counters, Tally, Totals
 from memagent.config import Config
 from memagent.errors import ConfigError, EngineDied, MemagentError
 from pipelines.plan import Plan, groups
@@ -103,7 +103,7 @@ def _round(
 
     pool = config.pool
     spec = PassSpec(store.url, corpus, run_id, reader, pool.inflight, config.flush_seconds)
-    tally = Tally(ray.remote(num_cpus=0)(Board).options(name="memagent-board", get_if_exists=True).remote())
+    tally = Tally(board())
     base = dict(result.counts)
     blocks = _blocks(items, pool.max_size)
     size = (
@@ -124,25 +124,31 @@ def _round(
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
     )
-    with _Watch(tally, base, result, progress):
+    with _Watch(tally, base, result, progress) as watch:
         for block in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            for row in block["row"].to_pylist():
-                sink.take(json.loads(row))
+            for row in map(json.loads, block["row"].to_pylist()):
+                if "counts" in row:
+                    watch.take(**row)
+                else:
+                    sink.take(row)
 
 
 class _Watch:
-    """Copies the workers' counts to the run's result and to whoever shows them."""
+    """Sums up the workers' counts, for the run's result and for whoever shows them."""
 
     def __init__(
         self, tally: Tally, base: dict[str, int], result: PassResult, progress: Callable[[dict[str, int]], None] | None
     ) -> None:
         self._tally, self._base, self._result, self._progress = tally, base, result, progress
+        self._totals = Totals()
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._first_engine: float | None = None
         self._thread = threading.Thread(target=self._loop, daemon=True)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
@@ -150,6 +156,11 @@ class _Watch:
         self._look()
         if self._first_engine is not None:
             self._result.engine_seconds += time.monotonic() - self._first_engine
+
+    def take(self, worker: str, counts: dict[str, int]) -> None:
+        """Take the totals that came with a worker's answers."""
+        with self._lock:
+            self._totals.take(worker, counts)
 
     def _loop(self) -> None:
         while not self._stop.wait(1.0):
@@ -159,10 +170,14 @@ class _Watch:
         import ray
 
         try:
-            total = ray.get(self._tally.total(), timeout=10)
+            reports = ray.get(self._tally.reports(), timeout=10)
         except ray.exceptions.RayError as error:
             _log.warning("no counts now: %s", type(error).__name__)
-            return
+            reports = {}
+        for worker, counts in reports.items():
+            self.take(worker, counts)
+        with self._lock:
+            total = self._totals.sum()
         if total["engines"] and self._first_engine is None:
             self._first_engine = time.monotonic()
         self._result.counts = {k: v + (self._base[k] if k != "engines" else 0) for k, v in total.items()}

@@ -5,7 +5,9 @@ import random
 
 import pyarrow.dataset as ds
 import pytest
+import ray
 
+from infra import jobs
 from infra.corpora import remember, standing_questions
 from infra.policies import Reader
 from infra.tables import Table
@@ -187,6 +189,19 @@ def test_dry_run_counts_without_reading(store, archive, config):
     assert dry["conversations"] == done["conversations"] and dry["segments"] == done["segments"]
     assert dry["readings_to_read"] == 16
     assert abs(dry["prompt_tokens"] - done["prompt_tokens"]) < 0.1 * done["prompt_tokens"]
+
+
+def test_counts_come_with_the_answers_where_the_board_has_died(store, archive, config):
+    take(store, archive, config)
+    ray.kill(jobs.board())
+    try:
+        done = ask("c", [OTTER], config)
+    finally:
+        jobs._board.cache_clear()
+    log = log_of(store)
+    assert done["conversations"] == len(log) == done["segments"] + 8
+    assert done["prompt_tokens"] == sum(row["prompt_tokens"] for row in log)
+    assert done["readings"]["read_now"] == 8
 
 
 def test_a_dry_digest_sees_new_files_and_leaves_the_questions(store, archive, config):
