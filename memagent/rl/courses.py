@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from memagent.rl.exercises import Exercise, exercise
 from memagent.segmenting import segments
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, load_contracts, remove_answer, split
 from memagent.tasks.contracts import REWORDED as REWORDINGS
+from memagent.tasks.controls import control
 from memagent.tasks.needles import KINDS, REWORDED
 from memagent.tasks.ruler import make_samples
 from memagent.tasks.samples import Sample
@@ -35,6 +36,7 @@ _SHORTEST = 256
 _DRAWS = 200
 _OWN = 0.5
 _REMOVED = 0.15
+"""Share of the texts whose answer is taken out."""
 _REWORDED = 0.5
 """Share of the questions that are worded as the supervised reader never saw them."""
 _VALIDATION = 30
@@ -58,7 +60,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class NeedleCourse:
-    """Needles in texts: half in RULER's kinds, half in all the wordings that the product has, some not there."""
+    """Needles in texts: half in RULER's kinds, half in all the wordings that the product has; some are not there."""
 
     cut: Cut
     texts: Sequence[str]
@@ -94,7 +96,11 @@ class NeedleCourse:
         size = int(rng.randint(1, self.cut.most) * self.cut.reading.segment_tokens * _FULL)
         size = max(size, _SHORTEST)
         texts = rng.sample(self.texts, min(len(self.texts), 20))
-        return next(make_samples(kind, size, 1, seed=rng.getrandbits(31), tokenizer=self.cut.tokenizer, texts=texts))
+        made = make_samples(kind, size, 1, seed=rng.getrandbits(31), tokenizer=self.cut.tokenizer, texts=texts)
+        if rng.random() >= _REMOVED:
+            return next(made)
+        # RULER always asks for what is there: a policy paid for that alone learns to answer whatever is asked.
+        return replace(next(control(made, "answer-removed", self.seed)), answers=("",))
 
     def _own(self, rng: random.Random) -> Sample:
         length = rng.randint(1, self.cut.most)

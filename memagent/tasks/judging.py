@@ -54,7 +54,8 @@ def lines(judged: Sequence[Judged]) -> list[Line]:
     """Return a line for each task and length, and where there are several tasks, one for each length over all.
 
     Yes/no tasks of contracts are also scored together by balanced accuracy, and the answers that were "not found"
-    where the text says so, or made up where it does not, have lines of their own.
+    where the text says so, or made up where it does not, have lines of their own; so have the questions whose wording
+    no training of the bundled reader has (`memagent.tasks.rewording`).
     """
     found = [_line(task, length, group) for (task, length), group in _grouped(judged).items()]
     lengths = dict.fromkeys(one.sample.length for one in judged)
@@ -68,7 +69,10 @@ def lines(judged: Sequence[Judged]) -> list[Line]:
             found.append(Line("yes/no", 0, score, _failed(clauses)))
     silent = [one for one in judged if not any(one.sample.answers)]
     if silent and len(silent) < len(judged):
-        found.append(Line("not in the text", 0, _mean(silent), _failed(silent)))
+        found.append(_line("not in the text", 0, silent))
+    untaught = [one for one in judged if one.sample.about.get("taught") is False]
+    if untaught and len(untaught) < len(judged):
+        found.append(_line("wordings in no training", 0, untaught))
     return found
 
 

@@ -18,13 +18,15 @@ _PATTERNS = [
 def reword(samples: Iterable[Sample], seed: int) -> Iterator[Sample]:
     """Yield the samples whose questions can be worded otherwise: one needle's, and the contracts' that have wordings.
 
-    The wording depends on the seed and the sample alone.
+    The wording depends on the seed and the sample alone; ``about["taught"]`` says whether any training has it: the last
+    of each list stays out of all.
     """
     for sample in samples:
         wordings = _wordings(sample)
         if wordings:
             question = random.Random(f"{seed} {sample.sample_id}").choice(wordings)
-            yield replace(sample, sample_id=f"{sample.sample_id}~reworded", question=question)
+            about = sample.about | {"taught": question != wordings[-1]}
+            yield replace(sample, sample_id=f"{sample.sample_id}~reworded", question=question, about=about)
 
 
 def _wordings(sample: Sample) -> list[str]:

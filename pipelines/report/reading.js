@@ -3,6 +3,10 @@
 const CHANGES_AT_ONCE = 40;
 const LONG_RUN = 60;
 const MARKS_MOST = 1500;
+const CUT = {
+  length: "The answer was cut off at the limit of reading.answer_tokens.",
+  repetition: "The answer was ended because it repeated itself (reading.repetitions).",
+};
 
 const open = (row) => go(href(row));
 
@@ -65,7 +69,7 @@ const drawAnswer = (row, detail) => {
     el("p", { class: "said " + (missing ? "bad" : row.found ? "" : "quiet") }, said(missing ? "No answer" : row.found ? row.answer : "Not found in the text")),
     missing && el("p", { class: "quiet" }, row.reason ? ["The reading failed: ", said(row.reason), "."] : "The reading was not finished; running the same command again goes on with it."),
     row.gold !== null && el("p", { class: "gold" }, verdict(row), " · gold answer: ", said(goldText(row))),
-    detail?.timeline?.cut && el("p", { class: "warn" }, "The answer was cut off: at the limit of reading.answer_tokens, or because it repeated itself."),
+    detail?.timeline?.cut && el("p", { class: "warn" }, CUT[detail.timeline.cut]),
     el("p", { class: "chips" }, el("span", { class: "chip " + row.state }, STATES[row.state]), " ", el("span", { class: "sub" }, plural(row.segments || 0, "segment"),
       detail && [" · ", plural(detail.origin.conversations || 0, "conversation"), " · ", plural(detail.origin.prompt_tokens, "token"), " read",
         detail.origin.prompt_tokens ? `, ${Math.round((100 * detail.origin.cached_tokens) / detail.origin.prompt_tokens)}% from cache` : ""])));

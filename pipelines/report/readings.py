@@ -100,8 +100,8 @@ def _timeline(row: Row, turns: list[dict[str, Any]]) -> dict[str, Any]:
         if turn["changed"]:
             changes.append(_change(turn, position, memories[turn["lane"]]))
             memories[turn["lane"]] = turn["memory"]
-    said = [turn for turn in turns if turn["kind"] == "answer"]
-    return {"strip": "".join(strip), "changes": changes, "cut": bool(said) and said[-1]["finish_reason"] in CUT}
+    ends = [turn["finish_reason"] for turn in turns if turn["kind"] == "answer"]
+    return {"strip": "".join(strip), "changes": changes, "cut": ends[-1] if ends and ends[-1] in CUT else ""}
 
 
 def _mark(turn: dict[str, Any]) -> str:

@@ -172,6 +172,19 @@ def test_what_was_carried_over_is_marked(tmp_path: Path):
     assert origin["carried_from"] == "an-older-reading" and origin["cached_tokens"] == 0
 
 
+@pytest.mark.parametrize("reason", ["stop", "length", "repetition"])
+def test_why_an_answer_or_an_update_ended_is_said(tmp_path: Path, reason: str):
+    run = MadeUpRun(local_store(tmp_path))
+    name = run.document("long.txt", "Some words of a clause. " * 500)
+    run.reading([name], "q", "Q?", "a note", {1: "a note"})
+    for turn in (run.turns._buffer[0], run.turns._buffer[-1]):
+        turn["finish_reason"] = reason
+    run.save()
+    timeline = Page(build(run.store, RUN)).data("reading-0")["timeline"]
+    assert timeline["strip"][:3] == ("rcu" if reason == "repetition" else "ucu")
+    assert timeline["cut"] == ("" if reason == "stop" else reason)
+
+
 @pytest.mark.parametrize("limit", [150_000, 250_000, 400_000])
 def test_the_file_stays_below_its_limit_and_says_what_is_left_out(tmp_path: Path, limit: int):
     run = contracts(local_store(tmp_path), 60)

@@ -24,6 +24,8 @@ def test_the_same_needle_is_asked_in_another_wording(kind):
         wordings = {wording.format(key=one.key) for wording in needles.REWORDED[kind]}
         assert made.question in wordings and made.question != one.question
         assert (made.answers, made.sample_id) == ((one.value,), "s~reworded")
+        last = needles.REWORDED[kind][-1].format(key=one.key)
+        assert made.about["taught"] == (made.question != last)
         assert [again.question for again in reword([sample(one)], seed)] == [made.question]
 
 

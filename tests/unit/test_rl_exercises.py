@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memagent.config import ReadingConfig
 from memagent.errors import UsageError
 from memagent.harvest import Qa
-from memagent.rl.courses import ContractCourse, Cut, NeedleCourse, halves
+from memagent.rl.courses import NEEDLES, ContractCourse, Cut, NeedleCourse, halves
 from memagent.rl.exercises import Mixed, exercise, nothing, scatter, window
 from memagent.rl.rows import RowCourse, fit_rows
 from memagent.tasks.samples import Sample
@@ -57,8 +57,9 @@ def test_needles_are_the_same_by_number_and_can_be_answered(cut, texts):
         assert 1 <= len(one.segments) <= MOST
         assert all(answer in read(one) for answer in one.gold), "what is asked for survived the cut"
         assert one.judge(" ".join(one.gold)) == 1.0 and one.judge("something else") == 0.0
-    silent = [one for one in first if not one.gold[0]]
-    assert silent and all(one.judge("") == 1.0 for one in silent)
+    silent = [one for one in (course.exercise(i) for i in range(200)) if not one.gold[0]]
+    assert all(one.judge("") == 1.0 and one.judge("1234567") == 0.0 for one in silent)
+    assert {one.sample.task in NEEDLES for one in silent} == {True, False}, "RULER's kinds and our own"
 
 
 @pytest.fixture

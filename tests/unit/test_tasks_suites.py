@@ -172,3 +172,10 @@ def test_yes_and_no_are_balanced_and_silence_has_its_line():
     table = {line.task: line.score for line in lines(judged)}
     assert table["yes/no"].metric == "balanced accuracy" and table["yes/no"].value == 0.75
     assert table["not in the text"].value == 1.0 and table["not in the text"].n == 1
+
+
+def test_wordings_of_no_training_have_their_line():
+    told = [judge(sample(str(i), "a", taught=i > 0), answer) for i, answer in enumerate(("7", "8", "8"))]
+    table = {line.task: (line.score.value, line.score.n) for line in lines(told)}
+    assert table == {"a": (1 / 3, 3), "wordings in no training": (1.0, 1)}
+    assert [line.task for line in lines(told[1:])] == ["a"] and [line.task for line in lines(told[:1])] == ["a"]
