@@ -36,6 +36,8 @@ class Plan:
     """Where the segments of a document stand, by content hash."""
     unmatched: list[Question] = field(default_factory=list)
     """Questions about documents that are not in the corpus."""
+    unsegmented: int = 0
+    """Documents that are asked about and could not be segmented; the quarantine says why."""
 
     @property
     def documents(self) -> int:
@@ -97,6 +99,8 @@ def make_plan(
     """
     documents = current_documents(store, corpus, ["doc_id", "content_hash", "title"]).to_pylist()
     plan = Plan(places=places(store, corpus, reader, {d["content_hash"] for d in documents}))
+    uncut = [d["doc_id"] for d in documents if d["content_hash"] not in plan.places]
+    plan.unsegmented = sum(any(_asked_of(question, doc_id) for question in questions) for doc_id in uncut)
     documents = [d for d in documents if d["content_hash"] in plan.places]
     by_id = {d["doc_id"]: d for d in documents}
     for question in questions:

@@ -120,7 +120,8 @@ def finish(
     compact(store, corpus, run_id)
     answers = run_answers(store, corpus, plan.rows)
     before = sum(row["state"] == "answered" for row in plan.rows)
-    failed = len(result.failed) + len(plan.unmatched)
+    elsewhere = Counter({"no-document": len(plan.unmatched), "segment": plan.unsegmented})
+    reasons = Counter(row["reason"] for row in result.failed) + elsewhere
     counts = result.counts
     summary: dict[str, Any] = {
         "run_id": run_id,
@@ -132,13 +133,11 @@ def finish(
             "answered_before": before,
             "read_now": result.answered,
             "continued": sum(row["state"] == "continued" for row in plan.rows),
-            "failed": failed,
+            "failed": reasons.total(),
             "found": sum(answer["found"] for answer in answers.values()),
         },
         **{k: counts[k] for k in ("segments", "conversations", "prompt_tokens", "cached_tokens", "output_tokens")},
-        "failures_by_reason": dict(
-            Counter(row["reason"] for row in result.failed) + Counter({"no-document": len(plan.unmatched)})
-        ),
+        "failures_by_reason": dict(reasons),
         "engine_deaths": counts["engine_deaths"],
         "carried_segments": sum(row["carried_segments"] for row in plan.rows if row["state"] == "continued"),
         "seconds": round((now() - started).total_seconds(), 2),
@@ -156,7 +155,7 @@ def finish(
                 "corpus": corpus,
                 "run_id": run_id,
                 "kind": kind,
-                "status": "failed" if failed else "completed",
+                "status": "failed" if reasons else "completed",
                 "started_at": started,
                 "ended_at": now(),
                 "config": json.dumps(summary["config"]),

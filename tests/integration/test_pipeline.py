@@ -20,6 +20,7 @@ from pipelines.ask import ask, digest
 from pipelines.ingest import ingest
 from pipelines.plan import make_plan
 from pipelines.report import build
+from pipelines.segment import segment
 from pipelines.status import corpus_status, quarantined
 from tests.conftest import filler
 
@@ -157,6 +158,17 @@ def test_scores_count_failures_as_wrong(store, archive, config):
     assert {s["metric"]: (s["value"], s["n"]) for s in summary["scores"]}["exact match"] == (0.5, 4)
     assert summary["readings"]["failed"] == 1
     assert [row["reason"] for row in quarantined(config, "c")] == ["no-document"]
+
+
+def test_a_document_that_cannot_be_segmented_is_a_failure_of_the_run(store, archive, config, monkeypatch):
+    take(store, archive, config)
+    monkeypatch.setattr(
+        "pipelines.ask.segment", lambda s, c, reader, hashes, *more: segment(s, c, reader, hashes[1:], *more)
+    )
+    summary = ask("c", [OTTER, HERON], config)
+    assert (summary["readings"]["read_now"], summary["readings"]["failed"]) == (14, 1)
+    assert summary["failures_by_reason"] == {"segment": 1}
+    assert corpus_status(config, "c")["corpora"][0]["runs"][0]["status"] == "failed"
 
 
 def test_the_archive_as_one_stream_and_its_growth(store, archive, config):
