@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -26,6 +27,13 @@ _KEYS: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
     "feedback": (schemas.FEEDBACK, ("reading_id", "given_at")),
     "policies": (schemas.POLICIES, ("policy_id",)),
 }
+
+_MANY = 64
+"""Small files of a corpus that are put together."""
+_FULL = 32 * 2**20
+"""Bytes of a file that is full."""
+_GROUP = 10_000
+"""Rows of a row group: a text can be long, and a reader holds a group at once."""
 
 _contended = retry(
     retry=retry_if_exception_type(CommitFailedError),
@@ -76,6 +84,28 @@ class Table:
         terms = [f"corpus = {_literal(corpus)}"]
         terms += [f"{name} IN ({', '.join(map(_literal, values))})" for name, values in chosen.items()]
         delta.delete(" AND ".join(terms))
+
+    @_contended
+    def compact(self, corpus: str) -> int:
+        """Put the small files of a corpus together where they are many; return how many went into others.
+
+        Every commit leaves a file and every merge opens them all, so the more commits there were the longer one takes.
+        Versions older than a week then lose their files: for tables whose versions nobody goes back to.
+        """
+        delta = self._open()
+        if delta is None:
+            return 0
+        files = pa.table(delta.get_add_actions(flatten=True))
+        small = pc.and_(pc.equal(files["partition.corpus"], corpus), pc.less(files["size_bytes"], _FULL // 2))
+        if (pc.sum(small).as_py() or 0) < _MANY:
+            return 0
+        done = delta.optimize.compact(
+            [("corpus", "=", corpus)],
+            target_size=_FULL,
+            writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=_GROUP),
+        )
+        delta.vacuum(dry_run=False)
+        return int(done["numFilesRemoved"])
 
     def read(self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
         """Return rows as they stand now; a table that does not exist yet is empty.

@@ -107,6 +107,8 @@ def ingest(
         writer.source(bad.source, doc_id, "", "failed", 0)
     _delete(store, corpus, plan, writer, keep=config.ingest.keep_deleted)
     writer.flush()
+    for name in ("documents", "sources"):
+        Table(store, name).compact(corpus)
     return IngestSummary(
         corpus=corpus,
         run_id=run_id,

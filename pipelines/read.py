@@ -27,6 +27,10 @@ _CALLS = 16
 """Blocks that one worker has in hand at once."""
 _BLOCK_GROUPS = 64
 """Streams of a block at most."""
+_COMMITS = 100
+"""After so many commits of answers their small files are put together, lest a long run's commits get slow."""
+_PAUSE = 5
+"""A commit takes longer the more answers stand; the next one is at least so many times as far off."""
 _ROUNDS = 3
 """A pass that ends early (a worker lost for good) is begun again with what is left, so often."""
 
@@ -205,7 +209,8 @@ class _Sink:
         failed = self._quarantine.read(corpus, ["item"], pc.field("stage") == "read")
         self._once_failed = set(failed["item"].to_pylist())
         self._buffer: list[dict[str, Any]] = []
-        self._last = time.monotonic()
+        self._due = time.monotonic() + seconds
+        self._commits = 0
         self.done: set[str] = set()
 
     def take(self, outcome: dict[str, Any]) -> None:
@@ -226,18 +231,23 @@ class _Sink:
             self._result.failed.append(_failure(self._corpus, self._run_id, row, outcome["failed"], outcome["detail"]))
         else:
             self._buffer.append(self._answer(row, outcome))
-        if time.monotonic() - self._last > self._seconds:
+        if time.monotonic() > self._due:
             self.commit()
 
     def commit(self) -> None:
         """Commit what is buffered; what failed before and is answered now leaves quarantine."""
-        self._result.answered += len(self._buffer)
+        began = time.monotonic()
         self._answers.insert_new(self._buffer)
+        self._result.answered += len(self._buffer)
         if self._once_failed:
             answered = {_item(self._rows[row["reading_id"]]) for row in self._buffer}
             self._quarantine.delete(self._corpus, stage=["read"], item=answered & self._once_failed)
         self._buffer = []
-        self._last = time.monotonic()
+        self._commits += 1
+        if self._commits % _COMMITS == 0:
+            self._answers.compact(self._corpus)
+        ended = time.monotonic()
+        self._due = ended + max(self._seconds, _PAUSE * (ended - began))
 
     def _answer(self, row: dict[str, Any], outcome: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -23,6 +23,7 @@ from pipelines.read import PassResult
 _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
 _MOST_POINTS = 2_000
+_COMPACTED = ("answers", "segmented", "quarantine", "runs")
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -116,8 +117,10 @@ def finish(
     result: PassResult,
     extra: dict[str, Any],
 ) -> dict[str, Any]:
-    """Close a run: compact its turn log, write its row, and return its summary."""
+    """Close a run: compact its turn log and its tables, write its row, and return its summary."""
     compact(store, corpus, run_id)
+    for name in _COMPACTED:
+        Table(store, name).compact(corpus)
     answers = run_answers(store, corpus, plan.rows)
     before = sum(row["state"] == "answered" for row in plan.rows)
     elsewhere = Counter({"no-document": len(plan.unmatched), "segment": plan.unsegmented})

@@ -125,3 +125,32 @@ def test_racing_upserts_leave_one_row(store: Store) -> None:
     details = _details(Table(store, "quarantine"))
     assert details.keys() == {"k", "own-0", "own-1", "own-2", "own-3"}
     assert details["k"] in "0123"
+
+
+def test_many_small_files_become_one_and_every_row_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.tables._MANY", 6)
+    table = Table(store, "quarantine")
+    assert table.compact("c") == 0, "there is no table"
+    for i in range(5):
+        table.insert_new([_row(f"item {i}", str(i)), _row("other", corpus="d")])
+    assert table.compact("c") == 0, "few files stay as they are"
+    table.upsert([_row("item 0", "new")])
+    table.insert_new([_row("item 5", "5")])
+    before = _details(table)
+    assert table.compact("c") >= 6
+    assert len(list(table.fragments("c"))) == 1 and len(list(table.fragments("d"))) == 1
+    assert _details(table) == before == {**{f"item {i}": str(i) for i in range(1, 6)}, "item 0": "new"}
+    assert table.read("c", filters=pc.field("item") == "item 3")["detail"].to_pylist() == ["3"]
+    assert table.insert_new([_row("item 0", "again"), _row("item 6", "6")]) == 1
+    assert table.compact("c") == 0
+
+
+def test_compacting_beside_writers_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.tables._MANY", 2)
+    Table(store, "quarantine").append([_row("first")])
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(Table(store, "quarantine").insert_new, [_row(f"item {i}")]) for i in range(12)]
+        done += [pool.submit(Table(store, "quarantine").compact, "c") for _ in range(3)]
+        assert sum(one.result() for one in done[:12]) == 12
+        assert all(one.result() >= 0 for one in done[12:])
+    assert set(_details(Table(store, "quarantine"))) == {"first", *(f"item {i}" for i in range(12))}
