@@ -27,6 +27,8 @@ from infra.tables import Table
 TARGETS = {"driver": None, "worker": "ray::MapWorker(MapBatches(MemoryPass", "engine": None}
 ENGINE_TITLES = {"scripted": "infra.engines.scripted", "vllm": "VLLM::EngineCore"}
 TALLY = "MEMAGENT_SCRIPTED_TALLY"
+_ATTEMPTS = 5
+"""A kill that finds the reading ended already is tried again at another moment, so often."""
 QUESTIONS = ("What is the pass number for amber-otter?", "What is the pass number for silver-heron?")
 
 
@@ -115,9 +117,11 @@ def kill_once(argv: list[str], store: Store, target: str, engine: str, delay: fl
     victim.send_signal(signal.SIGKILL)
     process.wait()
     if target == "driver":
-        psutil.wait_procs(tree, timeout=30)
-        left = [title for p in tree if (title := alive(p)) and "Agent" not in title]  # Ray's agents leave within 65 s
-        assert not left, f"processes outlive the driver: {left}"
+        until = time.monotonic() + 30
+        # Ray's agents leave within 65 s, and nothing waits for them.
+        while left := [title for p in tree if (title := alive(p)) and "Agent" not in title]:
+            assert time.monotonic() < until, f"processes outlive the driver: {left}"
+            time.sleep(0.2)
     return True
 
 
@@ -161,36 +165,41 @@ def endure(
         kills = []
         for target in targets:
             for i in range(times):
-                where = f"{base}/{target}{i}"
-                shutil.copytree(base / "ready", where)
-                store, argv = Store(where), command(where, engine, sets)
-                delay = rng.uniform(0, span)
-                hit = kill_once(argv, store, target, engine, delay)
-                summary = run(argv, f"{store.url}.tally")
-                found = answers(store)
-                differing = sum(found[k] != calm[k] for k in calm if k in found)
-                rows, keys = conversations(store)
-                assert rows == keys, "a conversation is logged twice"
-                tally = Path(f"{store.url}.tally")
-                held = tally.stat().st_size if tally.exists() else None
-                kills.append(
-                    {
-                        "engine": engine,
-                        "target": target,
-                        "delay": round(delay, 2),
-                        "hit": hit,
-                        "readings": len(found),
-                        "same_readings": set(found) == set(calm),
-                        "differing": differing,
-                        "conversations": keys,
-                        "held": held,
-                        "again": round(held / keys - 1, 4) if held else None,
-                        "second_run": summary["conversations"],
-                    }
-                )
-                print(json.dumps(kills[-1]), flush=True)
+                for attempt in range(_ATTEMPTS):
+                    where = f"{base}/{target}{i}-{attempt}"
+                    shutil.copytree(base / "ready", where)
+                    kill = kill_and_go_on(where, command(where, engine, sets), target, engine, rng.uniform(0, span))
+                    found = answers(Store(where))
+                    kill["same_readings"] = set(found) == set(calm)
+                    kill["differing"] = sum(found[k] != calm[k] for k in calm if k in found)
+                    kills.append(kill)
+                    print(json.dumps(kill), flush=True)
+                    shutil.rmtree(where)
+                    if kill["hit"]:
+                        break
         undisturbed = sum(calm[k] != other[k] for k in calm)
         return {"kills": kills, "calm": calm_summary, "undisturbed_differing": undisturbed}
+
+
+def kill_and_go_on(where: str, argv: list[str], target: str, engine: str, delay: float) -> dict:
+    """Kill a run, give the same command again, and return what it came to."""
+    store = Store(where)
+    hit = kill_once(argv, store, target, engine, delay)
+    summary = run(argv, f"{where}.tally")
+    rows, keys = conversations(store)
+    assert rows == keys, "a conversation is logged twice"
+    tally = Path(f"{where}.tally")
+    held = tally.stat().st_size if tally.exists() else None
+    return {
+        "engine": engine,
+        "target": target,
+        "delay": round(delay, 2),
+        "hit": hit,
+        "conversations": keys,
+        "held": held,
+        "again": round(held / keys - 1, 4) if held else None,
+        "second_run": summary["conversations"],
+    }
 
 
 def main() -> None:
@@ -218,6 +227,7 @@ def main() -> None:
         "seed": given.seed,
         "kills": len(kills),
         "hit": sum(kill["hit"] for kill in kills),
+        "hit_by_target": {target: sum(k["hit"] for k in kills if k["target"] == target) for target in targets},
         "failed": len(bad),
         "again_mean": round(sum(again) / len(again), 4) if again else None,
         "again_most": max(again, default=None),
@@ -228,7 +238,8 @@ def main() -> None:
         "disturbed_differing": [kill["differing"] for kill in kills],
     }
     print(json.dumps(said))
-    sys.exit(1 if bad or not said["hit"] or max(again, default=0) > given.again else 0)
+    missing = [target for target, hit in said["hit_by_target"].items() if hit < given.times]
+    sys.exit(1 if bad or missing or max(again, default=0) > given.again else 0)
 
 
 if __name__ == "__main__":
