@@ -239,11 +239,11 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
         raise MemagentError(f"Ray job {submission} ended as {status}: {logs[-2000:]}")
 
 
-def stop_job(jobs_address: str, submission: str) -> None:
-    """Stop a Ray job; one that is not there or has ended is no error."""
+def stop_job(jobs_address: str, part: str) -> None:
+    """Stop the Ray jobs whose submission has `part` in its name; none that runs is no error."""
     client = _jobs_client(jobs_address)
     for job in client.list_jobs():
-        if job.submission_id and job.submission_id.startswith(submission) and not job.status.is_terminal():
+        if part in (job.submission_id or "") and not job.status.is_terminal():
             client.stop_job(job.submission_id)
 
 

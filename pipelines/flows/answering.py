@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from prefect import flow, get_run_logger, runtime, task
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
@@ -28,13 +28,14 @@ def digest_corpus(
 ) -> dict[str, Any]:
     """Bring a corpus and the answers to its standing questions up to date; ``*`` stands for every corpus.
 
-    What is done is skipped, so late runs that start together cost nothing.
+    What is done is skipped, so late runs that start together cost nothing. A corpus that fails does not keep the others
+    from their turn.
     """
     settings = load_config(config, sets, store=store)
     if corpus == EVERY:
         place = Store(settings.store)
         names = [name for name in corpora(place) if standing_questions(place, name)]
-        return {name: digest_corpus(name, store, config, sets) for name in names}
+        return _each({name: digest_corpus(name, store, config, sets, return_state=True) for name in names})
     run_id = new_run_id()
     argv = ["digest", corpus, "--run-id", run_id]
     with Progress(f"digest of {corpus}") as show:
@@ -42,6 +43,14 @@ def digest_corpus(
             settings, argv, run_id, lambda: stages.digest(corpus, None, settings, run_id=run_id, show=show)
         )
     return _publish(settings, summary, "memagent.corpus.digested")
+
+
+def _each(states: dict[str, Any]) -> dict[str, Any]:
+    failed = {name: state.message for name, state in states.items() if not state.is_completed()}
+    if failed:
+        said = "; ".join(f"{name}: {message}" for name, message in failed.items())
+        raise FailedItems(f"{len(failed)} of {len(states)} corpora failed, the others are up to date. {said}")
+    return {name: state.result() for name, state in states.items()}
 
 
 @flow(name="answer-archive", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
@@ -88,7 +97,7 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
         return done
 
     if settings.ray.jobs_address:
-        submit(settings, ["ingest", corpus, *sources], f"{submission(runtime.flow_run.id)}-ingest")
+        submit(settings, ["ingest", corpus, *sources], f"{submission()}-ingest")
     else:
         get_run_logger().info("ingested: %s", here())
 

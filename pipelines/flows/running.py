@@ -28,17 +28,17 @@ class FailedItems(MemagentError):
 
 
 def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
-    """On cancellation: end the Ray job that this flow run has submitted; its children survive a signal."""
+    """On cancellation: end the Ray jobs that this flow run, or one below it, has submitted; they survive a signal."""
     address = load_config(**where(flow_run.parameters)).ray.jobs_address
     if address:
-        stop_job(address, submission(flow_run.id))
+        stop_job(address, str(flow_run.id))
 
 
 def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
     if not settings.ray.jobs_address:
         return here()
-    submit(settings, argv, submission(runtime.flow_run.id))
+    submit(settings, argv, submission())
     rows = Table(Store(settings.store), "runs").read(columns=["summary"], filters=pc.field("run_id") == run_id)
     if not rows.num_rows:
         raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}")
@@ -94,9 +94,10 @@ def where(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"path": parameters.get("config"), "sets": parameters.get("sets"), "store": parameters.get("store")}
 
 
-def submission(flow_run_id: object) -> str:
-    """Name the Ray job of a flow run."""
-    return f"memagent-{flow_run_id}"
+def submission() -> str:
+    """Name the Ray job of the present flow run after it and the flow run that it belongs to: either can end it."""
+    root, own = runtime.flow_run.root_flow_run_id, runtime.flow_run.id
+    return f"memagent-{own}" if root == own else f"memagent-{root}-{own}"
 
 
 def artifact_key(text: str) -> str:

@@ -42,12 +42,24 @@ from memagent.questions import ask
 store, docs, sets = json.loads(sys.argv[1]) if len(sys.argv) > 1 else json.loads({given!r})
 bulk = answer_archive("c", questions=[{question!r}], sources=[docs], store=store, sets=sets)
 remember(Store(store), "c", questions=[ask({question!r})])
-night = digest_corpus("*", store=store, sets=sets)["c"]
+{night}
 from prefect.client.orchestration import get_client
 from prefect.artifacts import Artifact
 with get_client(sync_client=True) as client:
     kinds = sorted({{a.type for a in client.read_artifacts()}})
 said = [bulk["readings"], night["readings"], kinds, bulk["report"]]
+"""
+NIGHT = 'night = digest_corpus("*", store=store, sets=sets)["c"]'
+BAD_NIGHT = """
+from infra.tables import Table
+from pipelines.flows import FailedItems
+remember(Store(store), "a", sources=["/no/such/folder"], questions=[ask("Who?")])
+try:
+    digest_corpus("*", store=store, sets=sets)
+except FailedItems as error:
+    refused = str(error)
+runs = Table(Store(store), "runs").read("c").to_pylist()
+(night,) = [json.loads(row["summary"]) for row in runs if row["kind"] == "digest"]
 """
 TELL = 'print("RESULT" + json.dumps(said))'
 JOBS = """
@@ -62,11 +74,13 @@ def result(out):
 
 def test_flows_run_without_a_server_and_publish(tmp_path, archive, sets):
     given = json.dumps([str(tmp_path / "store"), str(archive), sets])
-    bulk, night, kinds, report = result(in_python(FLOW.format(given=given, question=QUESTION) + TELL, tmp_path))
+    code = FLOW.format(given=given, question=QUESTION, night=BAD_NIGHT) + "said.append(refused)\n" + TELL
+    bulk, night, kinds, report, refused = result(in_python(code, tmp_path))
     assert (bulk["read_now"], bulk["found"]) == (4, 4)
     assert (night["read_now"], night["answered_before"]) == (0, 4)
     assert {"table", "progress"} <= set(kinds)
     assert "amber-otter" in Path(report).read_text()
+    assert "1 of 2 corpora failed" in refused and "/no/such/folder" in refused, "the other one had its turn"
 
 
 EVALUATE = """
@@ -125,7 +139,7 @@ def test_prefect_yaml_names_flows_that_exist():
 @pytest.mark.slow
 def test_a_flow_submits_its_work_to_a_cluster(tmp_path, archive, sets, cluster):
     given = json.dumps([str(tmp_path / "store"), str(archive), [*sets, f"ray.jobs_address={cluster}"]])
-    code = FLOW.format(given=given, question=QUESTION) + JOBS.format(cluster=cluster) + TELL
+    code = FLOW.format(given=given, question=QUESTION, night=NIGHT) + JOBS.format(cluster=cluster) + TELL
     bulk, night, _, _, jobs = result(in_python(code, tmp_path, timeout=400))
     assert bulk["found"] == 4 and night["answered_before"] == 4
     assert jobs == ["SUCCEEDED"] * 3
