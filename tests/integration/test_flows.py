@@ -46,7 +46,7 @@ remember(Store(store), "c", questions=[ask({question!r})])
 from prefect.client.orchestration import get_client
 from prefect.artifacts import Artifact
 with get_client(sync_client=True) as client:
-    kinds = sorted({{a.type for a in client.read_artifacts()}})
+    kinds = sorted({{a.type for a in client.read_artifacts() if a.type}})
 said = [bulk["readings"], night["readings"], kinds, bulk["report"]]
 """
 NIGHT = 'night = digest_corpus("*", store=store, sets=sets)["c"]'
