@@ -1,5 +1,6 @@
 """Delta tables: atomic commits on a folder or on S3, no server (deltalake)."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -9,12 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from infra import schemas
 from infra.store import Store
 
+_log = logging.getLogger("memagent.tables")
 _KEYS: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
     "documents": (schemas.DOCUMENTS, ("doc_id", "content_hash", "seen_at")),
     "sources": (schemas.SOURCES, ("source", "seen_at")),
@@ -85,13 +87,21 @@ class Table:
         terms += [f"{name} IN ({', '.join(map(_literal, values))})" for name, values in chosen.items()]
         delta.delete(" AND ".join(terms))
 
-    @_contended
     def compact(self, corpus: str) -> int:
         """Put the small files of a corpus together where they are many; return how many went into others.
 
         Every commit leaves a file and every merge opens them all, so the more commits there were the longer one takes.
-        Versions older than a week then lose their files: for tables whose versions nobody goes back to.
+        Versions older than a week then lose their files: for tables whose versions nobody goes back to. It is
+        housekeeping: where it fails the rows stand as before, and the next call tries again.
         """
+        try:
+            return self._compact(corpus)
+        except (DeltaError, OSError) as error:
+            _log.warning("the files of %s are not put together now: %s: %s", self.name, type(error).__name__, error)
+            return 0
+
+    @_contended
+    def _compact(self, corpus: str) -> int:
         delta = self._open()
         if delta is None:
             return 0

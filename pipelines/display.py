@@ -186,7 +186,7 @@ def summary(console: Console, said: Mapping[str, Any]) -> None:
             "answer found",
             f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
         ),
-        ("segments", f"{number(said.get('segments') or 0)}" + _rate(said.get("segments") or 0, seconds)),
+        ("segments", f"{number(said.get('segments') or 0)}" + _rate(said.get("segments") or 0, said)),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),
         ("policy", plain(said.get("policy_id") or said.get("policy") or "")),
@@ -301,5 +301,6 @@ def _of(snapshot: Mapping[str, Any], key: str) -> str:
     return f"{number(done)} of {number(total)}" if total else number(done)
 
 
-def _rate(count: float, seconds: float) -> str:
-    return f" ({count / seconds:,.1f} a second)" if count and seconds else ""
+def _rate(segments: int, said: Mapping[str, Any]) -> str:
+    seconds = said.get("engine_seconds") or 0.0  # the engine's start says nothing of how fast it reads
+    return f" ({segments / seconds:,.1f} a second once the engine was up)" if segments and seconds else ""

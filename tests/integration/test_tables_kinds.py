@@ -154,3 +154,18 @@ def test_compacting_beside_writers_loses_nothing(store: Store, monkeypatch: pyte
         assert sum(one.result() for one in done[:12]) == 12
         assert all(one.result() >= 0 for one in done[12:])
     assert set(_details(Table(store, "quarantine"))) == {"first", *(f"item {i}" for i in range(12))}
+
+
+def test_what_cannot_be_compacted_stays_as_it_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("infra.tables._MANY", 1)
+    table = Table(store, "quarantine")
+    table.append([_row("a", "1")])
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("deltalake.table.TableOptimizer.compact", full)
+    assert table.compact("c") == 0 and "no space left" in caplog.text
+    assert _details(table) == {"a": "1"}
