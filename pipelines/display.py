@@ -303,4 +303,4 @@ def _of(snapshot: Mapping[str, Any], key: str) -> str:
 
 def _rate(segments: int, said: Mapping[str, Any]) -> str:
     seconds = said.get("engine_seconds") or 0.0  # the engine's start says nothing of how fast it reads
-    return f" ({segments / seconds:,.1f} a second once the engine was up)" if segments and seconds else ""
+    return f" ({segments / seconds:,.1f} a second once the engine was up)" if segments and seconds >= 1 else ""

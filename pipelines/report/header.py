@@ -22,7 +22,7 @@ def facts(run: Run, rows: list[Row], failures: list[dict[str, Any]]) -> list[dic
     segments, seconds = said.get("segments") or 0, said.get("seconds") or 0.0
     earlier = sum(failure["stage"] in ("ingest", "segment") for failure in failures)
     reading = said.get("engine_seconds") or 0.0  # the engine's start says nothing of how fast it reads
-    speed = f", {segments / reading:,.1f} a second once the engine was up" if reading and segments else ""
+    speed = f", {segments / reading:,.1f} a second once the engine was up" if segments and reading >= 1 else ""
     return [
         _fact("Documents", number(said.get("documents") or 0)),
         _fact(

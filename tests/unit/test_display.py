@@ -138,6 +138,7 @@ def test_summary_shows_scores_with_interval_and_failures_by_reason():
             "cached_tokens": 137_300,
             "output_tokens": 21_320,
             "seconds": 60.0,
+            "engine_seconds": 41.0,
             "policy": "memagent-nano",
             "policy_id": "0123456789abcdef",
             "engine": "vllm",
@@ -147,6 +148,7 @@ def test_summary_shows_scores_with_interval_and_failures_by_reason():
     )
     text = " ".join(said(to).split())
     assert "150: 115 read now, 30 answered before, 5 failed" in text
+    assert "1,066 (26.0 a second once the engine was up)" in text
     assert "95 of 150 (63%)" in text and "28% from cache" in text
     assert "f1 0.500 0.420 to 0.580 148" in text
     assert "4 engine-died 1 [red]odd" in text
