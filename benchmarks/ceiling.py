@@ -1,7 +1,7 @@
 """How close the memory pass comes to the engine: its conversations per second, beside those of the
 same engine on the same prompts handed over all at once, in one run.
 
-    python -m benchmarks.ceiling [--documents 480] [--set key=value ...]
+    python -m benchmarks.ceiling [--documents 96] [--set key=value ...]
 """
 
 import argparse
@@ -87,7 +87,7 @@ async def all_at_once(config: Config, prompts: list[list[int]], limits: list[int
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--documents", type=int, default=480)
+    parser.add_argument("--documents", type=int, default=96)
     parser.add_argument("--longest", type=int, default=64)
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
