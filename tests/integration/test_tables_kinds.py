@@ -1,5 +1,7 @@
 """Delta tables on a local folder and on S3: nothing lost, nothing twice, whoever writes."""
 
+import pkgutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -154,6 +156,60 @@ def test_compacting_beside_writers_loses_nothing(store: Store, monkeypatch: pyte
         assert sum(one.result() for one in done[:12]) == 12
         assert all(one.result() >= 0 for one in done[12:])
     assert set(_details(Table(store, "quarantine"))) == {"first", *(f"item {i}" for i in range(12))}
+
+
+_WRITES: dict[str, Callable[[Table], Any]] = {
+    "compact": lambda table: table.compact("c"),
+    "append": lambda table: table.append([_row("item 4", "4")]),
+    "insert": lambda table: table.insert_new([_row("item 1", "again"), _row("item 4", "4")]),
+    "upsert": lambda table: table.upsert([_row("item 1", "new")]),
+    "delete": lambda table: table.delete("c", item=["item 2"]),
+}
+_INNER = {
+    "compact": "deltalake.table.TableOptimizer.compact",
+    "delete": "deltalake.DeltaTable.delete",
+    "upsert": "deltalake.table.TableMerger.execute",
+    "insert": "deltalake.table.TableMerger.execute",
+}
+
+
+@pytest.mark.parametrize(
+    ("late", "first"),
+    [("compact", first) for first in _WRITES] + [(late, "compact") for late in _INNER if late != "compact"],
+)
+def test_a_compaction_and_a_writer_that_overtake_each_other_lose_nothing_and_double_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, late: str, first: str
+) -> None:
+    monkeypatch.setattr("infra.tables._MANY", 2)
+    table, other = Table(store, "quarantine"), Table(store, "quarantine")
+    for i in range(4):
+        table.append([_row(f"item {i}", str(i))])
+    owner, _, name = _INNER[late].rpartition(".")
+    overtaken = _overtaken(monkeypatch, pkgutil.resolve_name(owner), name, lambda: _WRITES[first](other))
+    _WRITES[late](table)
+    assert len(overtaken) == 1
+    expected = {f"item {i}": str(i) for i in range(4)}
+    if {"insert", "append"} & {late, first}:
+        expected["item 4"] = "4"
+    if "upsert" in (late, first):
+        expected["item 1"] = "new"
+    if "delete" in (late, first):
+        del expected["item 2"]
+    assert _details(Table(store, "quarantine")) == expected
+
+
+def _overtaken(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, between: Callable[[], Any]) -> list[Any]:
+    """Let ``between`` happen once, after a writer has read the table and before it commits; return its result then."""
+    results: list[Any] = []
+    real = getattr(owner, name)
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
+        results.append(between())
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, late)
+    return results
 
 
 def test_what_cannot_be_compacted_stays_as_it_is(
