@@ -76,6 +76,8 @@ class EngineConfig(Section):
     """Context window in tokens; by default the model's own."""
     max_num_seqs: int = Field(256, ge=1)
     """Sequences that the engine runs at once."""
+    max_num_batched_tokens: int | None = Field(None, ge=64)
+    """Tokens that one step of the engine takes at most, of all sequences; by default vLLM's own, and 768 on CPU."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs that one engine's weights are spread over."""
     gpu_memory: float = Field(0.9, gt=0, le=1)

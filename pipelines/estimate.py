@@ -22,8 +22,8 @@ _GPU_FLOPS = 5e13
 def estimate(store: Store, corpus: str, reader: Reader, plan: Plan, config: Config) -> dict[str, Any]:
     """Count the readings, segments and tokens of a plan, and estimate its time.
 
-    The time comes from the last run of the same policy on this store; before there is one, from the
-    model's size, and says so.
+    The time comes from the last run of the same policy on this store, its engine's start with it; before there is
+    one, from the model's size without a start, and says so.
     """
     pending = plan.pending
     overhead = {}
@@ -37,7 +37,7 @@ def estimate(store: Store, corpus: str, reader: Reader, plan: Plan, config: Conf
         share = left / row["segments"] if row["segments"] else 0
         tokens += round(row["tokens"] * share) + (left + 1) * overhead[question]
     conversations = plan.conversations
-    rate, source = _rate(store, reader, config)
+    rate, start, source = _rate(store, reader, config)
     if rate is None:
         rate, source = _rule_of_thumb(reader, config, tokens / max(1, conversations))
     return {
@@ -52,14 +52,15 @@ def estimate(store: Store, corpus: str, reader: Reader, plan: Plan, config: Conf
         "prompt_tokens": tokens,
         "output_tokens_at_most": (conversations - len(pending)) * reader.reading.memory_tokens
         + len(pending) * reader.reading.answer_tokens,
-        "estimated_seconds": round(conversations / rate, 1) if rate else None,
+        "estimated_seconds": round(conversations / rate + (start if conversations else 0.0), 1) if rate else None,
         "estimate_from": source,
         "unmatched_questions": [question.question_id for question in plan.unmatched],
     }
 
 
-def _rate(store: Store, reader: Reader, config: Config) -> tuple[float | None, str]:
-    """Conversations per second of the last run that says something about this one."""
+def _rate(store: Store, reader: Reader, config: Config) -> tuple[float | None, float, str]:
+    """Conversations a second of the last run that says something about this one, and the seconds that its engine took
+    to start."""
     for row in reversed(
         Table(store, "runs").read(columns=["run_id", "summary", "ended_at"]).sort_by("ended_at").to_pylist()
     ):
@@ -72,8 +73,9 @@ def _rate(store: Store, reader: Reader, config: Config) -> tuple[float | None, s
         ):
             engines = summary["config"]["pool"]["max_size"]
             rate = summary["conversations"] / summary["engine_seconds"] / engines * config.pool.max_size
-            return rate, f"run {row['run_id']}"
-    return None, ""
+            start = summary.get("stage_seconds", {}).get("read", 0.0) - summary["engine_seconds"]
+            return rate, max(0.0, start), f"run {row['run_id']}"
+    return None, 0.0, ""
 
 
 def _rule_of_thumb(reader: Reader, config: Config, tokens: float) -> tuple[float | None, str]:

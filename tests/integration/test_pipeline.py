@@ -10,7 +10,7 @@ import ray
 from infra import jobs
 from infra.corpora import remember, standing_questions
 from infra.policies import Reader
-from infra.tables import Table
+from infra.tables import Table, now
 from infra.turnlog import turns
 from memagent.config import load_config
 from memagent.errors import UsageError
@@ -201,6 +201,25 @@ def test_dry_run_counts_without_reading(store, archive, config):
     assert dry["conversations"] == done["conversations"] and dry["segments"] == done["segments"]
     assert dry["readings_to_read"] == 16
     assert abs(dry["prompt_tokens"] - done["prompt_tokens"]) < 0.1 * done["prompt_tokens"]
+
+
+def test_a_dry_run_estimates_by_the_last_run_and_its_engine_start(store, archive, config):
+    take(store, archive, config)
+    assert ask("c", [OTTER], config, dry_run=True)["estimated_seconds"] is None, "a scripted reader has no size"
+    summary = {
+        "policy": Reader(config).policy.name,
+        "engine": "scripted",
+        "conversations": 200,
+        "engine_seconds": 10.0,
+        "stage_seconds": {"read": 40.0},
+        "config": {"pool": {"max_size": 1}},
+    }
+    at = now()
+    row = {"corpus": "other", "run_id": "r1", "kind": "ask", "status": "completed", "started_at": at, "ended_at": at}
+    Table(store, "runs").append([{**row, "config": "{}", "summary": json.dumps(summary)}])
+    dry = ask("c", [OTTER], config, dry_run=True)
+    assert dry["estimate_from"] == "run r1"
+    assert dry["estimated_seconds"] == pytest.approx(dry["conversations"] / 20 + 30, abs=0.1)
 
 
 def test_counts_come_with_the_answers_where_the_board_has_died(store, archive, config):

@@ -89,20 +89,31 @@ def test_cancelling_the_night_stops_the_ray_job_of_a_corpus(served, archive, set
     remember(Store(served.store), "far", sources=[str(archive)], questions=[ask(QUESTION)])
     slow = json.dumps([*sets, "engine.scripted_delay=20", f"ray.jobs_address={cluster}"])
     run = _begin(served, "--param", f"sets={slow}", name="digest-corpus/nightly")
+    _cancel_while_it_reads(served, cluster, run, before=[])
+
+
+def test_cancelling_a_bulk_run_stops_its_ray_job(served, archive, sets, cluster):
+    slow = [*sets, "engine.scripted_delay=20", f"ray.jobs_address={cluster}"]
+    run = _begin(served, *_parameters("distant", archive, sets=slow, store=served.store))
+    _cancel_while_it_reads(served, cluster, run, before=["SUCCEEDED"])  # documents come in by a job of their own
+
+
+def _cancel_while_it_reads(served: Served, cluster: str, run: str, before: list[str]) -> None:
+    """Cancel a flow run whose jobs `before` the reading have ended; the job that reads must end with it."""
     client = _jobs_client(cluster)
 
     def jobs() -> list[str]:
-        return [str(job.status) for job in client.list_jobs() if run in str(job.submission_id)]
+        return sorted(str(job.status) for job in client.list_jobs() if run in str(job.submission_id))
 
     until = time.monotonic() + 180
-    while jobs() != ["RUNNING"]:
-        assert time.monotonic() < until, f"no job of the flow run is running: {jobs()}"
+    while jobs() != sorted([*before, "RUNNING"]):
+        assert time.monotonic() < until, f"the flow run does not read: {jobs()}"
         time.sleep(0.5)
     time.sleep(5)
     served.prefect("flow-run", "cancel", run)
     assert _wait(served, run, {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}) == "CANCELLED"
     until = time.monotonic() + 60
-    while jobs() != ["STOPPED"]:
+    while jobs() != sorted([*before, "STOPPED"]):
         assert time.monotonic() < until, f"the Ray job outlives its flow run: {jobs()}"
         time.sleep(0.5)
 
