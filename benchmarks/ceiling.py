@@ -73,29 +73,24 @@ def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
     return asyncio.run(make())
 
 
-async def all_at_once(config: Config, prompts: list[list[int]], limits: list[int]) -> float:
-    """Hand all prompts over at once to one engine; return seconds."""
+async def all_at_once(config: Config, prompts: list[list[int]]) -> float:
+    """Hand all prompts over at once to one engine; return conversations per second."""
     reader = Reader(config)
-    engine = reader.make_engine()
+    engine, sampling = reader.make_engine(), reader.scheme.sampling(reader.reading.memory_tokens)
     await engine.start()
     await engine.generate(prompts[0][:16], reader.scheme.sampling(1))
     began = time.monotonic()
-    await asyncio.gather(*(engine.generate(p, reader.scheme.sampling(n)) for p, n in zip(prompts, limits, strict=True)))
+    await asyncio.gather(*(engine.generate(prompt, sampling) for prompt in prompts))
     seconds = time.monotonic() - began
     await engine.stop()
-    return seconds
+    return len(prompts) / seconds
 
 
-def read_all(config: Config, documents: Path) -> tuple[int, float, list[list[int]]]:
-    """Read the documents from the start; return conversations, seconds and the prompts."""
-    store = Store(config.store)
+def read_all(config: Config, documents: Path) -> str:
+    """Read the documents from the start; return the run."""
     with ray_session(config.ray):
-        ingest(store, "bench", [str(documents)], config, "ingest")
-        summary = ask("bench", [make_question(QUESTION)], config)
-    prompts = prompts_of(store, config, summary["run_id"])
-    conversations, seconds = pass_rate(store, summary["run_id"])
-    assert len(prompts) == conversations
-    return conversations, seconds, prompts
+        ingest(Store(config.store), "bench", [str(documents)], config, "ingest")
+        return ask("bench", [make_question(QUESTION)], config)["run_id"]
 
 
 def main() -> None:
@@ -112,13 +107,14 @@ def main() -> None:
         def config(i: int) -> Config:
             return load_config(sets=given.set, store=str(Path(name) / f"store{i}"))
 
-        _, _, prompts = read_all(config(0), documents)  # not counted: it finds out the prompts
-        limits = [Reader(config(0)).reading.memory_tokens] * len(prompts)
-        ceilings = [len(prompts) / asyncio.run(all_at_once(config(0), prompts, limits))]
+        # The first pass is not counted: it finds out the prompts.
+        prompts = prompts_of(Store(config(0).store), config(0), read_all(config(0), documents))
+        ceilings = [asyncio.run(all_at_once(config(0), prompts))]
         shares = []
         for i in range(1, given.times + 1):
-            conversations, seconds, _ = read_all(config(i), documents)
-            ceilings.append(len(prompts) / asyncio.run(all_at_once(config(0), prompts, limits)))
+            conversations, seconds = pass_rate(Store(config(i).store), read_all(config(i), documents))
+            assert conversations == len(prompts)
+            ceilings.append(asyncio.run(all_at_once(config(0), prompts)))
             # A machine's speed drifts by a sixth in a minute: a pass counts against what came before and after it.
             around = statistics.mean(ceilings[-2:])
             shares.append(conversations / seconds / around)

@@ -1,6 +1,9 @@
-"""Cost by length: documents of 10, 100 and 1,000 segments, read one at a time by the same engine.
+"""Cost by length: documents of 10, 100 and 1,000 segments, read one conversation at a time by the same engine.
 
-python -m benchmarks.linear [--lengths 10,100,1000] [--set key=value ...]
+    python -m benchmarks.linear [--lengths 10,100,1000] [--slice 20] [--set key=value ...]
+
+The lengths take turns, a slice of conversations each, so that a machine whose speed drifts is as fast for one as for
+another.
 """
 
 import argparse
@@ -8,9 +11,12 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 from infra.policies import Reader
 from memagent.config import load_config
+from memagent.engine import Completion, Engine
 from memagent.reading import Reading
 from memagent.records import Segment
 
@@ -27,45 +33,79 @@ class MadeStream:
     def __len__(self) -> int:
         return self._count
 
-    async def read(self, start: int, stop: int):
+    async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
         for i in range(start, stop):
             rng = random.Random(f"{self._seed}-{i}")
             yield Segment("made", i, i, i + 1, "", rng.choices(self._ids, k=self._reader.reading.segment_tokens))
 
 
-async def measure(reader: Reader, lengths: list[int]) -> list[dict]:
+@dataclass
+class Turns:
+    """What one length costs while it has the engine to itself; after a slice of conversations the next length has."""
+
+    engine: Engine
+    lock: asyncio.Lock
+    """Shared by the lengths. It serves those who wait in their order, so that they take turns."""
+    slice: int
+    conversations: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    _began: float = field(default=0.0, init=False)
+
+    async def __aenter__(self) -> None:
+        await self.lock.acquire()
+        self._began = time.monotonic()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.seconds += time.monotonic() - self._began
+        self.lock.release()
+
+    async def generate(self, *given, **options) -> Completion:
+        if self.conversations and self.conversations % self.slice == 0:
+            await self.__aexit__()
+            await self.__aenter__()
+        self.conversations += 1
+        return await self.engine.generate(*given, **options)
+
+
+async def read(reader: Reader, turns: Turns, length: int, segments: int, seed: str) -> dict:
+    """Read as many documents of one length as have so many segments; no two have the same text, or the prefix cache
+    would help."""
+    async with turns:
+        for document in range(segments // length):
+            stream = MadeStream(reader, length, f"{seed}-{length}-{document}")
+            outcome = await Reading("r", QUESTION, stream, reader.scheme, turns.generate, lambda turn: None).run()
+            turns.tokens += outcome.prompt_tokens + outcome.output_tokens
+    return {
+        "segments": length,
+        "documents": segments // length,
+        "ms_per_segment": round(1000 * turns.seconds / segments, 2),
+        "tokens_per_segment": round(turns.tokens / segments, 2),
+    }
+
+
+async def measure(reader: Reader, lengths: list[int], slice: int) -> list[dict]:
     engine = reader.make_engine()
     await engine.start()
-    rows = []
-    # The first one warms the engine up and is not kept; no two read the same text, or the prefix cache would help.
-    for series, length in enumerate([lengths[0], *lengths]):
-        repeats = max(1, lengths[-1] // length // 2)
-        began, tokens = time.monotonic(), 0
-        for repeat in range(repeats):
-            stream = MadeStream(reader, length, f"{series}-{repeat}")
-            outcome = await Reading("r", QUESTION, stream, reader.scheme, engine.generate, lambda turn: None).run()
-            tokens += outcome.prompt_tokens + outcome.output_tokens
-        seconds = time.monotonic() - began
-        rows.append(
-            {
-                "segments": length,
-                "repeats": repeats,
-                "ms_per_segment": round(1000 * seconds / repeats / length, 2),
-                "tokens_per_segment": round(tokens / repeats / length, 2),
-            }
-        )
+    lock = asyncio.Lock()
+    await read(reader, Turns(engine, lock, slice), lengths[0], 5 * lengths[0], "warm-up")
+    rows = await asyncio.gather(
+        *(read(reader, Turns(engine, lock, slice), length, max(lengths), "counted") for length in lengths)
+    )
     await engine.stop()
-    return rows[1:]
+    return list(rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lengths", default="10,100,1000")
+    parser.add_argument("--slice", type=int, default=20, help="conversations until the next length has its turn")
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
     reader = Reader(load_config(sets=given.set))
-    for row in asyncio.run(measure(reader, [int(n) for n in given.lengths.split(",")])):
-        print(json.dumps(row), flush=True)
+    rows = asyncio.run(measure(reader, [int(n) for n in given.lengths.split(",")], given.slice))
+    for row in rows:
+        print(json.dumps(row | {"against_the_longest": round(row["ms_per_segment"] / rows[-1]["ms_per_segment"], 3)}))
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class Table:
         small = pc.and_(pc.equal(files["partition.corpus"], corpus), pc.less(files["size_bytes"], _FULL // 2))
         if (pc.sum(small).as_py() or 0) < _MANY:
             return 0
-        # Needs deltalake before 1.6.6, which lets two compactions of the same files through: their rows stand twice.
+        # Needs deltalake below 1.6.4: 1.6.6 lets two compactions of the same files through, and their rows stand twice.
         done = delta.optimize.compact(
             [("corpus", "=", corpus)],
             target_size=_FULL,

@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.figures import duration, number, percent, plain
+from pipelines.figures import duration, number, pace, percent, plain
 
 __all__ = ["Display", "answers_table", "duration", "number", "percent", "plain", "summary"]
 
@@ -186,7 +186,7 @@ def summary(console: Console, said: Mapping[str, Any]) -> None:
             "answer found",
             f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
         ),
-        ("segments", f"{number(said.get('segments') or 0)}" + _rate(said.get("segments") or 0, said)),
+        ("segments", number(said.get("segments") or 0) + (f" ({pace(said)})" if pace(said) else "")),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),
         ("policy", plain(said.get("policy_id") or said.get("policy") or "")),
@@ -299,8 +299,3 @@ def _work(snapshot: Mapping[str, Any]) -> tuple[str, float, float]:
 def _of(snapshot: Mapping[str, Any], key: str) -> str:
     done, total = snapshot.get(key) or 0, snapshot.get(f"{key}_total") or 0
     return f"{number(done)} of {number(total)}" if total else number(done)
-
-
-def _rate(segments: int, said: Mapping[str, Any]) -> str:
-    seconds = said.get("engine_seconds") or 0.0  # the engine's start says nothing of how fast it reads
-    return f" ({segments / seconds:,.1f} a second once the engine was up)" if segments and seconds >= 1 else ""

@@ -1,6 +1,8 @@
 """Figures and texts as people read them, in the terminal and in reports."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 # C0 and C1 controls (escape sequences begin with one), marks that turn the direction of text around.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -34,3 +36,12 @@ def duration(seconds: float) -> str:
 def percent(part: float, whole: float) -> str:
     """Write a share; of nothing there is none."""
     return f"{100 * part / whole:.0f}%" if whole else "–"
+
+
+def pace(said: Mapping[str, Any]) -> str:
+    """Write a run's segments a second; of less than a second of reading there is none.
+
+    The engine's start is left out: it says nothing of how fast it reads.
+    """
+    segments, seconds = said.get("segments") or 0, said.get("engine_seconds") or 0.0
+    return f"{segments / seconds:,.1f} a second once the engine was up" if segments and seconds >= 1 else ""

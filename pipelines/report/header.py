@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from pipelines.figures import duration, number, percent
+from pipelines.figures import duration, number, pace, percent
 from pipelines.report.data import Row, Run
 
 
@@ -21,8 +21,7 @@ def facts(run: Run, rows: list[Row], failures: list[dict[str, Any]]) -> list[dic
     prompt, cached, output = (said.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
     segments, seconds = said.get("segments") or 0, said.get("seconds") or 0.0
     earlier = sum(failure["stage"] in ("ingest", "segment") for failure in failures)
-    reading = said.get("engine_seconds") or 0.0  # the engine's start says nothing of how fast it reads
-    speed = f", {segments / reading:,.1f} a second once the engine was up" if segments and reading >= 1 else ""
+    speed = f", {pace(said)}" if pace(said) else ""
     return [
         _fact("Documents", number(said.get("documents") or 0)),
         _fact(

@@ -89,33 +89,36 @@ def test_cancelling_the_night_stops_the_ray_job_of_a_corpus(served, archive, set
     remember(Store(served.store), "far", sources=[str(archive)], questions=[ask(QUESTION)])
     slow = json.dumps([*sets, "engine.scripted_delay=20", f"ray.jobs_address={cluster}"])
     run = _begin(served, "--param", f"sets={slow}", name="digest-corpus/nightly")
-    _cancel_while_it_reads(served, cluster, run, before=[])
+    assert _jobs(cluster, run, ["RUNNING"], seconds=180) == ["RUNNING"]
+    assert _cancel_while_it_reads(served, run) == "CANCELLED"
+    assert _jobs(cluster, run, ["STOPPED"], seconds=60) == ["STOPPED"]
 
 
 def test_cancelling_a_bulk_run_stops_its_ray_job(served, archive, sets, cluster):
     slow = [*sets, "engine.scripted_delay=20", f"ray.jobs_address={cluster}"]
     run = _begin(served, *_parameters("distant", archive, sets=slow, store=served.store))
-    _cancel_while_it_reads(served, cluster, run, before=["SUCCEEDED"])  # documents come in by a job of their own
+    reads = ["RUNNING", "SUCCEEDED"]  # documents come in by a job of their own
+    assert _jobs(cluster, run, reads, seconds=180) == reads
+    assert _cancel_while_it_reads(served, run) == "CANCELLED"
+    stopped = ["STOPPED", "SUCCEEDED"]
+    assert _jobs(cluster, run, stopped, seconds=60) == stopped
 
 
-def _cancel_while_it_reads(served: Served, cluster: str, run: str, before: list[str]) -> None:
-    """Cancel a flow run whose jobs `before` the reading have ended; the job that reads must end with it."""
-    client = _jobs_client(cluster)
-
-    def jobs() -> list[str]:
-        return sorted(str(job.status) for job in client.list_jobs() if run in str(job.submission_id))
-
-    until = time.monotonic() + 180
-    while jobs() != sorted([*before, "RUNNING"]):
-        assert time.monotonic() < until, f"the flow run does not read: {jobs()}"
+def _jobs(cluster: str, run: str, awaited: list[str], seconds: float) -> list[str]:
+    """Return what has become of a flow run's Ray jobs, once it is what is awaited or the time is over."""
+    client, until = _jobs_client(cluster), time.monotonic() + seconds
+    while True:
+        jobs = sorted(str(job.status) for job in client.list_jobs() if run in str(job.submission_id))
+        if jobs == awaited or time.monotonic() > until:
+            return jobs
         time.sleep(0.5)
+
+
+def _cancel_while_it_reads(served: Served, run: str) -> str:
+    """Cancel a flow run whose job has begun to read; return its last state."""
     time.sleep(5)
     served.prefect("flow-run", "cancel", run)
-    assert _wait(served, run, {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}) == "CANCELLED"
-    until = time.monotonic() + 60
-    while jobs() != sorted([*before, "STOPPED"]):
-        assert time.monotonic() < until, f"the Ray job outlives its flow run: {jobs()}"
-        time.sleep(0.5)
+    return _wait(served, run, {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"})
 
 
 def _rays(served: Served) -> list[str]:
