@@ -42,6 +42,8 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+    # Workers beyond the number of cores would end after a second without work, and the next stage start its own.
+    os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", "60000")
     import ray
 
     quiet_ray_data()

@@ -202,6 +202,9 @@ class Learner:
         )
         import deepspeed
 
+        # Between CPUs it would compile a collective of its own by the machine's C++ compiler, a minute at the first
+        # training, to save what gloo takes between a few ranks of one machine.
+        deepspeed.ops.__compatible_ops__ = {}
         torch.manual_seed(self._recipe.stage.seed)
         deepspeed.init_distributed("nccl" if self._cuda else "gloo", verbose=False)
         settings = _settings(self._recipe, rank.world)

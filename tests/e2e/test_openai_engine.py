@@ -1,6 +1,7 @@
 """The openai engine against a real server of the bundled model."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ import urllib.request
 import pytest
 
 from memagent.nano import bundled
-from tests.e2e.conftest import needle_archive
+from tests.e2e.conftest import Memagent, needle_archive
 from tests.ports import first_port
 
 pytestmark = pytest.mark.slow
@@ -58,32 +59,30 @@ def server(tmp_path_factory):
             os.killpg(process.pid, 9)
 
 
-def test_a_served_model_answers_as_the_one_in_process(memagent, server, tmp_path):
-    questions = needle_archive(tmp_path / "archive", 8, 40, seed=5)
-    memagent.json("ingest", "o", str(tmp_path / "archive"))
+@pytest.fixture(scope="module")
+def taken(memagent, tmp_path_factory):
+    """An archive that was taken in, and its questions."""
+    folder = tmp_path_factory.mktemp("docs")
+    questions = needle_archive(folder / "archive", 8, 40, seed=5)
+    memagent.json("ingest", "o", str(folder / "archive"))
+    return memagent, questions
+
+
+def test_a_served_model_answers_as_the_one_in_process(taken, server, tmp_path):
+    memagent, questions = taken
+    # The same weights are the same policy, so in one store the second run would have nothing to read.
+    beside = Memagent(str(shutil.copytree(memagent.store, tmp_path / "beside")))
     served = ["--engine", "openai", "--set", f"engine.base_url={server}", "--set", "engine.served_model=nano"]
     remote = memagent.json("ask", "o", "--questions", str(questions), *served)
-    # The same weights are the same policy, so in one corpus the second run would have nothing to read.
-    memagent.json("ingest", "in-process", str(tmp_path / "archive"))
-    local = memagent.json("ask", "in-process", "--questions", str(questions))
+    local = beside.json("ask", "o", "--questions", str(questions))
     assert remote["summary"]["readings"]["read_now"] == local["summary"]["readings"]["read_now"] == 8
     same = [a["answer"] == b["answer"] for a, b in zip(remote["answers"], local["answers"], strict=True)]
     assert sum(same) >= 7, "token ids in and out: the same conversations"
     assert remote["summary"]["prompt_tokens"] > 0 and remote["summary"]["engine"] == "openai"
 
 
-def test_a_server_that_is_not_there_is_named(memagent, tmp_path):
-    questions = needle_archive(tmp_path / "archive", 2, 10, seed=6)
-    memagent.json("ingest", "p", str(tmp_path / "archive"))
-    said = memagent(
-        "ask",
-        "p",
-        "--questions",
-        str(questions),
-        "--engine",
-        "openai",
-        "--set",
-        "engine.base_url=http://127.0.0.1:9/v1",
-        status=2,
-    )
+def test_a_server_that_is_not_there_is_named(taken):
+    memagent, _ = taken
+    nowhere = ["--engine", "openai", "--set", "engine.base_url=http://127.0.0.1:9/v1"]
+    said = memagent("ask", "o", "-q", "Who keeps a copy of every report?", *nowhere, status=2)
     assert "no OpenAI-compatible server answers at http://127.0.0.1:9/v1" in said
