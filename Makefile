@@ -1,8 +1,8 @@
 # Two commands on a fresh machine: `make demo`, `make test`.
 PY := .venv/bin/python
-# Two tests at a time, a file's by one process: an engine's start, which most of the time goes to, keeps one core busy.
-# vLLM would bind every engine to the same one, and threads that wait for each other on two cores only spin.
-SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder
+# Tests side by side, a file's by one process: an engine's start keeps one core busy, a server's test waits for most of
+# its time. vLLM would bind every engine to the same one, and threads that wait for each other on two cores only spin.
+SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
 .PHONY: setup demo check test browser endurance bench clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
@@ -14,7 +14,7 @@ demo: setup       ## An archive of installed packages' texts: nightly digest and
 check: setup      ## Lint, strict types, unit tests
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
-	@$(SIDE_BY_SIDE) tests/unit
+	@$(SIDE_BY_SIDE) -n 2 tests/unit
 
 browser: setup    ## A headless Chromium for the report's test
 	@bash infra/browser.sh
@@ -22,7 +22,7 @@ browser: setup    ## A headless Chromium for the report's test
 test: setup browser   ## Everything
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
-	@$(SIDE_BY_SIDE) tests
+	@$(SIDE_BY_SIDE) -n 3 tests
 
 endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
 	@$(PY) -m tests.endurance --engine scripted --times 10

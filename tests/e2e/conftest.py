@@ -28,7 +28,7 @@ class Memagent:
     def __init__(self, store: str) -> None:
         self.store = store
 
-    def __call__(self, *argv: str, status: int = 0, timeout: float = 400, **variables: str) -> str:
+    def __call__(self, *argv: str, status: int = 0, timeout: float = 600, **variables: str) -> str:
         command = [sys.executable, "-m", "pipelines.cli", *argv]
         environment = {**os.environ, "MEMAGENT_STORE": self.store, **variables}
         done = subprocess.run(

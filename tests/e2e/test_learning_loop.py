@@ -70,8 +70,8 @@ def serving(tmp_path_factory):
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
     served = Served(process, api, store, environment)
     try:
-        wait_until(lambda: "ask in bulk" in log.read_text(), 150, log, process)
-        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 60, log, process)
+        wait_until(lambda: "ask in bulk" in log.read_text(), 300, log, process)
+        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 120, log, process)
         yield served, folder, log
     finally:
         ended(process, signal.SIGINT)
@@ -102,7 +102,7 @@ def _told(served: Served, last: str, seconds: float) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     served, folder, log = serving
     weak = str(folder / "weak")
@@ -118,15 +118,15 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     before = Table(store, "answers").read("a").to_pylist()
     assert {row["policy_id"] for row in before} == {origin.policy_id}
 
-    harvested = _flow_run(served, "harvest-qa", 120)
+    harvested = _flow_run(served, "harvest-qa", 300)
     assert harvested["state"]["type"] == "COMPLETED", log.read_text()[-3000:]
     rows = Table(store, "qa").read("a").to_pylist()
     assert len(rows) == 60 and {row["source"] for row in rows} == {"gold"}
 
-    trained = _flow_run(served, "retrain", 600)
+    trained = _flow_run(served, "retrain", 900)
     assert trained["state"]["type"] == "COMPLETED", log.read_text()[-3000:]
     assert trained["parameters"]["corpora"] == ["a"]
-    told = _told(served, "memagent.policy.promoted", 60)
+    told = _told(served, "memagent.policy.promoted", 120)
     assert told["memagent.qa.enough"]["waiting"] == 60 and told["memagent.qa.enough"]["enough"] == ENOUGH
     (version,) = policies(store)
     record = version["gate"]
@@ -147,7 +147,7 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_worse_candidate_is_refused_and_the_promoted_stays(serving):
     served, folder, _ = serving
     store = Store(served.store)

@@ -33,7 +33,7 @@ def rows_of(store: Store) -> list[dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
     store = Store(memagent.store)
     environment = {**os.environ, "MEMAGENT_STORE": memagent.store}
@@ -73,7 +73,7 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_in_bfloat16_broadcast_and_one_step_behind_engine_and_learner_stay_close(tmp_path):
     memagent = Memagent(str(tmp_path / "store"))
     sets = (

@@ -66,7 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     address = f"http://127.0.0.1:{base + 1}"
     try:
-        wait_until(lambda: _answers(f"{address}/api/jobs/"), 90, log, process)
+        wait_until(lambda: _answers(f"{address}/api/jobs/"), 180, log, process)
         yield address
     finally:
         tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -120,8 +120,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterato
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
     served = Served(process, api, store, environment)
     try:
-        wait_until(lambda: "ask in bulk" in log.read_text(), 150, log, process)
-        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 60, log, process)
+        wait_until(lambda: "ask in bulk" in log.read_text(), 300, log, process)
+        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 120, log, process)
         yield served
     finally:
         ended(process, signal.SIGINT)

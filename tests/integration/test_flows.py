@@ -17,7 +17,7 @@ from tests.conftest import filler
 from tests.integration.flowing import QUESTION, ROOT
 
 
-def in_python(code, tmp_path, timeout=240, **variables):
+def in_python(code, tmp_path, timeout=600, **variables):
     """Run code in a process of its own: Prefect and Ray keep state in theirs."""
     environment = {
         **os.environ,
@@ -140,6 +140,6 @@ def test_prefect_yaml_names_flows_that_exist():
 def test_a_flow_submits_its_work_to_a_cluster(tmp_path, archive, sets, cluster):
     given = json.dumps([str(tmp_path / "store"), str(archive), [*sets, f"ray.jobs_address={cluster}"]])
     code = FLOW.format(given=given, question=QUESTION, night=NIGHT) + JOBS.format(cluster=cluster) + TELL
-    bulk, night, _, _, jobs = result(in_python(code, tmp_path, timeout=400))
+    bulk, night, _, _, jobs = result(in_python(code, tmp_path))
     assert bulk["found"] == 4 and night["answered_before"] == 4
     assert jobs == ["SUCCEEDED"] * 3

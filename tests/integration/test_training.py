@@ -83,7 +83,7 @@ def stage(inputs: tuple[str, str], store: Store) -> Run:
 
 
 def finished(process: "subprocess.Popen[str]", status: int = 0) -> str:
-    said, errors = process.communicate(timeout=300)
+    said, errors = process.communicate(timeout=600)
     assert process.returncode == status, errors[-3000:]
     return said if status == 0 else errors
 
@@ -122,7 +122,7 @@ def test_killed_and_given_again_it_ends_with_the_weights_of_an_undisturbed_run(b
     assert undisturbed["steps"] == STEPS and undisturbed["candidate"]
 
     process, after = begin(bucket), random.randint(1, STEPS - 2)
-    until = time.monotonic() + 200
+    until = time.monotonic() + 400
     while len(steps_of(bucket, undisturbed["run_id"])) < after:
         assert process.poll() is None and time.monotonic() < until, process.communicate()[1][-3000:]
         time.sleep(0.05)
