@@ -77,8 +77,8 @@ class EngineConfig(Section):
     max_num_seqs: int = Field(256, ge=1)
     """Sequences that the engine runs at once."""
     max_num_batched_tokens: int | None = Field(None, ge=64)
-    """Tokens that one step of the engine takes at most, of all sequences; by default vLLM's own; on CPU 768, or
-    `max_num_seqs` if that is more."""
+    """Tokens that one step of the engine takes at most, of all sequences; by default vLLM's own for work in bulk (8,192
+    or 16,384, by the GPU), and on CPU 768, or `max_num_seqs` if that is more."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs that one engine's weights are spread over."""
     gpu_memory: float = Field(0.9, gt=0, le=1)

@@ -43,6 +43,7 @@ class VllmEngine:
         _environment(self._config)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
         config = self._config
@@ -72,7 +73,8 @@ class VllmEngine:
                 logprobs_mode="processed_logprobs",  # of the distribution that was sampled from, temperature and all
                 **options,
             )
-            vllm_config = args.create_engine_config()
+            # Work in bulk: on a GPU a step then takes 8,192 or 16,384 tokens, where it would take 2,048.
+            vllm_config = args.create_engine_config(UsageContext.LLM_CLASS)
             with _compute_in_core(vllm_config.parallel_config) if cpu else nullcontext():
                 self._llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         except (ValueError, OSError) as error:

@@ -14,6 +14,7 @@ from memagent.questions import ask
 from tests.integration.flowing import QUESTION, Served
 
 pytestmark = pytest.mark.slow
+ENDED = {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}
 
 
 def _parameters(corpus: str, folder: object, **more: object) -> list[str]:
@@ -71,7 +72,7 @@ def test_cancelling_ends_the_work_in_process(served, archive, sets):
     time.sleep(5)
     assert _wait(served, other, {"SCHEDULED", "PENDING", "RUNNING"}) == "SCHEDULED", "two flows work at once"
     served.prefect("flow-run", "cancel", run)
-    assert _wait(served, run, {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}) == "CANCELLED"
+    assert _wait(served, run, ENDED) == "CANCELLED"
     until = time.monotonic() + 180
     while left := _rays(served):
         assert time.monotonic() < until, f"Ray outlives its flow run: {left}"
@@ -92,6 +93,8 @@ def test_cancelling_the_night_stops_the_ray_job_of_a_corpus(served, archive, set
     assert _jobs(cluster, run, ["RUNNING"], seconds=360) == ["RUNNING"]
     assert _cancel_while_it_reads(served, run) == "CANCELLED"
     assert _jobs(cluster, run, ["STOPPED"], seconds=120) == ["STOPPED"]
+    (below,) = served.ask("flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}})
+    assert _wait(served, below["id"], ENDED, seconds=60) in ("CANCELLED", "CRASHED")
 
 
 def test_cancelling_a_bulk_run_stops_its_ray_job(served, archive, sets, cluster):
@@ -118,7 +121,7 @@ def _cancel_while_it_reads(served: Served, run: str) -> str:
     """Cancel a flow run whose job has begun to read; return its last state."""
     time.sleep(5)
     served.prefect("flow-run", "cancel", run)
-    return _wait(served, run, {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"})
+    return _wait(served, run, ENDED)
 
 
 def _rays(served: Served) -> list[str]:
