@@ -47,7 +47,7 @@ def test_a_bulk_run_answers_and_tells(served, archive):
     assert "digest-corpus/nightly" in listed and "answer-archive/bulk" in listed
     ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *_parameters("c", archive))
     assert "Completed" in ran
-    until = time.monotonic() + 60
+    until = time.monotonic() + 30
     while True:  # events travel behind the run
         heard = served.ask("events/filter", {"filter": {"event": {"name": ["memagent.archive.answered"]}}})["events"]
         if heard or time.monotonic() > until:
@@ -73,7 +73,7 @@ def test_cancelling_ends_the_work_in_process(served, archive, sets):
     assert _wait(served, other, {"SCHEDULED", "PENDING", "RUNNING"}) == "SCHEDULED", "two flows work at once"
     served.prefect("flow-run", "cancel", run)
     assert _wait(served, run, ENDED) == "CANCELLED"
-    until = time.monotonic() + 180
+    until = time.monotonic() + 90
     while left := _rays(served):
         assert time.monotonic() < until, f"Ray outlives its flow run: {left}"
         time.sleep(0.5)
@@ -92,7 +92,7 @@ def test_cancelling_the_night_stops_the_ray_job_of_a_corpus(served, archive, set
     run = _begin(served, "--param", f"sets={slow}", name="digest-corpus/nightly")
     assert _jobs(cluster, run, ["RUNNING"], seconds=360) == ["RUNNING"]
     assert _cancel_while_it_reads(served, run) == "CANCELLED"
-    assert _jobs(cluster, run, ["STOPPED"], seconds=120) == ["STOPPED"]
+    assert _jobs(cluster, run, ["STOPPED"], seconds=60) == ["STOPPED"]
     (below,) = served.ask("flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}})
     assert _wait(served, below["id"], ENDED, seconds=60) in ("CANCELLED", "CRASHED")
 
@@ -104,7 +104,7 @@ def test_cancelling_a_bulk_run_stops_its_ray_job(served, archive, sets, cluster)
     assert _jobs(cluster, run, reads, seconds=360) == reads
     assert _cancel_while_it_reads(served, run) == "CANCELLED"
     stopped = ["STOPPED", "SUCCEEDED"]
-    assert _jobs(cluster, run, stopped, seconds=120) == stopped
+    assert _jobs(cluster, run, stopped, seconds=60) == stopped
 
 
 def _jobs(cluster: str, run: str, awaited: list[str], seconds: float) -> list[str]:
