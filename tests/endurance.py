@@ -88,6 +88,16 @@ def alive(process: psutil.Process) -> str:
         return ""
 
 
+def outliving(processes: list[psutil.Process], seconds: float = 30) -> list[str]:
+    """Wait until processes have ended; return those that have not, but for Ray's agents, which leave within 65 s."""
+    until = time.monotonic() + seconds
+    while left := [title for process in processes if (title := alive(process)) and "Agent" not in title]:
+        if time.monotonic() > until:
+            break
+        time.sleep(0.2)
+    return left
+
+
 def reading_began(store: Store) -> bool:
     return bool(store.list("turns", "archive"))
 
@@ -113,15 +123,13 @@ def kill_once(argv: list[str], store: Store, target: str, engine: str, delay: fl
     if victim is None or process.poll() is not None:
         process.wait()
         return False
-    tree = root.children(recursive=True)
+    below = victim.children(recursive=True)
     victim.send_signal(signal.SIGKILL)
-    process.wait()
     if target == "driver":
-        until = time.monotonic() + 30
-        # Ray's agents leave within 65 s, and nothing waits for them.
-        while left := [title for p in tree if (title := alive(p)) and "Agent" not in title]:
-            assert time.monotonic() < until, f"processes outlive the driver: {left}"
-            time.sleep(0.2)
+        process.wait()
+    left = outliving(below)
+    assert not left, f"processes outlive the {target}: {left}"
+    process.wait()
     return True
 
 

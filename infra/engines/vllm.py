@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from infra.cores import usable_cores
+from infra.engines.lifeline import own_engines
 from memagent.config import EngineConfig
 from memagent.engine import Completion, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
@@ -41,6 +42,7 @@ class VllmEngine:
         if self._llm is not None:
             return
         _environment(self._config)
+        own_engines()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
@@ -69,7 +71,7 @@ class VllmEngine:
                 scheduling_policy="priority",
                 disable_log_stats=True,
                 load_format="safetensors",
-                worker_extension_cls="infra.learner.broadcast.Receiving",
+                worker_extension_cls="infra.engines.inside.Inside",
                 logprobs_mode="processed_logprobs",  # of the distribution that was sampled from, temperature and all
                 **options,
             )

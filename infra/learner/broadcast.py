@@ -69,7 +69,7 @@ def receive(meeting: Meeting, rank: int, device: torch.device) -> Iterator[tuple
 
 
 class Receiving:
-    """What vLLM's workers can do beside their own: take weights that are broadcast (`worker_extension_cls`)."""
+    """What vLLM's workers can do beside their own: take weights that are broadcast (`infra.engines.inside`)."""
 
     rank: int
     device: torch.device

@@ -8,11 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from infra.store import Store
 from pipelines.training.journal import Journal
 from tests.e2e.conftest import ROOT, Memagent
+from tests.endurance import outliving
 
 STEPS = 4
 SMALL = ["rollout.prompts=4", "rollout.group_size=4", "rollout.segments=2", "learner.minibatch_prompts=4"]
@@ -47,8 +49,10 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
     while not any(row["step"] == 2 for row in rows_of(store)):
         assert process.poll() is None and time.monotonic() < until, said.read_text()[-3000:]
         time.sleep(0.2)
+    below = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    assert not outliving(below)
     run_id = Path(store.list("training", suffix="")[0]).relative_to(Path(memagent.store) / "training").parts[0]
     left = Journal(store, run_id).read()
     assert left is not None and left.step in (1, 2)

@@ -1,0 +1,44 @@
+"""An engine's process ends with its owner: both as processes of their own."""
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from infra.engines.lifeline import end_with_owner
+
+ENGINE = "from infra.engines.lifeline import end_with_owner; end_with_owner(); import time; time.sleep(300)"
+LATE = f"import time; time.sleep(2); {ENGINE}"
+OWNER = """
+import subprocess, sys, time
+from infra.engines.lifeline import own_engines
+own_engines()
+print(subprocess.Popen([sys.executable, "-c", sys.argv[1]]).pid, flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("engine", [ENGINE, LATE], ids=["that runs", "that is just starting"])
+def test_an_engine_ends_when_its_owner_is_killed(engine):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, engine], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    with owner.stdout:
+        process = psutil.Process(int(owner.stdout.readline()))
+    assert not psutil.wait_procs([process], timeout=1)[0], "it lives as long as its owner"
+    owner.kill()
+    owner.wait()
+    assert psutil.wait_procs([process], timeout=30)[0]
+
+
+def test_the_owner_itself_and_strangers_go_on():
+    done = subprocess.run(
+        [sys.executable, "-c", "from infra.engines.lifeline import *; own_engines(); end_with_owner(); print('on')"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "on\n"
+    assert "MEMAGENT_ENGINE_OWNER" not in os.environ
+    end_with_owner()
