@@ -9,12 +9,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import psutil
 
+from infra.lifeline import end
 from memagent.config import Config, as_settings
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.recipe import load_recipe
@@ -45,7 +46,7 @@ class Plan:
 
 
 def up(config: Config, plan: Plan, port: int) -> None:
-    """Serve until interrupted or terminated; the server and every flow run end with it.
+    """Serve until interrupted or terminated; the server and every flow run end with it, however it ends.
 
     Raises:
         UsageError: the schedule is not one, or the port is taken.
@@ -63,8 +64,7 @@ def up(config: Config, plan: Plan, port: int) -> None:
     with _server(port) as url:
         environment = {**os.environ, "PREFECT_API_URL": f"{url}/api"}
         spec = json.dumps({"store": config.store, "sets": _sets(config), **asdict(plan)})
-        command = [sys.executable, "-P", "-m", "pipelines.up", spec]
-        runner = subprocess.Popen(command, env=environment, start_new_session=True)
+        runner = subprocess.Popen(_ending_with_us("pipelines.up", spec), env=environment, start_new_session=True)
         try:
             print(f"Prefect: {url}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
             print(f"training: {plan.recipe}, when {plan.enough:,} harvested rows are new.{other}")
@@ -101,13 +101,14 @@ def _server(port: int) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     if _healthy(url):
         raise UsageError(f"something answers at {url} already: choose another --port")
-    command = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    start = ("prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(_ending_with_us(*start), start_new_session=True, **quiet)
     try:
         began = time.monotonic()
         while not _healthy(url):
             if process.poll() is not None or time.monotonic() - began > _START_SECONDS:
-                raise MemagentError(f"the Prefect server does not come up at {url}; try: {' '.join(command)}")
+                raise MemagentError(f"the Prefect server does not come up at {url}; try: {' '.join(start)}")
             time.sleep(0.3)
         yield url
     finally:
@@ -124,14 +125,15 @@ def _healthy(url: str) -> bool:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it has started, gently first."""
-    tree = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        for one in [process, *tree]:
-            with suppress(psutil.NoSuchProcess):
-                one.send_signal(sign)
-        psutil.wait_procs(tree, timeout=10)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=10)
+    if process.poll() is None:
+        root = psutil.Process(process.pid)
+        end([root, *root.children(recursive=True)])
+        process.wait()
+
+
+def _ending_with_us(*module: str) -> list[str]:
+    """Return the command of a module that ends when this process has, by whatever signal."""
+    return [sys.executable, "-P", "-m", "infra.lifeline", str(os.getpid()), *module]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What runs in vLLM's own processes. They import it by name (`worker_extension_cls`), nothing else does."""
 
-from infra.engines.lifeline import end_with_owner
 from infra.learner.broadcast import Receiving
+from infra.lifeline import end_with_owner
 
 
 class Inside(Receiving):

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from infra.cores import usable_cores
-from infra.engines.lifeline import own_engines
+from infra.lifeline import own_engines
 from memagent.config import EngineConfig
 from memagent.engine import Completion, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError

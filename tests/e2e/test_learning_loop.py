@@ -74,7 +74,7 @@ def serving(tmp_path_factory):
         wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 120, log, process)
         yield served, folder, log
     finally:
-        ended(process, signal.SIGINT)
+        ended(process, signal.SIGKILL)
 
 
 def _flow_run(served: Served, name: str, seconds: float) -> dict:

@@ -128,7 +128,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterato
 
 
 def ended(process: "subprocess.Popen[bytes]", sign: signal.Signals) -> None:
-    """End a process by a signal; nothing that it has started may be left."""
+    """End a process by a signal, SIGKILL as well; nothing that it has started may be left."""
     tree = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(sign)
     try:

@@ -7,34 +7,49 @@ import sys
 import psutil
 import pytest
 
-from infra.engines.lifeline import end_with_owner
+from infra.lifeline import end_with_owner
 
-ENGINE = "from infra.engines.lifeline import end_with_owner; end_with_owner(); import time; time.sleep(300)"
+ENGINE = "from infra.lifeline import end_with_owner; end_with_owner(); import time; time.sleep(300)"
 LATE = f"import time; time.sleep(2); {ENGINE}"
+PARENT = f"import subprocess; subprocess.Popen(['sleep', '300']); {ENGINE}"
 OWNER = """
 import subprocess, sys, time
-from infra.engines.lifeline import own_engines
+from infra.lifeline import own_engines
 own_engines()
 print(subprocess.Popen([sys.executable, "-c", sys.argv[1]]).pid, flush=True)
 time.sleep(300)
 """
 
 
-@pytest.mark.parametrize("engine", [ENGINE, LATE], ids=["that runs", "that is just starting"])
+@pytest.mark.parametrize("engine", [ENGINE, LATE, PARENT], ids=["that runs", "that is just starting", "with a child"])
 def test_an_engine_ends_when_its_owner_is_killed(engine):
     owner = subprocess.Popen([sys.executable, "-c", OWNER, engine], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     with owner.stdout:
         process = psutil.Process(int(owner.stdout.readline()))
     assert not psutil.wait_procs([process], timeout=1)[0], "it lives as long as its owner"
+    tree = [process, *process.children()]
+    assert len(tree) == 1 + (engine is PARENT)
     owner.kill()
     owner.wait()
-    assert psutil.wait_procs([process], timeout=30)[0]
+    assert not psutil.wait_procs(tree, timeout=30)[1]
+
+
+def test_a_module_runs_as_it_would_alone_and_ends_with_its_owner():
+    owner = subprocess.Popen(["sleep", "300"])
+    command = [sys.executable, "-u", "-m", "infra.lifeline", str(owner.pid), "http.server", "0", "--bind", "127.0.0.1"]
+    module = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert module.stdout is not None
+    with module.stdout:
+        assert module.stdout.readline().startswith("Serving HTTP on 127.0.0.1")
+    owner.kill()
+    owner.wait()
+    assert module.wait(30) == 1
 
 
 def test_the_owner_itself_and_strangers_go_on():
     done = subprocess.run(
-        [sys.executable, "-c", "from infra.engines.lifeline import *; own_engines(); end_with_owner(); print('on')"],
+        [sys.executable, "-c", "from infra.lifeline import *; own_engines(); end_with_owner(); print('on')"],
         capture_output=True,
         text=True,
         check=True,
