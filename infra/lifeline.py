@@ -12,6 +12,7 @@ import runpy
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -19,6 +20,7 @@ import psutil
 
 _OWNER = "MEMAGENT_ENGINE_OWNER"
 _GENTLY_SECONDS = 10.0
+_LOOK_SECONDS = 0.5
 
 
 def own_engines() -> None:
@@ -50,7 +52,10 @@ def end(processes: Sequence[psutil.Process]) -> None:
 
 def _wait(owner: int) -> None:
     with suppress(psutil.NoSuchProcess):
-        psutil.Process(owner).wait()
+        process = psutil.Process(owner)
+        # In a container nobody may ever take note of its end: a zombie is gone, too, which `wait` does not say.
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(_LOOK_SECONDS)
     while below := psutil.Process().children(recursive=True):  # the main thread may start others meanwhile
         end(below)
     # The main thread may be in a kernel for seconds, or wait for what never comes.

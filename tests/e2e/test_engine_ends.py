@@ -40,5 +40,5 @@ def test_the_engine_ends_with_the_process_that_started_it(tmp_path):
     below = psutil.Process(owner.pid).children(recursive=True)
     assert any("EngineCore" in " ".join(process.cmdline()) for process in below), "the engine has a process of its own"
     owner.kill()
-    owner.wait()
     assert not outliving(below)
+    owner.wait()

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from infra.lifeline import end_with_owner
+from tests.endurance import outliving
 
 ENGINE = "from infra.lifeline import end_with_owner; end_with_owner(); import time; time.sleep(300)"
 LATE = f"import time; time.sleep(2); {ENGINE}"
@@ -31,8 +32,8 @@ def test_an_engine_ends_when_its_owner_is_killed(engine):
     tree = [process, *process.children()]
     assert len(tree) == 1 + (engine is PARENT)
     owner.kill()
+    assert not outliving(tree), "also while nobody has taken note of the owner's end"
     owner.wait()
-    assert not psutil.wait_procs(tree, timeout=30)[1]
 
 
 def test_a_module_runs_as_it_would_alone_and_ends_with_its_owner():
@@ -43,8 +44,8 @@ def test_a_module_runs_as_it_would_alone_and_ends_with_its_owner():
     with module.stdout:
         assert module.stdout.readline().startswith("Serving HTTP on 127.0.0.1")
     owner.kill()
-    owner.wait()
     assert module.wait(30) == 1
+    owner.wait()
 
 
 def test_the_owner_itself_and_strangers_go_on():
