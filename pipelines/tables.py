@@ -32,9 +32,12 @@ def scores_table(run: Mapping[str, Any]) -> Table:
 
 def score_lines(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
     """Return score lines (task, length, metric, value, low, high, n, failed) as a table."""
-    table = Table(title=Text(title, style="bold"), title_justify="left", box=None, header_style="dim", padding=(0, 2))
+    table = Table(title=Text(title, style="bold"), title_justify="left", box=None, header_style="dim", padding=(0, 1))
     for name in ("task", "length", "measure", "value", "95% interval", "n", "failed"):
-        table.add_column(name, justify="left" if name in ("task", "measure") else "right")
+        if name in ("task", "measure"):  # a name that is cut short could be several
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         table.add_row(
             Text(plain(line["task"])),
