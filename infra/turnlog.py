@@ -5,6 +5,7 @@ seconds each, whole or not at all; after a run its parts are put together, sorte
 is (reading_id, lane, step); where a key stands twice (a part and its compacted copy), one counts.
 """
 
+import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ _COMPACT_ROWS = 500_000
 
 
 class TurnWriter:
-    """Buffers the turns of one worker and writes them as parts."""
+    """Buffers the turns of one worker and writes them as parts. One thread may add while another flushes."""
 
     def __init__(self, store: Store, corpus: str, run_id: str, policy_id: str) -> None:
         self._store = store
@@ -35,21 +36,26 @@ class TurnWriter:
         self._worker = uuid.uuid4().hex[:12]
         self._parts = 0
         self._buffer: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
 
     def add(self, turn: Turn) -> None:
         """Take a turn; it is durable after the next `flush`."""
-        self._buffer.append({**asdict(turn), **self._extra, "written_at": now()})
+        row = {**asdict(turn), **self._extra, "written_at": now()}
+        with self._lock:  # or it goes into a buffer that has just been written
+            self._buffer.append(row)
 
     def flush(self) -> int:
         """Write what is buffered as one part; return how many turns."""
-        rows, self._buffer = self._buffer, []
+        with self._lock:
+            rows, self._buffer = self._buffer, []
         if not rows:
             return 0
         table = pa.Table.from_pylist(rows, schema=TURNS)
         try:
             self._store.write_part(table, *self._folder, f"{self._worker}-{self._parts:06d}.parquet")
         except BaseException:
-            self._buffer[:0] = rows  # in place: a turn may be added by another thread at this moment
+            with self._lock:
+                self._buffer[:0] = rows
             raise
         self._parts += 1
         return len(rows)

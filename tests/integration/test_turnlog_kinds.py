@@ -1,10 +1,12 @@
 """The turn log on a local folder and on S3."""
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from infra import turnlog
 from infra.schemas import TURNS
 from infra.store import Store
 from infra.turnlog import TurnWriter, compact, resume_points, turns
@@ -46,6 +48,23 @@ def test_turns_come_back_in_order_once_flushed(store: Store) -> None:
     part = pq.read_table(store.list("turns")[0], filesystem=store.fs)
     assert part.schema.names == TURNS.names
     assert part["policy_id"].unique().to_pylist() == ["p"]
+
+
+def test_a_turn_that_is_added_while_a_part_is_written_is_not_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = TurnWriter(store, "c", "run", "p")
+    made = turnlog.asdict
+
+    def flushed_meanwhile(given: Turn) -> dict[str, Any]:
+        writer.flush()
+        return made(given)
+
+    monkeypatch.setattr(turnlog, "asdict", flushed_meanwhile)
+    for step in range(4):
+        writer.add(turn("r", step))
+    writer.flush()
+    assert [one.step for one in turns(store, "c", ["r"])] == [0, 1, 2, 3]
 
 
 def test_runs_and_workers_add_up_and_the_first_row_of_a_key_counts(store: Store) -> None:
