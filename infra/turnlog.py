@@ -50,8 +50,8 @@ class TurnWriter:
             rows, self._buffer = self._buffer, []
         if not rows:
             return 0
-        table = pa.Table.from_pylist(rows, schema=TURNS)
         try:
+            table = pa.Table.from_pylist(rows, schema=TURNS)
             self._store.write_part(table, *self._folder, f"{self._worker}-{self._parts:06d}.parquet")
         except BaseException:
             with self._lock:

@@ -7,11 +7,11 @@ import json
 import os
 import resource
 import sys
-import threading
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 
 from infra.formats import Parsed, parse
+from infra.lifeline import end_with
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.records import text_hash
@@ -28,7 +28,7 @@ def main() -> None:
     memory = _BASE_MEMORY + _MEMORY_PER_BYTE * options.max_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    end_with(os.getppid())  # even in the middle of a file that hangs
     connection.send_bytes(b"ready")
     while True:
         try:
@@ -64,14 +64,6 @@ def _answer(connection: Connection, path: str, name: str, options: IngestConfig)
 
 def _frame(message: dict[str, object]) -> bytes:
     return json.dumps(message).encode()
-
-
-def _end_with_parent(parent: int) -> None:
-    """End when the parent does, even in the middle of a file that hangs."""
-    wait = threading.Event()
-    while os.getppid() == parent:
-        wait.wait(2.0)
-    os._exit(1)
 
 
 if __name__ == "__main__":

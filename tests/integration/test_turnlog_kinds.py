@@ -67,6 +67,14 @@ def test_a_turn_that_is_added_while_a_part_is_written_is_not_lost(
     assert [one.step for one in turns(store, "c", ["r"])] == [0, 1, 2, 3]
 
 
+def test_what_cannot_be_written_stays_and_is_said_each_time(store: Store) -> None:
+    writer = TurnWriter(store, "c", "run", "p")
+    writer.add(replace(turn("r", 0), response="\ud800"))  # half a character
+    for _ in range(2):
+        with pytest.raises(UnicodeEncodeError):
+            writer.flush()
+
+
 def test_runs_and_workers_add_up_and_the_first_row_of_a_key_counts(store: Store) -> None:
     first, second = (TurnWriter(store, "c", "run-1", "p") for _ in range(2))
     first.add(turn("r", 0))
