@@ -134,7 +134,7 @@ class VllmEngine:
         Raises:
             EngineDied: the engine is gone.
         """
-        await self._take(version, "reload_weights", {"weights_path": folder})
+        await self._take(version, "take_weights", {"folder": folder})
 
     async def receive(self, meeting: Any, first: int, version: str) -> None:
         """Take other weights of the same model that are broadcast, with nothing in flight.

@@ -68,22 +68,6 @@ def receive(meeting: Meeting, rank: int, device: torch.device) -> Iterator[tuple
                 yield name, _view(bucket, at, shape, dtype)
 
 
-class Receiving:
-    """What vLLM's workers can do beside their own: take weights that are broadcast (`infra.engines.inside`)."""
-
-    rank: int
-    device: torch.device
-    model_runner: Any
-
-    def receive_weights(self, meeting: dict[str, Any], first: int) -> None:
-        """Load a version of the weights; this engine's processes are receivers number `first` and following.
-
-        `meeting` holds a `Meeting`'s fields: vLLM brings plain data from process to process.
-        """
-        given = receive(Meeting(**meeting), first + self.rank, self.device)
-        self.model_runner.reload_weights(weights_iterator=given)
-
-
 @contextmanager
 def _group(meeting: Meeting, rank: int, device: torch.device) -> Iterator[Any]:
     store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
