@@ -1,0 +1,87 @@
+"""A real engine that is given other weights says what the learner says of them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from memagent.nano import bundled
+from memagent.rl.model import load_model
+from memagent.tokens import load_tokenizer
+from tests.e2e.conftest import ROOT
+
+TAKER = """
+import asyncio, json, socket, sys
+from pathlib import Path
+import torch
+from safetensors.torch import load_file
+from infra.engines.vllm import VllmEngine
+from infra.learner.broadcast import Meeting, send
+from memagent.config import EngineConfig
+from memagent.engine import Sampling
+
+async def main(first, second):
+    prompts = json.load(sys.stdin)
+    engine = VllmEngine(first, EngineConfig(dtype="float32"))
+    await engine.start()
+
+    async def say():
+        sampling = Sampling(max_tokens=16, temperature=1.0, logprobs=True)
+        said = await asyncio.gather(*(engine.generate(ids, sampling) for ids in prompts))
+        print(json.dumps([[one.ids, one.logprobs, one.weight_version] for one in said]), flush=True)
+
+    await say()
+    await engine.update(second, "as files")
+    await say()
+    weights = {name: one.float() for name, one in load_file(Path(first) / "model.safetensors").items()}
+    layout = tuple((name, tuple(one.shape), "float32") for name, one in weights.items())
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        meeting = Meeting("127.0.0.1", sock.getsockname()[1], 2, layout)
+    given = asyncio.to_thread(send, meeting, weights.items(), torch.device("cpu"))
+    await asyncio.gather(given, engine.receive(meeting, 1, "broadcast"))
+    await say()
+    await engine.stop()
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_all_of_an_update_arrives(tmp_path):
+    first, second = bundled("sft"), bundled("rl")
+    text = load_tokenizer(str(first)).encode((ROOT / "docs" / "architecture.md").read_text())
+    prompts = [text[at : at + 200] for at in range(0, 4000, 200)]
+    script = tmp_path / "taker.py"
+    script.write_text(TAKER)
+    done = subprocess.run(
+        [sys.executable, str(script), str(first), str(second)],
+        input=json.dumps(prompts),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[[")]
+    assert [{version for *_, version in one} for one in said] == [{""}, {"as files"}, {"broadcast"}]
+    for answers, own, other in zip(said, (first, second, first), (second, first, second), strict=True):
+        # Both in float32: what is left is the order in which they add.
+        assert difference(prompts, answers, own) < 1e-5
+        assert difference(prompts, answers, other) > 0.01
+
+
+def difference(prompts, answers, folder):
+    """Return the mean difference between the log-probabilities that an engine gave and those of a model folder."""
+    model = load_model(folder)
+    found = []
+    for prompt, (ids, logprobs, _) in zip(prompts, answers, strict=True):
+        whole = torch.tensor(prompt + ids)
+        places = torch.arange(len(prompt), len(whole))
+        with torch.no_grad():
+            own, _ = model(whole, torch.arange(len(whole)), [(len(whole),)], places)
+        found.append((own - torch.tensor(logprobs)).abs())
+    return torch.cat(found).mean().item()
