@@ -27,8 +27,8 @@ class Inside:
     def _load(self, **weights: Any) -> None:
         self.model_runner.reload_weights(**weights)
         for layer in self.model_runner.get_model().modules():
-            # On CPU vLLM multiplies by packed copies, and makes one of a layer when its own weights come. To a head that
-            # has the embedding's none come: it would go on with the copy that it began with.
+            # On CPU vLLM multiplies by packed copies, and makes one of a layer when its own weights come. To a head
+            # that has the embedding's none come: it would go on with the copy that it began with.
             if hasattr(layer, "cpu_linear") and layer.weight.numel():
                 layer.quant_method.process_weights_after_loading(layer)
 
