@@ -32,10 +32,7 @@ _NAMES = ("readme", "license", "licence", "notice", "authors", "copying", "chang
 def demo(folder: Path, sets: list[str] | None = None) -> int:
     """Make the archive, digest it, answer questions over it; return the exit status."""
     began = time.monotonic()
-    os.environ.setdefault("PREFECT_HOME", str(folder.resolve() / "prefect"))
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    _own_prefect(folder.resolve() / "prefect")
     store = str((folder / "store").resolve())
     config = load_config(sets=sets, store=store)
     questions, standing = make_archive(folder, config)
@@ -55,6 +52,17 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
         print("bulk answering: a question of its own for every document ...", flush=True)
         bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
     return _show(config, nightly, bulk, time.monotonic() - began)
+
+
+def _own_prefect(home: Path) -> None:
+    """Keep Prefect's state in the demo's folder, and out of a server that the user has."""
+    os.environ.setdefault("PREFECT_HOME", str(home))
+    # Prefect takes these two from ~/.prefect whatever PREFECT_HOME says, and warns where that does not exist.
+    os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
+    os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(home / "storage"))
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 
 
 def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
