@@ -55,8 +55,8 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
 
 
 def _own_prefect(home: Path) -> None:
-    """Keep Prefect's state in the demo's folder, and out of a server that the user has."""
-    os.environ.setdefault("PREFECT_HOME", str(home))
+    """Keep Prefect's state in the demo's folder, or where the user has said, and out of the user's own server."""
+    home = Path(os.environ.setdefault("PREFECT_HOME", str(home)))
     # Prefect takes these two from ~/.prefect whatever PREFECT_HOME says, and warns where that does not exist.
     os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
     os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(home / "storage"))

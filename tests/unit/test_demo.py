@@ -1,0 +1,18 @@
+"""The demo's own Prefect: all of its state stands in one place."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipelines.demo import _own_prefect
+
+
+@pytest.mark.parametrize("said", [None, "/elsewhere/prefect"])
+def test_all_of_prefects_state_stands_in_one_folder(said, monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "environ", {"PREFECT_HOME": said} if said else {})
+    _own_prefect(tmp_path / "prefect")
+    home = Path(said or tmp_path / "prefect")
+    assert Path(os.environ["PREFECT_HOME"]) == home
+    for name in ("PREFECT_SERVER_MEMO_STORE_PATH", "PREFECT_RESULTS_LOCAL_STORAGE_PATH"):
+        assert Path(os.environ[name]).parent == home, "Prefect would take it from ~/.prefect"
