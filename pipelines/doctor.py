@@ -20,6 +20,8 @@ def examine(config: Config) -> list[dict[str, Any]]:
         ("memory", _memory),
         ("disk", _disk),
         ("accelerator", _accelerator),
+        ("number format", _number_format),
+        ("pace", _pace),
         ("store", _store),
         ("model", _model),
         ("engine", _engine),
@@ -77,6 +79,32 @@ def _accelerator(config: Config) -> str:
         return "none; engines run on the CPU"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return f"{len(names)} x {names[0]}: set pool.gpus and engine.tensor_parallel to use them"
+
+
+def _number_format(config: Config) -> str:
+    if config.engine.kind != "vllm":
+        return "the server's own"
+    import torch
+
+    if torch.cuda.is_available():
+        return f"{config.engine.dtype}: on a GPU auto is the model's own"
+    from infra.engines.cpu_format import cpu_format
+    from infra.policies import Reader
+
+    chosen = cpu_format(Reader(config).folder, config.engine)
+    return f"{chosen.dtype}: {chosen.reason}"
+
+
+def _pace(config: Config) -> str:
+    from infra.policies import Reader
+    from infra.store import Store
+    from pipelines.estimate import pace
+
+    reader = Reader(config)
+    expected = pace(Store(config.store), reader, config)
+    if expected.rate is None:
+        return expected.source
+    return f"about {expected.rate:.2g} segments a second, by {expected.source}"
 
 
 def _store(config: Config) -> str:

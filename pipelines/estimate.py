@@ -1,22 +1,23 @@
 """What a plan will take, without reading: the answer to ``--dry-run``."""
 
 import json
-import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from infra.cores import usable_cores
+from infra.engines.cpu_format import parameters
 from infra.policies import Reader
 from infra.store import Store
 from infra.tables import Table
 from memagent.config import Config
+from memagent.number_format import format_speed
 from pipelines.plan import Plan
 
-_CORE_FLOPS = 3e10
+_LEAST_CONVERSATIONS = 50
+"""A shorter run says little about the pace of a long one."""
 _GPU_FLOPS = 5e13
-"""What an engine gets out of a core or a GPU in bulk reading, as measured with small models; a rule of thumb."""
+"""What an engine gets out of a GPU in bulk reading, as measured with small models; a rule of thumb."""
 
 
 def estimate(store: Store, corpus: str, reader: Reader, plan: Plan, config: Config) -> dict[str, Any]:
@@ -37,9 +38,8 @@ def estimate(store: Store, corpus: str, reader: Reader, plan: Plan, config: Conf
         share = left / row["segments"] if row["segments"] else 0
         tokens += round(row["tokens"] * share) + (left + 1) * overhead[question]
     conversations = plan.conversations
-    rate, start, source = _rate(store, reader, config)
-    if rate is None:
-        rate, source = _rule_of_thumb(reader, config, tokens / max(1, conversations))
+    expected = pace(store, reader, config)
+    start = expected.start_seconds if conversations else 0.0
     return {
         "corpus": corpus,
         "dry_run": True,
@@ -52,45 +52,58 @@ def estimate(store: Store, corpus: str, reader: Reader, plan: Plan, config: Conf
         "prompt_tokens": tokens,
         "output_tokens_at_most": (conversations - len(pending)) * reader.reading.memory_tokens
         + len(pending) * reader.reading.answer_tokens,
-        "estimated_seconds": round(conversations / rate + (start if conversations else 0.0), 1) if rate else None,
-        "estimate_from": source,
+        "estimated_seconds": round(conversations / expected.rate + start, 1) if expected.rate else None,
+        "estimate_from": expected.source,
         "unmatched_questions": [question.question_id for question in plan.unmatched],
     }
 
 
-def _rate(store: Store, reader: Reader, config: Config) -> tuple[float | None, float, str]:
-    """Conversations a second of the last run that says something about this one, and the seconds that its engine took
-    to start."""
-    for row in reversed(
-        Table(store, "runs").read(columns=["run_id", "summary", "ended_at"]).sort_by("ended_at").to_pylist()
-    ):
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast the configured engines are expected to read."""
+
+    rate: float | None
+    """Conversations a second of all engines together; None: not known."""
+    start_seconds: float
+    """Seconds that an engine takes to start; 0 where no run has shown it."""
+    source: str
+    """What says so."""
+
+
+def pace(store: Store, reader: Reader, config: Config) -> Pace:
+    """Expect the pace of the last run of the same policy on this store; before there is one, by the model's size."""
+    return _by_last_run(store, reader, config) or _by_size(reader, config)
+
+
+def _by_last_run(store: Store, reader: Reader, config: Config) -> Pace | None:
+    runs = Table(store, "runs").read(columns=["run_id", "summary", "ended_at"]).sort_by("ended_at")
+    for row in reversed(runs.to_pylist()):
         summary = json.loads(row["summary"])
         if (
             summary.get("policy") == reader.policy.name
             and summary.get("engine") == config.engine.kind
-            and summary.get("conversations", 0) >= 50
+            and summary.get("conversations", 0) >= _LEAST_CONVERSATIONS
             and summary.get("engine_seconds", 0) > 1
         ):
             engines = summary["config"]["pool"]["max_size"]
             rate = summary["conversations"] / summary["engine_seconds"] / engines * config.pool.max_size
             start = summary.get("stage_seconds", {}).get("read", 0.0) - summary["engine_seconds"]
-            return rate, max(0.0, start), f"run {row['run_id']}"
-    return None, 0.0, ""
+            return Pace(rate, max(0.0, start), f"run {row['run_id']}")
+    return None
 
 
-def _rule_of_thumb(reader: Reader, config: Config, tokens: float) -> tuple[float | None, str]:
-    """Conversations per second by the model's size: two operations for a parameter and a token."""
-    parameters = _parameters(Path(reader.folder))
-    if config.engine.kind != "vllm" or not parameters:
-        return None, "no run of this policy yet: the first one gives the rate"
-    flops = _GPU_FLOPS * config.pool.gpus if config.pool.gpus else _CORE_FLOPS * usable_cores()
-    rate = flops / (2 * parameters * (tokens + reader.reading.memory_tokens)) * config.pool.max_size
-    return rate, f"the model's {parameters / 1e6:.0f}M parameters, within a factor of three; a first run gives the rate"
-
-
-def _parameters(folder: Path) -> int:
-    total = 0
-    for path in folder.glob("*.safetensors") if folder.is_dir() else ():
-        with safe_open(path, framework="numpy") as weights:
-            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
-    return total
+def _by_size(reader: Reader, config: Config) -> Pace:
+    """Two operations for a parameter and a token of a full segment, its memory read and written."""
+    size = parameters(Path(reader.folder)) if config.engine.kind == "vllm" else 0
+    if not size:
+        return Pace(None, 0.0, "no run of this policy yet: the first one gives the rate")
+    # On CPU one core is left to scheduling, and a matrix product shows what the others compute.
+    cores = max(1, usable_cores() - 1)
+    flops = _GPU_FLOPS * config.pool.gpus if config.pool.gpus else format_speed().flops * cores
+    tokens = reader.reading.segment_tokens + 2 * reader.reading.memory_tokens
+    rate = flops / (2 * size * tokens) * config.pool.max_size
+    return Pace(
+        rate,
+        0.0,
+        f"the model's {size / 1e6:.0f}M parameters, within a factor of three; a first run gives the rate",
+    )

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from infra.cores import usable_cores
+from infra.engines.cpu_format import cpu_format
 from infra.lifeline import own_engines
 from memagent.config import EngineConfig
 from memagent.engine import Completion, Sampling
@@ -50,6 +51,7 @@ class VllmEngine:
 
         config = self._config
         cpu = self._cpu = current_platform.is_cpu()
+        dtype = cpu_format(self._model, config).dtype if cpu else config.dtype
         options: dict[str, Any] = (
             {"seed": secrets.randbits(31)} if cpu else {"gpu_memory_utilization": config.gpu_memory}
         )
@@ -62,7 +64,7 @@ class VllmEngine:
             args = AsyncEngineArgs(
                 model=self._model,
                 tokenizer=config.tokenizer,
-                dtype=config.dtype,
+                dtype=dtype,
                 tensor_parallel_size=config.tensor_parallel,
                 max_num_seqs=config.max_num_seqs,
                 enforce_eager=cpu if config.enforce_eager is None else config.enforce_eager,

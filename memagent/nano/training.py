@@ -18,6 +18,7 @@ from memagent.nano.model import Qwen2
 from memagent.nano.optimiser import Optimiser
 from memagent.nano.schedule import LEVELS, Plan, Progress
 from memagent.nano.sequences import Batch, Tree, Weights, collate
+from memagent.number_format import format_speed
 from memagent.tasks.needles import Kind
 
 _CHECKPOINT_MINUTES = 2.0
@@ -78,6 +79,7 @@ class Trainer:
         self._rng = random.Random(seed)
         self._optimiser = Optimiser(model, plan.rate)
         self._forward: Callable[..., torch.Tensor] = model
+        self._half = format_speed().fastest != "float32"
         folder.mkdir(parents=True, exist_ok=True)
 
     def compile(self) -> None:
@@ -149,7 +151,7 @@ class Trainer:
         return True
 
     def _learn(self, batch: Batch) -> float:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._half):
             states = self._forward(batch.rows)
             logits = self.model.logits(states[batch.select]).float()
         losses = F.cross_entropy(logits, batch.target, reduction="none")

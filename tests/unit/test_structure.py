@@ -30,7 +30,7 @@ HOMES = {
         "infra/transfer.py",
         "infra/learner/group.py",
     },
-    "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/nano/", "memagent/rl/"},
+    "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/number_format.py", "memagent/nano/", "memagent/rl/"},
 }
 SOURCES = sorted(path for part in RANK for path in (ROOT / part).rglob("*.py"))
 
