@@ -144,6 +144,8 @@ def _start_ray(options: dict[str, Any]) -> None:
             f"Ray does not start here, after {_STARTS} attempts: {error}. Is the machine overloaded, or out of memory? "
             "Ray's own words are in /tmp/ray/session_latest/logs."
         ) from error
+    if starts.statistics["attempt_number"] > 1:
+        _forget_failed_starts()
 
 
 def _clear_away(state: RetryCallState) -> None:
@@ -152,8 +154,11 @@ def _clear_away(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     logging.getLogger(__name__).warning("Ray did not start (%s); trying again", error)
     ray.shutdown()
+
+
+def _forget_failed_starts() -> None:
+    """Let go of what failed starts have left: Ray ended their processes, but waits for none, and each would warn."""
     with warnings.catch_warnings():
-        # It has ended the processes that it began and waits for none: dropped elsewhere they would warn of themselves.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
