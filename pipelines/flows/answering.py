@@ -69,7 +69,7 @@ def answer_archive(
 ) -> dict[str, Any]:
     """Answer questions over a corpus in bulk; `sources` are ingested first, where given."""
     settings = settings_for(config, sets, store)
-    asked = [make_question(text) for text in questions or []]
+    asked = [make_question(text, f"questions[{number}]") for number, text in enumerate(questions or [])]
     asked += load_questions(questions_file) if questions_file else []
     run_id = new_run_id()
     taken = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
