@@ -1,7 +1,8 @@
 """What can be configured. Parsed before anything heavy is imported; unknown keys are refused.
 
 Values come from, in rising order of precedence: the defaults below, the model folder's
-``reading.json`` (reading keys only), a TOML file, ``--set section.key=value``, command-line options.
+``reading.json`` (reading keys only), the TOML file that ``$MEMAGENT_CONFIG_FILE`` names, a TOML file,
+``--set section.key=value``, command-line options.
 """
 
 import json
@@ -210,13 +211,9 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     Raises:
         ConfigError: naming the key and what is wrong with it.
     """
-    data: dict[str, Any] = {}
-    if whole := os.environ.get("MEMAGENT_CONFIG"):
-        data = json.loads(whole)  # a job on a cluster is given its submitter's configuration
-    if store := os.environ.get("MEMAGENT_STORE"):
-        data["store"] = store
+    data = environment()
     if path is not None:
-        _merge(data, _read_toml(path))
+        _merge(data, read_toml(path))
     for item in sets or []:
         put_setting(data, item)
     for name, value in overrides.items():
@@ -225,6 +222,22 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     config = validate(Config, data, "")
     validate(ReadingConfig, config.reading, "reading.")
     return config
+
+
+def environment() -> dict[str, Any]:
+    """Return what the environment configures, as plain data: all that who starts a process says for it.
+
+    Raises:
+        ConfigError: ``$MEMAGENT_CONFIG_FILE`` cannot be read.
+    """
+    data: dict[str, Any] = {}
+    if whole := os.environ.get("MEMAGENT_CONFIG"):
+        data = json.loads(whole)  # the whole of it, from the process that started this one or submitted this job
+    elif file := os.environ.get("MEMAGENT_CONFIG_FILE"):
+        data = read_toml(file)
+    if store := os.environ.get("MEMAGENT_STORE"):
+        data["store"] = store
+    return data
 
 
 def put_setting(data: dict[str, Any], item: str) -> None:
@@ -262,7 +275,12 @@ def validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:
         raise ConfigError("; ".join(lines)) from error
 
 
-def _read_toml(path: str) -> dict[str, Any]:
+def read_toml(path: str) -> dict[str, Any]:
+    """Return a configuration file as plain data.
+
+    Raises:
+        ConfigError: there is none, or it is no TOML.
+    """
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
