@@ -142,11 +142,20 @@ class IngestConfig(Section):
     title_column: str | None = "title"
     """Column with the title, where there is one."""
     max_bytes: int = Field(512 * 2**20, ge=1)
-    """Largest source, before and after decompression; a larger one goes to quarantine."""
+    """Largest source, before and after decompression, and most characters of the text that comes out of it; a larger
+    one goes to quarantine."""
     max_ratio: float = Field(200.0, gt=1)
-    """Largest decompression ratio; beyond it a source counts as a decompression bomb."""
+    """Largest ratio of decompression, and of characters of text to bytes of the source; beyond it a source counts as a
+    bomb. Small sources are let off: a page of blanks compresses well."""
     parse_seconds: float = Field(120.0, gt=0)
     """Seconds that a parser may take for one text; beyond it the source goes to quarantine."""
+    source_seconds: float = Field(3600.0, gt=0)
+    """Seconds that a parser may take for all texts of one source; beyond it the source goes to quarantine, and the
+    documents read till then stay."""
+    max_refused: int = Field(100, ge=0)
+    """Rows of one source that are named in quarantine; the others are counted in one row."""
+    retry_failed: bool = False
+    """Parse sources that failed in an earlier run, though nothing about them has changed since."""
     keep_deleted: bool = False
     """Keep documents whose source is gone."""
 
