@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from infra.tables import Table
 from memagent.config import Config, IngestConfig
 from memagent.errors import UsageError
 from pipelines.ingest import IngestSummary, ingest
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")
 
@@ -277,14 +277,11 @@ def test_killed_and_started_again_it_goes_on(store: Store, place: Place) -> None
         env={**os.environ, "PYTHONPATH": os.getcwd()},
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
-    while current_sources(store, "c").num_rows < 5:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(lambda: current_sources(store, "c").num_rows >= 5, process)
     workers = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert not psutil.wait_procs(workers, timeout=60)[1], "they end with it; till then they go on committing"
+    assert not psutil.wait_procs(workers, timeout=600)[1], "they end with it; till then they go on committing"
     done = current_sources(store, "c").num_rows
     assert 5 <= done < 80
     run = Run(store)
