@@ -1,5 +1,6 @@
 """Where Ray runs: in this process, on a cluster, or behind a cluster's Jobs API."""
 
+import gc
 import logging
 import os
 import shlex
@@ -7,6 +8,8 @@ import signal
 import sys
 import threading
 import time
+import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import lru_cache
@@ -20,7 +23,7 @@ from memagent.config import Config, RayConfig
 from memagent.errors import MemagentError, UsageError
 
 _POLL_SECONDS = 1.0
-_STARTS = 3
+_STARTS = 5
 
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "MEMAGENT_", "VLLM_")
 """Environment variables that workers of a cluster need as well. Keys are not among them: a cluster shows
@@ -98,23 +101,25 @@ def have_ray() -> None:
         _to_begin[0]()
 
 
-def board() -> Any:
-    """Return this session's board, an actor (`infra.telemetry.Board`).
+def board_name() -> str:
+    """Return the name of this session's board, an actor (`infra.telemetry.Board`).
 
-    It is held here as long as the session lasts. Found by a name it might be one that is just ending, since the
-    pass before was the last that held it. Begun anew after its death it knows the workers by their next reports.
+    It is held here as long as the session lasts, under a name of its own, so that it is never an earlier one that is
+    just ending. Begun anew after its death it knows the workers by their next reports.
     """
     import ray
 
     here = ray.get_runtime_context()
-    return _board(here.get_node_id(), here.get_job_id())
+    return _board(here.get_node_id(), here.get_job_id())[0]
 
 
 @lru_cache(maxsize=1)
-def _board(*session: str) -> Any:
+def _board(*session: str) -> tuple[str, Any]:
     import ray
 
-    return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Board).remote()
+    name = f"memagent-board-{uuid.uuid4().hex}"
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Board).options(name=name).remote()
+    return name, actor
 
 
 def _start_ray(options: dict[str, Any]) -> None:
@@ -147,6 +152,10 @@ def _clear_away(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     logging.getLogger(__name__).warning("Ray did not start (%s); trying again", error)
     ray.shutdown()
+    with warnings.catch_warnings():
+        # It has ended the processes that it began and waits for none: dropped elsewhere they would warn of themselves.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def _came_too_late(error: BaseException) -> bool:
@@ -185,11 +194,37 @@ def quiet_ray_data() -> None:
     """Keep Ray Data's progress bars and plans off the terminal: the product shows its own."""
     import ray.data
 
+    _arguments_by_value()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+@lru_cache(maxsize=1)
+def _arguments_by_value() -> None:
+    """Have Ray Data give its workers' constructor arguments by value.
+
+    It gives them as references into the driver's object store, so a worker that is lost could not be started again
+    where these are lost as well; Ray warns of that on the terminal at every pass. They are a few kilobytes here.
+    """
+    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
+
+    start = ActorPoolMapOperator._start_actor
+
+    def start_with_values(self: Any, *arguments: Any, **options: Any) -> Any:
+        import ray
+
+        names = ("_data_context_ref", "_map_transformer_ref")
+        references = {name: getattr(self, name) for name in names}
+        vars(self).update({name: ray.get(reference) for name, reference in references.items()})
+        try:
+            return start(self, *arguments, **options)
+        finally:
+            vars(self).update(references)
+
+    ActorPoolMapOperator._start_actor = start_with_values
 
 
 def cluster_environment(config: RayConfig) -> dict[str, Any]:

@@ -1,19 +1,23 @@
 """The worker of the memory pass: one engine, many readings, every reading its own coroutine.
 
-It runs as an actor of a Ray Data pool. Ray Data hands it blocks of work; it reads all of a block's
-readings at once (up to the pool's `inflight`), so nothing waits for another reading's step.
+It runs as an actor of a Ray Data pool. Ray Data hands it blocks of work, many at once. All their readings are under way
+(up to the pool's `inflight`), those that began first go first, and as many conversations are sent to the engine as keep
+it full: so readings finish one after another, and their block's answers leave.
 """
 
 import asyncio
 import json
 import logging
+import time
 import traceback
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from typing import Any
 
+from infra.concurrency import Slots, ThroughputSearch
 from infra.engines.supervised import SupervisedEngine
 from infra.policies import Reader
 from infra.segments import StoredStream
@@ -28,6 +32,8 @@ from memagent.records import Outcome, Turn
 
 _log = logging.getLogger("memagent.pool")
 _REPORT_SECONDS = 0.5
+_PART_SECONDS = 0.5
+"""Between two parts of the turn log at least; blocks that end meanwhile share the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +63,11 @@ class MemoryPass:
         self._worker = uuid.uuid4().hex
         self._counts = Counters()
         self._inflight: asyncio.Semaphore | None = None
+        self._slots = Slots(ThroughputSearch(spec.inflight))
+        self._order = count()
         self._starting: asyncio.Task[None] | None = None
         self._flushing: asyncio.Lock | None = None
+        self._next_part = 0.0
         self._flush_task: asyncio.Task[None] | None = None
         # A worker in place of a dead one finds here what that one has logged in this run.
         self._had_predecessor = bool(self._store.list("turns", spec.corpus, spec.run_id))
@@ -89,7 +98,7 @@ class MemoryPass:
             for task in tasks:
                 task.cancel()
         # An answer is given out only when its turns are durable.
-        await self._flush()
+        await self._durable()
         self._report()
         return [*rows, json.dumps({"worker": self._worker, "counts": self._counts.as_dict()})]
 
@@ -119,7 +128,7 @@ class MemoryPass:
                     past[turn.lane, turn.step] = turn
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must stand without the other's
-            asker = _Asker(self._engine.generate, self._time)
+            asker = _Asker(self._engine.generate, self._time, self._slots, next(self._order))
             reading = self._spec.reader.method(
                 item["reading_id"],
                 item["question"],
@@ -183,6 +192,15 @@ class MemoryPass:
                 # they are written, so that an error which stays is raised there.
                 _log.warning("the turn log cannot be written now: %s: %s", type(error).__name__, error)
 
+    async def _durable(self) -> None:
+        """Write what is buffered; blocks that end at about the same time share one part."""
+        assert self._flushing is not None
+        async with self._flushing:
+            if self._writer.buffered:
+                await asyncio.sleep(self._next_part - time.monotonic())
+                await asyncio.to_thread(self._writer.flush)
+                self._next_part = time.monotonic() + _PART_SECONDS
+
     async def _flush(self) -> None:
         assert self._flushing is not None
         async with self._flushing:
@@ -197,17 +215,24 @@ class MemoryPass:
 class _Asker:
     """Asks the engine for one reading, and adds up what that costs."""
 
-    def __init__(self, generate: Generate, shared: SharedTime) -> None:
+    def __init__(self, generate: Generate, shared: SharedTime, slots: Slots, order: int) -> None:
         self._generate = generate
         self._shared = shared
+        self._slots = slots
+        self._order = order
         self.spent = 0.0
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        await self._slots.take(self._order)
         began = self._shared.begin()
+        tokens = 0
         try:
-            return await self._generate(ids, sampling, priority)
+            completion = await self._generate(ids, sampling, priority)
+            tokens = completion.prompt_tokens + len(completion.ids)
+            return completion
         finally:
             self.spent += self._shared.end(began)
+            self._slots.done(tokens)
 
 
 def _stream(item: dict[str, Any]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv from a pinned lock. The second call sees that nothing changed and ends at once.
+# Makes .venv from a hash-pinned lock, with uv; with pip where uv cannot be had. The second call sees that nothing
+# changed and ends at once.
 # usage: infra/setup.sh [cpu|gpu]    (default: gpu where nvidia-smi works, else cpu)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,7 +9,8 @@ kind=${1:-}
 if [ -z "$kind" ]; then
   if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then kind=gpu; else kind=cpu; fi
 fi
-lock=infra/deploy/lock/$kind.txt
+locks=infra/deploy/lock
+lock=$locks/$kind.txt
 [ -f "$lock" ] || { echo "setup: no lock for '$kind': say cpu or gpu" >&2; exit 2; }
 
 stamp=.venv/.setup
@@ -16,24 +18,55 @@ now=$(cat "$lock" pyproject.toml infra/setup.sh | cksum)
 if [ -x .venv/bin/memagent ] && [ "$(cat "$stamp" 2>/dev/null)" = "$now" ]; then exit 0; fi
 
 python=""
-for candidate in "${PYTHON:-}" python3.11 python3 python3.12 python3.13; do
+for candidate in "${PYTHON:-}" python3.11 python3; do
   [ -n "$candidate" ] || continue
-  if "$candidate" -c 'import sys; sys.exit(not ((3, 11) <= sys.version_info < (3, 14)))' 2>/dev/null; then
+  # The lock's hashes are those of the wheels for this version.
+  if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
     python=$candidate; break
   fi
 done
-[ -n "$python" ] || { echo "setup: Python 3.11 to 3.13 is needed; set PYTHON to its path" >&2; exit 2; }
+[ -n "$python" ] || { echo "setup: Python 3.11 is needed (as in 'uv python install 3.11'); set PYTHON to its path" >&2; exit 2; }
 
-echo "setup: $kind, $($python --version); a few minutes and about 4 GB once"
+say() { echo "setup: $*"; }
+begun=$SECONDS
+say "$kind, $($python --version), about 4 GB into .venv"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
-# --no-deps: the lock is whole, and the resolver would bring CUDA builds of torchvision and others
-# that text models do not need and that break `import transformers` beside a CPU torch.
-torch=$(grep '^torch==' "$lock")
-if [ "$kind" = cpu ] && ! pip install --no-deps "$torch" 2>/dev/null; then
-  pip install --no-deps --index-url https://download.pytorch.org/whl/cpu "$torch"
+
+if pip install --require-hashes --only-binary :all: -r $locks/uv.txt 2>.venv/uv.log; then
+  installer=uv
+  # uv reads nothing of pip's configuration: index, find-links, certificate and proxy are handed over.
+  eval "$(.venv/bin/python infra/uv_settings.py)"
+  get() { .venv/bin/uv pip install --quiet --python .venv/bin/python "$@"; }
+else
+  installer=pip
+  say "no uv here ($(tail -n 1 .venv/uv.log)); with pip it takes some minutes"
+  get() { pip install "$@"; }
 fi
-pip install --no-deps --requirement "$lock"
-pip install --no-deps --no-build-isolation --editable .
+
+# --no-deps: the lock is whole, and a resolver would bring CUDA builds of torchvision and others that text models do
+# not need and that break `import transformers` beside a CPU torch.
+part=.venv/part.txt
+group() { # NAME PATTERN: installs the packages of the lock whose names match, of those that are left
+  awk -v take="$2" '/^[^ ]/ { on = ($0 ~ take) } on' .venv/left.txt > $part
+  awk -v take="$2" '/^[^ ]/ { on = ($0 !~ take) } on' .venv/left.txt > .venv/rest.txt && mv .venv/rest.txt .venv/left.txt
+  say "$1 ($(grep -c '^[^ ]' $part) packages, by $installer)"
+  get --no-deps --require-hashes -r $part "${@:3}"
+}
+cp "$lock" .venv/left.txt
+torch='^(torch|triton|nvidia-[a-z0-9-]+)=='
+if [ "$kind" = cpu ]; then # the CPU build is not on PyPI: from where pip is told to look, else from PyTorch's own index
+  cp .venv/left.txt .venv/all.txt
+  if ! group "PyTorch" "$torch" 2>.venv/torch.log; then
+    cp .venv/all.txt .venv/left.txt
+    group "PyTorch, from its own index" "$torch" --index-url https://download.pytorch.org/whl/cpu
+  fi
+else
+  group "PyTorch" "$torch"
+fi
+group "vLLM and what reads models" '^(vllm|transformers|tokenizers|safetensors|deepspeed|xgrammar|numba|llvmlite|mistral|opencv|outlines|compressed)'
+group "Ray, Prefect, Delta and the rest" '.'
+get --no-deps --no-build-isolation --editable .
+rm -f .venv/left.txt $part .venv/all.txt
 echo "$now" > "$stamp"
-echo "setup: done; .venv/bin/memagent doctor says what works here"
+say "done in $((SECONDS - begun)) s. Next: make demo, or .venv/bin/memagent doctor to see what works here"

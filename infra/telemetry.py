@@ -1,7 +1,9 @@
 """Counts of a run while it runs. Every worker counts its own work; the sum is what people see."""
 
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 
@@ -61,16 +63,28 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One pass on the board."""
+    """One pass on the board. Plain data, so that it can be given to any worker by value."""
 
-    board: Any
-    """The actor."""
+    board: str
+    """The actor's name."""
     pass_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def report(self, worker: str, counts: dict[str, int]) -> None:
-        """Send a worker's totals."""
-        self.board.report.remote(self.pass_id, worker, counts)
+        """Send a worker's totals. Where the board is gone they come with the answers alone."""
+        with suppress(ValueError):  # what Ray raises for a name that no actor has
+            _actor(self.board).report.remote(self.pass_id, worker, counts)
 
     def reports(self) -> Any:
-        """Ask for the workers' newest totals; returns a reference to them."""
-        return self.board.reports.remote(self.pass_id)
+        """Ask for the workers' newest totals; returns a reference to them.
+
+        Raises:
+            ValueError: the board is gone.
+        """
+        return _actor(self.board).reports.remote(self.pass_id)
+
+
+@lru_cache(maxsize=4)
+def _actor(name: str) -> Any:
+    import ray
+
+    return ray.get_actor(name)

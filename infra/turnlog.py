@@ -38,6 +38,11 @@ class TurnWriter:
         self._buffer: list[dict[str, Any]] = []
         self._lock = threading.Lock()
 
+    @property
+    def buffered(self) -> int:
+        """Turns that are not written yet."""
+        return len(self._buffer)
+
     def add(self, turn: Turn) -> None:
         """Take a turn; it is durable after the next `flush`."""
         row = {**asdict(turn), **self._extra, "written_at": now()}

@@ -12,21 +12,21 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.jobs import board, have_ray
+from infra.jobs import board_name, have_ray
 from infra.policies import Reader
 from infra.pools import MemoryPass, PassSpec
 from infra.store import Store
 from infra.tables import Table, now
 from infra.telemetry import Counters, Tally, Totals
-from memagent.config import Config
+from memagent.config import Config, PoolConfig
 from memagent.errors import ConfigError, EngineDied, MemagentError
 from pipelines.plan import Plan, groups
 
 _log = logging.getLogger("memagent.read")
-_CALLS = 16
-"""Blocks that one worker has in hand at once."""
-_BLOCK_GROUPS = 64
-"""Streams of a block at most."""
+_CALLS = 64
+"""Blocks that one worker has in hand at once at most."""
+_BLOCK_CONVERSATIONS = 64
+"""Of a block, unless a single stream has more: its answers come out together, so it ends soon."""
 _COMMITS = 100
 """After so many commits of answers their small files are put together, lest a long run's commits get slow."""
 _PAUSE = 5
@@ -107,24 +107,14 @@ def _round(
 
     pool = config.pool
     spec = PassSpec(store.url, corpus, run_id, reader, pool.inflight, config.flush_seconds)
-    tally = Tally(board())
+    tally = Tally(board_name())
     base = dict(result.counts)
     blocks = _blocks(items, pool.max_size)
-    size = (
-        {"size": pool.max_size}
-        if pool.min_size == pool.max_size
-        else {
-            "min_size": pool.min_size,
-            "max_size": pool.max_size,
-        }
-    )
     job = ray.data.from_arrow(blocks).map_batches(
         MemoryPass,
         batch_size=None,
         fn_constructor_args=(spec, tally),
-        compute=ray.data.ActorPoolStrategy(
-            **size, max_tasks_in_flight_per_actor=_CALLS + 1, max_concurrent_calls_per_actor=_CALLS
-        ),
+        compute=ray.data.ActorPoolStrategy(**_pool_options(pool, len(blocks))),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
     )
@@ -175,7 +165,7 @@ class _Watch:
 
         try:
             reports = ray.get(self._tally.reports(), timeout=10)
-        except ray.exceptions.RayError as error:
+        except (ray.exceptions.RayError, ValueError) as error:
             _log.warning("no counts now: %s", type(error).__name__)
             reports = {}
         for worker, counts in reports.items():
@@ -262,15 +252,48 @@ class _Sink:
         }
 
 
+def _pool_options(pool: PoolConfig, blocks: int) -> dict[str, int]:
+    """Return the options of Ray Data's actor pool: its size, and the blocks that one worker holds.
+
+    A pool grows where its workers have almost twice as many blocks (175%) as they work on; so a pool that may grow is
+    given twice as many. No worker is given more than its share of a pool of full size: the others, once they are up,
+    would find nothing left.
+    """
+    share = max(2, math.ceil(blocks / pool.max_size))
+    if pool.min_size == pool.max_size:
+        calls = min(_CALLS, share)
+        return {
+            "size": pool.max_size,
+            "max_tasks_in_flight_per_actor": calls + 1,
+            "max_concurrent_calls_per_actor": calls,
+        }
+    calls = min(_CALLS, share // 2)
+    return {
+        "min_size": pool.min_size,
+        "max_size": pool.max_size,
+        "max_tasks_in_flight_per_actor": 2 * calls,
+        "max_concurrent_calls_per_actor": calls,
+    }
+
+
 def _blocks(items: list[dict[str, Any]], engines: int) -> list[pa.Table]:
-    """Cut the work into blocks, longest first; a block's answers come out together."""
+    """Cut the work into blocks by conversations, longest streams first; a block's answers come out together.
+
+    Where there is little work the blocks are smaller, so that every engine gets some.
+    """
     grouped = groups(items)
-    # One engine is given everything at once, so that it is never short of work; several share twice as
-    # many blocks as they can hold, so that none is left with more than the others.
-    slots = _CALLS if engines == 1 else 2 * _CALLS * engines
-    size = max(1, min(_BLOCK_GROUPS, math.ceil(len(grouped) / slots)))
-    cuts = [grouped[i : i + size] for i in range(0, len(grouped), size)]
-    return [pa.table({"item": [json.dumps(item) for group in cut for item in group]}) for cut in cuts]
+    total = sum(item["left"] + 1 for item in items)
+    most = min(_BLOCK_CONVERSATIONS, math.ceil(total / (2 * engines)))
+    blocks: list[list[dict[str, Any]]] = []
+    room = 0
+    for group in grouped:
+        size = sum(item["left"] + 1 for item in group)
+        if size > room:
+            blocks.append([])
+            room = most
+        blocks[-1] += group
+        room -= size
+    return [pa.table({"item": [json.dumps(item) for item in block]}) for block in blocks]
 
 
 def _failure(corpus: str, run_id: str, row: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:

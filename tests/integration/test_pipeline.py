@@ -224,7 +224,7 @@ def test_a_dry_run_estimates_by_the_last_run_and_its_engine_start(store, archive
 
 def test_counts_come_with_the_answers_where_the_board_has_died(store, archive, config):
     take(store, archive, config)
-    ray.kill(jobs.board())
+    ray.kill(ray.get_actor(jobs.board_name()))
     try:
         done = ask("c", [OTTER], config)
     finally:
