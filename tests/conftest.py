@@ -15,7 +15,17 @@ from memagent.reading import Scheme
 from memagent.segmenting import segments
 from memagent.tokens import Tokenizer
 
+GROUPS = {"served": "prefect", "cluster": "prefect", "ray_in_process": "ray"}
+"""What takes long to start, and the group of those that share it."""
 CONTROL = ["<|segment|>", "<|question|>", "<|memory|>", "<|update|>", "<|answer|>", "<|same|>", "<|none|>", "<|end|>"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that share a server or Ray into one group, others by file: a worker takes a whole group."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        group = next((group for name, group in GROUPS.items() if name in fixtures), item.path.name)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def toy_tokenizer() -> HFTokenizer:

@@ -20,7 +20,7 @@ def test_index_links_certificate_and_proxy_are_handed_over():
         "global.disable-pip-version-check='1'",
         "download.cert='/not/for/us'",
     ]
-    settings = uv_settings(lines[:1] + [lines[1].replace("\n", " ")] + lines[2:], {})
+    settings = uv_settings([*lines[:1], lines[1].replace("\n", " "), *lines[2:]], {})
     assert settings == {
         "UV_DEFAULT_INDEX": "https://mirror.example/simple",
         "UV_INDEX": "https://a.example/simple https://b.example/simple",
