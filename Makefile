@@ -1,9 +1,9 @@
-# Two commands on a fresh machine: `make demo`, `make test`.
+# Two commands on a fresh machine: `make demo`, `make test`. `make test-all` adds what needs minutes.
 PY := .venv/bin/python
-# Tests side by side, a file's by one process: an engine's start keeps one core busy, a server's test waits for most of
+# Tests side by side, those that share a server, Ray or a file's fixtures in one process: an engine's start keeps one core busy, a server's test waits for most of
 # its time. vLLM would bind every engine to the same one, and threads that wait for each other on two cores only spin.
-SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
-.PHONY: setup demo check test browser endurance bench clean
+SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadgroup --no-loadscope-reorder
+.PHONY: setup demo check lint test test-all browser endurance bench clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
 	@bash infra/setup.sh $(ACCELERATOR)
@@ -11,18 +11,22 @@ setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gp
 demo: setup       ## An archive of installed packages' texts: nightly digest and bulk answers, with evidence
 	@$(PY) -m pipelines.demo build/demo
 
-check: setup      ## Lint, strict types, unit tests
+lint: setup       ## Lint, format
 	@$(PY) -m ruff check .
-	@$(PY) -m mypy
-	@$(SIDE_BY_SIDE) -n 2 tests/unit
+	@$(PY) -m ruff format --check .
+
+check: lint       ## Lint, format, strict types, unit tests: within a minute
+	@$(PY) -m mypy & types=$$!; $(SIDE_BY_SIDE) -n 2 tests/unit; tests=$$?; wait $$types && exit $$tests
 
 browser: setup    ## A headless Chromium for the report's test
 	@bash infra/browser.sh
 
-test: setup browser   ## Everything
-	@$(PY) -m ruff check .
+test: lint browser    ## Every command and part once, the real engine among them: within a quarter of an hour
 	@$(PY) -m mypy
-	@$(SIDE_BY_SIDE) -n 3 tests
+	@$(SIDE_BY_SIDE) -n 3 -m "not slow" tests
+
+test-all: test    ## Everything: after `make test` what needs minutes
+	@$(SIDE_BY_SIDE) -n 3 -m slow tests
 
 endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
 	@$(PY) -m tests.endurance --engine scripted --times 10

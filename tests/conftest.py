@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -15,7 +16,23 @@ from memagent.reading import Scheme
 from memagent.segmenting import segments
 from memagent.tokens import Tokenizer
 
+# How long an example takes says what else the machine does.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+GROUPS = {"served": "prefect", "cluster": "prefect", "ray_in_process": "ray"}
+"""What takes long to start, and the group of those that share it."""
 CONTROL = ["<|segment|>", "<|question|>", "<|memory|>", "<|update|>", "<|answer|>", "<|same|>", "<|none|>", "<|end|>"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that share a server or Ray into one group, others by file: a worker takes a whole group."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        group = next((group for name, group in GROUPS.items() if name in fixtures), item.path.name)
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def toy_tokenizer() -> HFTokenizer:

@@ -88,7 +88,7 @@ def alive(process: psutil.Process) -> str:
         return ""
 
 
-def outliving(processes: list[psutil.Process], seconds: float = 30) -> list[str]:
+def outliving(processes: list[psutil.Process], seconds: float = 300) -> list[str]:
     """Wait until processes have ended; return those that have not, but for Ray's agents, which leave within 65 s."""
     until = time.monotonic() + seconds
     while left := [title for process in processes if (title := alive(process)) and "Agent" not in title]:

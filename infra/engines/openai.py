@@ -149,7 +149,7 @@ def listed_weights(config: EngineConfig, served: str) -> str:
             listing = [model.model_dump() for model in client.models.list()]
         except (openai.OpenAIError, ValueError):  # some servers answer with something else than a listing
             return ""
-    said = next((entry for entry in listing if entry.get("id") == served), {})
+    said: dict[str, Any] = next((entry for entry in listing if entry.get("id") == served), {})
     weights = {key: said[key] for key in ("root", "parent") if said.get(key) not in (None, "", served)}
     return json.dumps(weights, sort_keys=True) if weights else ""
 

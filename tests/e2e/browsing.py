@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Error, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 _FLAGS = [
     "--no-sandbox",
@@ -16,6 +16,9 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+_PATIENCE = 300_000
+"""Milliseconds for what comes at once where nothing else runs."""
+expect.set_options(timeout=_PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,7 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         installed = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         try:
-            browser = playwright.chromium.launch(executable_path=installed, args=_FLAGS)
+            browser = playwright.chromium.launch(executable_path=installed, args=_FLAGS, timeout=_PATIENCE)
         except Error as error:
             pytest.skip(f"no Chromium (infra/browser.sh installs one): {str(error).splitlines()[0]}")
         yield browser
@@ -35,7 +38,10 @@ class Visit:
 
     def __init__(self, browser: Browser, width: int = 1400, scheme: str = "light") -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page.set_default_timeout(_PATIENCE)
         self.complaints: list[str] = []
+        self._session = self.page.context.new_cdp_session(self.page)
+        self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
         self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         self.page.on("request", self._request)
@@ -49,6 +55,23 @@ class Visit:
     def open(self, path: Path, fragment: str = "") -> Page:
         self.page.goto(path.as_uri() + fragment)
         return self.page
+
+    def seconds_at_work(self) -> float:
+        """Return the processor's seconds that the page's own thread has had: what waits for a busy machine has none."""
+        metrics = self._session.send("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
+
+    def turn_to(self, fragment: str) -> None:
+        """Go to another part of the page that is open, and wait until it has been drawn."""
+        self.page.evaluate(
+            """hash => new Promise((done) => {
+                const drawn = () => requestAnimationFrame(() => setTimeout(done));
+                if (location.hash === new URL(hash, location).hash) return drawn();
+                addEventListener('hashchange', drawn, { once: true });
+                location.hash = hash;
+            })""",
+            fragment,
+        )
 
 
 @pytest.fixture

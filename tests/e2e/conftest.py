@@ -28,11 +28,11 @@ class Memagent:
     def __init__(self, store: str) -> None:
         self.store = store
 
-    def __call__(self, *argv: str, status: int = 0, timeout: float = 600, **variables: str) -> str:
+    def __call__(self, *argv: str, status: int = 0, **variables: str) -> str:
         command = [sys.executable, "-m", "pipelines.cli", *argv]
         environment = {**os.environ, "MEMAGENT_STORE": self.store, **variables}
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env=environment, cwd=ROOT, start_new_session=True
+            command, capture_output=True, text=True, env=environment, cwd=ROOT, start_new_session=True
         )
         assert done.returncode == status, f"status {done.returncode}\n{done.stderr[-3000:]}\n{done.stdout[-1000:]}"
         return done.stdout if status != 2 else done.stderr

@@ -20,7 +20,6 @@ def answered(memagent, tmp_path_factory):
     return memagent, questions, said
 
 
-@pytest.mark.slow
 def test_the_bundled_reader_answers_with_evidence(answered):
     _, _, said = answered
     scores = {score["metric"]: score for score in said["summary"]["scores"]}
@@ -32,7 +31,6 @@ def test_the_bundled_reader_answers_with_evidence(answered):
     assert said["summary"]["engine"] == "vllm"
 
 
-@pytest.mark.slow
 def test_the_same_command_again_reads_nothing(answered):
     memagent, questions, said = answered
     again = memagent.json("ask", "a", "--questions", str(questions))
@@ -41,7 +39,6 @@ def test_the_same_command_again_reads_nothing(answered):
     assert again["summary"]["scores"] == said["summary"]["scores"]
 
 
-@pytest.mark.slow
 def test_answers_in_every_format(answered, tmp_path):
     memagent, _, said = answered
     rows = list(csv.DictReader(io.StringIO(memagent("answers", "a", "--format", "csv"))))
@@ -54,7 +51,6 @@ def test_answers_in_every_format(answered, tmp_path):
     assert "doc00.txt" in memagent("answers", "a", COLUMNS="200")
 
 
-@pytest.mark.slow
 def test_report_status_quarantine_doctor(answered, tmp_path):
     memagent, _, said = answered
     memagent("report", "last", "-o", str(tmp_path / "r.html"))

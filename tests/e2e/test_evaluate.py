@@ -7,7 +7,6 @@ import pytest
 from tests.e2e.browsing import Visit
 from tests.e2e.conftest import Memagent
 
-pytestmark = pytest.mark.slow
 MADE = ("evaluate", "--suite", "needles", "--kinds", "niah_single_1,niah_single_2", "--lengths", "1k,3k", "--n", "6")
 
 
@@ -32,11 +31,13 @@ def test_the_bundled_reader_is_scored(evaluated: dict):
     assert evaluated["readings"]["read_now"] == 24 and evaluated["conversations"] > 24
 
 
+@pytest.mark.slow
 def test_without_the_document_it_falls_to_nothing(memagent: Memagent, evaluated: dict):
     removed = memagent.json(*MADE, "--control", "no-document")
     assert all(line["value"] <= 0.2 for line in removed["evaluation"] if line["task"] == "all")
 
 
+@pytest.mark.slow
 def test_another_method_reads_the_same_samples_on_the_same_engine(memagent: Memagent, evaluated: dict, folder: Path):
     retrieved = memagent.json(*MADE, "--method", "bm25")
     assert retrieved["overall"]["n"] == 24 and retrieved["readings"]["failed"] == 0

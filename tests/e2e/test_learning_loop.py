@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,12 @@ from infra.tables import Table
 from memagent.config import load_config
 from tests.e2e.conftest import ROOT, Memagent, needle_archive
 from tests.e2e.weak import weaken
-from tests.integration.flowing import Served, ended, wait_until
+from tests.integration.flowing import Served, ended
 from tests.ports import first_port
 from tests.versions import ABOUT
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 ENOUGH = 20
 RECIPE = """
@@ -70,63 +72,57 @@ def serving(tmp_path_factory):
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
     served = Served(process, api, store, environment)
     try:
-        wait_until(lambda: "ask in bulk" in log.read_text(), 300, log, process)
-        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 120, log, process)
+        wait_for(lambda: "ask in bulk" in log.read_text(), process, log.read_text)
+        wait_for(lambda: len(served.ask("deployments/filter", {})) == 5, process, log.read_text)
         yield served, folder, log
     finally:
         ended(process, signal.SIGKILL)
 
 
-def _flow_run(served: Served, name: str, seconds: float) -> dict:
+def _flow_run(served: Served, name: str) -> dict:
     """Wait for the first run of a flow that nobody but an event has started, and for its end."""
-    until = time.monotonic() + seconds
-    while True:
+
+    def done() -> list[dict]:
         runs = served.ask("flow_runs/filter", {"flows": {"name": {"any_": [name]}}})
-        done = [run for run in runs if run["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED")]
-        if done:
-            return done[0]
-        assert time.monotonic() < until, [(run["name"], run["state"]) for run in runs]
-        time.sleep(1)
+        return [run for run in runs if run["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED")]
+
+    return wait_for(done, served.process)[0]
 
 
-def _told(served: Served, last: str, seconds: float) -> dict:
+def _told(served: Served, last: str) -> dict:
     """Return what events said, by their names; they travel behind the runs, so wait for the last of them."""
-    until = time.monotonic() + seconds
-    while True:
+
+    def told() -> dict | None:
         heard = served.ask("events/filter", {"filter": {"event": {"prefix": ["memagent."]}}, "limit": 50})["events"]
-        told = {event["event"]: event["payload"] for event in heard}
-        if last in told:
-            return told
-        assert time.monotonic() < until, sorted(told)
-        time.sleep(1)
+        found = {event["event"]: event["payload"] for event in heard}
+        return found if last in found else None
+
+    return wait_for(told, served.process)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     served, folder, log = serving
     weak = str(folder / "weak")
     questions = needle_archive(folder / "docs", 60, 40)
     parameters = {"corpus": "a", "questions_file": str(questions), "sources": [str(folder / "docs")]}
     pairs = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in parameters.items()]
-    ran = served.prefect(
-        "deployment", "run", "answer-archive/bulk", "--watch", *(part for pair in pairs for part in ("--param", pair))
-    )
+    given = [part for pair in pairs for part in ("--param", pair)]
+    ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *given, timeout=3000)
     assert "Completed" in ran
     store = Store(served.store)
     origin = Reader(load_config(store=store.url, engine__model=f"{weak}@shipped")).policy
     before = Table(store, "answers").read("a").to_pylist()
     assert {row["policy_id"] for row in before} == {origin.policy_id}
 
-    harvested = _flow_run(served, "harvest-qa", 300)
+    harvested = _flow_run(served, "harvest-qa")
     assert harvested["state"]["type"] == "COMPLETED", log.read_text()[-3000:]
     rows = Table(store, "qa").read("a").to_pylist()
     assert len(rows) == 60 and {row["source"] for row in rows} == {"gold"}
 
-    trained = _flow_run(served, "retrain", 900)
+    trained = _flow_run(served, "retrain")
     assert trained["state"]["type"] == "COMPLETED", log.read_text()[-3000:]
     assert trained["parameters"]["corpora"] == ["a"]
-    told = _told(served, "memagent.policy.promoted", 120)
+    told = _told(served, "memagent.policy.promoted")
     assert told["memagent.qa.enough"]["waiting"] == 60 and told["memagent.qa.enough"]["enough"] == ENOUGH
     (version,) = policies(store)
     record = version["gate"]
@@ -146,8 +142,6 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     assert len(answers) == 60 and {row["policy_id"] for row in answers} == {version["policy_id"]}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_worse_candidate_is_refused_and_the_promoted_stays(serving):
     served, folder, _ = serving
     store = Store(served.store)

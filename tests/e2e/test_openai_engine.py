@@ -2,9 +2,9 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 import urllib.request
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from memagent.nano import bundled
 from tests.e2e.conftest import Memagent, needle_archive
 from tests.ports import first_port
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -42,21 +43,23 @@ def server(tmp_path_factory):
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:
-        until = time.monotonic() + 240
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
-                    break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < until, log.read_text()[-2000:]
-                time.sleep(1)
+        wait_for(lambda: healthy(f"http://127.0.0.1:{port}/health"), process, log.read_text)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
-        os.killpg(process.pid, 15)
+        os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(timeout=20)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def healthy(url):
+    try:
+        with urllib.request.urlopen(url, timeout=20):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="module")

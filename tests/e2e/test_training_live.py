@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from infra.store import Store
 from pipelines.training.journal import Journal
 from tests.e2e.conftest import ROOT, Memagent
 from tests.endurance import outliving
+from tests.waiting import wait_for
 
 STEPS = 4
 SMALL = ["rollout.prompts=4", "rollout.group_size=4", "rollout.segments=2", "learner.minibatch_prompts=4"]
@@ -34,8 +34,6 @@ def rows_of(store: Store) -> list[dict]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()] if path else []
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
     store = Store(memagent.store)
     environment = {**os.environ, "MEMAGENT_STORE": memagent.store}
@@ -45,17 +43,14 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
         process = subprocess.Popen(
             argv, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, cwd=ROOT, start_new_session=True
         )
-    until = time.monotonic() + 400
-    while not any(row["step"] == 2 for row in rows_of(store)):
-        assert process.poll() is None and time.monotonic() < until, said.read_text()[-3000:]
-        time.sleep(0.2)
+    wait_for(lambda: any(row["step"] == 2 for row in rows_of(store)), process, said.read_text)
     below = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not outliving(below)
     run_id = Path(store.list("training", suffix="")[0]).relative_to(Path(memagent.store) / "training").parts[0]
     left = Journal(store, run_id).read()
-    assert left is not None and left.step in (1, 2)
+    assert left is not None and 0 < left.step < STEPS
 
     report = tmp_path / "training.html"
     summary = memagent.json(*command(), "-o", str(report))
@@ -77,7 +72,6 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_in_bfloat16_broadcast_and_one_step_behind_engine_and_learner_stay_close(tmp_path):
     memagent = Memagent(str(tmp_path / "store"))
     sets = (

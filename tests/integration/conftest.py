@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from infra.store import Store, file_system
 from tests.integration.flowing import archive, cluster, served, sets  # noqa: F401  (fixtures)
 from tests.ports import first_port
+from tests.waiting import wait_for
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,7 +55,7 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:
             os.environ.update(settings)
-            _make_bucket("memagent-test", server, folder / "log")
+            wait_for(lambda: _has_bucket("memagent-test"), server, lambda: _fatal(folder / "log"))
             yield "s3://memagent-test"
         finally:
             server.kill()  # SIGTERM may leave it running, and nothing here is kept
@@ -109,17 +109,17 @@ def _free(port: int) -> bool:
     return True
 
 
-def _make_bucket(name: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            files = file_system(f"s3://{name}")
-            if not files.exists(name):
-                files.mkdir(name)
-            files.pipe_file(f"{name}/ready", b"yes")
-            return
-        except Exception:
-            if server.poll() is not None or time.monotonic() > deadline:
-                fatal = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("F")]
-                raise RuntimeError(f"no S3 server: {' '.join(fatal) or 'no answer'}") from None
-            time.sleep(0.3)
+def _has_bucket(name: str) -> bool:
+    """Make the bucket, where the server is up, and write to it."""
+    try:
+        files = file_system(f"s3://{name}")
+        if not files.exists(name):
+            files.mkdir(name)
+        files.pipe_file(f"{name}/ready", b"yes")
+        return True
+    except Exception:  # whatever a server says while it starts
+        return False
+
+
+def _fatal(log: Path) -> str:
+    return " ".join(line for line in log.read_text(errors="replace").splitlines() if line.startswith("F"))

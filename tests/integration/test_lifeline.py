@@ -9,6 +9,7 @@ import pytest
 
 from infra.lifeline import end_with_owner
 from tests.endurance import outliving
+from tests.waiting import wait_for
 
 ENGINE = "from infra.lifeline import end_with_owner; end_with_owner(); import time; time.sleep(300)"
 LATE = f"import time; time.sleep(2); {ENGINE}"
@@ -29,7 +30,7 @@ def test_an_engine_ends_when_its_owner_is_killed(engine):
     with owner.stdout:
         process = psutil.Process(int(owner.stdout.readline()))
     assert not psutil.wait_procs([process], timeout=1)[0], "it lives as long as its owner"
-    tree = [process, *process.children()]
+    tree = [process, *(wait_for(process.children) if engine is PARENT else process.children())]
     assert len(tree) == 1 + (engine is PARENT)
     owner.kill()
     assert not outliving(tree), "also while nobody has taken note of the owner's end"
@@ -44,7 +45,7 @@ def test_a_module_runs_as_it_would_alone_and_ends_with_its_owner():
     with module.stdout:
         assert module.stdout.readline().startswith("Serving HTTP on 127.0.0.1")
     owner.kill()
-    assert module.wait(30) == 1
+    assert module.wait() == 1
     owner.wait()
 
 

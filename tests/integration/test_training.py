@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -22,6 +21,7 @@ from pipelines.training.stage import train
 from tests.conftest import filler
 from tests.integration.flowing import ROOT
 from tests.unit.rl_samples import group
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 STEPS, VOCABULARY, RUN = 5, 3000, "recorded"
@@ -83,7 +83,7 @@ def stage(inputs: tuple[str, str], store: Store) -> Run:
 
 
 def finished(process: "subprocess.Popen[str]", status: int = 0) -> str:
-    said, errors = process.communicate(timeout=600)
+    said, errors = process.communicate()
     assert process.returncode == status, errors[-3000:]
     return said if status == 0 else errors
 
@@ -122,10 +122,7 @@ def test_killed_and_given_again_it_ends_with_the_weights_of_an_undisturbed_run(b
     assert undisturbed["steps"] == STEPS and undisturbed["candidate"]
 
     process, after = begin(bucket), random.randint(1, STEPS - 2)
-    until = time.monotonic() + 400
-    while len(steps_of(bucket, undisturbed["run_id"])) < after:
-        assert process.poll() is None and time.monotonic() < until, process.communicate()[1][-3000:]
-        time.sleep(0.05)
+    wait_for(lambda: len(steps_of(bucket, undisturbed["run_id"])) >= after, process, lambda: process.communicate()[1])
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert Journal(bucket, undisturbed["run_id"]).read().step < STEPS
