@@ -139,7 +139,8 @@ def _start_ray(options: dict[str, Any]) -> None:
         reraise=True,
     )
     try:
-        starts(ray.init, **options)
+        with _dropped_processes_ignored():
+            starts(ray.init, **options)
     except ConnectionError as error:
         raise UsageError(f"no Ray cluster at {options.get('address')}: {error}") from error
     except Exception as error:
@@ -149,22 +150,23 @@ def _start_ray(options: dict[str, Any]) -> None:
             f"Ray does not start here, after {_STARTS} attempts: {error}. Is the machine overloaded, or out of memory? "
             "Ray's own words are in /tmp/ray/session_latest/logs."
         ) from error
-    if starts.statistics["attempt_number"] > 1:
-        _forget_failed_starts()
 
 
 def _clear_away(state: RetryCallState) -> None:
     import ray
 
     error = state.outcome.exception() if state.outcome else None
-    logging.getLogger(__name__).warning("Ray did not start (%s); trying again", error)
+    # As text: whoever keeps the record would keep the error, and with it what the start has opened.
+    logging.getLogger(__name__).warning("Ray did not start (%s); trying again", str(error))
     ray.shutdown()
 
 
-def _forget_failed_starts() -> None:
-    """Let go of what failed starts have left: Ray ended their processes, but waits for none, and each would warn."""
+@contextmanager
+def _dropped_processes_ignored() -> Iterator[None]:
+    """Let failed starts go without a warning for each of their processes: Ray ends these, but waits for none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
+        yield
         gc.collect()
 
 

@@ -30,7 +30,8 @@ done
 say() { echo "setup: $*"; }
 begun=$SECONDS
 say "$kind, $($python --version), about 4 GB into .venv"
-[ -x .venv/bin/python ] || "$python" -m venv .venv
+# One that another tool made may have no pip, which fetches uv.
+.venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
 
 if pip install --require-hashes --only-binary :all: -r $locks/uv.txt 2>.venv/uv.log; then

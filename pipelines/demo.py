@@ -43,15 +43,20 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     from infra.jobs import ray_when_needed
     from infra.store import Store
     from memagent.questions import load_questions
-    from pipelines.flows import answer_archive, digest_corpus
+    from pipelines.display import Display
+    from pipelines.flows import answer_archive, digest_corpus, watcher
 
     place = Store(store)
     remember(place, CORPUS, sources=[str((folder / "archive").resolve())], questions=load_questions(str(standing)))
     with ray_when_needed(config.ray):
-        print("nightly digest: standing questions, of every document that is new or changed ...", flush=True)
-        nightly = digest_corpus(CORPUS, store=store)
-        print("bulk answering: a question of its own for every document ...", flush=True)
-        bulk = answer_archive(CORPUS, questions_file=str(questions), store=store)
+        print("\nnightly digest: standing questions, of every document that is new or changed", flush=True)
+        with Display() as display:
+            watcher.set(display.update)
+            nightly = digest_corpus(CORPUS, store=store, sets=sets)
+        print("\nbulk answering: a question of its own for every document", flush=True)
+        with Display() as display:
+            watcher.set(display.update)
+            bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
     return _show(config, nightly, bulk, time.monotonic() - began)
 
 
@@ -142,20 +147,27 @@ def _show(config: Config, nightly: dict[str, Any], bulk: dict[str, Any], seconds
     from rich.console import Console
 
     from pipelines.answers import answer_table
-    from pipelines.display import answers_table, summary
-    from pipelines.figures import failures
+    from pipelines.display import answer_with_evidence, summary
 
     console = Console()
-    rows = answer_table(config, CORPUS, bulk["run_id"])
-    answers_table(console, [row for row in rows if row["found"]][:8])
     for name, one in (("nightly digest", nightly), ("bulk answering", bulk)):
         console.print(f"\n[bold]{name}[/]")
         summary(console, one)
         if not one["readings"]["read_now"] and not one["readings"]["failed"]:
             console.print("nothing was read again: every document and question stands as it was answered")
-    console.print(f"\nreport of the digest:  {nightly['report']}\nreport of the answers: {bulk['report']}")
-    console.print(f"demo: {seconds:.0f} s")
-    return 1 if failures(nightly) or failures(bulk) else 0
+    shown = next((row for row in answer_table(config, CORPUS, bulk["run_id"]) if _right(row)), None)
+    if shown is not None:
+        console.print("\n[bold]one of the answers[/]")
+        answer_with_evidence(console, shown)
+    console.print("\n[bold]reports[/] (one file each, to open in a browser)", highlight=False)
+    for one in (nightly, bulk):  # whole paths: a click or a copy must not meet a line break
+        console.print(f"  {one['report']}", soft_wrap=True, highlight=False)
+    console.print(f"demo: {seconds:.0f} s", highlight=False)
+    return 1 if nightly["readings"]["failed"] or bulk["readings"]["failed"] else 0
+
+
+def _right(row: dict[str, Any]) -> bool:
+    return bool(row["found"] and row["evidence"] and row["answer"] in (row["gold"] or []))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from pipelines.figures import duration, failures, number, pace, percent, plain
 
-__all__ = ["Display", "answers_table", "duration", "number", "percent", "plain", "summary"]
+__all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "number", "percent", "plain", "summary"]
 
 Mode = Literal["auto", "live", "lines", "quiet"]
 
@@ -226,6 +226,23 @@ def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
             answer,
             Text(f"“{quote}”" if quote else "", style="dim"),
         )
+    console.print(table)
+
+
+def answer_with_evidence(console: Console, row: Mapping[str, Any]) -> None:
+    """Print one answer with the place in the document that it comes from; keys as in `answers_table`."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    quote = _one_line(_quote(row.get("evidence")))
+    for name, text in (
+        ("question", _one_line(row.get("question") or "")),
+        ("document", _one_line(row.get("document") or "")),
+        ("answer", _one_line(row.get("answer") or "") or "not found"),
+        ("evidence", f"“{quote}”" if quote else ""),
+    ):
+        if text:
+            table.add_row(name, Text(text, style="bold" if name == "answer" else ""))
     console.print(table)
 
 

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,10 @@ from memagent.errors import MemagentError
 
 _PROGRESS_SECONDS = 3.0
 _log = logging.getLogger("memagent.flows")
+
+
+watcher: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("watcher", default=None)
+"""Who else is told how a run gets on: the terminal of a flow that is run by hand."""
 
 
 class FailedItems(MemagentError):
@@ -60,6 +65,7 @@ class Progress:
         self._artifact: UUID | None = None
         self._last = 0.0
         self._lock = threading.Lock()
+        self._watcher = watcher.get()
 
     def __enter__(self) -> Callable[[dict[str, Any]], None]:
         created = create_progress_artifact(progress=0.0, key=artifact_key(self._what), description=self._what)
@@ -72,6 +78,8 @@ class Progress:
 
     def show(self, counts: dict[str, Any]) -> None:
         """Take a snapshot of the run."""
+        if self._watcher is not None:
+            self._watcher(counts)
         total = counts.get("segments_total")
         if total and time.monotonic() - self._last > _PROGRESS_SECONDS and self._lock.acquire(blocking=False):
             try:

@@ -1,7 +1,11 @@
 """Starting Ray where it is slow to start, and beside a SIGTERM handler of one's own; following a submitted job."""
 
+import gc
 import json
 import signal
+import subprocess
+import sys
+import warnings
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -39,6 +43,27 @@ def test_a_start_that_came_too_late_is_tried_again(starts):
     called = starts(Exception("The current node timed out during startup."), TimeoutError("no socket"))
     _start_ray({})
     assert called == ["init", "shutdown", "init", "shutdown", "init"]
+
+
+def test_the_processes_of_a_failed_start_warn_of_nothing(starts, monkeypatch):
+    starts()
+    tries = []
+
+    def init(**options):
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        tries.append(process.pid)
+        if len(tries) < 3:
+            raise TimeoutError("too late")
+        process.stdin.close()
+        process.wait()
+
+    monkeypatch.setattr(ray, "init", init)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        _start_ray({})
+        gc.collect()
+    assert len(tries) == 3
+    assert not [one for one in warned if issubclass(one.category, ResourceWarning)]
 
 
 def test_one_that_never_comes_is_told_with_what_to_look_at(starts):
