@@ -133,7 +133,7 @@ def test_the_page_works_on_its_own_port(served, browser):  # noqa: F811
     page.keyboard.press("Enter")
     page.get_by_text("Deployments", exact=True).click(timeout=SECONDS * 1000)
     for name in ("bulk", "harvest", "nightly", "retrain", "scores"):
-        page.get_by_text(name, exact=True).wait_for(timeout=SECONDS * 1000)
+        page.locator("a.deployment-list__name", has_text=name).wait_for(timeout=SECONDS * 1000)
     page.screenshot(path=str(served.log.with_name("page.png")))
     page.close()
     calls = [(url, status) for url, status in asked if "/api/" in url and "images" not in url]
