@@ -126,7 +126,7 @@ def serving(folder: Path, sets: list[str], number: int = 0) -> Iterator[Served]:
     """Start `memagent up`; at the end nothing that it has started may be left."""
     port = first_port(24_000, 2_000, number)
     api = f"http://127.0.0.1:{port}/api"
-    environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_LOGGING_LEVEL": "DEBUG"}
+    environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect")}
     store = str(folder / "store")
     command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
     command += [part for item in sets for part in ("--set", item)]
