@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from memagent.tasks.files.rows import Names, Row
+from memagent.tasks.files.rows import Row
 from memagent.tasks.files.texts import Whole
 from memagent.tasks.samples import Sample
 
@@ -11,12 +11,14 @@ FIELDS = frozenset({"context", "input", "answers", "index"})
 
 
 def read(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
-    """Yield the samples of a file; the task is named after the file. Facts are not known."""
-    names = Names()
-    for row in rows:
-        index = row.whole("index")
+    """Yield the samples of a file; the task is named after the file. Facts are not known.
+
+    An id ends with the record's number in the file, from 0; `index` says where a record came from, and may repeat.
+    """
+    for number, row in enumerate(rows):
+        row.whole("index")
         yield Sample(
-            sample_id=names.add(row, "index", f"{path.stem}/{index}"),
+            sample_id=f"{path.stem}/{number}",
             task=path.stem,
             length=0,
             pieces=Whole(row.text("context")),

@@ -1,4 +1,8 @@
-"""RULER's task files (arXiv 2404.06654): JSON lines with index, input, outputs, length."""
+"""RULER's task files (arXiv 2404.06654): JSON lines with index, input, outputs, length.
+
+As its scripts write them (NVIDIA/RULER, scripts/data/synthetic) a record also has length_w_model_temp, answer_prefix
+(the start of the answer, which older versions leave at the end of `input`) and token_position_answer.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -23,8 +27,9 @@ _SPLITS = frozenset({"validation", "test", "train", "dev"})
 
 
 def read(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
-    """Yield the samples of a file.
+    """Yield the samples of a file; an id ends with the record's number in it, from 0.
 
+    `index` is no id: ``niah.py`` writes the place of the answer there, which several samples can share.
     `input` holds instruction, text and question in one. The question is the last one near the end in RULER's wording
     ("What are all the special magic ... mentioned in the provided text?", "Question: ..."; what follows it, such as
     the start of an answer, is dropped); where there is none, the last line that is not blank is asked. The text is
@@ -37,8 +42,8 @@ def read(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
     task = path.parent.name if path.stem in _SPLITS and path.parent.name else path.stem
     asked = _asked(path)
     names = Names()
-    for row in rows:
-        index = row.whole("index")
+    for number, row in enumerate(rows):
+        row.whole("index")
         if "text_end" in row.values:
             yield _written(row, names)
             continue
@@ -47,7 +52,7 @@ def read(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
             raise row.wrong("input", "a single line; text and question are needed.")
         documents = task.startswith("qa") or _DOCUMENTS in row.values["input"][-_TAIL:]
         yield Sample(
-            sample_id=names.add(row, "index", f"{task}/{asked}/{index}" if asked else f"{task}/{index}"),
+            sample_id=f"{task}/{asked}/{number}" if asked else f"{task}/{number}",
             task=task,
             length=asked,
             pieces=Whole(text),
