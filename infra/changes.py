@@ -9,6 +9,7 @@ from infra.formats import is_table
 from infra.naming import unquoted
 from infra.sources import Listing, Source, assign_ids, list_sources
 from infra.store import file_system
+from memagent import __version__
 from memagent.config import IngestConfig
 from memagent.records import digest
 
@@ -31,6 +32,8 @@ class Plan:
     listing: Listing
     work: list[Work]
     unchanged: int
+    failed: list[str]
+    """Sources that failed in an earlier run and are as they were: they would fail again."""
     gone: list[dict[str, Any]]
     """Rows of the sources table whose documents are to go."""
     moved: list[dict[str, Any]]
@@ -54,12 +57,15 @@ def make_plan(sources: list[str], earlier: dict[str, dict[str, Any]], options: I
     gone = {name: row for name, row in earlier.items() if name not in names and listing.covered(name)}
     moved, taken = _ids_in_use(listing.found, names, gone, earlier)
     ids = {name: row["doc_id"] for name, row in earlier.items() if row["doc_id"]}
-    work, unchanged = [], 0
+    work, unchanged, failed = [], 0, []
     for source in assign_ids(listing.found, taken, ids):
         source = _with_options(source, options)
         row = earlier.get(source.source)
         if row is not None and row["state"] == "read" and row["source_stamp"] == source.stamp:
             unchanged += 1
+            continue
+        if row is not None and _fails_again(row, source, options):
+            failed.append(source.source)
             continue
         was = moved[source.doc_id] if row is None and source.doc_id in moved else ""
         work.append(Work(source, row is not None, was))
@@ -68,10 +74,23 @@ def make_plan(sources: list[str], earlier: dict[str, dict[str, Any]], options: I
         listing,
         work,
         unchanged,
+        failed,
         [row for name, row in gone.items() if name not in followed],
         [earlier[name] for name in followed],
         earlier,
     )
+
+
+def _fails_again(row: dict[str, Any], source: Source, options: IngestConfig) -> bool:
+    if row["state"] != "failed" or options.retry_failed:
+        return False
+    return bool(row["source_stamp"] == failed_stamp(source.stamp, options))
+
+
+def failed_stamp(stamp: str, options: IngestConfig) -> str:
+    """Return what to note as the stamp of a source that failed: with other limits or another version it may not."""
+    limits = options.model_dump(exclude={"keep_deleted", "retry_failed", "max_refused"})
+    return f"{stamp}!{digest(__version__, limits)[:8]}"
 
 
 def _ids_in_use(

@@ -11,6 +11,7 @@ from fsspec.utils import glob_translate
 
 from infra.naming import quoted
 from infra.store import Store
+from memagent.characters import mended
 from memagent.errors import UsageError
 from memagent.records import Question
 
@@ -33,11 +34,13 @@ def remember(
     store: Store, corpus: str, *, sources: Sequence[str] = (), questions: Sequence[Question] | None = None
 ) -> None:
     """Add sources of a corpus, or set its standing questions."""
-    known = _load(store, corpus)
-    known["sources"] = list(dict.fromkeys([*known.get("sources", []), *sources]))
-    if questions is not None:
-        known["questions"] = [asdict(question) for question in questions]
-    _save(store, corpus, known)
+
+    def change(known: dict[str, Any]) -> None:
+        known["sources"] = list(dict.fromkeys([*known.get("sources", []), *sources]))
+        if questions is not None:
+            known["questions"] = [asdict(question) for question in questions]
+
+    _change(store, corpus, change)
 
 
 def tag(store: Store, corpus: str, sources: Sequence[str], tags: Sequence[str]) -> None:
@@ -49,10 +52,12 @@ def tag(store: Store, corpus: str, sources: Sequence[str], tags: Sequence[str]) 
     for name in tags:
         if not _NAME.fullmatch(name):
             raise UsageError(f"tag {name!r}: use letters, digits, '.', '_' and '-' (at most 64), as in sensitive")
-    known = _load(store, corpus)
-    tagged = known.setdefault("tags", {})
-    tagged |= {source: sorted({*tagged.get(source, []), *tags}) for source in sources}
-    _save(store, corpus, known)
+
+    def change(known: dict[str, Any]) -> None:
+        tagged = known.setdefault("tags", {})
+        tagged |= {source: sorted({*tagged.get(source, []), *tags}) for source in sources}
+
+    _change(store, corpus, change)
 
 
 def sources_of(store: Store, corpus: str) -> list[str]:
@@ -71,14 +76,18 @@ def tagger(store: Store, corpus: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def standing_questions(store: Store, corpus: str) -> list[Question]:
-    """Return the corpus's standing questions."""
+    """Return the corpus's standing questions.
+
+    Halves of characters, which questions of earlier versions may hold, come as U+FFFD: one of them would keep all
+    the others from being answered.
+    """
     rows = _load(store, corpus).get("questions", [])
     return [
         Question(
-            row["question_id"],
-            row["text"],
-            tuple(row["documents"]),
-            tuple(row["answers"]) if row["answers"] is not None else None,
+            mended(row["question_id"]),
+            mended(row["text"]),
+            tuple(map(mended, row["documents"])),
+            tuple(map(mended, row["answers"])) if row["answers"] is not None else None,
         )
         for row in rows
     ]
@@ -97,8 +106,15 @@ def _load(store: Store, corpus: str) -> dict[str, Any]:
     return data
 
 
-def _save(store: Store, corpus: str, known: dict[str, Any]) -> None:
-    store.write_bytes(json.dumps(known, indent=1).encode(), "corpora", f"{corpus}.json")
+def _change(store: Store, corpus: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what is remembered of a corpus, whoever else is changing it."""
+
+    def changed(before: bytes | None) -> bytes:
+        known: dict[str, Any] = json.loads(before) if before is not None else {}
+        change(known)
+        return json.dumps(known, indent=1).encode()
+
+    store.update_bytes(changed, "corpora", f"{check_name(corpus)}.json")
 
 
 def _covers(given: str) -> Callable[[str], bool]:

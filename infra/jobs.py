@@ -1,5 +1,6 @@
 """Where Ray runs: in this process, on a cluster, or behind a cluster's Jobs API."""
 
+import asyncio
 import gc
 import logging
 import os
@@ -23,11 +24,15 @@ from memagent.config import Config, RayConfig
 from memagent.errors import MemagentError, UsageError
 
 _POLL_SECONDS = 1.0
+_LAST_WORDS = 2_000
+"""Characters of a job's output that a message ends with."""
 _STARTS = 5
 
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "MEMAGENT_", "VLLM_")
 """Environment variables that workers of a cluster need as well. Keys are not among them: a cluster shows
 its jobs' environment to whoever sees its dashboard, so it must hold its credentials itself."""
+_KEPT_HERE = ("MEMAGENT_CONFIG", "MEMAGENT_CONFIG_FILE")
+"""What has been read already: a job is given the whole configuration, and workers are told what they need."""
 
 
 @contextmanager
@@ -144,6 +149,8 @@ def _start_ray(options: dict[str, Any]) -> None:
             f"Ray does not start here, after {_STARTS} attempts: {error}. Is the machine overloaded, or out of memory? "
             "Ray's own words are in /tmp/ray/session_latest/logs."
         ) from error
+    if starts.statistics["attempt_number"] > 1:
+        _forget_failed_starts()
 
 
 def _clear_away(state: RetryCallState) -> None:
@@ -152,8 +159,11 @@ def _clear_away(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     logging.getLogger(__name__).warning("Ray did not start (%s); trying again", error)
     ray.shutdown()
+
+
+def _forget_failed_starts() -> None:
+    """Let go of what failed starts have left: Ray ended their processes, but waits for none, and each would warn."""
     with warnings.catch_warnings():
-        # It has ended the processes that it began and waits for none: dropped elsewhere they would warn of themselves.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
@@ -229,19 +239,29 @@ def _arguments_by_value() -> None:
 
 def cluster_environment(config: RayConfig) -> dict[str, Any]:
     """Return the runtime environment for a cluster: as configured, with the variables that workers need."""
-    variables = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
+    variables = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON) and k not in _KEPT_HERE}
     environment = dict(config.runtime_env)
     environment["env_vars"] = {**variables, **environment.get("env_vars", {})}
     return environment
 
 
-def run_job(config: Config, argv: list[str], submission: str, line: Callable[[str], None]) -> None:
+def run_job(config: Config, argv: list[str], submission: str, line: Callable[[str], None]) -> str:
     """Run a command of memagent as a Ray job on the configured cluster, and wait for it.
 
     A job of the same name that runs already (this flow run was restarted) is followed, not begun again.
 
+    Args:
+        config: the configuration, with `ray.jobs_address`.
+        argv: the command's arguments; its result is printed as JSON.
+        submission: the job's name.
+        line: is given each line of the job's output as it comes.
+
+    Returns:
+        Nothing ("") where the command ended with status 0. With status 1 its last words: either it is done and some
+        items failed, or it has failed itself, which shows by what it has left in the store.
+
     Raises:
-        MemagentError: the job failed or was stopped; the message ends with its last words.
+        MemagentError: the job was stopped or ended otherwise; the message ends with its last words.
     """
     from ray.job_submission import JobStatus
 
@@ -261,19 +281,52 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
                 "env_vars": {**cluster_environment(ray)["env_vars"], "MEMAGENT_CONFIG": settings.model_dump_json()},
             },
         )
-    status, shown = client.get_job_status(submission), 0
+    last_words = _follow(client, submission, line)
+    job = client.get_job_info(submission)
+    if job.status == JobStatus.SUCCEEDED:
+        return ""
+    if job.status == JobStatus.FAILED and job.driver_exit_code == 1:
+        return last_words or str(job.message)
+    raise MemagentError(f"Ray job {submission} ended as {job.status}: {job.message or ''}\n{last_words}")
+
+
+def _follow(client: Any, submission: str, line: Callable[[str], None]) -> str:
+    """Hand on a job's output line by line until the job has ended; return its last words.
+
+    The output comes over one connection as it grows. A connection that breaks is made anew; what has been shown is
+    passed over then.
+    """
+    from aiohttp import ClientError
+
+    shown, begun, last_words = 0, "", ""
+
+    async def follow() -> None:
+        nonlocal shown, begun, last_words
+        seen = 0
+        async for text in client.tail_job_logs(submission):
+            new = text[max(0, shown - seen) :]
+            seen += len(text)
+            shown = max(shown, seen)
+            last_words = (last_words + new)[-_LAST_WORDS:]
+            *lines, begun = (begun + new).split("\n")
+            for one in lines:
+                line(one)
+
     while True:
-        logs = client.get_job_logs(submission)
-        for text in logs[shown:].splitlines():
-            line(text)
-        shown = len(logs)
-        if status.is_terminal():
-            break
+        has_ended = client.get_job_status(submission).is_terminal()
+        try:
+            asyncio.run(follow())
+        except (RuntimeError, ClientError, OSError) as error:
+            if has_ended:  # and where it ran there is nobody any more who would have kept its output
+                line(f"(the rest of the output is lost: {error})")
+                break
+        else:
+            if client.get_job_status(submission).is_terminal():
+                break
         time.sleep(_POLL_SECONDS)
-        status = client.get_job_status(submission)
-    # Status 1 of the command is "done, and some items failed": the run's row tells.
-    if status != JobStatus.SUCCEEDED and '"run_id"' not in logs:
-        raise MemagentError(f"Ray job {submission} ended as {status}: {logs[-2000:]}")
+    if begun:
+        line(begun)
+    return last_words
 
 
 def stop_job(jobs_address: str, part: str) -> None:

@@ -40,6 +40,15 @@ def end_with(owner: int) -> None:
     threading.Thread(target=_wait, args=(owner,), name="lifeline", daemon=True).start()
 
 
+def tree(pid: int) -> list[psutil.Process]:
+    """Return a process and all that it has started; nothing of what has ended meanwhile."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
 def end(processes: Sequence[psutil.Process]) -> None:
     """End processes, gently first."""
     left = list(processes)
@@ -56,7 +65,7 @@ def _wait(owner: int) -> None:
         # In a container nobody may ever take note of its end: a zombie is gone, too, which `wait` does not say.
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             time.sleep(_LOOK_SECONDS)
-    while below := psutil.Process().children(recursive=True):  # the main thread may start others meanwhile
+    while below := tree(os.getpid())[1:]:  # the main thread may start others meanwhile
         end(below)
     # The main thread may be in a kernel for seconds, or wait for what never comes.
     os._exit(1)

@@ -113,7 +113,7 @@ def resolve_policy(config: EngineConfig, store: Store | None = None) -> Policy:
     a call without a store, take the model itself.
 
     The id of a local model is a hash of its weights, configuration and tokenizer; a model on the
-    Hugging Face hub goes by its commit; a served model by its name.
+    Hugging Face hub goes by its commit; a served model by its name, its address and what the server lists of it.
 
     Raises:
         ConfigError: there is no such model.
@@ -152,12 +152,26 @@ def _itself(config: EngineConfig) -> Policy:
     folder = own or Path(model).expanduser()
     if config.kind == "scripted" and folder.is_dir():
         return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), _defaults(folder))
+    if config.kind == "openai":
+        return _served(config, folder, model)
     if folder.is_dir():
         return _local(config, folder, model)
-    if config.kind == "openai":
-        name = config.served_model or model
-        return Policy(f"{name}@{digest(config.base_url, name)[:12]}", name, model)
     return _from_hub(model)
+
+
+def _served(config: EngineConfig, folder: Path, model: str) -> Policy:
+    """Name a served model by what answers: the served name, the address, and the weights that the server lists.
+
+    A folder here gives tokenizer and reading defaults only, since nothing shows that the server has its weights.
+    """
+    from infra.engines.openai import listed_weights
+
+    served = config.served_model or model
+    # Two servers may call different models alike: the name tells whose versions count as one policy.
+    name = f"{served}-{digest(config.base_url)[:6]}"
+    version = digest(config.base_url, served, listed_weights(config, served))[:12]
+    path, defaults = (str(folder.resolve()), _defaults(folder)) if folder.is_dir() else (model, {})
+    return Policy(f"{name}@{version}", name, path, defaults)
 
 
 def _local(config: EngineConfig, folder: Path, model: str) -> Policy:

@@ -3,6 +3,10 @@
 import pyarrow as pa
 
 _TIME = pa.timestamp("us", tz="UTC")
+_TEXT = pa.large_string()
+"""Of texts that a model or a person wrote. Offsets of 32 bits end at 2 GiB of a column, where a run's texts do not."""
+_IDS = pa.large_list(pa.int32())
+"""Token ids, for the same reason."""
 
 DOCUMENTS = pa.schema(
     [
@@ -19,7 +23,7 @@ DOCUMENTS = pa.schema(
         ("state", pa.string()),  # present | deleted
         ("seen_at", _TIME),
         ("first_seen", _TIME),
-        ("text", pa.large_string()),
+        ("text", _TEXT),
     ]
 )
 """Append-only: the newest row of a doc_id is its present state."""
@@ -62,7 +66,7 @@ SEGMENTS = pa.schema(
         ("char_start", pa.int64()),
         ("char_end", pa.int64()),
         ("segment_hash", pa.string()),
-        ("text", pa.large_string()),
+        ("text", _TEXT),
         ("token_ids", pa.list_(pa.int32())),
     ]
 )
@@ -75,16 +79,16 @@ TURNS = pa.schema(
         ("kind", pa.string()),
         ("content_hash", pa.string()),
         ("segment_index", pa.int32()),
-        ("response_ids", pa.list_(pa.int32())),
-        ("response", pa.string()),
-        ("memory_ids", pa.list_(pa.int32())),
-        ("memory", pa.string()),
+        ("response_ids", _IDS),
+        ("response", _TEXT),
+        ("memory_ids", _IDS),
+        ("memory", _TEXT),
         ("changed", pa.bool_()),
         ("prompt_tokens", pa.int32()),
         ("cached_tokens", pa.int32()),
         ("finish_reason", pa.string()),
         ("seconds", pa.float64()),
-        ("logprobs", pa.list_(pa.float32())),
+        ("logprobs", pa.large_list(pa.float32())),
         ("weight_version", pa.string()),
         ("carried_from", pa.string()),
         ("policy_id", pa.string()),
@@ -111,13 +115,13 @@ ANSWERS = pa.schema(
         ("corpus", pa.string()),
         ("reading_id", pa.string()),
         ("question_id", pa.string()),
-        ("question", pa.string()),
+        ("question", _TEXT),
         ("scope", pa.string()),  # document | archive
         ("content_hash", pa.string()),  # of the document; of the list of documents for an archive
         ("stream", pa.list_(pa.string())),  # content hashes in reading order
         ("policy_id", pa.string()),
         ("config_hash", pa.string()),
-        ("answer", pa.string()),
+        ("answer", _TEXT),
         ("found", pa.bool_()),
         ("evidence", pa.list_(EVIDENCE)),
         ("segments", pa.int32()),
@@ -167,7 +171,7 @@ PLAN = pa.schema(
         ("content_hash", pa.string()),
         ("stream", pa.list_(pa.string())),
         ("question_id", pa.string()),
-        ("question", pa.string()),
+        ("question", _TEXT),
         ("gold", pa.list_(pa.string())),  # null: not known; [""]: the documents do not say
         ("scope", pa.string()),
         ("state", pa.string()),  # answered (before this run) | continued | new

@@ -160,21 +160,25 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Collection[
 
 
 def _walk(root: str, matches: Callable[[str], bool], depth: int | None, listing: Listing) -> None:
-    def unlisted(error: OSError) -> None:
-        detail = f"the folder cannot be listed: {error.strerror}"
-        listing.unusable.append(Unusable(quoted(str(error.filename)), "unreadable", detail))
-
+    """List a folder and those below it, however deep: `os.walk` calls itself for each level before Python 3.12."""
     inside = os.path.realpath(root)
-    for folder, folders, files in os.walk(root, onerror=unlisted):
-        relative = os.path.relpath(folder, root)
-        prefix = "" if relative == "." else relative + "/"
-        listing.hidden += sum(name.startswith(".") for name in (*folders, *files))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        if depth is not None and prefix.count("/") >= depth:
-            folders.clear()
-        for name in sorted([*files, *links]):
-            if not name.startswith(".") and matches(prefix + name):
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        folder = os.path.join(root, prefix[:-1]) if prefix else root
+        try:
+            with os.scandir(folder) as entries:
+                names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError as error:
+            detail = f"the folder cannot be listed: {error.strerror}"
+            listing.unusable.append(Unusable(quoted(folder), "unreadable", detail))
+            continue
+        shown = sorted(name for name in names if not name.startswith("."))
+        listing.hidden += len(names) - len(shown)
+        if depth is None or prefix.count("/") < depth:
+            waiting += [f"{prefix}{name}/" for name in reversed(shown) if names[name]]
+        for name in shown:
+            if not names[name] and matches(prefix + name):
                 _add_local(os.path.join(folder, name), prefix + name, inside, listing)
 
 
@@ -185,11 +189,11 @@ def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -
         listing.unusable.append(Unusable(source, reason, detail))
 
     if inside is not None and os.path.islink(path):
-        target = os.path.realpath(path)
-        if os.path.isdir(target):
+        if os.path.isdir(path):
             return refuse("link", "a link to a folder is not followed; give the folder itself as a source")
-        if not os.path.exists(target):
+        if not os.path.exists(path):  # nor where too many links lead to each other: `realpath` would follow them all
             return refuse("link", "a link that leads nowhere, or to itself")
+        target = os.path.realpath(path)
         if not target.startswith(inside.rstrip("/") + "/"):
             return refuse("link", "a link out of the folder is not followed; give its target as a source")
     try:

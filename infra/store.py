@@ -2,8 +2,11 @@
 
 import io
 import os
+import random
 import shutil
+import time
 import uuid
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,14 @@ import fsspec
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
+from filelock import FileLock
+from filelock import Timeout as LockTimeout
 
-from memagent.errors import ConfigError
+from memagent.errors import ConfigError, MemagentError
+
+_UPDATE_SECONDS = 300
+_LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409", "NoSuchKey", "404")
+"""Codes of a condition that does not hold; the last two where the file was deleted meanwhile."""
 
 
 class Store:
@@ -88,6 +97,45 @@ class Store:
         aside.replace(target)
         return path
 
+    def update_bytes(self, change: Callable[[bytes | None], bytes], *parts: str) -> str:
+        """Write what `change` makes of a file's bytes (None: there is none); return its path.
+
+        Nobody else's update comes between reading and writing: in a folder updates take turns, on S3 one that comes in
+        between is seen, and `change` is called again with what is there then. So it must bear being called twice.
+
+        Raises:
+            MemagentError: others change the file all the time.
+        """
+        if self.is_s3:
+            return self._update_s3(change, *parts)
+        target = Path(self.path(*parts))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(target.with_name(f".{target.name}.lock"), timeout=_UPDATE_SECONDS):
+                return self.write_bytes(change(target.read_bytes() if target.exists() else None), *parts)
+        except LockTimeout as error:
+            raise MemagentError(f"{target} is held by others for {_UPDATE_SECONDS} s: try again") from error
+
+    def _update_s3(self, change: Callable[[bytes | None], bytes], *parts: str) -> str:
+        path = self.path(*parts)
+        bucket, _, key = path.partition("/")
+        until = time.monotonic() + _UPDATE_SECONDS
+        while time.monotonic() < until:
+            try:
+                # The tag first: should the bytes be newer than it, the condition fails, and they are read again.
+                condition = {"IfMatch": self.fs.info(path, refresh=True)["ETag"]}
+                before = self.read_bytes(*parts)
+            except FileNotFoundError:
+                condition, before = {"IfNoneMatch": "*"}, None
+            try:
+                self.fs.call_s3("put_object", Bucket=bucket, Key=key, Body=change(before), **condition)
+                return path
+            except OSError as error:
+                if not _lost(error):
+                    raise
+            time.sleep(random.uniform(0.01, 0.3))
+        raise MemagentError(f"{path} was changed by others for {_UPDATE_SECONDS} s: try again")
+
     def write_part(self, table: pa.Table, *parts: str, row_group_size: int = 10_000) -> str:
         """Write a Parquet part whole or not at all; return its path."""
         buffer = io.BytesIO()
@@ -153,6 +201,13 @@ class Store:
             raise ConfigError(f"the store {self.url} cannot be used: {type(error).__name__}: {error}") from error
         if answer != b"ok":
             raise ConfigError(f"the store {self.url} gives back other bytes than were written")
+
+
+def _lost(error: OSError) -> bool:
+    """Whether a conditional write found that somebody else had written, or was writing."""
+    cause = error.__cause__
+    said = getattr(cause, "response", {}).get("Error", {}).get("Code", "")
+    return said in _LOST or isinstance(error, FileExistsError)
 
 
 def file_system(url: str) -> Any:

@@ -7,8 +7,8 @@ is (reading_id, lane, step); where a key stands twice (a part and its compacted 
 
 import threading
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -23,7 +23,9 @@ from memagent.records import Turn
 
 _FOLDER = "turns"
 _TURN_FIELDS = [f.name for f in fields(Turn)]
-_COMPACT_ROWS = 500_000
+_KEY = ("reading_id", "lane", "step")
+_COMPACT_ROWS = 100_000
+"""Turns that compaction holds at once, and so those of a sorted part."""
 
 
 class TurnWriter:
@@ -83,13 +85,32 @@ def turn_table(store: Store, corpus: str, reading_ids: Iterable[str], columns: l
 def resume_points(store: Store, corpus: str, reading_ids: Iterable[str]) -> dict[str, list[Turn]]:
     """Return, per reading, what a reading needs to go on: see `memagent.reading.Reading`, `past`.
 
-    The turns that changed the memory, the first and the last of every lane, and the answer, if it is logged.
+    The turns that changed the memory, the first and the last of every lane, and the answer, if it is logged. Only of
+    these are texts and token ids held in memory: a log has millions of turns, and few are telling.
     """
+    wanted = list(reading_ids)
+    keys = _scan(store, corpus, wanted, None, [*_KEY, "kind", "changed"])
+    telling = keys.filter(_telling(keys)).select([*_KEY, "written_at"])
     by_reading: dict[str, list[Turn]] = defaultdict(list)
-    table = _scan(store, corpus, list(reading_ids), None, _TURN_FIELDS)
-    for turn in _turns(table.filter(_telling(table))):
+    if not telling.num_rows:
+        return {}
+    found = [
+        _among(batch, telling)
+        for batch in _dataset(store.list(_FOLDER, corpus), store).to_batches(
+            columns=[*_TURN_FIELDS, "written_at"], filter=_of(telling["reading_id"].unique().to_pylist())
+        )
+    ]
+    for turn in _turns(_dedupe(pa.concat_tables(found))):
         by_reading[turn.reading_id].append(turn)
     return dict(by_reading)
+
+
+def _among(batch: pa.RecordBatch, keys: pa.Table) -> pa.Table:
+    """Return the rows of a batch whose key and time stand among `keys`."""
+    table = pa.table(batch)
+    numbered = table.select([*_KEY, "written_at"]).append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    kept = numbered.join(keys, keys=[*_KEY, "written_at"], join_type="left semi")["row"]
+    return table.take(kept)
 
 
 def _telling(table: pa.Table) -> pa.Array:
@@ -145,18 +166,19 @@ def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
 def compact(store: Store, corpus: str, run_id: str) -> int:
     """Put the small parts of a finished run together, sorted by reading; return how many parts are left.
 
-    Safe to interrupt: the new parts stand before the old ones go, and readers count a key once.
+    It holds a bounded number of turns at once, whatever the run's size. Safe to interrupt: the new parts stand before
+    the old ones go, and readers count a key once.
     """
     parts = store.list(_FOLDER, corpus, run_id)
     paths = [path for path in parts if "/sorted-" not in path]
     if len(paths) < 2:
         return len(parts)
-    table = _dedupe(ds.dataset(paths, filesystem=store.arrow, schema=TURNS).to_table())
-    table = table.sort_by([("reading_id", "ascending"), ("lane", "ascending"), ("step", "ascending")])
+    dataset = _dataset(paths, store)
     stamp = uuid.uuid4().hex[:8]
     count = len(parts) - len(paths)
-    for start in range(0, table.num_rows, _COMPACT_ROWS):
-        part = table.slice(start, _COMPACT_ROWS)
+    for first, last in _ranges(dataset):
+        among = (ds.field("reading_id") >= first) & (ds.field("reading_id") <= last)
+        part = _dedupe(dataset.to_table(filter=among))
         store.write_part(part, _FOLDER, corpus, run_id, f"sorted-{stamp}-{count:04d}.parquet", row_group_size=2_000)
         count += 1
     for path in paths:
@@ -164,23 +186,47 @@ def compact(store: Store, corpus: str, run_id: str) -> int:
     return count
 
 
+def _ranges(dataset: ds.Dataset) -> Iterator[tuple[str, str]]:
+    """Yield ranges of reading ids, first and last, of about `_COMPACT_ROWS` turns each. A reading is never cut."""
+    counts: Counter[str] = Counter()
+    for batch in dataset.to_batches(columns=["reading_id"]):
+        for entry in pc.value_counts(batch["reading_id"]).to_pylist():
+            counts[entry["values"]] += entry["counts"]
+    readings: list[str] = []
+    rows = 0
+    for reading_id in sorted(counts):
+        if readings and rows + counts[reading_id] > _COMPACT_ROWS:
+            yield readings[0], readings[-1]
+            readings, rows = [], 0
+        readings.append(reading_id)
+        rows += counts[reading_id]
+    if readings:
+        yield readings[0], readings[-1]
+
+
 def _scan(store: Store, corpus: str, reading_ids: list[str], run_id: str | None, columns: list[str]) -> pa.Table:
     paths = store.list(_FOLDER, corpus, *([run_id] if run_id else []))
     if not paths or not reading_ids:
         return TURNS.empty_table()
-    dataset = ds.dataset(paths, filesystem=store.arrow, schema=TURNS)
-    wanted = ds.field("reading_id").isin(pa.array(reading_ids, pa.string()))
-    return _dedupe(dataset.to_table(columns=[*columns, "written_at"], filter=wanted))
+    return _dedupe(_dataset(paths, store).to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))
+
+
+def _dataset(paths: list[str], store: Store) -> ds.Dataset:
+    return ds.dataset(paths, filesystem=store.arrow, schema=TURNS)
+
+
+def _of(reading_ids: list[str]) -> Any:
+    return ds.field("reading_id").isin(pa.array(reading_ids, pa.string()))
 
 
 def _dedupe(table: pa.Table) -> pa.Table:
-    """Keep the first written row of each key."""
+    """Sort by key, and keep the first written row of each."""
     order = [("reading_id", "ascending"), ("lane", "ascending"), ("step", "ascending"), ("written_at", "ascending")]
     table = table.take(pc.sort_indices(table, sort_keys=order))
     if table.num_rows < 2:
         return table
     repeated = None
-    for name in ("reading_id", "lane", "step"):
+    for name in _KEY:
         column = table[name].combine_chunks()
         equal = pc.equal(column.slice(1), column.slice(0, len(column) - 1))
         repeated = equal if repeated is None else pc.and_(repeated, equal)

@@ -1,7 +1,8 @@
 """What can be configured. Parsed before anything heavy is imported; unknown keys are refused.
 
 Values come from, in rising order of precedence: the defaults below, the model folder's
-``reading.json`` (reading keys only), a TOML file, ``--set section.key=value``, command-line options.
+``reading.json`` (reading keys only), the TOML file that ``$MEMAGENT_CONFIG_FILE`` names, a TOML file,
+``--set section.key=value``, command-line options.
 """
 
 import json
@@ -141,11 +142,20 @@ class IngestConfig(Section):
     title_column: str | None = "title"
     """Column with the title, where there is one."""
     max_bytes: int = Field(512 * 2**20, ge=1)
-    """Largest source, before and after decompression; a larger one goes to quarantine."""
+    """Largest source, before and after decompression, and most characters of the text that comes out of it; a larger
+    one goes to quarantine."""
     max_ratio: float = Field(200.0, gt=1)
-    """Largest decompression ratio; beyond it a source counts as a decompression bomb."""
+    """Largest ratio of decompression, and of characters of text to bytes of the source; beyond it a source counts as a
+    bomb. Small sources are let off: a page of blanks compresses well."""
     parse_seconds: float = Field(120.0, gt=0)
     """Seconds that a parser may take for one text; beyond it the source goes to quarantine."""
+    source_seconds: float = Field(3600.0, gt=0)
+    """Seconds that a parser may take for all texts of one source; beyond it the source goes to quarantine, and the
+    documents read till then stay."""
+    max_refused: int = Field(100, ge=0)
+    """Rows of one source that are named in quarantine; the others are counted in one row."""
+    retry_failed: bool = False
+    """Parse sources that failed in an earlier run, though nothing about them has changed since."""
     keep_deleted: bool = False
     """Keep documents whose source is gone."""
 
@@ -210,13 +220,9 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     Raises:
         ConfigError: naming the key and what is wrong with it.
     """
-    data: dict[str, Any] = {}
-    if whole := os.environ.get("MEMAGENT_CONFIG"):
-        data = json.loads(whole)  # a job on a cluster is given its submitter's configuration
-    if store := os.environ.get("MEMAGENT_STORE"):
-        data["store"] = store
+    data = environment()
     if path is not None:
-        _merge(data, _read_toml(path))
+        _merge(data, read_toml(path))
     for item in sets or []:
         put_setting(data, item)
     for name, value in overrides.items():
@@ -225,6 +231,22 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     config = validate(Config, data, "")
     validate(ReadingConfig, config.reading, "reading.")
     return config
+
+
+def environment() -> dict[str, Any]:
+    """Return what the environment configures, as plain data: all that who starts a process says for it.
+
+    Raises:
+        ConfigError: ``$MEMAGENT_CONFIG_FILE`` cannot be read.
+    """
+    data: dict[str, Any] = {}
+    if whole := os.environ.get("MEMAGENT_CONFIG"):
+        data = json.loads(whole)  # the whole of it, from the process that started this one or submitted this job
+    elif file := os.environ.get("MEMAGENT_CONFIG_FILE"):
+        data = read_toml(file)
+    if store := os.environ.get("MEMAGENT_STORE"):
+        data["store"] = store
+    return data
 
 
 def put_setting(data: dict[str, Any], item: str) -> None:
@@ -262,7 +284,12 @@ def validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:
         raise ConfigError("; ".join(lines)) from error
 
 
-def _read_toml(path: str) -> dict[str, Any]:
+def read_toml(path: str) -> dict[str, Any]:
+    """Return a configuration file as plain data.
+
+    Raises:
+        ConfigError: there is none, or it is no TOML.
+    """
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -8,17 +8,23 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from memagent.characters import half
 from memagent.errors import UsageError
 from memagent.records import Question, digest
 
 _KEYS = {"id", "question", "answers", "documents"}
 
 
-def ask(text: str) -> Question:
-    """Make a question from its text; the id is derived from the text."""
+def ask(text: str, place: str = "the question") -> Question:
+    """Make a question from its text; the id is derived from the text.
+
+    Raises:
+        UsageError: naming `place`: there is no text, or it is none that could be kept.
+    """
     text = text.strip()
     if not text:
-        raise UsageError("the question is empty")
+        raise UsageError(f"{place} is empty")
+    _check_whole(place, text)
     return Question(digest(text)[:12], text)
 
 
@@ -58,6 +64,9 @@ def _question(path: str, place: str, row: dict[str, Any]) -> Question:
     unknown = set(row) - _KEYS
     if unknown:
         raise UsageError(f"{path}, {place}: unknown field {sorted(unknown)[0]!r}; known: {', '.join(sorted(_KEYS))}")
+    for name, value in row.items():
+        for one in value if isinstance(value, list) else [value]:
+            _check_whole(f"{path}, {place}: field {name!r}", one)
     text = row.get("question")
     if not isinstance(text, str) or not text.strip():
         raise UsageError(f"{path}, {place}: field 'question' must be a text")
@@ -70,6 +79,11 @@ def _question(path: str, place: str, row: dict[str, Any]) -> Question:
         raise UsageError(f"{path}, {place}: field 'id' must be a text")
     made = digest(text.strip(), documents)[:12] if documents else digest(text.strip())[:12]
     return Question(str(identity) if identity is not None else made, text.strip(), documents, answers)
+
+
+def _check_whole(place: str, value: object) -> None:
+    if isinstance(value, str) and (found := half(value)):
+        raise UsageError(f"{place} holds {found}, which is half of a character and no text: write it anew as UTF-8")
 
 
 def _texts(path: str, place: str, name: str, value: Any) -> tuple[str, ...] | None:

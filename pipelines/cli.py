@@ -11,6 +11,7 @@ from memagent.errors import MemagentError, UsageError
 from pipelines.evaluation import evaluate, scores
 from pipelines.harvesting import feedback, harvest, qa
 from pipelines.options import (
+    AnswersOption,
     ConfigOption,
     CorpusArgument,
     DryOption,
@@ -73,6 +74,7 @@ def ingest(
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
+    run_id: RunIdOption = None,
 ) -> None:
     """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are noticed."""
     from infra.corpora import check_name, remember
@@ -80,17 +82,18 @@ def ingest(
     from infra.jobs import ray_when_needed
     from infra.store import Store
     from pipelines.ingest import ingest as run_ingest
-    from pipelines.runs import new_run_id
+    from pipelines.runs import keep_ingest, new_run_id
 
     settings = configured(store, config, set_)
     check_name(corpus)
-    place, run_id = Store(settings.store), new_run_id()
+    place, run_id = Store(settings.store), run_id or new_run_id()
     named = [_absolute(source) for source in sources]
     if tag:
         set_tags(place, corpus, named, tag)  # before: no document may stand a moment without its tag
     with display(json_) as show, ray_when_needed(settings.ray):
         summary = run_ingest(place, corpus, sources, settings, run_id, show).as_dict()
     remember(place, corpus, sources=named)
+    keep_ingest(place, run_id, summary)
     finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])
 
 
@@ -109,6 +112,7 @@ def ask(
     lanes: LanesOption = None,
     dry_run: DryOption = False,
     json_: JsonOption = False,
+    answers: AnswersOption = True,
     run_id: RunIdOption = None,
 ) -> None:
     """Ask questions of a corpus: one answer per document, or one over the archive."""
@@ -126,7 +130,7 @@ def ask(
         summary = run_ask(
             corpus, asked, settings, archive=archive, reread=reread, dry_run=dry_run, run_id=run_id, show=show
         )
-    _conclude(settings, summary, json_)
+    _conclude(settings, summary, json_, answers)
 
 
 @app.command()
@@ -142,6 +146,7 @@ def digest(
     lanes: LanesOption = None,
     dry_run: DryOption = False,
     json_: JsonOption = False,
+    answers: AnswersOption = True,
     run_id: RunIdOption = None,
 ) -> None:
     """Bring a corpus and the answers to its standing questions up to date, and roll the answers up."""
@@ -154,7 +159,7 @@ def digest(
     check_name(corpus)
     with display(json_) as show:
         summary = run_digest(corpus, standing, settings, fetch=fetch, dry_run=dry_run, run_id=run_id, show=show)
-    _conclude(settings, summary, json_)
+    _conclude(settings, summary, json_, answers)
 
 
 @app.command()
@@ -265,11 +270,15 @@ def _absolute(source: str) -> str:
     return source if "://" in source else str(Path(source).expanduser().absolute())
 
 
-def _conclude(settings: Config, summary: dict[str, Any], json_: bool) -> None:
+def _conclude(settings: Config, summary: dict[str, Any], json_: bool, answers: bool) -> None:
+    from pipelines.figures import failures
+
     if summary.get("dry_run"):
         finish(summary, json_, 0)
-    failed = summary["readings"]["failed"] + sum(summary.get("ingest", {}).get("quarantined", {}).values())
-    if json_:
+    failed = failures(summary)
+    if json_ and not answers:
+        summary.pop("rollup", None)  # it names documents
+    elif json_:
         from pipelines.answers import answer_table
 
         summary = {"summary": summary, "answers": answer_table(settings, summary["corpus"], summary["run_id"])}

@@ -35,6 +35,7 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     _own_prefect(folder.resolve() / "prefect")
     store = str((folder / "store").resolve())
     config = load_config(sets=sets, store=store)
+    os.environ["MEMAGENT_CONFIG"] = config.model_dump_json(exclude_unset=True)  # flows are told by their environment
     questions, standing = make_archive(folder, config)
     print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
 
@@ -48,9 +49,9 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     remember(place, CORPUS, sources=[str((folder / "archive").resolve())], questions=load_questions(str(standing)))
     with ray_when_needed(config.ray):
         print("nightly digest: standing questions, of every document that is new or changed ...", flush=True)
-        nightly = digest_corpus(CORPUS, store=store, sets=sets)
+        nightly = digest_corpus(CORPUS, store=store)
         print("bulk answering: a question of its own for every document ...", flush=True)
-        bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
+        bulk = answer_archive(CORPUS, questions_file=str(questions), store=store)
     return _show(config, nightly, bulk, time.monotonic() - began)
 
 
@@ -142,6 +143,7 @@ def _show(config: Config, nightly: dict[str, Any], bulk: dict[str, Any], seconds
 
     from pipelines.answers import answer_table
     from pipelines.display import answers_table, summary
+    from pipelines.figures import failures
 
     console = Console()
     rows = answer_table(config, CORPUS, bulk["run_id"])
@@ -153,7 +155,7 @@ def _show(config: Config, nightly: dict[str, Any], bulk: dict[str, Any], seconds
             console.print("nothing was read again: every document and question stands as it was answered")
     console.print(f"\nreport of the digest:  {nightly['report']}\nreport of the answers: {bulk['report']}")
     console.print(f"demo: {seconds:.0f} s")
-    return 1 if nightly["readings"]["failed"] or bulk["readings"]["failed"] else 0
+    return 1 if failures(nightly) or failures(bulk) else 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.figures import duration, number, pace, percent, plain
+from pipelines.figures import duration, failures, number, pace, percent, plain
 
 __all__ = ["Display", "answers_table", "duration", "number", "percent", "plain", "summary"]
 
@@ -176,6 +176,7 @@ def summary(console: Console, said: Mapping[str, Any]) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     rows: list[tuple[str, str]] = [
+        ("sources", _sources(said)),
         ("documents", number(said.get("documents") or 0)),
         (
             "readings",
@@ -246,6 +247,14 @@ def _as_it_stands(console: Console, said: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def _sources(said: Mapping[str, Any]) -> str:
+    taken = said.get("ingest")
+    if not isinstance(taken, Mapping):
+        return ""
+    kinds = ("new", "changed", "unchanged", "failed")
+    return f"{number(taken['sources'])}: " + ", ".join(f"{number(taken[kind])} {kind}" for kind in kinds)
+
+
 def _scores(said: Mapping[str, Any]) -> Table | None:
     if not said.get("scores"):
         return None
@@ -260,7 +269,7 @@ def _scores(said: Mapping[str, Any]) -> Table | None:
 
 
 def _failures(said: Mapping[str, Any]) -> Table | None:
-    reasons: Mapping[str, int] = said.get("failures_by_reason") or {}
+    reasons = failures(said)
     if not reasons:
         return None
     table = Table.grid(padding=(0, 2))

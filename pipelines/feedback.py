@@ -12,6 +12,7 @@ from typing import Any
 from infra.qa import answers_of
 from infra.store import Store
 from infra.tables import Table, now
+from memagent.characters import half
 from memagent.errors import UsageError
 
 VERDICTS = ("accepted", "rejected", "corrected")
@@ -112,6 +113,8 @@ def _verdict(where: str, row: dict[str, Any]) -> Verdict | None:
     for name, value in values.items():
         if not isinstance(value, str):
             raise UsageError(f"{where}: field {name!r} must be a text")
+        if found := half(value):
+            raise UsageError(f"{where}: field {name!r} holds {found}, which is half of a character and no text")
     verdict = values["verdict"].strip().lower()
     if not verdict:
         return None

@@ -1,6 +1,7 @@
 """Figures and texts as people read them, in the terminal and in reports."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,18 @@ def duration(seconds: float) -> str:
 def percent(part: float, whole: float) -> str:
     """Write a share; of nothing there is none."""
     return f"{100 * part / whole:.0f}%" if whole else "–"
+
+
+def failures(said: Mapping[str, Any]) -> dict[str, int]:
+    """Return what failed in a run by reason: readings, and sources that its ingest could not take in.
+
+    Args:
+        said: the run's summary.
+    """
+    reasons = Counter(said.get("failures_by_reason") or {})
+    for reason, count in ((said.get("ingest") or {}).get("quarantined") or {}).items():
+        reasons[f"source: {reason}"] += count
+    return dict(reasons)
 
 
 def pace(said: Mapping[str, Any]) -> str:

@@ -14,12 +14,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from infra.changes import Plan, Work, make_plan
+from infra.changes import Plan, Work, failed_stamp, make_plan
 from infra.corpora import check_name
-from infra.documents import DocumentWriter, current_sources, newest
-from infra.formats import Parsed, Refused
+from infra.documents import DocumentWriter, current_sources, newest, quarantined
+from infra.formats import TITLE_CHARS, Parsed, Refused
 from infra.formats.guard import Guard
 from infra.jobs import have_ray, quiet_ray_data
 from infra.schemas import DOCUMENTS
@@ -32,7 +33,8 @@ _BLOCK_BYTES = 32 * 2**20
 _BLOCK_SOURCES = 500
 _BLOCKS_PER_CPU = 4
 """Blocks are small enough that no worker waits long for the last one."""
-_TITLE_CHARS = 300
+_AGAIN = {"vanished", "unreadable", "not-a-file"}
+"""Reasons that lie outside a source: it is looked at again in the next run even where its stamp is the same."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class IngestSummary:
     changed: int
     unchanged: int
     failed: int
-    """Sources of which not all could be read; those that could before keep their documents."""
+    """Sources of which not all could be read, now or when they were last parsed: one that has failed is not parsed
+    again until it, or how it is parsed, changes. Those that could be read before keep their documents."""
     deleted: int
     """Sources that are gone."""
     hidden: int
@@ -94,7 +97,7 @@ def ingest(
     plan = make_plan(sources, {row["source"]: row for row in known if row["state"] != "deleted"}, config.ingest)
     writer = DocumentWriter(store, corpus, run_id, at, config.commit_seconds)
     tally = Counter[str]()
-    reasons = Counter(bad.reason for bad in plan.listing.unusable)
+    reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(store, corpus, plan.failed)
     for result in _parse_all(plan.work, (store, corpus, run_id, at, config)):
         reasons.update(dict(result.pop("refused")))
         tally.update({"done": 1, result.pop("kind"): 1, **result})
@@ -116,7 +119,7 @@ def ingest(
         new=tally["new"],
         changed=tally["changed"],
         unchanged=plan.unchanged,
-        failed=tally["failed"] + len(plan.listing.unusable),
+        failed=tally["failed"] + len(plan.listing.unusable) + len(plan.failed),
         deleted=len(plan.gone),
         hidden=plan.listing.hidden,
         quarantined=dict(sorted(reasons.items())),
@@ -125,6 +128,15 @@ def ingest(
         chars=tally["chars"],
         seconds=round(time.monotonic() - begun, 3),
     )
+
+
+def _reasons(store: Store, corpus: str, failed: list[str]) -> Counter[str]:
+    """Return the reasons for which sources failed in earlier runs."""
+    if not failed:
+        return Counter()
+    table = quarantined(store, corpus)
+    mine = pc.and_(pc.equal(table["stage"], "ingest"), pc.is_in(table["item"], pa.array(failed, pa.string())))
+    return Counter(table.filter(mine)["reason"].to_pylist())
 
 
 _Job = tuple[Store, str, str, datetime, Config]
@@ -219,14 +231,14 @@ def _parse_source(
         options: limits and columns.
     """
     tally = Counter[str]()
-    refused = Counter[str]()
+    refusals = _Refusals(writer, item["source"], options.max_refused)
     found = 0
+    stamp = item["stamp"]
     kind = "changed" if item["known"] else "new"
     try:
-        for record in _guard(options).parse(os.fsdecode(item["path"]), item["source"].rsplit("/", 1)[-1]):
+        for record in _guard(options).parse(os.fsdecode(item["path"]), item["source"].rsplit("/", 1)[-1], item["size"]):
             if isinstance(record, Refused):
-                writer.refuse(f"{item['source']}#{record.row}", record.reason, record.detail)
-                refused[record.reason] += 1
+                refusals.row(record)
                 continue
             row = _document(item, *record, at)
             found += 1
@@ -239,18 +251,49 @@ def _parse_source(
             tally.update(documents=1, chars=row["chars"])
     except SourceError as error:
         kind = "failed"
-        writer.refuse(item["source"], error.reason, error.detail)
-        refused[error.reason] += 1
+        refusals.source(error)
+        stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
+    refused = list(refusals.end().items())
     if kind != "failed" and not options.keep_deleted:
         writer.delete(before.values())
     state = "failed" if kind == "failed" else "read"
-    writer.source(item["source"], item["doc_id"], item["stamp"], state, found)
-    return {"kind": kind, "bytes": item["size"], "refused": list(refused.items()), "documents": 0, "chars": 0, **tally}
+    writer.source(item["source"], item["doc_id"], stamp, state, found)
+    return {"kind": kind, "bytes": item["size"], "refused": refused, "documents": 0, "chars": 0, **tally}
+
+
+class _Refusals:
+    """What a source has that became no document: the first rows by name, the others as a count."""
+
+    def __init__(self, writer: DocumentWriter, source: str, named: int) -> None:
+        self._writer = writer
+        self._source = source
+        self._named = named
+        self._all = Counter[str]()
+        self._unnamed = Counter[str]()
+
+    def row(self, record: Refused) -> None:
+        if self._all.total() < self._named:
+            self._writer.refuse(f"{self._source}#{record.row}", record.reason, record.detail)
+        else:
+            self._unnamed[record.reason] += 1
+        self._all[record.reason] += 1
+
+    def source(self, error: SourceError) -> None:
+        self._writer.refuse(self._source, error.reason, error.detail)
+        self._all[error.reason] += 1
+
+    def end(self) -> Counter[str]:
+        """Write the row that counts the others; return how many there were in all, by reason."""
+        if self._unnamed:
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in self._unnamed.most_common())
+            detail = f"{self._unnamed.total():,} more rows became no document: {counts}; see ingest.max_refused"
+            self._writer.refuse(f"{self._source}#", "more-rows", detail)
+        return self._all
 
 
 def _document(item: dict[str, Any], parsed: Parsed, content_hash: str, at: datetime) -> dict[str, Any]:
     of_row = "" if parsed.row is None else f"#{parsed.row}"
-    title = " ".join(parsed.title.split())[:_TITLE_CHARS] or item["source"].rsplit("/", 1)[-1] + of_row
+    title = " ".join(parsed.title.split())[:TITLE_CHARS] or item["source"].rsplit("/", 1)[-1] + of_row
     return {
         "doc_id": item["doc_id"] + of_row,
         "content_hash": content_hash,

@@ -17,6 +17,7 @@ ModelOption = Annotated[str | None, typer.Option("--model", help="nano, a model 
 EngineOption = Annotated[str | None, typer.Option("--engine", help="vllm, openai or scripted.")]
 LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document read side by side.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
+AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: the answers as well.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what there is to read, and read nothing.")]
 CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]

@@ -17,6 +17,7 @@ from infra.turnlog import compact
 from memagent.config import Config
 from memagent.records import Question
 from memagent.scoring import score
+from pipelines.figures import failures
 from pipelines.plan import Plan
 from pipelines.read import PassResult
 
@@ -77,6 +78,20 @@ class Recorder:
         self._saved = time.monotonic()
         lines = "".join(json.dumps(point) + "\n" for point in self._points)
         self._store.write_bytes(lines.encode(), "runs", self._run_id, "progress.jsonl")
+
+
+def keep_ingest(store: Store, run_id: str, summary: dict[str, Any]) -> None:
+    """Keep the summary of an ingest that is no part of another run, for whoever had it done elsewhere."""
+    store.write_bytes(json.dumps(summary).encode(), "runs", run_id, "ingest.json")
+
+
+def kept_ingest(store: Store, run_id: str) -> dict[str, Any] | None:
+    """Return the summary of an ingest that was kept; None: it did not come to its end."""
+    try:
+        kept: dict[str, Any] = json.loads(store.read_bytes("runs", run_id, "ingest.json"))
+    except FileNotFoundError:
+        return None
+    return kept
 
 
 def run_answers(store: Store, corpus: str, plan_rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -152,13 +167,14 @@ def finish(
         "config": {**config.public(), "reading": reader.reading.model_dump()},
         **extra,
     }
+    failed = failures(summary)
     Table(store, "runs").insert_new(
         [
             {
                 "corpus": corpus,
                 "run_id": run_id,
                 "kind": kind,
-                "status": "failed" if reasons else "completed",
+                "status": "failed" if failed else "completed",
                 "started_at": started,
                 "ended_at": now(),
                 "config": json.dumps(summary["config"]),

@@ -1,5 +1,6 @@
 """Any OpenAI-compatible server as an engine."""
 
+import json
 import os
 from typing import Any
 
@@ -11,6 +12,7 @@ from memagent.errors import ConfigError, RequestError, RetryableError
 from memagent.tokens import Tokenizer
 
 _ATTEMPTS = 6
+_LISTING_SECONDS = 10.0
 
 
 class OpenAIEngine:
@@ -131,6 +133,25 @@ class OpenAIEngine:
 
     def _stops(self, sampling: Sampling) -> list[str] | None:
         return [self._tokenizer.decode([stop], special=True) for stop in sampling.stop_ids] or None
+
+
+def listed_weights(config: EngineConfig, served: str) -> str:
+    """Return what the server's model listing says of the weights behind a served name, beyond the name.
+
+    vLLM lists the folder or hub name as ``root`` and a LoRA's base as ``parent``. Empty where the server says no more,
+    or does not answer: then nothing can be read either, and `OpenAIEngine.start` says so.
+    """
+    import openai
+
+    key = os.environ.get(config.api_key_env) or "none"
+    with openai.OpenAI(base_url=config.base_url, api_key=key, timeout=_LISTING_SECONDS, max_retries=0) as client:
+        try:
+            listing = [model.model_dump() for model in client.models.list()]
+        except (openai.OpenAIError, ValueError):  # some servers answer with something else than a listing
+            return ""
+    said: dict[str, Any] = next((entry for entry in listing if entry.get("id") == served), {})
+    weights = {key: said[key] for key in ("root", "parent") if said.get(key) not in (None, "", served)}
+    return json.dumps(weights, sort_keys=True) if weights else ""
 
 
 def _completion(

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
+from infra.formats.allowance import Allowance
 from infra.formats.base import Parsed, Parser, Refused, Request
 from infra.formats.decoding import blank
 from infra.formats.delimited import parse_csv, parse_json, parse_json_lines
@@ -33,6 +35,8 @@ _PARSERS: dict[str, Parser] = {
     ".parquet": parse_parquet,
 }
 """By suffix; any other is text, if its content is."""
+TITLE_CHARS = 300
+"""Characters of a title at most."""
 _TABLES = {".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet"}
 
 
@@ -55,11 +59,16 @@ def parse(path: str, name: str, options: IngestConfig) -> Iterator[Parsed | Refu
     stem, codec = split_codec(name)
     parser = _PARSERS.get(os.path.splitext(stem)[1].lower(), parse_text)
     count = 0
-    with open_source(path, codec, options.max_bytes, options.max_ratio) as stream:
-        for record in parser(stream, Request(stem, options)):
+    stream, size = open_source(path, codec, options.max_bytes, options.max_ratio)
+    allowance = Allowance(options, size, is_table(name))
+    with stream:
+        for record in parser(stream, Request(stem, options, allowance)):
             count += 1
-            if isinstance(record, Parsed) and record.row is None and blank(record.text):
-                raise SourceError("empty", "there is nothing to read in it")
+            if isinstance(record, Parsed):
+                if record.row is None and blank(record.text):
+                    raise SourceError("empty", "there is nothing to read in it")
+                allowance.take(len(record.text))
+                record = replace(record, title=" ".join(record.title.split())[:TITLE_CHARS])
             yield record
     if not count:
         raise SourceError("empty", "there is nothing to read in it")

@@ -1,9 +1,10 @@
 """What parsers speak in."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
+from infra.formats.allowance import Allowance
 from memagent.config import IngestConfig
 
 
@@ -37,6 +38,8 @@ class Request:
     name: str
     """File name without folder and compression suffix, fit to be shown."""
     options: IngestConfig
+    allowance: Allowance = field(default_factory=Allowance)
+    """How much text may come out. A parser that can make much of little asks it while it works."""
 
 
 class Parser(Protocol):

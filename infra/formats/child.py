@@ -10,24 +10,20 @@ import sys
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 
-from infra.formats import Parsed, parse
+import psutil
+
+from infra.formats import Parsed, is_table, parse
+from infra.formats.allowance import Allowance
 from infra.lifeline import end_with
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.records import text_hash
-
-_BASE_MEMORY = 4 * 2**30
-_MEMORY_PER_BYTE = 8
-"""A text of n bytes is held as bytes, as up to 4 n of characters, and as what it is parsed from."""
 
 
 def main() -> None:
     """Answer requests until the other end is closed."""
     connection = Connection(int(sys.argv[1]))
     options = IngestConfig.model_validate_json(sys.argv[2])
-    memory = _BASE_MEMORY + _MEMORY_PER_BYTE * options.max_bytes
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
     end_with(os.getppid())  # even in the middle of a file that hangs
     connection.send_bytes(b"ready")
     while True:
@@ -35,8 +31,19 @@ def main() -> None:
             request = json.loads(connection.recv_bytes())
         except EOFError:
             return
+        _limit_memory(Allowance(options, request["size"], is_table(request["name"])))
         error = _answer(connection, request["path"], request["name"], options)
         connection.send_bytes(_frame({"end": error and {"reason": error.reason, "detail": error.detail}}))
+
+
+def _limit_memory(allowance: Allowance) -> None:
+    """Let the process have as much memory more as a source may need."""
+    more = allowance.memory
+    if more is None:
+        return
+    memory = psutil.Process().memory_info().vms + more
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
 
 
 def _answer(connection: Connection, path: str, name: str, options: IngestConfig) -> SourceError | None:
@@ -51,7 +58,7 @@ def _answer(connection: Connection, path: str, name: str, options: IngestConfig)
     except SourceError as error:
         return error
     except MemoryError:
-        return SourceError("too-large", "it needs more memory than ingest.max_bytes provides for")
+        return SourceError("too-large", "it needs more memory than ingest.max_bytes and ingest.max_ratio provide for")
     except RecursionError:
         return SourceError("too-deep", "it nests too deeply to be read")
     except BrokenPipeError:

@@ -36,7 +36,7 @@ def parse_csv(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
     header = head.splitlines()[0]
     delimiter, columns = _header(header, options.text_column)
     reader = RowReader(options, "text/csv", encoding)
-    with _field_limit(options.max_bytes):
+    with file, _field_limit(options.max_bytes):
         yield from _rows(csv.reader(file, delimiter=delimiter, strict=True), columns, reader, encoding)
 
 
@@ -81,9 +81,10 @@ def parse_json_lines(stream: BinaryIO, request: Request) -> Iterator[Parsed | Re
     _, file, encoding = _text_stream(stream)
     reader = RowReader(request.options, "application/x-ndjson", encoding)
     watch = ColumnWatch()
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            yield from watch.take(_json_row(number, line, reader, encoding))
+    with file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield from watch.take(_json_row(number, line, reader, encoding))
     yield from watch.end()
 
 

@@ -4,6 +4,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from infra.formats.allowance import Allowance, within
 from infra.formats.base import Parsed, Request
 from infra.formats.decoding import clean
 from infra.formats.opening import seekable
@@ -27,7 +28,7 @@ def parse_docx(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     _check_archive(file, request)
     try:
         document = docx.Document(file)  # resolves no entities
-        text = "\n".join(_lines(document))
+        text = "\n".join(_lines(document, request.allowance))
         title = document.core_properties.title or ""
     except (ValueError, KeyError, SyntaxError, zipfile.BadZipFile) as error:  # lxml's errors are SyntaxErrors
         raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
@@ -55,23 +56,39 @@ def _check_archive(file: BinaryIO, request: Request) -> None:
     file.seek(0)
 
 
-def _lines(container: Any) -> Iterator[str]:
+def _lines(container: Any, allowance: Allowance) -> Iterator[str]:
+    return within(allowance, _blocks(container, allowance))
+
+
+def _blocks(container: Any, allowance: Allowance) -> Iterator[str]:
     from docx.table import Table
 
     for block in container.iter_inner_content():
         if isinstance(block, Table):
-            yield from _table_lines(block)
+            yield from _table_lines(block, allowance)
         else:
             yield block.text
 
 
-def _table_lines(table: Any) -> Iterator[str]:
+def _table_lines(table: Any, allowance: Allowance) -> Iterator[str]:
+    """Yield a table's rows; a cell that is merged over several rows stands in each of them.
+
+    python-docx's own `row.cells` has an object for each column that a cell claims to cover, and looks for the cell
+    above through all rows before.
+    """
+    from docx.table import _Cell
+
+    above: dict[int, str] = {}
     for row in table.rows:
-        cells: list[str] = []
-        previous = None
-        for cell in row.cells:
-            if cell._tc is previous:  # a merged cell is listed once for each column it covers
-                continue
-            previous = cell._tc
-            cells.append(" ".join(line for line in _lines(cell) if line.strip()))
-        yield "\t".join(cells)
+        column = row.grid_cols_before
+        here: dict[int, str] = {}
+        texts = []
+        for element in row._tr.tc_lst:
+            if element.vMerge == "continue" and column in above:
+                texts.append(above[column])
+            else:
+                texts.append(" ".join(line for line in _lines(_Cell(element, table), allowance) if line.strip()))
+            here[column] = texts[-1]
+            column += element.grid_span
+        yield "\t".join(texts)
+        above = here

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -16,6 +17,9 @@ from memagent.config import IngestConfig
 from memagent.errors import SourceError
 
 _START_SECONDS = 120.0
+_HEAD_BYTES = 2**20
+_BYTES_PER_CHAR = 4
+"""A message is a head or a text in UTF-8; one that is longer than any text may be is not taken in."""
 
 
 class Guard:
@@ -36,9 +40,15 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._errors: IO[bytes] | None = None
+        self._left = 0.0
 
-    def parse(self, path: str, name: str) -> Iterator[tuple[Parsed, str] | Refused]:
+    def parse(self, path: str, name: str, size: int | None = None) -> Iterator[tuple[Parsed, str] | Refused]:
         """Yield the texts of a source, each with its content hash, and the rows that are none.
+
+        Args:
+            path: where to open it, a local path or an S3 URL.
+            name: its file name, fit to be shown.
+            size: its bytes, where they are known: a small source is given less memory.
 
         Raises:
             SourceError: as `infra.formats.parse`, and ``timeout``, ``crashed``.
@@ -46,8 +56,9 @@ class Guard:
         """
         connection = self._connection or self._start()
         finished = False
+        self._left = self.options.source_seconds
         try:
-            connection.send_bytes(json.dumps({"path": path, "name": name}).encode())
+            connection.send_bytes(json.dumps({"path": path, "name": name, "size": size}).encode())
             while True:
                 message = json.loads(self._receive(connection))
                 if "end" in message:
@@ -62,7 +73,7 @@ class Guard:
                 content_hash = head.pop("content_hash")
                 head["text"] = self._receive(connection).decode("utf-8")
                 yield Parsed(**head), content_hash
-        except (EOFError, ConnectionError) as error:
+        except (EOFError, OSError) as error:
             raise SourceError("crashed", f"the parser died reading it ({self._last_words()})") from error
         finally:
             if not finished:  # what the child still has to say is of no use
@@ -82,10 +93,18 @@ class Guard:
             self._errors = None
 
     def _receive(self, connection: Connection) -> bytes:
-        if not connection.poll(self.options.parse_seconds):
-            seconds = self.options.parse_seconds
+        """Return what the child says next. Only the time that it is waited for counts."""
+        options = self.options
+        begun = time.monotonic()
+        if self._left <= 0 or not connection.poll(min(options.parse_seconds, self._left)):
+            if self._left < options.parse_seconds:
+                seconds = options.source_seconds
+                raise SourceError("timeout", f"it was not read within {seconds:g} s; see ingest.source_seconds")
+            seconds = options.parse_seconds
             raise SourceError("timeout", f"the parser said nothing for {seconds:g} s; see ingest.parse_seconds")
-        return connection.recv_bytes()
+        message = connection.recv_bytes(_HEAD_BYTES + _BYTES_PER_CHAR * options.max_bytes)
+        self._left -= time.monotonic() - begun
+        return message
 
     def _start(self) -> Connection:
         self.close()

@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from infra.formats.base import Parsed, Request
 from infra.formats.decoding import clean, decode
+from infra.formats.layout import page_text
 from memagent.errors import SourceError
 
 _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
@@ -16,9 +17,9 @@ def parse_html(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     """Yield the page's text; its ``<title>`` is the title.
 
     Raises:
-        SourceError: ``too-deep`` where libxml2 would drop what lies below its limit of nesting.
+        SourceError: ``too-deep`` where libxml2 would drop what lies below its limit of nesting, ``bomb`` and
+            ``too-large`` where the layout would make too much of it.
     """
-    from inscriptis import Inscriptis
     from lxml.etree import ParserError  # type: ignore[import-untyped]
     from lxml.html import HTMLParser, document_fromstring  # type: ignore[import-untyped]
 
@@ -34,4 +35,4 @@ def parse_html(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     if any("depth" in entry.message for entry in parser.error_log):
         raise SourceError("too-deep", "its elements nest too deeply to be read in full; flatten it")
     title = tree.findtext(".//title") or ""
-    yield Parsed(clean(Inscriptis(tree).get_text()), title, "text/html", encoding)
+    yield Parsed(clean(page_text(tree, request.allowance)), title, "text/html", encoding)

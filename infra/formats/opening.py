@@ -28,8 +28,8 @@ def split_codec(name: str) -> tuple[str, str | None]:
     return (stem, codec) if codec and stem else (name, None)
 
 
-def open_source(path: str, codec: str | None, max_bytes: int, max_ratio: float) -> BinaryIO:
-    """Open a source for reading. Streams of compressed sources cannot seek.
+def open_source(path: str, codec: str | None, max_bytes: int, max_ratio: float) -> tuple[BinaryIO, int]:
+    """Open a source for reading; return it and its bytes as stored. Streams of compressed sources cannot seek.
 
     Args:
         path: a local path (bytes that are no UTF-8 as `os.fsdecode` gives them) or an S3 URL.
@@ -46,7 +46,7 @@ def open_source(path: str, codec: str | None, max_bytes: int, max_ratio: float) 
         raw.close()
         raise SourceError("too-large", f"{size:,} bytes are more than ingest.max_bytes = {max_bytes:,}")
     if codec is None:
-        return raw
+        return raw, size
     ratio_limit = max(_RATIO_FROM, int(size * max_ratio))
     if ratio_limit < max_bytes:
         over = SourceError("bomb", f"it inflates more than {max_ratio:g} times; see ingest.max_ratio")
@@ -57,7 +57,8 @@ def open_source(path: str, codec: str | None, max_bytes: int, max_ratio: float) 
         if codec == "gzip"
         else cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
     )
-    return cast(BinaryIO, io.BufferedReader(_Bounded(inner, min(ratio_limit, max_bytes), over), 2**20))
+    bounded = _Bounded(inner, min(ratio_limit, max_bytes), over)
+    return cast(BinaryIO, io.BufferedReader(bounded, 2**20)), size
 
 
 def seekable(stream: BinaryIO) -> BinaryIO:

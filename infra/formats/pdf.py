@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from infra.formats.allowance import within
 from infra.formats.base import Parsed, Request
 from infra.formats.decoding import blank, clean
 from memagent.errors import SourceError
@@ -17,7 +18,7 @@ def parse_pdf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     """Yield the pages' text, an empty line between pages; the title is the metadata's.
 
     Raises:
-        SourceError: ``encrypted``, ``broken``, ``no-text``.
+        SourceError: ``encrypted``, ``broken``, ``no-text``, ``bomb``, ``too-large``.
     """
     import pypdfium2
 
@@ -31,7 +32,7 @@ def parse_pdf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
             raise SourceError("encrypted", "it asks for a password; save it without one") from error
         raise SourceError("broken", "it is no PDF, or a damaged one; export it again") from error
     try:
-        text = "\n\n".join(_page_text(document, index) for index in range(len(document)))
+        text = "\n\n".join(within(request.allowance, (_page_text(document, i) for i in range(len(document)))))
         title = clean(document.get_metadata_dict().get("Title") or "")
     finally:
         document.close()

@@ -7,7 +7,7 @@ from typing import BinaryIO
 from infra.formats.base import Parsed, Request
 from infra.formats.decoding import decode
 
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$")
+_MARKS = re.compile(r" {0,3}#{1,6}(?=[ \t])")
 _TITLE_LINES = 200
 
 
@@ -28,6 +28,16 @@ def _first_heading(text: str) -> str:
     for line in text[:100_000].split("\n", _TITLE_LINES)[:_TITLE_LINES]:
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced
-        elif not fenced and (match := _HEADING.match(line)):
-            return match.group(1)
+        elif not fenced and (marks := _MARKS.match(line)) and (title := _heading(line[marks.end() :])):
+            return title
     return ""
+
+
+def _heading(line: str) -> str:
+    """Return a heading without the marks that may close it (CommonMark, 4.2).
+
+    One pattern for all of it takes the cube of the white space in a line.
+    """
+    title = line.strip(" \t")
+    unmarked = title.rstrip("#")
+    return title if unmarked and not unmarked.endswith((" ", "\t")) else unmarked.rstrip(" \t")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from infra.formats.allowance import Allowance
 from infra.formats.base import Parsed, Refused
 from infra.formats.decoding import blank, clean
 from infra.naming import quoted
@@ -10,6 +11,7 @@ from memagent.config import IngestConfig
 from memagent.errors import SourceError
 
 _LOOK_AHEAD = 100
+_ID_CHARS = 1000
 
 
 class RowReader:
@@ -20,7 +22,7 @@ class RowReader:
         self._media_type = media_type
         self._encoding = encoding
         self._seen: set[str] = set()
-        self._chars = 0
+        self._allowance = Allowance(options)
 
     def read(self, number: int, values: Mapping[str, Any]) -> Parsed | Refused:
         """Return row `number` (from 1) as a document, or why it is none.
@@ -42,13 +44,13 @@ class RowReader:
             value = values.get(options.id_column)
             if value is None or value == "" or isinstance(value, (list, dict)):
                 return self.refused(number, "missing-id", f"it has no id in {options.id_column!r}")
+            if len(str(value)) > _ID_CHARS:
+                return self.refused(number, "long-id", f"its id has more than {_ID_CHARS} characters")
             row = quoted(str(value), safe="#")
             if row in self._seen:
                 return self.refused(number, "duplicate-id", f"an earlier row has the id {row[:100]!r}")
             self._seen.add(row)
-        self._chars += len(text)
-        if self._chars > options.max_bytes:
-            raise SourceError("too-large", f"its texts are more than ingest.max_bytes = {options.max_bytes:,}")
+        self._allowance.take(len(text))
         title = values.get(options.title_column) if options.title_column else None
         title = clean(title) if isinstance(title, str) else ""
         return Parsed(clean(text), title, self._media_type, self._encoding, row)

@@ -10,14 +10,17 @@ from prefect.events import emit_event
 
 from infra.corpora import corpora, standing_questions
 from infra.store import Store
-from memagent.config import Config, load_config
+from memagent.config import Config
+from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
 from memagent.questions import load_questions
 from pipelines import ask as stages
+from pipelines.figures import failures
 from pipelines.flows.running import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
 from pipelines.ingest import ingest
+from pipelines.parameters import settings_for
 from pipelines.report import write_to_store
-from pipelines.runs import new_run_id
+from pipelines.runs import kept_ingest, new_run_id
 
 EVERY = "*"
 
@@ -31,13 +34,13 @@ def digest_corpus(
     What is done is skipped, so late runs that start together cost nothing. A corpus that fails does not keep the others
     from their turn.
     """
-    settings = load_config(config, sets, store=store)
+    settings = settings_for(config, sets, store)
     if corpus == EVERY:
         place = Store(settings.store)
         names = [name for name in corpora(place) if standing_questions(place, name)]
         return _each({name: digest_corpus(name, store, config, sets, return_state=True) for name in names})
     run_id = new_run_id()
-    argv = ["digest", corpus, "--run-id", run_id]
+    argv = ["digest", corpus, "--run-id", run_id, "--no-answers"]
     with Progress(f"digest of {corpus}") as show:
         summary = digest_stage(
             settings, argv, run_id, lambda: stages.digest(corpus, None, settings, run_id=run_id, show=show)
@@ -65,13 +68,12 @@ def answer_archive(
     sets: list[str] | None = None,
 ) -> dict[str, Any]:
     """Answer questions over a corpus in bulk; `sources` are ingested first, where given."""
-    settings = load_config(config, sets, store=store)
-    asked = [make_question(text) for text in questions or []]
+    settings = settings_for(config, sets, store)
+    asked = [make_question(text, f"questions[{number}]") for number, text in enumerate(questions or [])]
     asked += load_questions(questions_file) if questions_file else []
     run_id = new_run_id()
-    if sources:
-        ingest_stage(settings, corpus, sources, f"{run_id}-ingest")
-    argv = ["ask", corpus, "--run-id", run_id, *(["--archive"] if archive else [])]
+    taken = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
+    argv = ["ask", corpus, "--run-id", run_id, "--no-answers", *(["--archive"] if archive else [])]
     argv += [part for text in questions or [] for part in ("-q", text)]
     argv += ["--questions", questions_file] if questions_file else []
     with Progress(f"answers over {corpus}") as show:
@@ -81,25 +83,28 @@ def answer_archive(
             run_id,
             lambda: stages.ask(corpus, asked, settings, archive=archive, run_id=run_id, show=show),
         )
-    return _publish(settings, summary, "memagent.archive.answered")
+    return _publish(settings, {**summary, **taken}, "memagent.archive.answered")
 
 
 @task(name="ingest", cache_policy=NO_CACHE)
-def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> None:
-    """Take sources into the corpus."""
+def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> dict[str, Any]:
+    """Take sources into the corpus; return the ingest's summary."""
     from infra.corpora import remember
     from infra.jobs import ray_when_needed
 
-    def here() -> dict[str, Any]:
-        with ray_when_needed(settings.ray):
-            done = ingest(Store(settings.store), corpus, sources, settings, run_id).as_dict()
-        remember(Store(settings.store), corpus, sources=sources)
-        return done
-
+    place = Store(settings.store)
     if settings.ray.jobs_address:
-        submit(settings, ["ingest", corpus, *sources], f"{submission()}-ingest")
-    else:
-        get_run_logger().info("ingested: %s", here())
+        argv = ["ingest", corpus, *sources, "--run-id", run_id]
+        last_words = submit(settings, argv, f"{submission()}-ingest")
+        done = kept_ingest(place, run_id)
+        if done is None:
+            raise MemagentError(f"the Ray job ended before all sources were seen: {last_words}")
+        return done
+    with ray_when_needed(settings.ray):
+        done = ingest(place, corpus, sources, settings, run_id).as_dict()
+    remember(place, corpus, sources=sources)
+    get_run_logger().info("ingested: %s", done)
+    return done
 
 
 @task(name="digest", cache_policy=NO_CACHE)
@@ -126,6 +131,7 @@ def publish_stage(settings: Config, summary: dict[str, Any]) -> str:
         {"count": score["metric"], "value": f"{score['value']:.3f} (n={score['n']})"}
         for score in summary["scores"] or []
     ]
+    rows += [{"count": f"failed, {reason}", "value": count} for reason, count in failures(summary).items()]
     create_table_artifact(rows, key=f"{key}-summary", description=f"Run {summary['run_id']}")
     create_link_artifact(address, key=f"{key}-report", link_text=f"Report of run {summary['run_id']}")
     return address
@@ -144,13 +150,15 @@ def _publish(settings: Config, summary: dict[str, Any], event: str) -> dict[str,
             "run_id": summary["run_id"],
             "corpus": summary["corpus"],
             "readings": summary["readings"],
+            "failures": failures(summary),
             "scores": summary["scores"],
             "report": address,
         },
     )
-    if summary["readings"]["failed"]:
+    if failed := failures(summary):
+        said = ", ".join(f"{count} {reason}" for reason, count in failed.items())
         raise FailedItems(
-            f"{summary['readings']['failed']} readings failed; the others are answered. Report: {address}. "
+            f"{sum(failed.values())} failed ({said}); the others are answered. Report: {address}. "
             f"See: memagent quarantine {summary['corpus']}"
         )
     return {**summary, "report": address}

@@ -1,5 +1,6 @@
 """The deployments that `memagent up` serves: what runs when, and what starts what."""
 
+from importlib.metadata import version
 from typing import Any
 
 from prefect import serve
@@ -16,9 +17,18 @@ _WATCHED_N = 20
 """The nightly scores: small, and read once; while policy and reading stay the same, nothing is read again."""
 
 
+def installed() -> dict[str, str]:
+    """Say which version a worker has: the step of a deployment that needs no code but the installed package.
+
+    Prefect makes up a step that changes to the deployer's folder where a deployment has none.
+    """
+    found = version("memagent")
+    print(f"memagent {found}")
+    return {"version": found}
+
+
 def serve_all(
     store: str,
-    sets: list[str],
     cron: str,
     scores_cron: str,
     timezone: str,
@@ -30,10 +40,13 @@ def serve_all(
 ) -> None:
     """Serve every deployment to the Prefect server of the environment, until terminated.
 
+    The configuration is that of the environment as well (`memagent.config.environment`): callers' parameters, which the
+    server keeps and shows, add to it.
+
     Up to `at_once` flow runs work at the same time and the others wait: an answering run and a training would starve
     each other on one machine's cores, and two engines do not fit one GPU.
     """
-    common = {"store": store, "sets": sets}
+    common = {"store": store}
     nightly = digest_corpus.to_deployment(
         "nightly",
         schedules=[Cron(cron, timezone=timezone)],

@@ -8,10 +8,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
 from infra.store import Store
-from memagent.config import Config, load_config
+from memagent.config import Config
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import compare, evaluate
 from pipelines.flows.running import Progress, artifact_key, stop_ray_job, work
+from pipelines.parameters import settings_for
 from pipelines.report.evaluation import evaluation_page
 from pipelines.runs import new_run_id
 from pipelines.scores import same_before
@@ -38,7 +39,7 @@ def evaluate_policy(
 
     The scores are compared with the last evaluation of a policy of the same name on the same samples.
     """
-    settings = load_config(config, sets, store=store)
+    settings = settings_for(config, sets, store)
     chosen = Suite(
         suite,  # type: ignore[arg-type]
         kinds=tuple(kinds or ()),

@@ -12,18 +12,23 @@ from infra.qa import count_new
 from infra.schemas import POLICIES_OF
 from infra.store import Store
 from infra.tables import Table
-from memagent.config import Config, load_config
+from memagent.config import Config, as_settings, environment
 from memagent.errors import UsageError
 from memagent.rl.gate import GateSpec
+from memagent.rl.recipe import load_recipe
 from pipelines.flows.running import artifact_key, stop_ray_job, work
 from pipelines.gate import run_gate
 from pipelines.harvest import harvest
+from pipelines.parameters import check, settings_for
 from pipelines.runs import new_run_id
 from pipelines.training.settings import Run, prepare
 from pipelines.training.stage import train
 
 ENOUGH = 500
 """New harvested rows that are worth a training."""
+_NO_CODE = "engine.trust_remote_code=false"
+"""A recipe names its model, and the learner loads none that brings code: the engines that sample need none either."""
+_OVER_RECIPES = ("engine", "pool", "reading")
 
 
 @flow(name="harvest-qa", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
@@ -36,7 +41,7 @@ def harvest_qa(
     sets: list[str] | None = None,
 ) -> dict[str, Any]:
     """Bring a corpus's training rows up to date; say so when `enough` rows are new since the last training."""
-    settings = load_config(config, sets, store=store)
+    settings = settings_for(config, sets, store)
     run_id = new_run_id()
     try:
         summary = harvest_stage(settings, corpus, samples, run_id)
@@ -76,7 +81,8 @@ def retrain(
         config: configuration file of the evaluation.
         sets: ``section.key=value`` strings, for recipe and configuration alike.
     """
-    run = prepare(recipe, data or ["qa"], texts or [], store, sets or [])
+    check(config, sets, load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)]).engine)
+    run = prepare(recipe, data or ["qa"], texts or [], store, [*_operators(), *(sets or []), _NO_CODE])
     summary = train_stage(run)
     candidate = summary["candidate"]
     resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(candidate or summary['parent'])}"}
@@ -122,6 +128,15 @@ def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> dict[str, An
     rows = [record["overall"], *record["groups"]]
     create_table_artifact(rows, key=artifact_key(f"gate-{candidate}"), description=record["reason"])
     return record
+
+
+def _operators() -> list[str]:
+    """Return what the operator has configured over what recipes say, as ``section.key=value`` strings."""
+    configured = environment()
+    sections = {name: dict(configured[name]) for name in _OVER_RECIPES if name in configured}
+    for key in ("base_url", "api_key_env"):  # of no use in a training; an address may hold a password
+        sections.get("engine", {}).pop(key, None)
+    return list(as_settings(sections))
 
 
 def _learnt(store: Store) -> int | None:

@@ -29,7 +29,7 @@ class FailedItems(MemagentError):
 
 def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
     """On cancellation: end the Ray jobs that this flow run, or one below it, has submitted; they survive a signal."""
-    address = load_config(**where(flow_run.parameters)).ray.jobs_address
+    address = load_config().ray.jobs_address  # the operator's: no parameter names it
     if address:
         stop_job(address, str(flow_run.id))
 
@@ -38,18 +38,18 @@ def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
     if not settings.ray.jobs_address:
         return here()
-    submit(settings, argv, submission())
+    last_words = submit(settings, argv, submission())
     rows = Table(Store(settings.store), "runs").read(columns=["summary"], filters=pc.field("run_id") == run_id)
     if not rows.num_rows:
-        raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}")
+        raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {last_words}")
     summary: dict[str, Any] = json.loads(rows["summary"][0].as_py())
     return summary
 
 
-def submit(settings: Config, argv: list[str], submission: str) -> None:
-    """Run a command as a Ray job, its output in the flow run's log."""
+def submit(settings: Config, argv: list[str], submission: str) -> str:
+    """Run a command as a Ray job, its output in the flow run's log; return what `run_job` does."""
     logger = get_run_logger()
-    run_job(settings, argv, submission, lambda line: logger.info("%s", line))
+    return run_job(settings, argv, submission, lambda line: logger.info("%s", line))
 
 
 class Progress:
@@ -87,11 +87,6 @@ class Progress:
             update_progress_artifact(self._artifact, progress=percent)
         except Exception as error:  # a server that is away must not end a run of hours
             _log.warning("the progress artifact cannot be updated: %s", error)
-
-
-def where(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `load_config` from a flow run's parameters."""
-    return {"path": parameters.get("config"), "sets": parameters.get("sets"), "store": parameters.get("store")}
 
 
 def submission() -> str:

@@ -73,7 +73,7 @@ def taken(memagent, tmp_path_factory):
 
 def test_a_served_model_answers_as_the_one_in_process(taken, server, tmp_path):
     memagent, questions = taken
-    # The same weights are the same policy, so in one store the second run would have nothing to read.
+    # Each with a store of its own, so that neither finds what the other one has answered.
     beside = Memagent(str(shutil.copytree(memagent.store, tmp_path / "beside")))
     served = ["--engine", "openai", "--set", f"engine.base_url={server}", "--set", "engine.served_model=nano"]
     remote = memagent.json("ask", "o", "--questions", str(questions), *served)

@@ -1,5 +1,6 @@
 """What the tests of flows share: a small archive, a Ray cluster of one node, a served Prefect."""
 
+import base64
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from infra.lifeline import tree
 from tests.conftest import filler
 from tests.ports import first_port
 
@@ -66,13 +69,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     address = f"http://127.0.0.1:{base + 1}"
     try:
-        wait_until(lambda: _answers(f"{address}/api/jobs/"), 180, log, process)
+        wait_until(lambda: _answers(f"{address}/api/jobs/"), 600, log, process)
         yield address
     finally:
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for one in tree:
-            if one.is_running():
-                one.kill()
+        killed(tree(process.pid))
         process.wait()
 
 
@@ -84,12 +84,14 @@ class Served:
     api: str
     store: str
     environment: dict[str, str]
+    log: Path
 
-    def prefect(self, *arguments: str, timeout: float = 300) -> str:
+    def prefect(self, *arguments: str, timeout: float = 600, cwd: Path | None = None) -> str:
         """Run a Prefect command against the server and return what it prints."""
         ran = subprocess.run(
             [sys.executable, "-m", "prefect", *arguments],
             env=self.environment,
+            cwd=cwd,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -98,49 +100,77 @@ class Served:
         return ran.stdout
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Ask the server's API: GET, or POST where there is a body."""
+        """Ask the server's API as a client that knows the token: GET, or POST where there is a body."""
+        headers = {"Authorization": f"Basic {base64.b64encode(self.auth.encode()).decode()}"}
+        if body is not None:
+            token = self.ask("csrf-token?client=tests")["token"]
+            headers |= {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "tests"}
+        answer = self.request(path, body, headers)
+        return json.loads(answer or b"null")
+
+    def request(self, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
+        """Send a request with no headers but these. Raises urllib.error.HTTPError."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.api}/{path}", data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return json.loads(answer.read() or b"null")
+        request = urllib.request.Request(f"{self.api}/{path}", data, {"Content-Type": "application/json", **headers})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return bytes(answer.read())
+
+    @property
+    def auth(self) -> str:
+        """The ``user:token`` of the server."""
+        return self.environment["PREFECT_API_AUTH_STRING"]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterator[Served]:
+@contextmanager
+def serving(folder: Path, sets: list[str], number: int = 0) -> Iterator[Served]:
     """Start `memagent up`; at the end nothing that it has started may be left."""
-    folder = tmp_path_factory.mktemp("up")
-    port = first_port(24_000, 2_000)
+    port = first_port(24_000, 2_000, number)
     api = f"http://127.0.0.1:{port}/api"
-    environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": api}
+    environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_LOGGING_LEVEL": "DEBUG"}
     store = str(folder / "store")
     command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
     command += [part for item in sets for part in ("--set", item)]
     log = folder / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
-    served = Served(process, api, store, environment)
     try:
-        wait_until(lambda: "ask in bulk" in log.read_text(), 300, log, process)
-        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 120, log, process)
+        wait_until(lambda: "ask in bulk" in log.read_text(), 600, log, process)
+        auth = (folder / "prefect" / "memagent" / "auth").read_text().strip()
+        client = {**environment, "PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": auth}
+        served = Served(process, api, store, client, log)
+        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 600, log, process)
         yield served
     finally:
         ended(process, signal.SIGINT)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterator[Served]:
+    """A `memagent up` with the scripted engine."""
+    with serving(tmp_path_factory.mktemp("up"), sets) as served:
+        yield served
+
+
 def ended(process: "subprocess.Popen[bytes]", sign: signal.Signals) -> None:
     """End a process by a signal, SIGKILL as well; nothing that it has started may be left."""
-    tree = psutil.Process(process.pid).children(recursive=True)
+    below = tree(process.pid)[1:]  # none where it has ended already
     process.send_signal(sign)
     try:
-        process.wait(timeout=120)
+        process.wait(timeout=300)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    _, left = psutil.wait_procs(tree, timeout=20)
+    _, left = psutil.wait_procs(below, timeout=60)
     outlived = [str(one) for one in left]  # names and states, before they are ended
-    for one in left:
-        one.kill()
+    killed(left)
     assert not left, f"processes outlive it: {outlived}"
+
+
+def killed(processes: list[psutil.Process]) -> None:
+    """Kill processes; those that have ended meanwhile are no error."""
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def wait_until(true: Any, seconds: float, log: Path, process: "subprocess.Popen[bytes]") -> None:
@@ -153,7 +183,7 @@ def wait_until(true: Any, seconds: float, log: Path, process: "subprocess.Popen[
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2):
+        with urllib.request.urlopen(url, timeout=10):
             return True
     except urllib.error.HTTPError:
         return True  # it is up, and asks for its token

@@ -4,6 +4,8 @@ import importlib
 import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,50 @@ def test_flows_run_without_a_server_and_publish(tmp_path, archive, sets):
     assert "1 of 2 corpora failed" in refused and "/no/such/folder" in refused, "the other one had its turn"
 
 
+BROKEN = """
+import json
+from pathlib import Path
+from pipelines.flows import FailedItems, answer_archive, digest_corpus
+from infra.corpora import remember
+from infra.store import Store
+from infra.tables import Table
+from memagent.questions import ask
+store, docs, sets = json.loads({given!r})
+said = []
+remember(Store(store), "night", sources=[docs], questions=[ask({question!r})])
+for run in (
+    lambda: digest_corpus("night", store=store, sets=sets),
+    lambda: answer_archive("bulk", questions=[{question!r}], sources=[docs], store=store, sets=sets),
+):
+    try:
+        run()
+        said.append("completed")
+    except FailedItems as error:
+        said.append(str(error))
+said.append(Table(Store(store), "runs").read("night", ["status"])["status"].to_pylist())
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    said.append([a.data for a in client.read_artifacts() if a.type == "table"])
+"""
+
+
+def test_a_source_that_cannot_be_read_fails_the_run_that_was_to_read_it(tmp_path, archive, sets):
+    docs = tmp_path / "docs"
+    shutil.copytree(archive, docs)
+    (docs / "broken.pdf").write_bytes(b"%PDF-1.7\nno more of it")
+    given = json.dumps([str(tmp_path / "store"), str(docs), sets])
+    night, bulk, status, tables = result(in_python(BROKEN.format(given=given, question=QUESTION) + TELL, tmp_path))
+    for told in (night, bulk):
+        assert re.match(r"1 failed \(1 source: [a-z-]+\); the others are answered", told), told
+    assert status == ["failed"]
+    assert len(tables) == 2 and all('"failed, source: ' in table for table in tables)
+    command = [sys.executable, "-m", "pipelines.cli", "digest", "night", "--store", str(tmp_path / "store")]
+    done = subprocess.run(
+        [*command, *(part for item in sets for part in ("--set", item))], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 1 and "1 failed" in done.stdout and "source: " in done.stdout, done.stdout + done.stderr
+
+
 EVALUATE = """
 import json
 import pipelines.flows.evaluating as evaluating
@@ -136,10 +182,28 @@ def test_prefect_yaml_names_flows_that_exist():
     assert triggers["retrain"] == {"memagent.qa.enough"} and len(triggers["harvest"]) == 2
 
 
+CLUSTER = """
+import logging
+heard = []
+class Heard(logging.Handler):
+    def emit(self, record):
+        heard.append(record.getMessage())
+logging.getLogger("prefect.flow_runs").addHandler(Heard())
+logging.getLogger("prefect.task_runs").addHandler(Heard())
+"""
+
+
 @pytest.mark.slow
 def test_a_flow_submits_its_work_to_a_cluster(tmp_path, archive, sets, cluster):
-    given = json.dumps([str(tmp_path / "store"), str(archive), [*sets, f"ray.jobs_address={cluster}"]])
-    code = FLOW.format(given=given, question=QUESTION, night=NIGHT) + JOBS.format(cluster=cluster) + TELL
-    bulk, night, _, _, jobs = result(in_python(code, tmp_path))
+    (tmp_path / "operator.toml").write_text(f"[ray]\njobs_address = '{cluster}'\n")
+    given = json.dumps([str(tmp_path / "store"), str(archive), sets])
+    code = CLUSTER + FLOW.format(given=given, question=QUESTION, night=NIGHT) + JOBS.format(cluster=cluster)
+    code += "said.append(heard)\n" + TELL
+    said = in_python(code, tmp_path, MEMAGENT_CONFIG_FILE=str(tmp_path / "operator.toml"))
+    bulk, night, _, _, jobs, heard = result(said)
     assert bulk["found"] == 4 and night["answered_before"] == 4
     assert jobs == ["SUCCEEDED"] * 3
+    summaries = [line for line in heard if '"run_id"' in line]
+    assert len(summaries) == 3, heard
+    for answer in ("100", "101", "102", "103"):
+        assert not any(f'"{answer}' in line or "doc0.txt" in line for line in heard), "answers are in the store"

@@ -1,6 +1,8 @@
 """The store on a local folder and on S3: the same promises."""
 
 import pickle
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -85,3 +87,39 @@ def test_check_says_what_is_wrong(s3_bucket: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(ConfigError, match="cannot be used"):
         Store(f"{s3_bucket}/x").check()
+
+
+CHANGES = """
+import sys
+from infra.store import Store
+for number in range(int(sys.argv[3])):
+    Store(sys.argv[1]).update_bytes(lambda before: (before or b"") + f"{sys.argv[2]}-{number} ".encode(), "d", "f")
+"""
+
+
+def test_no_update_is_lost_between_processes_and_threads(store: Store) -> None:
+    processes = [subprocess.Popen([sys.executable, "-c", CHANGES, store.url, str(n), "6"]) for n in range(3)]
+
+    def change(number: int) -> None:
+        for one in range(6):
+            word = f"thread{number}-{one} ".encode()
+            store.update_bytes(lambda before, word=word: (before or b"") + word, "d", "f")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(change, range(4)))
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    words = store.read_bytes("d", "f").decode().split()
+    assert len(words) == len(set(words)) == 3 * 6 + 4 * 6
+    assert len(store.list("d", suffix="")) == 1, "locks are nobody's files"
+
+
+def test_a_change_that_fails_leaves_the_file_and_the_next_one_goes_on(store: Store) -> None:
+    store.update_bytes(lambda before: b"one", "f")
+
+    def fail(before: bytes | None) -> bytes:
+        raise ValueError(before)
+
+    with pytest.raises(ValueError, match="one"):
+        store.update_bytes(fail, "f")
+    store.update_bytes(lambda before: (before or b"") + b" two", "f")
+    assert store.read_bytes("f") == b"one two"

@@ -1,14 +1,17 @@
 """The turn log on a local folder and on S3."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from infra import turnlog
 from infra.schemas import TURNS
 from infra.store import Store
+from infra.tables import now
 from infra.turnlog import TurnWriter, compact, resume_points, turns
 from memagent.records import Turn
 
@@ -138,3 +141,59 @@ def test_resume_points_are_enough_to_go_on(store: Store) -> None:
     points = resume_points(store, "c", ["r", "s", "none"])
     assert [(one.lane, one.step) for one in points["r"]] == [(0, 0), (0, 3), (0, 4), (1, 0)]
     assert points.keys() == {"r", "s"}
+
+
+def test_compaction_in_several_ranges_loses_and_cuts_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turnlog, "_COMPACT_ROWS", 7)
+    log = [turn(f"r{reading}", step) for reading in range(6) for step in range(reading + 1)]
+    for part in range(3):
+        writer = TurnWriter(store, "c", "run", "p")
+        for one in log[part::3]:
+            writer.add(one)
+        writer.flush()
+    assert compact(store, "c", "run") > 1
+    assert turns(store, "c", [f"r{reading}" for reading in range(6)]) == log
+    for path in store.list("turns"):
+        assert pq.read_metadata(path, filesystem=store.fs).num_rows <= 7
+    assert compact(store, "c", "run") > 1, "nothing is left to do"
+
+
+def test_parts_of_32_bit_offsets_are_read(store: Store) -> None:
+    narrow = {pa.large_string(): pa.string(), pa.large_list(pa.int32()): pa.list_(pa.int32())}
+    narrow[pa.large_list(pa.float32())] = pa.list_(pa.float32())
+    schema = pa.schema([(field.name, narrow.get(field.type, field.type)) for field in TURNS])
+    assert schema != TURNS
+    log = [turn("r1", step) for step in range(4)]
+    rows = [{**asdict(one), "policy_id": "p", "run_id": "run", "written_at": now()} for one in log]
+    for i, part in enumerate((rows[:2], rows[2:])):
+        store.write_part(pa.Table.from_pylist(part, schema=schema), "turns", "c", "run", f"old-{i}.parquet")
+    assert turns(store, "c", ["r1"]) == log
+    assert resume_points(store, "c", ["r1"])["r1"] == log
+    assert compact(store, "c", "run") == 1
+    assert turns(store, "c", ["r1"]) == log
+
+
+@pytest.mark.slow
+def test_a_log_of_more_than_2_gib_of_text_is_compacted_and_resumed(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    parts, readings, steps = 5, 100, 200
+    text = "x" * (2**31 // (parts * readings * steps) * 11 // 10)
+    for part in range(parts):
+        ids = [f"r{part}-{reading:03}" for reading in range(readings) for _ in range(steps)]
+        count = len(ids)
+        columns = {
+            "reading_id": pa.array(ids),
+            "lane": pa.array([0] * count, pa.int32()),
+            "step": pa.array(list(range(steps)) * readings, pa.int32()),
+            "kind": pa.array(["update"] * count),
+            "response": pa.array([text] * count, pa.large_string()),
+            "memory": pa.array([text] * count, pa.large_string()),
+            "changed": pa.array([step == 0 for step in range(steps)] * readings),
+            "written_at": pa.array([now()] * count, pa.timestamp("us", tz="UTC")),
+        }
+        arrays = [columns.get(field.name, pa.nulls(count, field.type)).cast(field.type) for field in TURNS]
+        store.write_part(pa.Table.from_arrays(arrays, schema=TURNS), "turns", "c", "run", f"w-{part}.parquet")
+    everything = [f"r{part}-{reading:03}" for part in range(parts) for reading in range(readings)]
+    assert {len(points) for points in resume_points(store, "c", everything).values()} == {2}, "the first and the last"
+    assert compact(store, "c", "run") >= 1
+    assert sum(map(len, resume_points(store, "c", everything[:10]).values())) == 20

@@ -1,20 +1,36 @@
-"""`memagent up`: deployments on a real Prefect server that run, tell, and can be cancelled."""
+"""`memagent up`: deployments on a real Prefect server that run, tell, and can be cancelled, for its user alone."""
 
+import base64
 import json
+import stat
 import time
+import urllib.error
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from infra.corpora import remember
+from infra.corpora import corpora, remember
 from infra.jobs import _jobs_client
+from infra.lifeline import tree
 from infra.store import Store
 from infra.tables import Table
 from memagent.questions import ask
-from tests.integration.flowing import QUESTION, Served
+from tests.e2e.browsing import browser  # noqa: F401  (a fixture)
+from tests.integration.flowing import QUESTION, Served, serving
 
 pytestmark = pytest.mark.slow
 ENDED = {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}
+SECONDS = 300
+"""That an event is waited for; it comes sooner, but on a busy machine nobody knows when."""
+
+
+@pytest.fixture(scope="module")
+def distant(tmp_path_factory: pytest.TempPathFactory, sets: list[str], cluster: str) -> Iterator[Served]:
+    """A `memagent up` whose operator has the work done by a cluster, slowly."""
+    far = [*sets, "engine.scripted_delay=20", f"ray.jobs_address={cluster}"]
+    with serving(tmp_path_factory.mktemp("distant"), far, number=1) as served:
+        yield served
 
 
 def _parameters(corpus: str, folder: object, **more: object) -> list[str]:
@@ -34,12 +50,95 @@ def _begin(served: Served, *parameters: str, name: str = "answer-archive/bulk") 
     return str(runs[0]["id"])
 
 
-def _wait(served: Served, run: str, states: set[str], seconds: float = 360) -> str:
-    until = time.monotonic() + seconds
-    while (state := str(served.ask(f"flow_runs/{run}")["state"]["type"])) not in states:
-        assert time.monotonic() < until, f"the flow run is {state}, not one of {states}"
+def _wait(served: Served, run: str, states: set[str]) -> str:
+    def state() -> str:
+        return str(served.ask(f"flow_runs/{run}")["state"]["type"])
+
+    _until(lambda: state() in states, lambda: f"the flow run is {state()}, not one of {states}")
+    return state()
+
+
+def _until(true, otherwise):
+    until = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < until, otherwise()
         time.sleep(0.5)
-    return state
+
+
+def _status(served: Served, path: str, body: object = None, **headers: str) -> int:
+    """Return the status that a request without anything but these headers gets."""
+    try:
+        served.request(path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    except urllib.error.HTTPError as error:
+        assert error.headers.get("Access-Control-Allow-Origin", "http://127.0.0.1") != "http://evil.example"
+        return error.code
+    return 200
+
+
+def test_only_who_knows_the_token_is_answered(served):
+    knows = {"Authorization": "Basic " + base64.b64encode(served.auth.encode()).decode()}
+    deployment = served.ask("deployments/name/answer-archive/bulk")["id"]
+    start = f"deployments/{deployment}/create_flow_run"
+    assert _status(served, "deployments/name/answer-archive/bulk") == 401
+    assert _status(served, "csrf-token?client=me") == 401
+    assert _status(served, start, {}) in (401, 403)
+    assert _status(served, start, {}, **knows) == 403, "a form of another page has no CSRF token"
+    assert _status(served, "health", Host="evil.example") == 400, "a name that an attacker has resolve to this machine"
+    assert _status(served, "deployments/name/answer-archive/bulk", **knows, Host="evil.example") == 400
+    assert _status(served, "deployments/name/answer-archive/bulk", **knows) == 200
+    request = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    assert _allowed_origin(served, **request) is None
+    own = served.api.removesuffix("/api")
+    assert _allowed_origin(served, **{**request, "Origin": own}) == own
+
+
+def _allowed_origin(served: Served, **headers: str) -> str | None:
+    import urllib.request
+
+    request = urllib.request.Request(f"{served.api}/deployments/filter", headers=headers, method="OPTIONS")
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.headers.get("Access-Control-Allow-Origin")
+    except urllib.error.HTTPError as error:
+        return error.headers.get("Access-Control-Allow-Origin")
+
+
+def test_the_token_is_the_users_alone(served):
+    file = next((served.log.parent / "prefect").rglob("auth"))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    token = served.auth.partition(":")[2]
+    assert len(token) > 30 and token not in served.log.read_text()
+    lines = [" ".join(process.cmdline()) for process in tree(served.process.pid)]
+    assert len(lines) > 2 and not any(token in line for line in lines), "every user sees command lines"
+    shown = json.dumps(served.ask("deployments/filter", {})) + json.dumps(served.ask("admin/settings"))
+    assert token not in shown
+
+
+def test_a_caller_cannot_set_what_is_the_operators(served, archive):
+    given = _parameters("mine", archive, sets=["engine={trust_remote_code=true, model='evil/model'}"])
+    run = _begin(served, *given)
+    assert _wait(served, run, ENDED) == "FAILED"
+    told = served.ask(f"flow_runs/{run}")["state"]["message"]
+    assert "sets: engine.trust_remote_code is not for a flow's parameters" in told
+    assert "mine" not in corpora(Store(served.store))
+
+
+def test_the_page_works_on_its_own_port(served, browser):  # noqa: F811
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    asked = []
+    page.on("response", lambda answer: asked.append((answer.url, answer.status)))
+    page.on("requestfailed", lambda request: asked.append((request.url, 0)))
+    page.goto(served.api.removesuffix("api"))
+    page.fill("input[type=password]", served.auth, timeout=SECONDS * 1000)
+    page.keyboard.press("Enter")
+    page.get_by_text("Deployments", exact=True).click(timeout=SECONDS * 1000)
+    for name in ("bulk", "harvest", "nightly", "retrain", "scores"):
+        page.get_by_text(name, exact=True).wait_for(timeout=SECONDS * 1000)
+    page.screenshot(path=str(served.log.with_name("page.png")))
+    page.close()
+    calls = [(url, status) for url, status in asked if "/api/" in url and "images" not in url]
+    assert calls and all(url.startswith(served.api) for url, _ in calls), calls
+    assert {status for _, status in calls[-5:]} == {200}, calls[-5:]
 
 
 def test_a_bulk_run_answers_and_tells(served, archive):
@@ -47,79 +146,68 @@ def test_a_bulk_run_answers_and_tells(served, archive):
     assert "digest-corpus/nightly" in listed and "answer-archive/bulk" in listed
     ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *_parameters("c", archive))
     assert "Completed" in ran
-    until = time.monotonic() + 30
-    while True:  # events travel behind the run
-        heard = served.ask("events/filter", {"filter": {"event": {"name": ["memagent.archive.answered"]}}})["events"]
-        if heard or time.monotonic() > until:
-            break
-        time.sleep(0.5)
-    (event,) = heard
+    wanted = {"filter": {"event": {"name": ["memagent.archive.answered"]}}}
+    _until(lambda: served.ask("events/filter", wanted)["events"], lambda: "the event of the run has not come")
+    (event,) = served.ask("events/filter", wanted)["events"]
     assert event["resource"]["prefect.resource.id"] == "memagent.corpus.c"
     assert event["payload"]["readings"]["read_now"] == event["payload"]["readings"]["found"] == 4
     answers = Table(Store(served.store), "answers").read("c")
     assert set(answers["run_id"].to_pylist()) == {event["payload"]["run_id"]} and answers.num_rows == 4
 
 
-def test_cancelling_ends_the_work_in_process(served, archive, sets):
-    slow = [*sets, "engine.scripted_delay=20"]
-    run = _begin(served, *_parameters("slow", archive, sets=slow, store=served.store))
-    _wait(served, run, {"RUNNING"})
+def test_cancelling_ends_the_work_in_process(served, archive):
+    before = _planned(served)
+    run = _begin(served, *_parameters("slow", archive, sets=["engine.scripted_delay=20"]))
+    _until(lambda: _planned(served) - before, lambda: "it has not begun to read")
+    full = served.log.read_text().count("Flow run limit reached")
     other = _begin(served, "--param", "corpus=c", name="harvest-qa/harvest")
-    until = time.monotonic() + 240
-    while not _rays(served):
-        assert time.monotonic() < until, "Ray has not come up"
-        time.sleep(0.5)
-    time.sleep(5)
+    _until(lambda: served.log.read_text().count("Flow run limit reached") > full, lambda: "nothing waits for its turn")
     assert _wait(served, other, {"SCHEDULED", "PENDING", "RUNNING"}) == "SCHEDULED", "two flows work at once"
+    assert _rays(served)
     served.prefect("flow-run", "cancel", run)
     assert _wait(served, run, ENDED) == "CANCELLED"
-    until = time.monotonic() + 90
-    while left := _rays(served):
-        assert time.monotonic() < until, f"Ray outlives its flow run: {left}"
-        time.sleep(0.5)
+    _until(lambda: not _rays(served), lambda: f"Ray outlives its flow run: {_rays(served)}")
     assert _wait(served, other, {"COMPLETED", "FAILED", "CRASHED"}) == "COMPLETED", "it waits, and is not lost"
     # What was read before is kept, and the next run goes on.
-    ran = served.prefect(
-        "deployment", "run", "answer-archive/bulk", "--watch", *_parameters("slow", archive, sets=sets)
-    )
+    ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *_parameters("slow", archive))
     assert "Completed" in ran
     assert Table(Store(served.store), "answers").read("slow").num_rows == 4
 
 
-def test_cancelling_the_night_stops_the_ray_job_of_a_corpus(served, archive, sets, cluster):
-    remember(Store(served.store), "far", sources=[str(archive)], questions=[ask(QUESTION)])
-    slow = json.dumps([*sets, "engine.scripted_delay=20", f"ray.jobs_address={cluster}"])
-    run = _begin(served, "--param", f"sets={slow}", name="digest-corpus/nightly")
-    assert _jobs(cluster, run, ["RUNNING"], seconds=360) == ["RUNNING"]
-    assert _cancel_while_it_reads(served, run) == "CANCELLED"
-    assert _jobs(cluster, run, ["STOPPED"], seconds=60) == ["STOPPED"]
-    (below,) = served.ask("flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}})
-    assert _wait(served, below["id"], ENDED, seconds=60) in ("CANCELLED", "CRASHED")
+def test_cancelling_the_night_stops_the_ray_job_of_a_corpus(distant, archive, cluster):
+    remember(Store(distant.store), "far", sources=[str(archive)], questions=[ask(QUESTION)])
+    before = _planned(distant)
+    run = _begin(distant, name="digest-corpus/nightly")
+    assert _cancel_while_it_reads(distant, run, before) == "CANCELLED"
+    _jobs_are(cluster, run, ["STOPPED"])
+    (below,) = distant.ask("flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}})
+    assert _wait(distant, below["id"], ENDED) in ("CANCELLED", "CRASHED")
 
 
-def test_cancelling_a_bulk_run_stops_its_ray_job(served, archive, sets, cluster):
-    slow = [*sets, "engine.scripted_delay=20", f"ray.jobs_address={cluster}"]
-    run = _begin(served, *_parameters("distant", archive, sets=slow, store=served.store))
-    reads = ["RUNNING", "SUCCEEDED"]  # documents come in by a job of their own
-    assert _jobs(cluster, run, reads, seconds=360) == reads
-    assert _cancel_while_it_reads(served, run) == "CANCELLED"
-    stopped = ["STOPPED", "SUCCEEDED"]
-    assert _jobs(cluster, run, stopped, seconds=60) == stopped
+def test_cancelling_a_bulk_run_stops_its_ray_job(distant, archive, cluster):
+    before = _planned(distant)
+    run = _begin(distant, *_parameters("distant", archive))
+    assert _cancel_while_it_reads(distant, run, before) == "CANCELLED"
+    _jobs_are(cluster, run, ["STOPPED", "SUCCEEDED"])  # documents come in by a job of their own
 
 
-def _jobs(cluster: str, run: str, awaited: list[str], seconds: float) -> list[str]:
-    """Return what has become of a flow run's Ray jobs, once it is what is awaited or the time is over."""
-    client, until = _jobs_client(cluster), time.monotonic() + seconds
-    while True:
-        jobs = sorted(str(job.status) for job in client.list_jobs() if run in str(job.submission_id))
-        if jobs == awaited or time.monotonic() > until:
-            return jobs
-        time.sleep(0.5)
+def _planned(served: Served) -> set[str]:
+    """Return the runs that have a plan: what comes next is that they read."""
+    return set(Store(served.store).list("runs", suffix="plan.parquet"))
 
 
-def _cancel_while_it_reads(served: Served, run: str) -> str:
-    """Cancel a flow run whose job has begun to read; return its last state."""
-    time.sleep(5)
+def _jobs_are(cluster: str, run: str, awaited: list[str]) -> None:
+    client = _jobs_client(cluster)
+
+    def states() -> list[str]:
+        return sorted(str(job.status) for job in client.list_jobs() if run in str(job.submission_id))
+
+    _until(lambda: states() == awaited, lambda: f"the jobs are {states()}, not {awaited}")
+
+
+def _cancel_while_it_reads(served: Served, run: str, before: set[str]) -> str:
+    """Cancel a flow run once its job reads; return its last state."""
+    _until(lambda: _planned(served) - before, lambda: "it has not begun to read")
     served.prefect("flow-run", "cancel", run)
     return _wait(served, run, ENDED)
 

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from pipelines import display as module
 from pipelines.display import Display, answers_table, duration, number, percent, plain, summary
+from pipelines.figures import failures
 
 
 def console(*, terminal: bool = False) -> Console:
@@ -152,6 +153,18 @@ def test_summary_shows_scores_with_interval_and_failures_by_reason():
     assert "95 of 150 (63%)" in text and "28% from cache" in text
     assert "f1 0.500 0.420 to 0.580 148" in text
     assert "4 engine-died 1 [red]odd" in text
+
+
+def test_sources_that_could_not_be_read_count_as_failures():
+    to = console()
+    taken = {"sources": 3, "new": 2, "changed": 0, "unchanged": 0, "failed": 1, "quarantined": {"pdf": 1}}
+    run = {"readings": {"total": 2, "failed": 1}, "failures_by_reason": {"pdf": 1}, "ingest": taken}
+    assert failures(run) == {"pdf": 1, "source: pdf": 1}
+    summary(to, run)
+    text = " ".join(said(to).split())
+    assert "sources 3: 2 new, 0 changed, 0 unchanged, 1 failed" in text
+    assert "1 pdf 1 source: pdf" in text
+    assert failures({"readings": {}, "failures_by_reason": {}, "ingest": {"quarantined": {}}}) == {}
 
 
 def test_summary_prints_other_shapes_as_they_stand():

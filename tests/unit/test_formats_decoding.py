@@ -110,6 +110,9 @@ def request(**options: object) -> Request:
         ("text\n\n## Two\n", "Two"),
         ("```\n# code\n```\n# Three", "Three"),
         ("#no heading\n    # code", ""),
+        ("# C#\n", "C#"),
+        ("# ##\n## Five \t##\t", "Five"),
+        ("#\tSix", "Six"),
     ],
 )
 def test_the_first_heading_is_the_title(text: str, title: str) -> None:

@@ -59,3 +59,24 @@ def test_missing_file_and_empty_question(tmp_path):
         load_questions(str(tmp_path / "none.jsonl"))
     with pytest.raises(UsageError, match="empty"):
         ask("  ")
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ('{"question": "Who is \\ud800?"}', "question"),
+        ('{"question": "Who?", "id": "\\udc80"}', "id"),
+        ('{"question": "Who?", "answers": ["yes", "\\udfff"]}', "answers"),
+        ('{"question": "Who?", "answers": "\\ud83d"}', "answers"),
+        ('{"question": "Who?", "documents": ["*\\ud800"]}', "documents"),
+    ],
+)
+def test_half_a_character_is_refused_with_its_row_and_field(tmp_path, row, field):
+    with pytest.raises(UsageError, match=rf"q\.jsonl, line 2: field '{field}' holds \\ud"):
+        load(tmp_path, "q.jsonl", '{"question": "A pair is a character: \\ud83d\\ude42"}\n' + row + "\n")
+
+
+def test_half_a_character_in_a_question_itself_is_refused():
+    assert ask("🙂?").text == "🙂?"
+    with pytest.raises(UsageError, match=r"questions\[1\] holds \\udce9, which is half of a character"):
+        ask("Who is Ren\udce9?", "questions[1]")

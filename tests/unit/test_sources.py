@@ -82,6 +82,53 @@ def test_hidden_names_are_passed_over_and_counted(tmp_path: Path) -> None:
     assert ids(f"{root}/.DS_Store") == [".DS_Store"]
 
 
+def test_a_folder_may_be_deeper_than_python_can_call(tmp_path: Path) -> None:
+    """1,200 folders, one in the other, ended the whole listing in a RecursionError."""
+    tree(tmp_path, "a.txt", "z/b.txt")
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(1200):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("deep.txt").write_text("deep")
+    finally:
+        os.chdir(here)
+    try:
+        assert ids(tmp_path) == ["a.txt", "d/" * 1200 + "deep.txt", "z/b.txt"]
+        assert ids(f"{tmp_path}/**/*.txt") == ids(tmp_path)
+        assert assign_ids(list_sources([str(tmp_path)]).found, {}, {})[1].doc_id.endswith("deep.txt")
+    finally:  # pytest's own cleaning is recursive
+        (tmp_path / ("d/" * 1200) / "deep.txt").unlink()
+        os.removedirs(tmp_path / ("d/" * 1200))
+
+
+def test_a_path_that_is_too_long_for_the_system_is_told(tmp_path: Path) -> None:
+    tree(tmp_path, "a.txt")
+    here = os.getcwd()
+    name = "n" * 250
+    os.chdir(tmp_path)
+    try:
+        for _ in range(20):
+            os.mkdir(name)
+            os.chdir(name)
+    finally:
+        os.chdir(here)
+    listing = list_sources([str(tmp_path)])
+    assert [source.doc_id for source in listing.found] == ["a.txt"]
+    (bad,) = listing.unusable
+    assert bad.reason == "unreadable" and "too long" in bad.detail
+
+
+def test_links_that_lead_to_each_other_in_a_long_row(tmp_path: Path) -> None:
+    root = tree(tmp_path, "a.txt")
+    for number in range(1500):
+        (root / f"{number}").symlink_to(root / (f"{number + 1}" if number < 1499 else "a.txt"))
+    listing = list_sources([str(root)])
+    assert {bad.reason for bad in listing.unusable} == {"link"}
+    assert len(listing.found) + len(listing.unusable) == 1501
+
+
 def test_the_stamp_tells_changes(tmp_path: Path) -> None:
     root = tree(tmp_path, "a.txt")
 

@@ -74,15 +74,28 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     model = {"--model", "--engine"}
     expected = {
         "doctor": common | model | {"--json"},
-        "ingest": common | {"--json", "--tag"},
+        "ingest": common | {"--json", "--tag", "--run-id"},
         "harvest": common
         | model
         | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},
         "feedback": common | {"--json"},
         "ask": common
         | model
-        | {"--question", "-q", "--questions", "--archive", "--reread", "--lanes", "--dry-run", "--json", "--run-id"},
-        "digest": common | model | {"--questions", "--fetch", "--lanes", "--dry-run", "--json", "--run-id"},
+        | {
+            "--question",
+            "-q",
+            "--questions",
+            "--archive",
+            "--reread",
+            "--lanes",
+            "--dry-run",
+            "--json",
+            "--answers",
+            "--run-id",
+        },
+        "digest": common
+        | model
+        | {"--questions", "--fetch", "--lanes", "--dry-run", "--json", "--answers", "--run-id"},
         "answers": common | {"--format", "--output", "-o", "--run"},
         "report": common | {"--output", "-o"},
         "status": common | {"--json"},

@@ -1,0 +1,76 @@
+"""How much text may come out of one source."""
+
+from collections.abc import Iterable, Iterator
+
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+
+_RATIO_FROM = 2**20
+"""Characters of a file's text below which no ratio counts as a bomb."""
+_TABLE_RATIO_FROM = 2**26
+"""The same for all rows of a table together: columns compress well, and each row is a document of its own."""
+_BASE_MEMORY = 2 * 2**30
+_MEMORY_PER_CHAR = 8
+"""A text of n characters is held as bytes, as up to 4 n of characters, and as what it is parsed from."""
+
+
+class Allowance:
+    """The characters that a source may still give; without arguments there is no limit."""
+
+    def __init__(self, options: IngestConfig | None = None, size: int | None = None, table: bool = False) -> None:
+        """Allow `ingest.max_bytes` characters, and `ingest.max_ratio` for each byte of the source.
+
+        Args:
+            options: the limits.
+            size: bytes of the source as it is stored; None where that is not known.
+            table: whether each row is a document.
+        """
+        self._most: int | None = None
+        if options is None:
+            return
+        self._most = options.max_bytes
+        self._over = SourceError("too-large", f"its text is more than ingest.max_bytes = {options.max_bytes:,}")
+        if size is not None:
+            most = max(_TABLE_RATIO_FROM if table else _RATIO_FROM, int(size * options.max_ratio))
+            if most < self._most:
+                self._most = most
+                times = f"{options.max_ratio:g} times its {size:,} bytes"
+                self._over = SourceError("bomb", f"its text is more than {times}; see ingest.max_ratio")
+        self._taken = 0
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of memory that parsing may take beyond what the process has; None where there is no limit."""
+        return None if self._most is None else _BASE_MEMORY + _MEMORY_PER_CHAR * self._most
+
+    def check(self, chars: int) -> None:
+        """Raise where `chars` more characters would be too many.
+
+        Raises:
+            SourceError: ``bomb`` or ``too-large``.
+        """
+        if self._most is not None and self._taken + chars > self._most:
+            raise self._over
+
+    def take(self, chars: int) -> None:
+        """Count `chars` characters as given.
+
+        Raises:
+            SourceError: as `check`.
+        """
+        self.check(chars)
+        if self._most is not None:
+            self._taken += chars
+
+
+def within(allowance: Allowance, parts: Iterable[str]) -> Iterator[str]:
+    """Yield the parts of a text as long as they are within an allowance, each with a mark of its end.
+
+    Raises:
+        SourceError: ``bomb`` or ``too-large``.
+    """
+    chars = 0
+    for part in parts:
+        chars += len(part) + 1
+        allowance.check(chars)
+        yield part

@@ -1,0 +1,92 @@
+"""What answers is part of an answer's identity: the served name, its address and the weights behind the name."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from infra.policies import Reader, resolve_policy
+from memagent.config import load_config
+from memagent.nano import bundled
+
+
+@contextmanager
+def listing(*models: dict[str, Any], status: int = 200) -> Iterator[str]:
+    """Serve a model listing; gives the base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"object": "list", "data": list(models)}).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def entry(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 1, "owned_by": "somebody", **more}
+
+
+def policy(url: str, served: str | None, model: str = "nano") -> Any:
+    sets = ["engine.kind=openai", f"engine.base_url={url}", f"engine.model={model}"]
+    sets += [f"engine.served_model={served}"] if served else []
+    return resolve_policy(load_config(sets=sets).engine)
+
+
+def test_a_served_model_is_not_the_folder_that_gives_the_tokenizer() -> None:
+    with listing(entry("gpt-4o-mini"), entry("other")) as url:
+        mini, other = policy(url, "gpt-4o-mini"), policy(url, "other")
+        local = resolve_policy(load_config().engine)
+    assert mini.name.startswith("gpt-4o-mini-") and other.name.startswith("other-")
+    assert len({mini.policy_id, other.policy_id, local.policy_id}) == 3
+    assert len({mini.name, other.name, local.name}) == 3, "another name is asked anew"
+    assert mini.path == str(bundled().resolve()), "the tokenizer's"
+    assert mini.defaults == local.defaults
+
+
+def test_other_weights_behind_a_name_are_another_version_of_the_policy() -> None:
+    with listing(entry("reader", root="/models/first")) as url:
+        first = policy(url, "reader")
+        assert policy(url, "reader") == first
+        port = int(url.split(":")[2].split("/")[0])
+    with listing(entry("reader", root="/models/second")) as elsewhere:
+        second = policy(elsewhere, "reader")
+    assert port and first.name != second.name, "two addresses are two policies"
+    with listing(entry("reader", root="/models/first", created=2)) as url, pytest.MonkeyPatch.context() as patch:
+        one = policy(url, "reader")
+        patch.setattr("infra.engines.openai.listed_weights", lambda config, served: '{"root": "/models/second"}')
+        two = policy(url, "reader")
+    assert one.name == two.name and one.policy_id != two.policy_id
+
+
+@pytest.mark.parametrize("status", [401, 500, 200])
+def test_a_server_that_lists_nothing_leaves_name_and_address(status: int) -> None:
+    with listing(status=status) as url:
+        silent = policy(url, "reader")
+    gone = policy(url, "reader")
+    assert silent == gone
+
+
+def test_the_reader_of_a_served_model_has_the_folders_tokenizer() -> None:
+    with listing(entry("reader")) as url:
+        sets = ["engine.kind=openai", f"engine.base_url={url}", "engine.served_model=reader"]
+        reader = Reader(load_config(sets=sets))
+    assert reader.tokenizer.encode("word")
+    assert reader.folder == str(bundled().resolve())
