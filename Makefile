@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 # Tests side by side, those that share a server, Ray or a file's fixtures in one process: an engine's start keeps one core busy, a server's test waits for most of
 # its time. vLLM would bind every engine to the same one, and threads that wait for each other on two cores only spin.
-SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
 .PHONY: setup demo check lint test test-all browser endurance bench clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,18 +23,26 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 GROUPS = {"served": "prefect", "cluster": "prefect", "ray_in_process": "ray"}
-"""What takes long to start, and the group of those that share it."""
+"""Fixtures of `integration/` that take long to start, and the group of the files that name them."""
 CONTROL = ["<|segment|>", "<|question|>", "<|memory|>", "<|update|>", "<|answer|>", "<|same|>", "<|none|>", "<|end|>"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that share a server or Ray into one group, others by file: a worker takes a whole group."""
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        group = next((group for name, group in GROUPS.items() if name in fixtures), item.path.name)
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give a file's tests to one worker, and to the same one those of all files that share a server or Ray."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Sharing(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(config.rootpath / nodeid.split("::")[0])
+
+    return Sharing(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@cache
+def group_of(file: Path) -> str:
+    words = set(re.findall(r"\w+", file.read_text())) if file.parent.name == "integration" else set()
+    return next((group for fixture, group in GROUPS.items() if fixture in words), str(file))
 
 
 def toy_tokenizer() -> HFTokenizer:

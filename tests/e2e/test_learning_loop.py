@@ -1,11 +1,8 @@
 """The closed loop on a real Prefect server, with real engines: what was answered trains a better reader."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,10 +14,10 @@ from infra.registry import policies, policy, publish
 from infra.store import Store
 from infra.tables import Table
 from memagent.config import load_config
-from tests.e2e.conftest import ROOT, Memagent, needle_archive
+from tests.e2e.conftest import Memagent, needle_archive
 from tests.e2e.weak import weaken
-from tests.integration.flowing import Served, ended
-from tests.ports import first_port
+from tests.integration.flowing import Served
+from tests.integration.flowing import serving as up
 from tests.versions import ABOUT
 from tests.waiting import wait_for
 
@@ -61,22 +58,10 @@ def serving(tmp_path_factory):
     weak = weaken(folder / "weak")
     recipe = folder / "small.toml"
     recipe.write_text(RECIPE.format(model=json.dumps(str(weak))))
-    port = first_port(22_000, 2_000)
-    store, api = str(folder / "store"), f"http://127.0.0.1:{port}/api"
-    environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": api}
-    command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
-    command += ["--model", str(weak), "--recipe", str(recipe), "--enough", str(ENOUGH)]
-    command += [part for item in GATE for part in ("--gate", item)]
-    log = folder / "log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
-    served = Served(process, api, store, environment)
-    try:
-        wait_for(lambda: "ask in bulk" in log.read_text(), process, log.read_text)
-        wait_for(lambda: len(served.ask("deployments/filter", {})) == 5, process, log.read_text)
-        yield served, folder, log
-    finally:
-        ended(process, signal.SIGKILL)
+    options = ("--model", str(weak), "--recipe", str(recipe), "--enough", str(ENOUGH))
+    options += tuple(part for item in GATE for part in ("--gate", item))
+    with up(folder, [], number=3, options=options, end=signal.SIGKILL) as served:
+        yield served, folder, served.log
 
 
 def _flow_run(served: Served, name: str) -> dict:

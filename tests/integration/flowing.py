@@ -122,14 +122,16 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, sets: list[str], number: int = 0) -> Iterator[Served]:
-    """Start `memagent up`; at the end nothing that it has started may be left."""
+def serving(
+    folder: Path, sets: list[str], number: int = 0, options: tuple[str, ...] = (), end: signal.Signals = signal.SIGINT
+) -> Iterator[Served]:
+    """Start `memagent up`; at its end, by the signal, nothing that it has started may be left."""
     port = first_port(24_000, 2_000, number)
     api = f"http://127.0.0.1:{port}/api"
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect")}
     store = str(folder / "store")
     command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
-    command += [part for item in sets for part in ("--set", item)]
+    command += [*options, *(part for item in sets for part in ("--set", item))]
     log = folder / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True, cwd=ROOT)
@@ -141,7 +143,7 @@ def serving(folder: Path, sets: list[str], number: int = 0) -> Iterator[Served]:
         wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 600, log, process)
         yield served
     finally:
-        ended(process, signal.SIGINT)
+        ended(process, end)
 
 
 @pytest.fixture(scope="module")

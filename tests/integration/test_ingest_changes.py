@@ -320,10 +320,7 @@ def test_killed_and_started_again_it_goes_on(store: Store, place: Place) -> None
     workers = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 600
-    while any(map(_runs, workers)):
-        assert time.monotonic() < deadline, "they end with it; till then they go on committing"
-        time.sleep(0.1)
+    wait_for(lambda: not any(map(_runs, workers)))  # they end with it; till then they go on committing
     done = current_sources(store, "c").num_rows
     assert 5 <= done < 80
     run = Run(store)
