@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from prefect import get_run_logger, runtime
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-from infra.jobs import run_job, stop_job
+from infra.jobs_api import run_job, stop_job
 from infra.store import Store
 from infra.tables import Table
 from memagent.config import Config, load_config

@@ -65,7 +65,7 @@ runs = Table(Store(store), "runs").read("c").to_pylist()
 """
 TELL = 'print("RESULT" + json.dumps(said))'
 JOBS = """
-from infra.jobs import _jobs_client
+from infra.jobs_api import _jobs_client
 said.append([str(job.status) for job in _jobs_client({cluster!r}).list_jobs()])
 """
 

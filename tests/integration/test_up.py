@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from infra.corpora import corpora, remember
-from infra.jobs import _jobs_client
+from infra.jobs_api import _jobs_client
 from infra.lifeline import tree
 from infra.store import Store
 from infra.tables import Table

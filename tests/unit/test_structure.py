@@ -18,6 +18,7 @@ HOMES = {
     "prefect": {"pipelines/flows/", "pipelines/up.py"},
     "ray": {
         "infra/jobs.py",
+        "infra/jobs_api.py",
         "infra/pools.py",
         "pipelines/ingest.py",
         "pipelines/segment.py",
