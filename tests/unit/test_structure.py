@@ -28,6 +28,7 @@ HOMES = {
         "pipelines/candidates.py",
         "pipelines/generate.py",
         "infra/rollouts.py",
+        "infra/telemetry.py",
         "infra/transfer.py",
         "infra/learner/group.py",
     },
