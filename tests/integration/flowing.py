@@ -79,7 +79,7 @@ def _started(command: list[str], log: Path, environment: dict[str, str]) -> "sub
 
 
 def _begun(start: Callable[[], "subprocess.Popen[bytes]"], address: str, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a cluster until it is up: on a busy machine Ray's own limit of 30 s for its start is passed now and then."""
+    """Start a cluster until it is up: a busy machine misses Ray's own limit of 30 s for a start now and then."""
     for _ in range(_STARTS):
         process = start()
         # The dashboard answers before the node is there, and goes with it.
