@@ -183,13 +183,14 @@ def test_prefect_yaml_names_flows_that_exist():
 
 
 CLUSTER = """
-import logging
-heard = []
-class Heard(logging.Handler):
-    def emit(self, record):
-        heard.append(record.getMessage())
-logging.getLogger("prefect.flow_runs").addHandler(Heard())
-logging.getLogger("prefect.task_runs").addHandler(Heard())
+from pipelines.flows import running
+heard, run_job = [], running.run_job
+def hear(config, argv, submission, line):
+    def both(text):
+        heard.append(text)
+        line(text)
+    return run_job(config, argv, submission, both)
+running.run_job = hear
 """
 
 

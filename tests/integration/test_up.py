@@ -203,7 +203,14 @@ def _jobs_are(cluster: str, run: str, awaited: list[str]) -> None:
 
 def _cancel_while_it_reads(served: Served, run: str, before: set[str]) -> str:
     """Cancel a flow run once its job reads; return its last state."""
-    _until(lambda: _planned(served) - before, lambda: "it has not begun to read")
+
+    def state() -> dict[str, str]:
+        return dict(served.ask(f"flow_runs/{run}")["state"])
+
+    _until(
+        lambda: _planned(served) - before or state()["type"] in ENDED, lambda: f"it has not begun to read: {state()}"
+    )
+    assert _planned(served) - before, state()
     served.prefect("flow-run", "cancel", run)
     return _wait(served, run, ENDED)
 
