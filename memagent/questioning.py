@@ -24,7 +24,9 @@ from memagent.scoring import containment, exact_match, normalise
 WORDING = Path(__file__).with_suffix(".toml")
 CLOSED_SAMPLES = 2
 _SLOT = re.compile(r"\{(question|segment)\}")
-_WRITTEN = re.compile(r"^\W*question\W*:[ \t*]*(\S[^\n]*)\n\W*answer\W*:[ \t*]*(\S[^\n]*)", re.I | re.M)
+_WRITTEN = re.compile(
+    r"^[^\w\n]*+question[^\w\n:]*+:++[ \t*]*+(\S[^\n]*)\n\W*+answer[^\w\n:]*+:++[ \t*]*+(\S[^\n]*)", re.I | re.M
+)
 _QUESTION_WORDS = (3, 60)
 _ANSWER_WORDS = 30
 

@@ -15,7 +15,7 @@ from memagent.prompts import Prompts
 RULES_VERSION = "1"
 _WORD = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?!\s|$)[^.!?\n]*)*[.!?]?")
-_VALUE = re.compile(r"(?:\bis\b:?|:)\s*([\w-]+)\W*$")
+_VALUE = re.compile(r"(?:\bis\b:?|:)\s*+([\w-]++)\W*+$")
 _COMMON = frozenset(
     [
         "a",

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from memagent import __version__
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from pipelines.evaluation import evaluate, scores
@@ -34,11 +35,24 @@ from pipelines.train import app as train_app
 app = typer.Typer(
     name="memagent",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    help="Read archives of long documents with a memory of fixed size, and answer questions with evidence.",
 )
 app.add_typer(train_app, name="train")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"memagent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
+    """Read archives of long documents with a memory of fixed size, and answer questions with evidence."""
+
+
 app.command()(evaluate)
 app.command()(scores)
 app.command()(harvest)

@@ -66,8 +66,8 @@ _LAW_REACH = 120
 _CLAUSE = re.compile(r"(?i)\b(?:governed|construed|interpreted|controlled)\b[^.]{0,150}\blaws?\b")
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 DATE = re.compile(
-    rf"(?i){_MONTH}\s+\d{{1,2}}\s*(?:st|nd|rd|th)?\s*,?\s*\d{{4}}"
-    rf"|\d{{1,2}}\s*(?:st|nd|rd|th)?\s*(?:day\s+)?(?:of\s+)?{_MONTH}\s*,?\s*\d{{4}}"
+    rf"(?i){_MONTH}\s++\d{{1,2}}\s*+(?:(?:st|nd|rd|th)\s*+)?(?:,\s*+)?\d{{4}}"
+    rf"|\d{{1,2}}\s*+(?:(?:st|nd|rd|th)\s*+)?(?:day\s++)?(?:of\s++)?{_MONTH}\s*+(?:,\s*+)?\d{{4}}"
     rf"|\d{{1,2}}/\d{{1,2}}/\d{{2,4}}"
 )
 _LATE = 20_000

@@ -25,7 +25,7 @@ _NUMBERS = {_spelled(n): n for n in range(1, 400)} | {"a": 1, "an": 1}
 _DURATION = re.compile(
     r"(?:(?<![\d.,/])(?P<digits>\d{1,4}(?:\.\d+)?)|\b(?P<words>"
     + "|".join(sorted(_NUMBERS, key=len, reverse=True))
-    + r"))\s*\)?\s*(?:(?:calendar|consecutive|additional|successive|full|further) )*(?P<unit>"
+    + r"))\s*+(?:\)\s*+)?(?:(?:calendar|consecutive|additional|successive|full|further) )*(?P<unit>"
     + "|".join(_UNITS)
     + r")s?\b|\b(?P<yearly>annual|annually|yearly)\b|\b(?P<monthly>monthly|month to month)\b"
 )

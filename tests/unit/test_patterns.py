@@ -1,0 +1,77 @@
+"""Patterns that foreign text is searched with take time in proportion to it.
+
+Measured by growth, in the processor's time: four times the text may take eight times as long, and not sixteen (the
+square) or sixty-four (the cube).
+"""
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+
+from infra.formats import decoding, html, plain
+from memagent import evidence, questioning, scripted, segmenting
+from memagent.tasks import contracts, needles
+from memagent.tasks.files import ruler, squad
+from memagent.tasks.ruler import documents, haystacks
+from memagent.tasks.verdicts.durations import _DURATION
+
+_N = 3000
+_GROWTH = 8
+
+
+def searched(pattern: "re.Pattern[str]") -> Callable[[str], object]:
+    return lambda text: [match.span() for match in pattern.finditer(text)]
+
+
+HOSTILE = {
+    "a heading of white space": (plain._first_heading, "# x{}y", " "),
+    "a heading of marks": (plain._first_heading, "# x{} y", " #"),
+    "headings": (plain._first_heading, "{}", "# \n"),
+    "a date after white space": (searched(contracts.DATE), "1{}x", " "),
+    "a day and white space": (searched(contracts.DATE), "January{}x", " 1 "),
+    "a law": (searched(contracts._CLAUSE), "{}", "governed "),
+    "a written question": (questioning.parse, "{}", "\n"),
+    "a written question of stars": (questioning.parse, "question:{}\nx", "*"),
+    "a written question of colons": (questioning.parse, "question{}", ":"),
+    "a written answer": (questioning.parse, "{}", "question: x\n\n"),
+    "a value of dashes": (searched(scripted._VALUE), "is {}!x", "-"),
+    "a scripted sentence": (searched(scripted._SENTENCE), "{}", ".a"),
+    "a duration": (searched(_DURATION), "one{}x", " "),
+    "durations": (searched(_DURATION), "{}", "one calendar "),
+    "paragraphs": (searched(segmenting._PARAGRAPH), "{}x", "\n \t"),
+    "a paragraph": (searched(segmenting._PARAGRAPH), "\n{}x", " "),
+    "sentences": (searched(segmenting._SENTENCE), "{}x", ".'"),
+    "a sentence of quotes": (searched(segmenting._SENTENCE), ".{}x", "'"),
+    "a needle's place": (searched(needles._ENDS), "{}x", ".)"),
+    "a haystack's sentence": (searched(haystacks._END), "{}x", ".)"),
+    "a document's sentence": (searched(documents._SENTENCE), "a{}x", ".)"),
+    "a paragraph's sentence": (searched(squad._END), "{}x", ".'"),
+    "RULER's question": (searched(ruler._QUESTION), "{}", "Question: "),
+    "RULER's needle": (searched(ruler._QUESTION), "What is the special magic {}", "x "),
+    "nothing": (decoding.blank, "{}x", " \u200b"),
+    "an XML declaration": (searched(html._DECLARATION), "<?xml {}", "?"),
+    "a place in a text": (lambda text: evidence.locate("a a a a b", text), "{}", "a "),
+    "a place in white space": (lambda text: evidence.locate("a b", text), "{}", "a  "),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_time_grows_with_the_text_and_no_faster(name: str) -> None:
+    search, frame, part = HOSTILE[name]
+
+    def seconds(count: int) -> float:
+        text = frame.format(part * (count // len(part)))
+        best = float("inf")
+        for _ in range(5):
+            begun = time.process_time()
+            search(text)
+            best = min(best, time.process_time() - begun)
+        return best
+
+    size = _N
+    while (once := seconds(size)) < 2e-4 and size < 32 * _N:  # too short to be measured
+        size *= 2
+    assert once < 5, "far too long already"
+    assert seconds(4 * size) < _GROWTH * max(once, 2e-4)
