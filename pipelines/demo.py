@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import random
+import secrets
 import sys
 import time
 from collections import Counter
@@ -69,6 +70,9 @@ def _own_prefect(home: Path) -> None:
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    if "PREFECT_API_URL" not in os.environ:  # Prefect then starts a server of its own, which anybody here could ask
+        token = os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", f"demo:{secrets.token_urlsafe(32)}")
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", token)
 
 
 def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:

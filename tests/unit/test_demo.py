@@ -16,3 +16,13 @@ def test_all_of_prefects_state_stands_in_one_folder(said, monkeypatch, tmp_path)
     assert Path(os.environ["PREFECT_HOME"]) == home
     for name in ("PREFECT_SERVER_MEMO_STORE_PATH", "PREFECT_RESULTS_LOCAL_STORAGE_PATH"):
         assert Path(os.environ[name]).parent == home, "Prefect would take it from ~/.prefect"
+
+
+def test_prefects_temporary_server_knows_the_demo_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "environ", {})
+    _own_prefect(tmp_path / "prefect")
+    assert os.environ["PREFECT_SERVER_API_AUTH_STRING"] == os.environ["PREFECT_API_AUTH_STRING"]
+    assert len(os.environ["PREFECT_API_AUTH_STRING"]) > 40
+    monkeypatch.setattr(os, "environ", {"PREFECT_API_URL": "http://own:4200/api"})
+    _own_prefect(tmp_path / "prefect")
+    assert "PREFECT_API_AUTH_STRING" not in os.environ, "a server of the user's has its own"
