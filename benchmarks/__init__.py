@@ -1,1 +1,1 @@
-"""Measured side by side; the numbers stand in docs/results.md with the commands that gave them."""
+"""Measured side by side; each benchmark writes its numbers to docs/results/, of which docs/results.md is made."""

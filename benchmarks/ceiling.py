@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
+from benchmarks.record import Row, arguments, result, write
 from infra.jobs import ray_session
 from infra.policies import Reader
 from infra.segments import StoredStream
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=64)
     parser.add_argument("--times", type=int, default=5, help="passes; the middle share counts")
     parser.add_argument("--set", action="append", default=[])
+    arguments(parser)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         documents = Path(name) / "docs"
@@ -110,22 +112,42 @@ def main() -> None:
         # The first pass is not counted: it finds out the prompts.
         prompts = prompts_of(Store(config(0).store), config(0), read_all(config(0), documents))
         ceilings = [asyncio.run(all_at_once(config(0), prompts))]
-        shares = []
+        shares, paces = [], []
         for i in range(1, given.times + 1):
             conversations, seconds = pass_rate(Store(config(i).store), read_all(config(i), documents))
             assert conversations == len(prompts)
             ceilings.append(asyncio.run(all_at_once(config(0), prompts)))
             # A machine's speed drifts by a sixth in a minute: a pass counts against what came before and after it.
             around = statistics.mean(ceilings[-2:])
-            shares.append(conversations / seconds / around)
+            paces.append(conversations / seconds)
+            shares.append(paces[-1] / around)
             row = {
                 "conversations": conversations,
-                "pass_per_second": round(conversations / seconds, 1),
+                "pass_per_second": round(paces[-1], 1),
                 "ceilings_per_second": [round(one, 1) for one in ceilings[-2:]],
                 "share": round(shares[-1], 3),
             }
             print(json.dumps(row), flush=True)
-    print(json.dumps({"median_share": round(statistics.median(shares), 3)}))
+    middle = round(statistics.median(shares), 3)
+    print(json.dumps({"median_share": middle}))
+    note = (
+        f"passes {', '.join(f'{share:.2f}' for share in shares)}; {given.documents} documents of 1 to {given.longest} "
+    )
+    rows = [
+        Row("share of the engine's own pace, the middle pass", middle, n=given.times, note=f"{note}segments"),
+        Row("passes, the middle", round(statistics.median(paces), 1), "conversations a second", n=len(prompts)),
+        Row(
+            "the same prompts handed over all at once, the middle",
+            round(statistics.median(ceilings), 1),
+            "conversations a second",
+            n=len(prompts),
+        ),
+    ]
+    write(
+        result(
+            "ceiling", "How close bulk reading comes to the engine", rows, given, number_format=config(0).engine.dtype
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.record import Row, arguments, result, write
 from infra.jobs import ray_session
 from infra.store import Store
 from memagent.config import Config, load_config
@@ -41,19 +43,24 @@ def read_all(config: Config, corpus: str, folder: Path, questions: list[Question
     return {(row["document"], row["question_id"]): row["answer"] for row in rows}, summary
 
 
-def show(name: str, verdicts: Iterable[bool]) -> None:
+def show(group: str, column: str, name: str, verdicts: Iterable[bool]) -> Row:
+    """Print a share and return it as a row."""
     one = mean(name, [float(v) for v in verdicts])
-    print(f"{name:58} {one.value:6.1%}  [{one.low:.1%}, {one.high:.1%}]  n={one.n}", flush=True)
+    print(f"{f'{group}, {column}: {name}':70} {one.value:6.1%}  [{one.low:.1%}, {one.high:.1%}]  n={one.n}", flush=True)
+    value, low, high = (round(100 * share, 1) for share in (one.value, one.low, one.high))
+    return Row(name, value, "%", column=column, interval=(low, high), n=one.n)
 
 
-def accuracy(title: str, contracts: list[Contract], said: dict) -> None:
+def accuracy(group: str, column: str, contracts: list[Contract], said: dict) -> list[Row]:
+    """Show how many answers of a reader are right, by category and by whether the contract has one."""
+    rows = []
     for category in CATEGORIES:
-        kinds = {"says": lambda c: bool(c.answers[category]), "does not say": lambda c: not c.answers[category]}  # noqa: B023
-        for kind, chosen in kinds.items():
-            group = [c for c in contracts if chosen(c)]
-            if group:
-                verdicts = [right(category, said.get((c.name, category), "?"), c.answers[category]) for c in group]
-                show(f"{title}: {category}, contract {kind}", verdicts)
+        for kind, says in (("", True), (", not in the contract", False)):
+            chosen = [c for c in contracts if bool(c.answers[category]) is says]
+            if chosen and any((c.name, category) in said for c in chosen):
+                verdicts = [right(category, said.get((c.name, category), "?"), c.answers[category]) for c in chosen]
+                rows.append(show(group, column, f"{category.lower()}{kind}", verdicts))
+    return rows
 
 
 def regular_expression(contracts: list[Contract]) -> dict:
@@ -76,6 +83,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--store", default=None)
     parser.add_argument("--set", action="append", default=[])
+    arguments(parser)
     given = parser.parse_args()
     contracts = load_contracts(given.data)
     _, held = split(contracts)
@@ -92,22 +100,31 @@ def main() -> None:
             "policy_id",
         )
         print(json.dumps({k: summary[k] for k in keys} | {"ingest_seconds": summary["ingest_seconds"]}))
-        accuracy("held out", held, said)
-        accuracy("all", contracts, said)
         law = regular_expression(contracts)
-        for title, group in (("held out", held), ("all", contracts)):
-            for kind, wanted in (("says", True), ("does not say", False)):
-                chosen = [c for c in group if bool(c.answers["Governing Law"]) is wanted]
-                verdicts = [
-                    right("Governing Law", law[c.name, "Governing Law"], c.answers["Governing Law"]) for c in chosen
-                ]
-                show(f"{title}, regular expression: Governing Law, contract {kind}", verdicts)
+        expression, policy = "one regular expression", summary["policy_id"]
+        everything = accuracy("all", policy, contracts, said) + accuracy("all", expression, contracts, law)
+        rows = accuracy("held out", policy, held, said) + accuracy("held out", expression, held, law)
         without_answers(held, Path(name) / "removed")
         asked = [Question(q.question_id, q.text, (f"{q.question_id.replace(' ', '-')}/*",)) for q in ASKED]
         said, _ = read_all(config, "removed", Path(name) / "removed", asked)
         for category in CATEGORIES:
             verdicts = [answer == "" for (_, question), answer in said.items() if question == category]
-            show(f"held out, answer removed: {category} not found", verdicts)
+            what = f'answer taken out: "not found", {category.lower()}'
+            rows.append(show("held out", policy, what, verdicts))
+    spent = [
+        Row("reading", summary["engine_seconds"], "s of the engine", n=summary["conversations"]),
+        Row("in all", round(summary["seconds"] + summary["ingest_seconds"], 1), "s"),
+        Row("prompt tokens", summary["prompt_tokens"]),
+        Row("of these from the prefix cache", summary["cached_tokens"]),
+    ]
+    records = (
+        ("cost", "All contracts, three questions each", spent),
+        ("held-out", f"{len(held)} contracts that training never saw", rows),
+        ("all", f"All {len(contracts)} contracts", everything),
+    )
+    for part, title, kept in records:
+        made = result("contracts", title, kept, given, number_format=config.engine.dtype)
+        write(replace(made, benchmark=made.benchmark and f"{made.benchmark}-{part}"))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import os
 import time
 from typing import Any
 
+from benchmarks.record import Row, arguments, result, write
 from memagent.tasks.suites import Suite
 from memagent.tokens import load_tokenizer
 from pipelines.samples import haystack
@@ -68,13 +69,20 @@ def main() -> None:
     parser.add_argument("--kinds", default="", help="only these, with commas")
     parser.add_argument("--squad")
     parser.add_argument("--hotpot")
+    arguments(parser)
     given = parser.parse_args()
     kinds = [(group.kind, ()) for group in Suite("ruler", lengths=(1,)).groups()]
     kinds += [(kind, (path,)) for kind, path in (("qa_1", given.squad), ("qa_2", given.hotpot)) if path]
     wanted = [name for name in given.kinds.split(",") if name]
+    rows = []
     for kind, data in [one for one in kinds if not wanted or one[0] in wanted]:
         for length in map(int, given.lengths.split(",")):
-            print(json.dumps(measure(kind, length, given.seconds, data)), flush=True)
+            found = measure(kind, length, given.seconds, data)
+            print(json.dumps(found), flush=True)
+            shortest = f"shortest text {found['share_of_length'][0]:.1%}"
+            rate = round(found["tokens_per_second"] / 1e6, 1)
+            rows.append(Row(kind, rate, "M", column=f"{length:,} tokens", note=shortest))
+    write(result("generation", "Making samples: tokens a second", rows, given))
 
 
 if __name__ == "__main__":

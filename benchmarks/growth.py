@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from benchmarks.record import Row, arguments, result, write
 from infra.corpora import remember
 from infra.documents import current_documents, document_texts
 from infra.policies import Reader
@@ -74,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--set", action="append", default=[])
+    arguments(parser)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "contracts"
@@ -103,6 +105,12 @@ def main() -> None:
             }
         )
     )
+    share = f"{second['conversations'] / first['conversations']:.1%} of the first digest; {due:,} were due"
+    rows = [
+        Row("conversations done again", second["conversations"], n=first["conversations"], note=share),
+        Row("answers and evidence that differ from a reading from the start", differing, n=len(anew)),
+    ]
+    write(result("growth", "One sentence appended to each document", rows, given))
     raise SystemExit(0 if second["conversations"] == due and not differing else 1)
 
 

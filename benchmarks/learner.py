@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from benchmarks.record import Row, arguments, result, write
 from infra.store import Store
 from memagent.nano import bundled
 from memagent.rl.advantages import with_advantages
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=bundled())
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--budget", type=int, default=8192)
+    arguments(parser)
     given = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
@@ -101,6 +103,9 @@ def main() -> None:
     rates = {name: round(total / seconds) for name, seconds in spent.items()}
     about = {"conversations": conversations, "tokens": total, "mean": total // conversations, "longest": longest}
     print(json.dumps({**about, "tokens_per_second": rates}, indent=1))
+    note = f"{about['mean']} tokens in the mean, {longest} at most"
+    rows = [Row(name, rate, "tokens a second", n=conversations, note=note) for name, rate in rates.items()]
+    write(result("learner", "Learner: tokens a second", rows, given, number_format="float32"))
 
 
 if __name__ == "__main__":

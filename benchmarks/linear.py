@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from benchmarks.record import Row, arguments, result, write
 from infra.policies import Reader
 from memagent.config import load_config
 from memagent.engine import Completion, Engine
@@ -101,11 +102,21 @@ def main() -> None:
     parser.add_argument("--lengths", default="10,100,1000")
     parser.add_argument("--slice", type=int, default=20, help="conversations until the next length has its turn")
     parser.add_argument("--set", action="append", default=[])
+    arguments(parser)
     given = parser.parse_args()
-    reader = Reader(load_config(sets=given.set))
+    config = load_config(sets=given.set)
+    reader = Reader(config)
     rows = asyncio.run(measure(reader, [int(n) for n in given.lengths.split(",")], given.slice))
+    kept = []
     for row in rows:
-        print(json.dumps(row | {"against_the_longest": round(row["ms_per_segment"] / rows[-1]["ms_per_segment"], 3)}))
+        share = round(row["ms_per_segment"] / rows[-1]["ms_per_segment"], 3)
+        print(json.dumps(row | {"against_the_longest": share}))
+        length, longest = (f"{one['segments']:,}" for one in (row, rows[-1]))
+        if row is not rows[-1]:
+            kept.append(Row(f"time a segment, of {length} segments against of {longest}", share))
+        kept.append(Row(f"time a segment, of {length} segments", row["ms_per_segment"], "ms", n=row["documents"]))
+        kept.append(Row(f"tokens a segment, of {length} segments", row["tokens_per_segment"]))
+    write(result("linear", "Cost by length", kept, given, number_format=config.engine.dtype))
 
 
 if __name__ == "__main__":

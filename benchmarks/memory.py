@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import Row, arguments, result, write
 from infra.policies import Reader
 from infra.pools import MemoryPass, PassSpec
 from infra.segments import write_segments
@@ -86,10 +87,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", default="40000,4000000")
     parser.add_argument("--set", action="append", default=[])
+    arguments(parser)
     given = parser.parse_args()
     sets = given.set or ["engine.kind=scripted"]
+    kind = load_config(sets=sets).engine.kind
+    reader = "scripted reader" if kind == "scripted" else kind
+    rows = []
     for tokens in given.tokens.split(","):
-        print(json.dumps(measure(int(tokens), sets)), flush=True)
+        found = measure(int(tokens), sets)
+        print(json.dumps(found), flush=True)
+        length = f"{found['tokens'] / 1e6:.1f}M" if found["tokens"] >= 1e6 else f"{found['tokens'] / 1e3:.0f}K"
+        note = f"{found['segments']:,} segments"
+        rows.append(Row(f"worker, {reader}, {length} tokens", found["peak_mb"], "MB", note=note))
+        if kind == "vllm":
+            rows.append(Row(f"largest process of the engine, {length} tokens", found["engine_peak_mb"], "MB"))
+    write(result("memory", "Memory by length", rows, given))
 
 
 if __name__ == "__main__":
