@@ -5,21 +5,28 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+from filelock import FileLock
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from infra.telemetry import Board
 from memagent.config import RayConfig
 from memagent.errors import MemagentError, UsageError
 
 _STARTS = 5
+_TURN_SECONDS = 120.0
+"""That a start waits for another one at most."""
+_PAUSE = wait_random_exponential(multiplier=1, max=10)
+"""Between attempts."""
 
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "MEMAGENT_", "VLLM_")
 """Environment variables that workers of a cluster need as well. Keys are not among them: a cluster shows
@@ -128,11 +135,12 @@ def _start_ray(options: dict[str, Any]) -> None:
     starts = Retrying(
         retry=retry_if_exception(_came_too_late),
         stop=stop_after_attempt(_STARTS),
+        wait=_PAUSE,
         before_sleep=_clear_away,
         reraise=True,
     )
     try:
-        with _dropped_processes_ignored():
+        with _dropped_processes_ignored(), _one_after_another():
             starts(ray.init, **options)
     except ConnectionError as error:
         raise UsageError(f"no Ray cluster at {options.get('address')}: {error}") from error
@@ -152,6 +160,21 @@ def _clear_away(state: RetryCallState) -> None:
     # As text: whoever keeps the record would keep the error, and with it what the start has opened.
     logging.getLogger(__name__).warning("Ray did not start (%s); trying again", str(error))
     ray.shutdown()
+
+
+@contextmanager
+def _one_after_another() -> Iterator[None]:
+    """Have this user's starts of Ray on this machine wait for each other: side by side all of them come too late."""
+    lock = FileLock(Path(tempfile.gettempdir()) / f"memagent-ray-start-{os.getuid()}.lock", mode=0o600)
+    try:
+        lock.acquire(timeout=_TURN_SECONDS)
+    except (TimeoutError, OSError):  # one that hangs, or a folder that cannot be written, must not keep this one
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

@@ -4,11 +4,13 @@ import gc
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from contextlib import contextmanager
 
 import pytest
 import ray
+from tenacity import wait_none
 
 from infra import jobs
 from infra.jobs import _own_termination, _start_ray
@@ -29,6 +31,7 @@ def starts(monkeypatch):
             if left:
                 raise left.pop(0)
 
+        monkeypatch.setattr(jobs, "_PAUSE", wait_none())
         monkeypatch.setattr(ray, "init", init)
         monkeypatch.setattr(ray, "shutdown", lambda: called.append("shutdown"))
         return called
@@ -61,6 +64,24 @@ def test_the_processes_of_a_failed_start_warn_of_nothing(starts, monkeypatch):
         gc.collect()
     assert len(tries) == 3
     assert not [one for one in warned if issubclass(one.category, ResourceWarning)]
+
+
+def test_starts_wait_for_each_other(monkeypatch):
+    under_way, most = [], []
+
+    def init(**options):
+        under_way.append(1)
+        most.append(len(under_way))
+        threading.Event().wait(0.05)
+        under_way.pop()
+
+    monkeypatch.setattr(ray, "init", init)
+    threads = [threading.Thread(target=_start_ray, args=({},)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 4
 
 
 def test_one_that_never_comes_is_told_with_what_to_look_at(starts):
