@@ -10,7 +10,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
             options["runtime_env"] = cluster_environment(config)
     else:
         options |= {"num_cpus": config.cpus, "include_dashboard": False}
-    with _own_termination():
+    with _own_termination(), nullcontext() if config.address else _without_what_serves_a_cluster():
         _start_ray(options)
     try:
         # Ray prints warnings of its own to standard output, which belongs to the command's result.
@@ -211,6 +211,26 @@ def _own_termination() -> Iterator[None]:
     finally:
         utils.set_sigterm_handler = setter
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _without_what_serves_a_cluster() -> Iterator[None]:
+    """Start Ray in this process without autoscaler, log monitor and dashboard server.
+
+    Each is a Python process that loads all of Ray: half of the processor time of a start, for a cluster of one node
+    that never grows, whose logs nobody follows and whose dashboard is off.
+    """
+    from ray._private.node import Node
+
+    names = ("start_monitor", "start_log_monitor", "start_api_server")
+    before = {name: getattr(Node, name) for name in names if hasattr(Node, name)}
+    for name in before:
+        setattr(Node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
 
 
 def raised(error: BaseException) -> BaseException:
