@@ -1,7 +1,8 @@
 # Two commands on a fresh machine: `make demo`, `make test`. `make test-all` adds what needs minutes.
 PY := .venv/bin/python
-# Tests side by side, those that share a server, Ray or a file's fixtures in one process: an engine's start keeps one core busy, a server's test waits for most of
-# its time. vLLM would bind every engine to the same one, and threads that wait for each other on two cores only spin.
+# Tests side by side, those that share a server, Ray or a file's fixtures in one process: an engine's start keeps one core
+# busy, a server's test waits for most of its time. vLLM would bind every engine to the same core, and threads that wait
+# for each other on two cores only spin.
 SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
 .PHONY: setup demo check lint test test-all browser endurance bench clean
 
@@ -36,6 +37,7 @@ bench: setup      ## The measured numbers of docs/results.md
 	@$(PY) -m benchmarks.ceiling
 	@$(PY) -m benchmarks.linear
 	@$(PY) -m benchmarks.memory
+	@$(PY) -m benchmarks.page
 
 clean:            ## Remove what make has made, but not stores
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis
