@@ -215,22 +215,27 @@ def _own_termination() -> Iterator[None]:
 
 @contextmanager
 def _without_what_serves_a_cluster() -> Iterator[None]:
-    """Start Ray in this process without autoscaler, log monitor and dashboard server.
+    """Start Ray in this process without autoscaler, log monitor and dashboard server, its agent without HTTP server.
 
     Each is a Python process that loads all of Ray: half of the processor time of a start, for a cluster of one node
-    that never grows, whose logs nobody follows and whose dashboard is off.
+    that never grows, whose logs nobody follows and whose dashboard is off. The agent is as Ray without its `default`
+    extra has it; on a busy machine the whole one is often not up in the 15 s after which Ray gives the start up.
     """
+    from ray._private import utils
     from ray._private.node import Node
 
-    names = ("start_monitor", "start_log_monitor", "start_api_server")
-    before = {name: getattr(Node, name) for name in names if hasattr(Node, name)}
-    for name in before:
-        setattr(Node, name, lambda *_, **__: None)
+    nothing: list[tuple[Any, str, Any]] = [
+        (Node, name, None) for name in ("start_monitor", "start_log_monitor", "start_api_server")
+    ]
+    nothing.append((utils, "get_dashboard_dependency_error", ImportError("not wanted")))
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in nothing if hasattr(owner, name)]
+    for owner, name, result in nothing:
+        setattr(owner, name, lambda *_, _result=result, **__: _result)
     try:
         yield
     finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
+        for owner, name, function in before:
+            setattr(owner, name, function)
 
 
 def raised(error: BaseException) -> BaseException:
