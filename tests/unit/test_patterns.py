@@ -56,6 +56,9 @@ HOSTILE = {
     "a place in white space": (lambda text: evidence.locate("a b", text), "{}", "a  "),
 }
 
+_MEASURABLE = 1e-3
+"""Seconds below which a time says nothing."""
+
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_time_grows_with_the_text_and_no_faster(name: str) -> None:
@@ -71,7 +74,11 @@ def test_time_grows_with_the_text_and_no_faster(name: str) -> None:
         return best
 
     size = _N
-    while (once := seconds(size)) < 2e-4 and size < 32 * _N:  # too short to be measured
+    while (once := seconds(size)) < _MEASURABLE and size < 32 * _N:
         size *= 2
     assert once < 5, "far too long already"
-    assert seconds(4 * size) < _GROWTH * max(once, 2e-4)
+    # What is quadratic is so at every look; what else the machine does lengthens one look or the other.
+    looks = []
+    while len(looks) < 5 and not any(later < _GROWTH * max(first, _MEASURABLE) for first, later in looks):
+        looks.append((seconds(size), seconds(4 * size)))
+    assert any(later < _GROWTH * max(first, _MEASURABLE) for first, later in looks), looks
