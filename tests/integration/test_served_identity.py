@@ -65,10 +65,9 @@ def test_other_weights_behind_a_name_are_another_version_of_the_policy() -> None
     with listing(entry("reader", root="/models/first")) as url:
         first = policy(url, "reader")
         assert policy(url, "reader") == first
-        port = int(url.split(":")[2].split("/")[0])
     with listing(entry("reader", root="/models/second")) as elsewhere:
         second = policy(elsewhere, "reader")
-    assert port and first.name != second.name, "two addresses are two policies"
+    assert first.name != second.name, "two addresses are two policies"
     with listing(entry("reader", root="/models/first", created=2)) as url, pytest.MonkeyPatch.context() as patch:
         one = policy(url, "reader")
         patch.setattr("infra.engines.openai.listed_weights", lambda config, served: '{"root": "/models/second"}')

@@ -50,11 +50,10 @@ def test_the_processes_of_a_failed_start_warn_of_nothing(starts, monkeypatch):
     tries = []
 
     def init(**options):
-        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-c", ""])
         tries.append(process.pid)
         if len(tries) < 3:
             raise TimeoutError("too late")
-        process.stdin.close()
         process.wait()
 
     monkeypatch.setattr(ray, "init", init)
