@@ -49,6 +49,14 @@ def pass_rate(store: Store, run_id: str) -> tuple[int, float]:
     return len(rows), max(row["written_at"].timestamp() for row in rows) - began
 
 
+def first_answer(store: Store, run_id: str) -> float:
+    """Return the seconds from a run's first conversation's start to its first answer."""
+    columns = ["written_at", "seconds", "kind"]
+    rows = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table(columns=columns).to_pylist()
+    began = min(row["written_at"].timestamp() - row["seconds"] for row in rows)
+    return min(row["written_at"].timestamp() for row in rows if row["kind"] == "answer") - began
+
+
 def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
     """Make the prompts of a run again from its turn log."""
     reader = Reader(config)
@@ -112,9 +120,11 @@ def main() -> None:
         # The first pass is not counted: it finds out the prompts.
         prompts = prompts_of(Store(config(0).store), config(0), read_all(config(0), documents))
         ceilings = [asyncio.run(all_at_once(config(0), prompts))]
-        shares, paces = [], []
+        shares, paces, firsts = [], [], []
         for i in range(1, given.times + 1):
-            conversations, seconds = pass_rate(Store(config(i).store), read_all(config(i), documents))
+            store, run_id = Store(config(i).store), read_all(config(i), documents)
+            conversations, seconds = pass_rate(store, run_id)
+            firsts.append(first_answer(store, run_id))
             assert conversations == len(prompts)
             ceilings.append(asyncio.run(all_at_once(config(0), prompts)))
             # A machine's speed drifts by a sixth in a minute: a pass counts against what came before and after it.
@@ -142,6 +152,7 @@ def main() -> None:
             "conversations a second",
             n=len(prompts),
         ),
+        Row("first answer once the engine is up, the middle", round(statistics.median(firsts), 1), "s", n=given.times),
     ]
     write(
         result(

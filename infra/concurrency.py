@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-_START = 8
+_START = 32
+"""Nearly fills a small engine, and a large one is not empty with it while the search goes on."""
 _GAIN = 1.07
 """Twice the conversations at once must buy so much throughput, or they are not worth their delay."""
 _LOSS = 0.97

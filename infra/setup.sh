@@ -45,17 +45,6 @@ else
   get() { pip install "$@"; }
 fi
 
-# Compiled while the next group comes. Otherwise each first start of a process compiles what it imports, and where
-# PYTHONDONTWRITEBYTECODE is set, as in many containers, every start does: 7 s more for each of an engine's two processes.
-# Left out is what nothing here imports, two thirds of the time; models are imported one at a time.
-seldom='/(tests?|testing|anthropic|pip|fontTools|matplotlib|dateparser|apprise|tensorboard|sentry_sdk|numba)/'
-seldom+='|/transformers/models/|/vllm/(model_executor/models|benchmarks)/|/sympy/(physics|stats|combinatorics)/'
-seldom+='|/ray/(rllib|tune|train|serve|llm|air)/'
-bytecode() { # in the background; pip compiles by itself
-  wait
-  [ $installer = pip ] || .venv/bin/python -m compileall -q -j 0 -x "$seldom" .venv/lib memagent infra pipelines >.venv/bytecode.log 2>&1 &
-}
-
 # --no-deps: the lock is whole, and a resolver would bring CUDA builds of torchvision and others that text models do
 # not need and that break `import transformers` beside a CPU torch.
 part=.venv/part.txt
@@ -76,14 +65,18 @@ if [ "$kind" = cpu ]; then # the CPU build is not on PyPI: from where pip is tol
 else
   group "PyTorch" "$torch"
 fi
-bytecode
 group "vLLM and what reads models" '^(vllm|transformers|tokenizers|safetensors|deepspeed|xgrammar|numba|llvmlite|mistral|opencv|outlines|compressed)'
-bytecode
 group "Ray, Prefect, Delta and the rest" '.'
 get --no-deps --no-build-isolation --editable .
-[ $installer = pip ] || say "bytecode"
-bytecode
-wait
+if [ $installer = uv ]; then # which compiles nothing, as pip does
+  # Otherwise the first start of every process compiles what it imports, and where PYTHONDONTWRITEBYTECODE is set, as in
+  # many containers, each start does: 7 s more for each of an engine's two processes. All 30,000 files take a minute.
+  say "bytecode of what is imported"
+  for modules in vllm.v1.engine.async_llm,vllm.v1.worker.${kind}_worker prefect.server.api.server,prefect.flow_engine,ray.data,s3fs,pipelines.cli; do
+    env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $modules" >>.venv/bytecode.log 2>&1 &
+  done
+  wait
+fi
 rm -f .venv/left.txt $part .venv/all.txt
 echo "$now" > "$stamp"
 say "done in $((SECONDS - begun)) s. Next: make demo, or .venv/bin/memagent doctor to see what works here"

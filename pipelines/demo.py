@@ -11,9 +11,11 @@ import os
 import random
 import secrets
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,15 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     store = str((folder / "store").resolve())
     config = load_config(sets=sets, store=store)
     os.environ["MEMAGENT_CONFIG"] = config.model_dump_json(exclude_unset=True)  # flows are told by their environment
+    # Prefect's server and Ray take ten seconds each to start, most of it on one core.
+    server = threading.Thread(target=_prefect_ready, daemon=True)
+    server.start()
+    first = not (folder / "store").exists()
     questions, standing = make_archive(folder, config)
     print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
 
     from infra.corpora import remember
-    from infra.jobs import ray_when_needed
+    from infra.jobs import have_ray, ray_when_needed
     from infra.store import Store
     from memagent.questions import load_questions
     from pipelines.display import Display
@@ -50,6 +56,9 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     place = Store(store)
     remember(place, CORPUS, sources=[str((folder / "archive").resolve())], questions=load_questions(str(standing)))
     with ray_when_needed(config.ray):
+        if first:
+            have_ray()
+        server.join()
         print("\nnightly digest: standing questions, of every document that is new or changed", flush=True)
         with Display() as display:
             watcher.set(display.update)
@@ -73,6 +82,14 @@ def _own_prefect(home: Path) -> None:
     if "PREFECT_API_URL" not in os.environ:  # Prefect then starts a server of its own, which anybody here could ask
         token = os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", f"demo:{secrets.token_urlsafe(32)}")
         os.environ.setdefault("PREFECT_API_AUTH_STRING", token)
+
+
+def _prefect_ready() -> None:
+    """Start Prefect's temporary server, where no other is named, and wait for it."""
+    from prefect.client.orchestration import get_client
+
+    with suppress(Exception), get_client(sync_client=True) as client:  # the first flow meets the same, and says it
+        client.hello()
 
 
 def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
