@@ -85,11 +85,10 @@ def _own_prefect(home: Path) -> None:
 
 
 def _prefect_ready() -> None:
-    """Start Prefect's temporary server, where no other is named, and wait for it."""
-    from prefect.client.orchestration import get_client
+    from pipelines.flows.server import wait_until_ready
 
-    with suppress(Exception), get_client(sync_client=True) as client:  # the first flow meets the same, and says it
-        client.hello()
+    with suppress(Exception):  # the first flow meets the same, and says it
+        wait_until_ready()
 
 
 def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:

@@ -30,6 +30,14 @@ def variables(port: int, auth: str) -> dict[str, str]:
     }
 
 
+def wait_until_ready() -> None:
+    """Wait for the configured server; where none is, start the temporary one that a flow would start."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        client.hello()
+
+
 def main(port: int) -> None:
     """Serve until terminated."""
     import uvicorn
