@@ -1,11 +1,14 @@
 """A hostile folder beside good documents, from ingest to the answers, by the command line."""
 
+import pytest
+
 from tests import hostile
 from tests.e2e.conftest import Memagent
 
 QUESTION = "Which laws is this agreement governed by?"
 
 
+@pytest.mark.slow
 def test_every_good_document_is_answered_and_every_bad_one_is_a_row(tmp_path, model_folder):
     memagent = Memagent(str(tmp_path / "store"))
     cases = hostile.build(tmp_path / "docs", tmp_path / "outside")

@@ -34,6 +34,7 @@ def rows_of(store: Store) -> list[dict]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()] if path else []
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
     store = Store(memagent.store)
     environment = {**os.environ, "MEMAGENT_STORE": memagent.store}

@@ -66,6 +66,7 @@ def test_without_the_answer_nothing_is_found(store, config, file):
     assert removed["evaluation"][0]["value"] == 0.0
 
 
+@pytest.mark.slow_on_s3
 def test_methods_are_scored_beside_the_reading(store, config, file):
     suite = Suite("files", data=(str(file),), n=6)
     reading = evaluate(suite, config)
@@ -88,6 +89,7 @@ def test_methods_are_scored_beside_the_reading(store, config, file):
     assert (paired.difference, paired.better, paired.worse) == (1.0, 6, 0)
 
 
+@pytest.mark.slow_on_s3
 def test_made_needles_are_drawn(store, config, tmp_path):
     suite = Suite("needles", kinds=("niah_single_1",), lengths=(400, 800), n=3)
     summary = evaluate(suite, config)

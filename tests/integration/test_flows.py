@@ -112,6 +112,7 @@ with get_client(sync_client=True) as client:
 """
 
 
+@pytest.mark.slow
 def test_a_source_that_cannot_be_read_fails_the_run_that_was_to_read_it(tmp_path, archive, sets):
     docs = tmp_path / "docs"
     shutil.copytree(archive, docs)
@@ -146,6 +147,7 @@ said = [[(run["run_id"], run["overall"]["value"], run["readings"]["read_now"], r
 """
 
 
+@pytest.mark.slow
 def test_a_policy_that_falls_beyond_noise_raises_the_alarm(tmp_path, sets):
     rng = random.Random(0)
     texts = [f"{filler(rng, 60)}\n\nThe pass number for amber-otter is {100 + i}." for i in range(8)]

@@ -151,7 +151,12 @@ def moved(folder, weights):
 
 @pytest.mark.parametrize(
     ("zero", "ranks", "budget"),
-    [(0, 1, 64), (0, 1, 100_000), (0, 2, 64), (2, 2, 64), (3, 2, 64)],
+    [
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in [(0, 1, 64), (2, 2, 64)]),
+        (0, 1, 100_000),
+        (0, 2, 64),
+        (3, 2, 64),
+    ],
 )
 def test_sharding_ranks_and_micro_batches_do_not_show_in_the_weights(folder, expected, tmp_path, zero, ranks, budget):
     weights = train(folder, recipe(zero, ranks, budget), tmp_path / "out")
@@ -159,6 +164,7 @@ def test_sharding_ranks_and_micro_batches_do_not_show_in_the_weights(folder, exp
     assert_same(weights, expected)
 
 
+@pytest.mark.slow
 def test_low_rank_changes_are_trained_alone_and_merged(folder, tmp_path):
     """Linear layers change by a matrix of the rank, all else stays; sharded and resumed it is the same."""
     base = load_file(folder / "model.safetensors")
@@ -181,7 +187,7 @@ def test_bfloat16_with_float32_masters_stays_near(folder, expected, tmp_path):
     assert_same(weights, expected, atol=4e-3)
 
 
-@pytest.mark.parametrize(("zero", "ranks"), [(0, 1), (3, 2)])
+@pytest.mark.parametrize(("zero", "ranks"), [pytest.param(0, 1, marks=pytest.mark.slow), (3, 2)])
 def test_a_training_goes_on_from_its_checkpoint(folder, expected, tmp_path, zero, ranks):
     made = recipe(zero, ranks)
     train(folder, made, tmp_path / "half", steps=2, save=tmp_path / "checkpoint")

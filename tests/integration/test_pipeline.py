@@ -94,6 +94,7 @@ def test_answers_with_evidence_and_nothing_is_done_twice(store, archive, config)
     assert [row["answer"] for row in answer_table(config, "c", again["run_id"])] == [row["answer"] for row in rows]
 
 
+@pytest.mark.slow_on_s3
 def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, archive, config):
     write_archive(archive, words=900)
     take(store, archive, config)
@@ -183,6 +184,7 @@ def test_the_archive_as_one_stream_and_its_growth(store, archive, config):
     assert grown["carried_segments"] == summary["segments"]
 
 
+@pytest.mark.slow_on_s3
 @pytest.mark.parametrize("option", ["reading.lanes=3", "reading.layout=question-first", "reading.gate=false"])
 def test_every_option_gives_the_same_answers(store, archive, config, option):
     take(store, archive, config)

@@ -157,6 +157,7 @@ def questions(store, count=12):
     Table(store, "qa").append(rows)
 
 
+@pytest.mark.slow_on_s3
 def test_the_gate_promotes_the_better_and_refuses_the_worse(store, base, tmp_path, cache, archive, readings):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text(filler(random.Random(0), 3000))
