@@ -20,6 +20,7 @@ def evaluated(memagent: Memagent, folder: Path) -> dict:
     return memagent.json(*MADE, "-o", str(folder / "report.html"))
 
 
+@pytest.mark.slow
 def test_the_bundled_reader_is_scored(evaluated: dict):
     lines = {(line["task"], line["length"]): line for line in evaluated["evaluation"]}
     assert {key for key in lines if key[0] != "all"} == {

@@ -86,6 +86,7 @@ def feedback(store, tmp_path, rows):
     return take_feedback(store, path)
 
 
+@pytest.mark.slow_on_s3
 @pytest.mark.usefixtures("ray_in_process")
 def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, corpus, config, tmp_path):
     with pytest.raises(UsageError, match="nothing was answered with gold yet: memagent ask c"):

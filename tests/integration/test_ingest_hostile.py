@@ -22,6 +22,7 @@ def _upload(folder: Path, url: str) -> None:
             files.pipe_file(f"{target}/{path.relative_to(folder)}", path.read_bytes())
 
 
+@pytest.mark.slow_on_s3
 def test_bad_sources_are_rows_and_stop_nothing(root: str, store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     cases = build(folder, tmp_path / "out", local=not root.startswith("s3://"))

@@ -153,7 +153,7 @@ def moved(folder, weights):
     ("zero", "ranks", "budget"),
     [
         *(pytest.param(*one, marks=pytest.mark.slow) for one in [(0, 1, 64), (2, 2, 64)]),
-        (0, 1, 100_000),
+        pytest.param(0, 1, 100_000, marks=pytest.mark.slow),
         (0, 2, 64),
         (3, 2, 64),
     ],
@@ -181,6 +181,7 @@ def test_low_rank_changes_are_trained_alone_and_merged(folder, tmp_path):
     assert_same(sharded, once, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_with_float32_masters_stays_near(folder, expected, tmp_path):
     weights = train(folder, recipe(2, 1, 64, "bfloat16"), tmp_path / "out")
     assert all(tensor.dtype is torch.float32 for tensor in weights.values()), "as the folder's own"

@@ -172,6 +172,7 @@ def test_a_document_that_cannot_be_segmented_is_a_failure_of_the_run(store, arch
     assert corpus_status(config, "c")["corpora"][0]["runs"][0]["status"] == "failed"
 
 
+@pytest.mark.slow_on_s3
 def test_the_archive_as_one_stream_and_its_growth(store, archive, config):
     take(store, archive, config)
     summary = ask("c", [OTTER], config, archive=True)
@@ -303,6 +304,7 @@ def _said(config, summary):
     return {(row["document"], row["question"]): (row["answer"], row["found"]) for row in rows}
 
 
+@pytest.mark.slow_on_s3
 def test_another_version_reads_again_from_the_start_where_that_is_asked_for(store, archive, config, monkeypatch):
     take(store, archive, config)
     first = ask("c", [OTTER], config)
