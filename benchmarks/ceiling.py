@@ -16,15 +16,15 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 from benchmarks.record import Row, arguments, result, write
-from infra.jobs import ray_session
-from infra.policies import Reader
-from infra.segments import StoredStream
+from infra.cluster.session import ray_session
+from infra.readers import ReaderSpec
 from infra.store import Store
+from infra.tables.segments import StoredStream
 from memagent.config import Config, load_config
 from memagent.questions import ask as make_question
 from pipelines.ask import ask
-from pipelines.ingest import ingest
-from pipelines.plan import make_plan
+from pipelines.stages.ingest import ingest
+from pipelines.stages.plan import make_plan
 
 QUESTION = "What is the special magic number for amber-otter?"
 
@@ -59,7 +59,7 @@ def first_answer(store: Store, run_id: str) -> float:
 
 def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
     """Make the prompts of a run again from its turn log."""
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     plan = make_plan(store, "bench", reader, [make_question(QUESTION)])
     prompts, question = reader.scheme.prompts, reader.tokenizer.encode(QUESTION)
     table = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table()
@@ -84,7 +84,7 @@ def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
 
 async def all_at_once(config: Config, prompts: list[list[int]]) -> float:
     """Hand all prompts over at once to one engine; return conversations per second."""
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     engine, sampling = reader.make_engine(), reader.scheme.sampling(reader.reading.memory_tokens)
     await engine.start()
     await engine.generate(prompts[0][:16], reader.scheme.sampling(1))

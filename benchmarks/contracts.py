@@ -15,16 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.record import Row, arguments, result, write
-from infra.jobs import ray_session
+from infra.cluster.session import ray_session
 from infra.store import Store
 from memagent.config import Config, load_config
+from memagent.metrics import mean
 from memagent.records import Question
-from memagent.scoring import mean
+from memagent.tasks.contract_match import right
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, load_contracts, remove_answer, split
-from memagent.tasks.verdicts import right
-from pipelines.answers import answer_table
 from pipelines.ask import ask
-from pipelines.ingest import ingest
+from pipelines.exchange.answers import answer_table
+from pipelines.stages.ingest import ingest
 
 LAW = re.compile(
     r"(?i:govern|constru|interpret)[^.]{0,200}?(?i:laws?) (?i:of|in) (?i:the )?"

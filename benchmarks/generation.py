@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.record import Row, arguments, result, write
 from memagent.tasks.suites import Suite
 from memagent.tokens import load_tokenizer
-from pipelines.samples import haystack
+from pipelines.stages.make_samples import haystack
 
 MODEL = "memagent/nano/sft"
 

@@ -14,16 +14,16 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.record import Row, arguments, result, write
-from infra.corpora import remember
-from infra.documents import current_documents, document_texts
-from infra.policies import Reader
+from infra.readers import ReaderSpec
 from infra.store import Store
+from infra.tables.corpora import remember
+from infra.tables.documents import current_documents, document_texts
 from memagent.config import Config, load_config
 from memagent.records import Question
 from memagent.segmenting import segments
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS
-from pipelines.answers import answer_table
 from pipelines.ask import digest
+from pipelines.exchange.answers import answer_table
 
 SENTENCE = "\n\nThe parties met once more after the signature, and nothing of the above was changed by it.\n"
 ASKED = [Question(category, QUESTIONS[category][0]) for category in CATEGORIES]
@@ -47,7 +47,7 @@ def cuts(config: Config) -> dict[str, list[tuple[int, ...]]]:
 
     Documents of one content are read once, and count once: the key is the first of their ids.
     """
-    store, reader = Store(config.store), Reader(config)
+    store, reader = Store(config.store), ReaderSpec(config)
     rows = current_documents(store, "contracts", ["doc_id", "content_hash"]).to_pylist()
     rows = list(
         {row["content_hash"]: row for row in sorted(rows, key=lambda row: row["doc_id"], reverse=True)}.values()

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from benchmarks.record import Row, arguments, result, write
 from infra.store import Store
 from memagent.nano import bundled
-from memagent.rl.advantages import with_advantages
+from memagent.rl.advantage import with_advantages
 from memagent.rl.model import load_model
 from memagent.rl.packing import Item, Packed, balance, items, pack, units
-from pipelines.training.journal import Journal
+from pipelines.training.checkpoints import Checkpoints
 
 
 def packed_rows(flat: Sequence[Item], budget: int, share: bool) -> list[Packed]:
@@ -81,7 +81,7 @@ def main() -> None:
     given = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
-    journal = Journal(Store(given.store), given.run)
+    journal = Checkpoints(Store(given.store), given.run)
     plain = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32, attn_implementation="sdpa").train()
     model = load_model(given.model).train()
     spent = dict.fromkeys(("packed, shared prefixes", "packed", "padded"), 0.0)

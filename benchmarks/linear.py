@@ -15,8 +15,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from benchmarks.record import Row, arguments, result, write
-from infra.policies import Reader
+from infra.readers import ReaderSpec
 from memagent.config import load_config
+from memagent.conversations import ReadingRequest
 from memagent.engine import Completion, Engine
 from memagent.reading import Reading
 from memagent.records import Segment
@@ -27,7 +28,7 @@ QUESTION = "What is the special magic number for amber-otter?"
 class MadeStream:
     """Segments of exactly the configured size, made as they are read."""
 
-    def __init__(self, reader: Reader, count: int, seed: str) -> None:
+    def __init__(self, reader: ReaderSpec, count: int, seed: str) -> None:
         self._reader, self._count, self._seed = reader, count, seed
         self._ids = reader.tokenizer.encode("the of and to in report shall party term notice section payment service")
 
@@ -69,13 +70,15 @@ class Turns:
         return await self.engine.generate(*given, **options)
 
 
-async def read(reader: Reader, turns: Turns, length: int, segments: int, seed: str) -> dict:
+async def read(reader: ReaderSpec, turns: Turns, length: int, segments: int, seed: str) -> dict:
     """Read as many documents of one length as have so many segments; no two have the same text, or the prefix cache
     would help."""
     async with turns:
         for document in range(segments // length):
             stream = MadeStream(reader, length, f"{seed}-{length}-{document}")
-            outcome = await Reading("r", QUESTION, stream, reader.scheme, turns.generate, lambda turn: None).run()
+            outcome = await Reading(
+                ReadingRequest("r", QUESTION, stream), reader.scheme, turns.generate, lambda turn: None
+            ).run()
             turns.tokens += outcome.prompt_tokens + outcome.output_tokens
     return {
         "segments": length,
@@ -85,7 +88,7 @@ async def read(reader: Reader, turns: Turns, length: int, segments: int, seed: s
     }
 
 
-async def measure(reader: Reader, lengths: list[int], slice: int) -> list[dict]:
+async def measure(reader: ReaderSpec, lengths: list[int], slice: int) -> list[dict]:
     engine = reader.make_engine()
     await engine.start()
     lock = asyncio.Lock()
@@ -105,7 +108,7 @@ def main() -> None:
     arguments(parser)
     given = parser.parse_args()
     config = load_config(sets=given.set)
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     rows = asyncio.run(measure(reader, [int(n) for n in given.lengths.split(",")], given.slice))
     kept = []
     for row in rows:

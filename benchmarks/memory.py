@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Row, arguments, result, write
-from infra.policies import Reader
-from infra.pools import MemoryPass, PassSpec
-from infra.segments import write_segments
+from infra.cluster.reading_worker import PassSpec, ReadingWorker
+from infra.readers import ReaderSpec
 from infra.store import Store
+from infra.tables.segments import write_segments
 from memagent.config import load_config
 from memagent.records import text_hash
 
 QUESTION = "What is the pass number for amber-otter?"
 
 
-def text_of(reader: Reader, tokens: int) -> str:
+def text_of(reader: ReaderSpec, tokens: int) -> str:
     rng = random.Random(tokens)
     words = "the of and to in report shall party term notice section payment service schedule agreement".split()
     per_word = len(reader.tokenizer.encode(" ".join(words))) / len(words)
@@ -39,19 +39,19 @@ def text_of(reader: Reader, tokens: int) -> str:
 
 
 def prepare(url: str, sets: list[str], tokens: int, out: Any) -> None:
-    reader = Reader(load_config(sets=sets, store=url))
+    reader = ReaderSpec(load_config(sets=sets, store=url))
     text = text_of(reader, tokens)
     out.put(write_segments(Store(url), "c", [(text_hash(text), text)], reader.tokenizer, reader.reading)[0])
 
 
 def work(url: str, sets: list[str], place: dict[str, Any], out: Any) -> None:
     config = load_config(sets=sets, store=url)
-    spec = PassSpec(url, "c", "run", Reader(config), config.pool.inflight, config.flush_seconds)
+    spec = PassSpec(url, "c", "run", ReaderSpec(config), config.pool.inflight, config.flush_seconds)
     place = {k: place[k] for k in ("content_hash", "part", "first_row", "segments")}
     item = {"reading_id": "r", "question": QUESTION, "places": [place], "past": []}
 
     async def run() -> dict[str, Any]:
-        worker = MemoryPass(spec, None)
+        worker = ReadingWorker(spec, None)
         rows = [row async for row in worker({"item": [json.dumps(item)]})]
         await worker.stop()
         return dict(json.loads(rows[0]["row"][0]))

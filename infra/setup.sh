@@ -72,7 +72,7 @@ if [ $installer = uv ]; then # which compiles nothing, as pip does
   # Otherwise the first start of every process compiles what it imports, and where PYTHONDONTWRITEBYTECODE is set, as in
   # many containers, each start does: 7 s more for each of an engine's two processes. All 30,000 files take a minute.
   say "bytecode of what is imported"
-  for modules in vllm.v1.engine.async_llm,vllm.v1.worker.${kind}_worker prefect.server.api.server,prefect.flow_engine,ray.data,s3fs,pipelines.cli,deepspeed; do
+  for modules in vllm.v1.engine.async_llm,vllm.v1.worker.${kind}_worker prefect.server.api.server,prefect.flow_engine,ray.data,s3fs,pipelines.cli.main,deepspeed; do
     env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $modules" >>.venv/bytecode.log 2>&1 &
   done
   # What a process of Ray's or Prefect's own imports as it goes.

@@ -1,11 +1,12 @@
 """memagent: read documents of any length with a memory of fixed size (MemAgent, arXiv 2507.02259)."""
 
 from memagent.config import Config, ReadingConfig, load_config
+from memagent.conversations import ReadingSpec, Stream
 from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import MemagentError, UsageError
 from memagent.prompts import Prompts, Template, load_template
-from memagent.reading import Reading, Scheme, Stream
-from memagent.records import Document, Evidence, Outcome, Policy, Question, Segment, Turn
+from memagent.reading import Reading
+from memagent.records import Document, Evidence, Policy, Question, ReadingResult, Segment, Turn
 from memagent.segmenting import segments
 from memagent.tokens import Tokenizer, load_tokenizer
 
@@ -18,14 +19,14 @@ __all__ = [
     "Engine",
     "Evidence",
     "MemagentError",
-    "Outcome",
     "Policy",
     "Prompts",
     "Question",
     "Reading",
     "ReadingConfig",
+    "ReadingResult",
+    "ReadingSpec",
     "Sampling",
-    "Scheme",
     "Segment",
     "Stream",
     "Template",

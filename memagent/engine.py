@@ -4,6 +4,7 @@ A reading never decodes text and encodes it again: what the engine sampled is wh
 what the turn log keeps and what training sees.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,3 +65,21 @@ class Engine(Protocol):
 
     async def stop(self) -> None:
         """Free what the engine holds. Idempotent."""
+
+
+LONGEST = 64
+"""Tokens of a repeated pattern at most."""
+
+
+def repeats(ids: Sequence[int], times: int) -> bool:
+    """Tell whether `ids` end with one pattern of up to `LONGEST` tokens, `times` times in a row.
+
+    A pattern of one token counts as well. With `times` below 2 nothing is a repetition.
+    """
+    if times < 2:
+        return False
+    for size in range(1, min(LONGEST, len(ids) // times) + 1):
+        tail = ids[len(ids) - size * times :]
+        if all(tail[i] == tail[i + size] for i in range(len(tail) - size)):
+            return True
+    return False

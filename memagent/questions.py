@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from memagent.characters import half
 from memagent.errors import UsageError
-from memagent.records import Question, digest
+from memagent.records import Question, digest, half
 
 _KEYS = {"id", "question", "answers", "documents"}
 

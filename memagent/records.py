@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -109,7 +110,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReadingResult:
     """What one reading came to."""
 
     reading_id: str
@@ -145,3 +146,17 @@ def reading_id(stream: list[str], question: str, policy_id: str, config_hash: st
     is never done twice.
     """
     return digest(stream, question, policy_id, config_hash)
+
+
+_HALF = re.compile(r"[\ud800-\udfff]")
+
+
+def half(text: str) -> str | None:
+    r"""Return the first half of a surrogate pair in a text, as ``\udXXX``; None: there is none."""
+    found = _HALF.search(text)
+    return f"\\u{ord(found[0]):04x}" if found else None
+
+
+def mended(text: str) -> str:
+    """Return the text with U+FFFD for each half of a surrogate pair."""
+    return _HALF.sub("\ufffd", text)

@@ -7,21 +7,21 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from infra.corpora import remember, sources_of, standing_questions
-from infra.documents import current_documents
-from infra.jobs import ray_when_needed
-from infra.policies import Reader
+from infra.cluster.session import lazy_ray
+from infra.readers import ReaderSpec
 from infra.store import Store
-from infra.tables import Table, now
+from infra.tables.corpora import remember, sources_of, standing_questions
+from infra.tables.delta import Table, now
+from infra.tables.documents import current_documents
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question
-from pipelines.estimate import estimate
-from pipelines.ingest import ingest
-from pipelines.plan import Plan, make_plan
-from pipelines.read import PassResult, read
 from pipelines.runs import Progress, Recorder, finish, new_run_id, run_answers
-from pipelines.segment import segment
+from pipelines.stages.estimate import estimate
+from pipelines.stages.ingest import ingest
+from pipelines.stages.plan import Plan, make_plan
+from pipelines.stages.read import PassResult, read
+from pipelines.stages.segment import segment
 
 
 def ask(
@@ -45,7 +45,7 @@ def ask(
         UsageError: the corpus is empty, or model, template and question do not fit together.
         MemagentError: the engine cannot be started.
     """
-    store, reader, started = Store(config.store), Reader(config), now()
+    store, reader, started = Store(config.store), ReaderSpec(config), now()
     run_id = run_id or new_run_id()
     documents = current_documents(store, corpus, ["doc_id", "content_hash"])
     if not documents.num_rows:
@@ -54,7 +54,7 @@ def ask(
         for question in questions:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
     recorder = Recorder(store, run_id, show)
-    with ray_when_needed(config.ray):
+    with lazy_ray(config.ray):
         recorder.stage("segment")
         cut = segment(store, corpus, reader, documents["content_hash"].to_pylist(), run_id, recorder)
         recorder.stage("plan")
@@ -106,7 +106,7 @@ def digest(
     if not standing:
         raise UsageError(f"corpus {corpus!r} has no standing questions: memagent digest {corpus} --questions FILE")
     extra: dict[str, Any] = {}
-    with ray_when_needed(config.ray):
+    with lazy_ray(config.ray):
         sources = sources_of(store, corpus) if fetch else []
         if sources:
             extra["ingest"] = ingest(store, corpus, sources, config, run_id, show).as_dict()

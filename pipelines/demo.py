@@ -46,18 +46,18 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     questions, standing = make_archive(folder, config)
     print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
 
-    from infra.corpora import remember
-    from infra.jobs import have_ray, ray_when_needed
+    from infra.cluster.session import ensure_ray, lazy_ray
     from infra.store import Store
+    from infra.tables.corpora import remember
     from memagent.questions import load_questions
-    from pipelines.display import Display
+    from pipelines.cli.live import Display
     from pipelines.flows import answer_archive, digest_corpus, watcher
 
     place = Store(store)
     remember(place, CORPUS, sources=[str((folder / "archive").resolve())], questions=load_questions(str(standing)))
-    with ray_when_needed(config.ray):
+    with lazy_ray(config.ray):
         if first:
-            have_ray()
+            ensure_ray()
         server.join()
         print("\nnightly digest: standing questions, of every document that is new or changed", flush=True)
         with Display() as display:
@@ -85,7 +85,7 @@ def _own_prefect(home: Path) -> None:
 
 
 def _prefect_ready() -> None:
-    from pipelines.flows.server import wait_until_ready
+    from pipelines.flows.serve import wait_until_ready
 
     with suppress(Exception):  # the first flow meets the same, and says it
         wait_until_ready()
@@ -97,14 +97,14 @@ def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
     Documents are cut to sixteen segments of the configured reader. The same machine always gives
     the same archive.
     """
-    from infra.policies import Reader
+    from infra.readers import ReaderSpec
 
     questions, standing = folder / "questions.jsonl", folder / "standing.jsonl"
     if standing.exists():
         return questions, standing
     archive = folder / "archive"
     archive.mkdir(parents=True, exist_ok=True)
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     rng = random.Random(2507)
     names_and_texts = list(_texts(reader.tokenizer, reader.reading.segment_tokens))
     everywhere = [make_needles(rng, kind, 1)[0] for kind in KINDS[:_STANDING]]
@@ -166,8 +166,8 @@ def _installed() -> Iterator[tuple[str, str, str]]:
 def _show(config: Config, nightly: dict[str, Any], bulk: dict[str, Any], seconds: float) -> int:
     from rich.console import Console
 
-    from pipelines.answers import answer_table
-    from pipelines.display import answer_with_evidence, summary
+    from pipelines.cli.live import answer_with_evidence, summary
+    from pipelines.exchange.answers import answer_table
 
     console = Console()
     for name, one in (("nightly digest", nightly), ("bulk answering", bulk)):

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from infra.cores import usable_cores
+from infra.processes import usable_cores
 from memagent.config import Config
 from memagent.errors import MemagentError
 
@@ -89,18 +89,18 @@ def _number_format(config: Config) -> str:
     if torch.cuda.is_available():
         return f"{config.engine.dtype}: on a GPU auto is the model's own"
     from infra.engines.cpu_format import cpu_format
-    from infra.policies import Reader
+    from infra.readers import ReaderSpec
 
-    chosen = cpu_format(Reader(config).folder, config.engine)
+    chosen = cpu_format(ReaderSpec(config).folder, config.engine)
     return f"{chosen.dtype}: {chosen.reason}"
 
 
 def _pace(config: Config) -> str:
-    from infra.policies import Reader
+    from infra.readers import ReaderSpec
     from infra.store import Store
-    from pipelines.estimate import pace
+    from pipelines.stages.estimate import pace
 
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     expected = pace(Store(config.store), reader, config)
     if expected.rate is None:
         return expected.source
@@ -116,9 +116,9 @@ def _store(config: Config) -> str:
 
 
 def _model(config: Config) -> str:
-    from infra.policies import Reader
+    from infra.readers import ReaderSpec
 
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     reading = reader.reading
     return (
         f"{reader.policy.policy_id}: template {reader.template.name}, segments of {reading.segment_tokens} tokens, "
@@ -142,7 +142,7 @@ def _engine(config: Config) -> str:
 def _ray(config: Config) -> str:
     import ray
 
-    from infra.jobs import ray_session
+    from infra.cluster.session import ray_session
 
     with ray_session(config.ray):
         resources = ray.cluster_resources()

@@ -6,22 +6,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.jobs import ray_session
-from infra.policies import Reader
-from infra.schemas import RESULTS
+from infra.cluster.session import ray_session
+from infra.readers import ReaderSpec
 from infra.store import Store
-from infra.tables import Table, now
-from infra.turnlog import resume_points
+from infra.tables.delta import Table, now
+from infra.tables.schemas import RESULTS
+from infra.tables.turns import resume_points
 from memagent.config import Config
 from memagent.errors import UsageError
+from memagent.metrics import Paired, paired
 from memagent.records import digest
-from memagent.scoring import Paired, paired
-from memagent.tasks.failures import failure
-from memagent.tasks.judging import Judged, judge, lines, not_found, overall, row
+from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
 from pipelines.ask import ask
 from pipelines.runs import Progress, new_run_id, run_answers
-from pipelines.samples import Taken, questions, take
+from pipelines.stages.make_samples import Taken, questions, take
 
 
 def evaluate(
@@ -47,7 +46,7 @@ def evaluate(
         UsageError: the suite cannot be made, or a file of it is malformed.
     """
     suite.check()
-    store, reader = Store(config.store), Reader(config)
+    store, reader = Store(config.store), ReaderSpec(config)
     run_id = run_id or new_run_id()
     with ray_session(config.ray):
         corpus, taken = take(store, suite, texts, reader, run_id)
@@ -67,7 +66,7 @@ def evaluate(
 
 
 def results(store: Store, corpus: str, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:
-    """Judge the answers of a run; return them, and `infra.schemas.RESULTS` with why each wrong one is wrong."""
+    """Judge the answers of a run; return them, and `infra.tables.schemas.RESULTS` with why each wrong one is wrong."""
     plan = store.read_part("runs", run_id, "plan.parquet").to_pylist()
     answers = run_answers(store, corpus, plan)
     readings = {item["question_id"]: item["answered_by"] or item["reading_id"] for item in plan}
@@ -102,7 +101,7 @@ def compare(store: Store, run_a: str, run_b: str) -> Paired:
 
 
 def run_results(store: Store, run_id: str) -> pa.Table:
-    """Return the judged samples of an evaluation (`infra.schemas.RESULTS`).
+    """Return the judged samples of an evaluation (`infra.tables.schemas.RESULTS`).
 
     Raises:
         UsageError: the run is no evaluation.
@@ -127,7 +126,7 @@ def _why(one: Judged, log: Any) -> dict[str, Any]:
 
 
 def _score_rows(
-    suite: Suite, config: Config, reader: Reader, summary: dict[str, Any], corpus: str, judged: Sequence[Judged]
+    suite: Suite, config: Config, reader: ReaderSpec, summary: dict[str, Any], corpus: str, judged: Sequence[Judged]
 ) -> list[dict[str, Any]]:
     common = {
         "corpus": corpus,

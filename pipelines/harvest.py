@@ -5,21 +5,21 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from infra.documents import current_documents
-from infra.jobs import ray_session
-from infra.policies import Reader
-from infra.qa import Shelf, qa_version, read_qa, verdicts, write_qa
+from infra.cluster.session import ray_session
+from infra.readers import ReaderSpec
 from infra.store import Store
-from infra.tables import Table, now
+from infra.tables.delta import Table, now
+from infra.tables.documents import current_documents
+from infra.tables.qa import CorpusIndex, qa_version, read_qa, verdicts, write_qa
 from memagent.config import Config
+from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
-from memagent.harvest import SPLITS, TRUST, Qa, gather, split_of
 from memagent.records import Question
 from pipelines.ask import ask
-from pipelines.candidates import agreed_rows, asked, feedback_rows, gold_rows, runs_of, told
-from pipelines.generate import choose, generate
 from pipelines.runs import Progress, Recorder, new_run_id
-from pipelines.segment import places, segment
+from pipelines.stages.collect_qa import agreed_rows, asked, feedback_rows, gold_rows, runs_of, told
+from pipelines.stages.segment import places, segment
+from pipelines.stages.write_questions import choose, generate
 
 EXCLUDED = ("sensitive",)
 LEAST_SHARE = 0.7
@@ -57,7 +57,7 @@ def harvest(
     store, started, run_id = Store(config.store), now(), run_id or new_run_id()
     if not current_documents(store, corpus, ["doc_id"]).num_rows:
         raise UsageError(f"corpus {corpus!r} has no documents in {store.url}: memagent ingest {corpus} FOLDER")
-    shelf, recorder = Shelf(store, corpus), Recorder(store, run_id, show)
+    shelf, recorder = CorpusIndex(store, corpus), Recorder(store, run_id, show)
     refused: Counter[str] = Counter()
     with ray_session(config.ray):
         recorder.stage("collect")
@@ -89,7 +89,7 @@ def sample(
     config: Config,
     runs: Sequence[str],
     gold: Sequence[Qa],
-    shelf: Shelf,
+    shelf: CorpusIndex,
     exclude: Collection[str],
     samples: int,
     run_id: str,
@@ -122,14 +122,14 @@ def sample(
 def write(
     corpus: str,
     config: Config,
-    shelf: Shelf,
+    shelf: CorpusIndex,
     exclude: Collection[str],
     count: int,
     run_id: str,
     recorder: Recorder,
 ) -> tuple[list[Qa], Counter[str]]:
     """Have the model write questions from segments that have none yet."""
-    store, reader = Store(config.store), Reader(config)
+    store, reader = Store(config.store), ReaderSpec(config)
     hashes = current_documents(store, corpus, ["content_hash"])["content_hash"].to_pylist()
     hashes = [name for name in hashes if not shelf.tags(name) & set(exclude)]
     segment(store, corpus, reader, hashes, run_id)
@@ -157,7 +157,7 @@ def settle(
     new = [*fresh, *said]
     anew = {(row.qa_id, row.source) for row in new}
     stored = [row for row in read_qa(store, corpus) if (row.qa_id, row.source) not in anew]
-    shelf = Shelf(store, corpus)
+    shelf = CorpusIndex(store, corpus)
     chosen = gather(map(shelf.place, [*new, *stored]), exclude, least_share, rejected)
     written = write_qa(store, corpus, chosen.kept, run_id)
     sources, splits = (

@@ -10,16 +10,16 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from infra.policies import Reader
+from infra.readers import ReaderSpec
 from infra.store import Store
-from infra.tables import Table, now
-from infra.turnlog import compact
+from infra.tables.delta import Table, now
+from infra.tables.turns import compact
 from memagent.config import Config
+from memagent.metrics import score
 from memagent.records import Question
-from memagent.scoring import score
-from pipelines.figures import failures
-from pipelines.plan import Plan
-from pipelines.read import PassResult
+from pipelines.formatting import failures
+from pipelines.stages.plan import Plan
+from pipelines.stages.read import PassResult
 
 _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
@@ -127,7 +127,7 @@ def finish(
     kind: str,
     started: Any,
     config: Config,
-    reader: Reader,
+    reader: ReaderSpec,
     plan: Plan,
     result: PassResult,
     extra: dict[str, Any],

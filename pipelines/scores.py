@@ -6,12 +6,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
 from memagent.errors import UsageError
 
 
 def score_table(store: Store, suite: str | None = None) -> pa.Table:
-    """Return `infra.schemas.SCORES`, oldest first; of one suite, where it is given."""
+    """Return `infra.tables.schemas.SCORES`, oldest first; of one suite, where it is given."""
     table = Table(store, "scores").read()
     if suite is not None:
         table = table.filter(pc.equal(table["suite"], suite))

@@ -3,14 +3,14 @@
 import json
 from typing import Any
 
-from infra.corpora import check_name, corpora, sources_of, standing_questions
-from infra.documents import current_documents
-from infra.documents import quarantined as documents_quarantined
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.corpora import check_name, corpora, sources_of, standing_questions
+from infra.tables.delta import Table
+from infra.tables.documents import current_documents
+from infra.tables.documents import quarantined as documents_quarantined
 from memagent.config import Config
 from memagent.errors import UsageError
-from pipelines.display import plain
+from pipelines.cli.live import plain
 from pipelines.runs import sampled_runs
 
 _LAST_RUNS = 10

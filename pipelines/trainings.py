@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from infra.registry import policies
-from infra.schemas import POLICIES_OF
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
+from infra.tables.policies import policies
+from infra.tables.schemas import POLICIES_OF
 from memagent.errors import TrainingError, UsageError
 
 Row = dict[str, Any]

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from memagent.config import ReadingConfig
+from memagent.conversations import ReadingSpec
 from memagent.prompts import Prompts, load_template
-from memagent.reading import Scheme
 from memagent.segmenting import segments
 from memagent.tokens import Tokenizer
 
@@ -98,17 +98,17 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def scheme(tokenizer: Tokenizer) -> Scheme:
+def scheme(tokenizer: Tokenizer) -> ReadingSpec:
     return make_scheme(tokenizer)
 
 
-def make_scheme(tokenizer: Tokenizer, **options: object) -> Scheme:
+def make_scheme(tokenizer: Tokenizer, **options: object) -> ReadingSpec:
     defaults = {"template": "nano", "layout": "section-first", "gate": True, "segment_tokens": 64}
     config = ReadingConfig(**(defaults | {"memory_tokens": 64, "answer_tokens": 32} | options))
     prompts = Prompts(
         load_template(config.template), tokenizer, config.layout, gate=config.gate, early_exit=config.early_exit
     )
-    return Scheme(prompts, config)
+    return ReadingSpec(prompts, config)
 
 
 class ListStream:

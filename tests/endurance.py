@@ -22,7 +22,7 @@ import psutil
 import pyarrow.compute as pc
 
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
 
 TARGETS = {"driver": None, "worker": "ray::MapWorker(MapBatches(MemoryPass", "engine": None}
 ENGINE_TITLES = {"scripted": "infra.engines.scripted", "vllm": "VLLM::EngineCore"}
@@ -48,7 +48,18 @@ def make_archive(folder: Path, documents: int, paragraphs: int, seed: int = 0) -
 
 
 def command(store: str, engine: str, sets: list[str]) -> list[str]:
-    argv = [sys.executable, "-m", "pipelines.cli", "ask", "archive", "--store", store, "--engine", engine, "--json"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pipelines.cli.main",
+        "ask",
+        "archive",
+        "--store",
+        store,
+        "--engine",
+        engine,
+        "--json",
+    ]
     for question in QUESTIONS:
         argv += ["-q", question]
     for item in sets:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.schemas import PLAN, SEGMENTS
 from infra.store import Store
-from infra.tables import Table
-from infra.turnlog import TurnWriter
+from infra.tables.delta import Table
+from infra.tables.schemas import PLAN, SEGMENTS
+from infra.tables.turns import TurnWriter
 from memagent.records import Turn, text_hash
 
 CORPUS = "contracts"

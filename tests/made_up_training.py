@@ -4,11 +4,11 @@ import json
 import random
 from typing import Any
 
-from infra.schemas import POLICIES_OF
 from infra.store import Store
-from infra.tables import Table, now
-from memagent.rl.recipe import load_recipe
-from pipelines.training.journal import Journal, State
+from infra.tables.delta import Table, now
+from infra.tables.schemas import POLICIES_OF
+from memagent.rl.config import load_recipe
+from pipelines.training.checkpoints import Checkpoints, State
 
 PHASES = ("rollout", "learn", "transfer", "validate", "save")
 
@@ -59,9 +59,9 @@ def replayed(steps: int = 3) -> list[dict[str, Any]]:
     ]
 
 
-def keep(store: Store, run_id: str, rows: list[dict[str, Any]], state: State | None = None) -> Journal:
+def keep(store: Store, run_id: str, rows: list[dict[str, Any]], state: State | None = None) -> Checkpoints:
     """Write a run's metrics, and where it is."""
-    journal = Journal(store, run_id)
+    journal = Checkpoints(store, run_id)
     journal.metrics = rows[:-1]
     journal.note(rows[-1])
     if state is not None:

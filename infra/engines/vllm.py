@@ -8,13 +8,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
-from infra.cores import usable_cores
 from infra.engines.cpu_format import cpu_format
-from infra.lifeline import own_engines
+from infra.processes import own_engines, usable_cores
 from memagent.config import EngineConfig
-from memagent.engine import Completion, Sampling
+from memagent.engine import LONGEST, Completion, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
-from memagent.repetition import LONGEST
 
 _FEW_CORES = 4
 """Up to so many cores a process that only schedules is not worth one of them."""
@@ -73,7 +71,7 @@ class VllmEngine:
                 scheduling_policy="priority",
                 disable_log_stats=True,
                 load_format="safetensors",
-                worker_extension_cls="infra.engines.inside.Inside",
+                worker_extension_cls="infra.engines.vllm_worker.WeightSyncWorker",
                 logprobs_mode="processed_logprobs",  # of the distribution that was sampled from, temperature and all
                 **options,
             )
@@ -142,7 +140,7 @@ class VllmEngine:
         """Take other weights of the same model that are broadcast, with nothing in flight.
 
         Args:
-            meeting: where (`infra.learner.broadcast.Meeting`).
+            meeting: where (`infra.learner.weight_broadcast.Rendezvous`).
             first: number of this engine's first process among the receivers, from 1.
             version: marks what they say.
 

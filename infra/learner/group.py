@@ -9,19 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.cores import usable_cores
-from infra.jobs import raised
-from infra.rollouts import Weights
+from infra.cluster.rollout_pool import Weights
+from infra.cluster.session import raised
+from infra.learner.weight_broadcast import memory_folder
+from infra.processes import usable_cores
 from infra.store import Store
-from infra.weights import memory_folder
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, MemagentError, TrainingError
+from memagent.rl.config import Recipe
 from memagent.rl.packing import Item, Packed, balance, items, pack, units
-from memagent.rl.recipe import Recipe
-from memagent.rl.trajectories import Group, minibatches
+from memagent.rl.trajectory import Group, minibatches
 
 if TYPE_CHECKING:
-    from infra.learner.broadcast import Meeting
+    from infra.learner.weight_broadcast import Rendezvous
 
 _LEAVING_SECONDS = 30.0
 _FILES = ("weights", "exp_avg", "exp_avg_sq")
@@ -67,13 +67,13 @@ class RankActor:
         finally:
             shutil.rmtree(folder)
 
-    def meeting(self, engines: int) -> "Meeting":
+    def meeting(self, engines: int) -> "Rendezvous":
         """Return where so many engine processes are given the present weights."""
-        from infra.learner.broadcast import Meeting
+        from infra.learner.weight_broadcast import Rendezvous
 
-        return Meeting(*self.address(), 1 + engines, self._learner.layout())
+        return Rendezvous(*self.address(), 1 + engines, self._learner.layout())
 
-    def send(self, meeting: "Meeting") -> None:
+    def send(self, meeting: "Rendezvous") -> None:
         """See `Learner.send`."""
         self._learner.send(meeting)
 
@@ -157,12 +157,12 @@ class LearnerGroup:
         files = await self._all("weights", [()] * len(self._ranks))
         return Weights(version, files[0])
 
-    async def meeting(self, engines: int) -> "Meeting":
+    async def meeting(self, engines: int) -> "Rendezvous":
         """Return where so many engine processes are given the present weights, once what is learnt now is done."""
-        found: Meeting = await self._ranks[0].meeting.remote(engines)
+        found: Rendezvous = await self._ranks[0].meeting.remote(engines)
         return found
 
-    async def send(self, meeting: "Meeting") -> None:
+    async def send(self, meeting: "Rendezvous") -> None:
         """Broadcast the present weights.
 
         Raises:

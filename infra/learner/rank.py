@@ -17,15 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from infra.learner.broadcast import Entry, Meeting, send
-from infra.learner.files import data_types, write_model
-from infra.learner.states import MOMENTS, States
+from infra.learner.checkpoint import MOMENTS, States, data_types, write_model
+from infra.learner.weight_broadcast import Entry, Rendezvous, send
 from memagent.errors import TrainingError
-from memagent.rl.lora import adapt
+from memagent.rl.config import Recipe
 from memagent.rl.loss import Clipping, scale, token_loss
-from memagent.rl.model import PolicyModel, load_model
+from memagent.rl.model import PolicyModel, adapt, load_model
 from memagent.rl.packing import Packed
-from memagent.rl.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ class Learner:
         dtype = str(self._dtype).removeprefix("torch.")
         return tuple((name, shape, dtype) for name, shape in self._states.layout())
 
-    def send(self, meeting: Meeting) -> None:
+    def send(self, meeting: Rendezvous) -> None:
         """Broadcast the weights to the engines that come to a meeting. Rank 0 sends; every rank takes part.
 
         Raises:

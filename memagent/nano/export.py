@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from memagent.errors import UsageError
 from memagent.nano.model import Shape
-from memagent.nano.training import newest_checkpoint
-from memagent.nano.vocabulary import CONTROL
+from memagent.nano.sft import newest_checkpoint
+from memagent.nano.tokenizer import CONTROL
 from memagent.tokens import load_tokenizer
 
 WINDOW = 1024

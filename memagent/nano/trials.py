@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from memagent.config import ReadingConfig
+from memagent.conversations import Generate, ListStream, ReadingRequest, ReadingSpec
 from memagent.nano.texts import load_texts
 from memagent.prompts import Prompts, load_template
-from memagent.reading import Generate, HeldStream, Reading, Scheme
+from memagent.reading import Reading
 from memagent.segmenting import segments
 from memagent.tasks.contracts import (
     CATEGORIES,
@@ -158,7 +159,7 @@ def trial(
 
     async def read(trials: list[Trial]) -> list[Result]:
         await engine.start()
-        return await run_trials(trials, Scheme(prompts, config), engine.generate)
+        return await run_trials(trials, ReadingSpec(prompts, config), engine.generate)
 
     for group in groups:
         results = asyncio.run(read(group))
@@ -177,7 +178,9 @@ def summary(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-async def run_trials(trials: Sequence[Trial], scheme: Scheme, generate: Generate, inflight: int = 64) -> list[Result]:
+async def run_trials(
+    trials: Sequence[Trial], scheme: ReadingSpec, generate: Generate, inflight: int = 64
+) -> list[Result]:
     """Read every trial with the product's own loop, `inflight` at once."""
     gate = asyncio.Semaphore(inflight)
 
@@ -186,14 +189,8 @@ async def run_trials(trials: Sequence[Trial], scheme: Scheme, generate: Generate
             config = scheme.config
             cut = list(segments("", trial.text, scheme.prompts.tokenizer, config.segment_tokens, config.boundary))
             memories = [""]
-            reading = Reading(
-                "trial",
-                trial.question,
-                HeldStream(cut),
-                scheme,
-                generate,
-                lambda turn: memories.append(turn.memory),
-            )
+            request = ReadingRequest("trial", trial.question, ListStream(cut))
+            reading = Reading(request, scheme, generate, lambda turn: memories.append(turn.memory))
             outcome = await reading.run()
             right = trial.same(outcome.answer, trial.answer) if trial.answer else not outcome.found
             return Result(trial, outcome.answer, right and outcome.found == bool(trial.answer), memories[-1], len(cut))

@@ -4,6 +4,7 @@ Any causal model that transformers knows; its attention is swapped for one that 
 of a row apart, so that packing changes nothing but the speed.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -144,3 +145,39 @@ def _mask(block: Sequence[int], device: torch.device) -> Tensor | None:
     owner = torch.repeat_interleave(torch.arange(len(block), device=device), torch.tensor(block, device=device))
     seen = (owner[None, :] == owner[:, None]) | (owner[None, :] == 0)
     return seen.tril()
+
+
+FACTORS = (".down", ".up")
+"""Ends of the factors' names."""
+
+
+class LowRank(nn.Module):
+    """A linear layer with a frozen weight W [out, in] that computes x (W + scale * up @ down)^T."""
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
+        """Take over a layer's weight and bias; the change is nothing before the first step."""
+        super().__init__()
+        self.weight, self.bias = base.weight, base.bias
+        self.scale = alpha / rank
+        down = torch.empty(rank, base.in_features, dtype=base.weight.dtype)
+        nn.init.kaiming_uniform_(down, a=math.sqrt(5))
+        self.down = nn.Parameter(down)
+        self.up = nn.Parameter(torch.zeros(base.out_features, rank, dtype=base.weight.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., out] for [..., in]."""
+        return F.linear(x, self.weight, self.bias) + F.linear(F.linear(x, self.down), self.up) * self.scale
+
+
+def adapt(model: nn.Module, rank: int, alpha: float) -> None:
+    """Freeze a causal model, and give every linear layer but its head low-rank factors that are trained."""
+    model.requires_grad_(False)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and name != "lm_head":
+                setattr(parent, name, LowRank(child, rank, alpha))
+
+
+def adapted(model: nn.Module) -> dict[str, LowRank]:
+    """Return the layers that `adapt` has changed, by the names of their weights."""
+    return {f"{name}.weight": one for name, one in model.named_modules() if isinstance(one, LowRank)}

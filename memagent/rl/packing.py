@@ -7,7 +7,7 @@ has the same number of micro-batches, as sharded optimisers need it (ZeRO, arXiv
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memagent.rl.trajectories import Conversation, Trajectory
+from memagent.rl.trajectory import Conversation, Trajectory
 
 _LEAST = 32
 """Tokens in common that are worth sharing."""

@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 from memagent.errors import UsageError
 from memagent.records import digest
-from memagent.tasks.samples import Sample
+from memagent.tasks import contracts, needles
+from memagent.tasks.sample import Sample
 
 Control = Literal["no-document", "wrong-document", "answer-removed"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
@@ -125,3 +126,35 @@ def _pattern(text: str, words: Sequence[str]) -> re.Pattern[str] | None:
     found = sorted({word for word in words if word.strip() and word.lower() in said}, key=len, reverse=True)
     either = "|".join(map(re.escape, found))
     return re.compile(rf"(?<!\w)(?:{either})(?!\w)", re.IGNORECASE) if found else None
+
+
+_PATTERNS = [
+    (kind, re.compile(re.escape(wording).replace(r"\{key\}", "(?P<key>.+)").replace(r"\{value\}", ".+")))
+    for kind, wordings in needles.SENTENCES.items()
+    for wording in wordings
+]
+
+
+def reword(samples: Iterable[Sample], seed: int) -> Iterator[Sample]:
+    """Yield the samples whose questions can be worded otherwise: one needle's, and the contracts' that have wordings.
+
+    The wording depends on the seed and the sample alone; ``about["taught"]`` says whether any training has it: the last
+    of each list stays out of all.
+    """
+    for sample in samples:
+        wordings = _wordings(sample)
+        if wordings:
+            question = random.Random(f"{seed} {sample.sample_id}").choice(wordings)
+            about = sample.about | {"taught": question != wordings[-1]}
+            yield replace(sample, sample_id=f"{sample.sample_id}~reworded", question=question, about=about)
+
+
+def _wordings(sample: Sample) -> list[str]:
+    if category := sample.about.get("category"):
+        return [one for name, known in contracts.REWORDED.items() if name == category for one in known]
+    if len(sample.facts) != 1:
+        return []
+    for kind, pattern in _PATTERNS:
+        if (found := pattern.fullmatch(sample.facts[0])) and found["key"] in sample.question:
+            return [wording.format(key=found["key"]) for wording in needles.REWORDED[kind]]
+    return []

@@ -9,13 +9,12 @@ from typing import Literal, get_args
 
 from memagent.errors import UsageError
 from memagent.records import digest, text_hash
-from memagent.tasks.controls import CONTROLS, Control, control
-from memagent.tasks.cuad import contract_samples
-from memagent.tasks.files import load_samples
-from memagent.tasks.rewording import reword
+from memagent.tasks.contract_suite import contract_samples
+from memagent.tasks.controls import CONTROLS, Control, control, reword
+from memagent.tasks.loaders import load_samples
 from memagent.tasks.ruler import KINDS, make_samples
-from memagent.tasks.ruler.questions import load_questions, question_kind
-from memagent.tasks.samples import Sample
+from memagent.tasks.ruler.qa import load_questions, question_kind
+from memagent.tasks.sample import Sample
 from memagent.tokens import Tokenizer
 
 SuiteName = Literal["needles", "ruler", "contracts", "files"]

@@ -8,7 +8,7 @@ configured. Module entrypoints: ``pipelines.flows.digest_corpus``, ``.answer_arc
 from pipelines.flows.answering import EVERY, answer_archive, digest_corpus
 from pipelines.flows.evaluating import evaluate_policy
 from pipelines.flows.learning import ENOUGH, harvest_qa, retrain
-from pipelines.flows.running import FailedItems, watcher
+from pipelines.flows.ray_job import FailedItems, watcher
 
 __all__ = [
     "ENOUGH",

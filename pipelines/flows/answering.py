@@ -8,19 +8,19 @@ from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from infra.corpora import corpora, standing_questions
 from infra.store import Store
+from infra.tables.corpora import corpora, standing_questions
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
 from memagent.questions import load_questions
 from pipelines import ask as stages
-from pipelines.figures import failures
-from pipelines.flows.running import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
-from pipelines.ingest import ingest
-from pipelines.parameters import settings_for
+from pipelines.flows.parameters import settings_for
+from pipelines.flows.ray_job import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
+from pipelines.formatting import failures
 from pipelines.report import write_to_store
 from pipelines.runs import kept_ingest, new_run_id
+from pipelines.stages.ingest import ingest
 
 EVERY = "*"
 
@@ -89,8 +89,8 @@ def answer_archive(
 @task(name="ingest", cache_policy=NO_CACHE)
 def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> dict[str, Any]:
     """Take sources into the corpus; return the ingest's summary."""
-    from infra.corpora import remember
-    from infra.jobs import ray_when_needed
+    from infra.cluster.session import lazy_ray
+    from infra.tables.corpora import remember
 
     place = Store(settings.store)
     if settings.ray.jobs_address:
@@ -100,7 +100,7 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
         if done is None:
             raise MemagentError(f"the Ray job ended before all sources were seen: {last_words}")
         return done
-    with ray_when_needed(settings.ray):
+    with lazy_ray(settings.ray):
         done = ingest(place, corpus, sources, settings, run_id).as_dict()
     remember(place, corpus, sources=sources)
     get_run_logger().info("ingested: %s", done)

@@ -11,8 +11,8 @@ from infra.store import Store
 from memagent.config import Config
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import compare, evaluate
-from pipelines.flows.running import Progress, artifact_key, stop_ray_job, work
-from pipelines.parameters import settings_for
+from pipelines.flows.parameters import settings_for
+from pipelines.flows.ray_job import Progress, artifact_key, stop_ray_job, work
 from pipelines.report.evaluation import evaluation_page
 from pipelines.runs import new_run_id
 from pipelines.scores import same_before

@@ -8,21 +8,21 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from infra.qa import count_new
-from infra.schemas import POLICIES_OF
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
+from infra.tables.qa import count_new
+from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, as_settings, environment
 from memagent.errors import UsageError
-from memagent.rl.gate import GateSpec
-from memagent.rl.recipe import load_recipe
-from pipelines.flows.running import artifact_key, stop_ray_job, work
-from pipelines.gate import run_gate
+from memagent.rl.config import load_recipe
+from memagent.rl.promotion import GateSpec
+from pipelines.flows.parameters import check, settings_for
+from pipelines.flows.ray_job import artifact_key, stop_ray_job, work
 from pipelines.harvest import harvest
-from pipelines.parameters import check, settings_for
+from pipelines.promote import run_gate
 from pipelines.runs import new_run_id
+from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare
-from pipelines.training.stage import train
 
 ENOUGH = 500
 """New harvested rows that are worth a training."""
@@ -76,7 +76,7 @@ def retrain(
         data: courses; by default the harvested rows.
         texts: what needles are planted in.
         corpora: whose validation questions the gate asks.
-        gate: keys of `memagent.rl.gate.GateSpec`.
+        gate: keys of `memagent.rl.promotion.GateSpec`.
         store: the store.
         config: configuration file of the evaluation.
         sets: ``section.key=value`` strings, for recipe and configuration alike.

@@ -8,7 +8,7 @@ passages of the documents stand beside it, `details` how much of both the file c
 from pathlib import Path
 
 from infra.store import Store
-from pipelines.report.render import LIMIT_BYTES, page
+from pipelines.report.page import LIMIT_BYTES, page
 
 __all__ = ["LIMIT_BYTES", "build", "write", "write_to_store"]
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from infra.documents import document_texts, quarantined
-from infra.schemas import PLAN
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
+from infra.tables.documents import document_texts, quarantined
+from infra.tables.schemas import PLAN
 from memagent.errors import UsageError
-from memagent.scoring import containment
+from memagent.metrics import containment
 
 _POINTS = 240
 """Points of a curve at most: more cannot be told apart on a screen."""

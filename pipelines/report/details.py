@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
 from pipelines.report.data import Row, Run, load_texts
 from pipelines.report.embed import size
-from pipelines.report.excerpts import Place, excerpt
-from pipelines.report.readings import noted, timelines, unpack
+from pipelines.report.passages import Place, excerpt
+from pipelines.report.timeline import noted, timelines, unpack
 
 _READINGS_AT_ONCE = 1_000
 _CHARS_AT_ONCE = 20_000_000

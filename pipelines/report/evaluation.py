@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.store import Store
-from infra.turnlog import resume_points
+from infra.tables.turns import resume_points
 from memagent.records import Turn
-from pipelines import pictures
 from pipelines.evaluate import run_results
-from pipelines.figures import plain
-from pipelines.report.sheet import embedded, sheet, write_sheet
+from pipelines.formatting import plain
+from pipelines.report import evaluation_plots as pictures
+from pipelines.report.html import embedded, sheet, write_sheet
 from pipelines.scores import score_table
 
 _FAILURES_MOST = 300

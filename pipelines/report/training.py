@@ -11,11 +11,11 @@ from typing import Any
 
 from infra.store import Store
 from memagent.errors import UsageError
-from pipelines import curves
-from pipelines.figures import duration, number, percent, plain
-from pipelines.panels import interval, series
-from pipelines.report.sheet import embedded, sheet, write_sheet
-from pipelines.training.journal import Journal
+from pipelines.formatting import duration, number, percent, plain
+from pipelines.report import training_plots as curves
+from pipelines.report.html import embedded, sheet, write_sheet
+from pipelines.report.panels import interval, series
+from pipelines.training.checkpoints import Checkpoints
 from pipelines.trainings import candidate_of, find_training, metrics_of, summary_of_ended
 
 _LAST_STEPS = 20
@@ -86,7 +86,7 @@ def training_page(store: Store, run_id: str) -> str:
 def _ended(store: Store, run_id: str, rows: Sequence[Row], summary: Row) -> str:
     """Say how a run ended. One that was given more steps goes on, whatever it said when it ended before."""
     last = rows[-1]["step"] if rows else 0
-    state = Journal(store, run_id).read()
+    state = Checkpoints(store, run_id).read()
     if state is not None and state.done and summary.get("steps", last) >= last:
         return f"after {state.done}" if state.done[0].isdigit() else state.done
     kept = f"its newest checkpoint is of step {state.step}" if state is not None else "it has no checkpoint yet"

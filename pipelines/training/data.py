@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from infra.corpora import corpora
-from infra.documents import document_texts, standing_texts
-from infra.qa import read_qa
 from infra.store import Store
+from infra.tables.corpora import corpora
+from infra.tables.documents import document_texts, standing_texts
+from infra.tables.qa import read_qa
+from memagent.curation import Split
 from memagent.errors import TrainingError, UsageError
-from memagent.harvest import Split
 from memagent.nano.texts import load_texts
-from memagent.rl.courses import ContractCourse, Cut, NeedleCourse, halves
-from memagent.rl.exercises import Course, Mixed
-from memagent.rl.rows import RowCourse, fit_rows
+from memagent.rl.dataset import Dataset, Mixed
+from memagent.rl.sources import ContractCourse, Cut, NeedleCourse, RowCourse, fit_rows, halves
 from pipelines.training.settings import Run
 
 _SIDES: tuple[Split, ...] = ("train", "validation")
@@ -27,8 +26,8 @@ _VALIDATION_SEED = 1_000_003
 class Courses:
     """What a run learns from, and what it is validated with."""
 
-    learnt: Course
-    held: Course
+    learnt: Dataset
+    held: Dataset
     gone: int = 0
     """Harvested rows that are left out, since their documents are no longer there."""
 
@@ -46,7 +45,7 @@ def courses(run: Run) -> Courses:
     return Courses(learnt, _mixed([part.held for part in parts], _VALIDATION_SEED), sum(part.gone for part in parts))
 
 
-def _mixed(parts: list[Course], seed: int) -> Course:
+def _mixed(parts: list[Dataset], seed: int) -> Dataset:
     return parts[0] if len(parts) == 1 else Mixed(tuple(parts), (1.0,) * len(parts), seed)
 
 

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from infra.cluster.rollout_pool import RolloutPool
 from infra.learner.group import LearnerGroup
-from infra.rollouts import RolloutPool
 from infra.store import Store
-from infra.transfer import Transfer
 from memagent.errors import TrainingError
-from memagent.rl.advantages import with_advantages
-from memagent.rl.exercises import Course
-from memagent.rl.recipe import Recipe
-from pipelines.training.boards import Boards
-from pipelines.training.journal import Journal, State
+from memagent.rl.advantage import with_advantages
+from memagent.rl.config import Recipe
+from memagent.rl.dataset import Dataset
+from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.metrics import learning_metrics, rollout_metrics, shares, validation_metrics
-from pipelines.training.sampling import Sampled, Sampler
+from pipelines.training.monitors import Monitors
+from pipelines.training.rollouts import Sampled, Sampler
+from pipelines.training.weight_sync import WeightSync
 
 _PHASES = ("rollout", "learn", "transfer", "validate", "save")
 
@@ -30,13 +30,13 @@ class Loop:
     run_id: str
     recipe: Recipe
     store: Store
-    journal: Journal
+    journal: Checkpoints
     learner: LearnerGroup
     sampler: Sampler
     pool: RolloutPool | None
     """None where rollouts come from records: then there is no validation either."""
-    validation: Course
-    boards: Boards
+    validation: Dataset
+    boards: Monitors
     show: Callable[[dict[str, Any]], None]
     state: State = field(default_factory=State)
     _seconds: dict[str, float] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         if self.pool is not None:
-            self._weights = Transfer(self.learner, self.pool, self.recipe.learner.transfer, self._version)
+            self._weights = WeightSync(self.learner, self.pool, self.recipe.learner.transfer, self._version)
 
     async def run(self) -> State:
         """Train to the end.

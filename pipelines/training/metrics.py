@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from memagent.rl.groups import pass_rate
-from memagent.rl.trajectories import Group, Trajectory
-from pipelines.training.sampling import Sampled, by_task
+from memagent.rl.rollout import pass_rate
+from memagent.rl.trajectory import Group, Trajectory
+from pipelines.training.rollouts import Sampled, by_task
 
 _PER_TOKEN = ("loss", "kl", "clipped_low", "clipped_high", "clipped_dual", "ratio", "weight", "gap", "entropy")
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from pipelines.figures import duration, number, percent
+from pipelines.formatting import duration, number, percent
 
 _STAGES = {
     "start": "starting the engines and the learner",

@@ -7,16 +7,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from infra.schemas import POLICIES_OF
 from infra.store import Store
-from infra.tables import Table, now
-from pipelines.training.journal import Journal, State
+from infra.tables.delta import Table, now
+from infra.tables.schemas import POLICIES_OF
+from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.settings import Run
 
 _ROOT = Path(__file__).parents[2]
 
 
-def summary_of(run: Run, journal: Journal, state: State, policy_id: str) -> dict[str, Any]:
+def summary_of(run: Run, journal: Checkpoints, state: State, policy_id: str) -> dict[str, Any]:
     """Return the summary of a run as plain data."""
     validations = [{"step": row["step"], **row["validation"]} for row in journal.metrics if "validation" in row]
     last = journal.metrics[-1] if journal.metrics else {}

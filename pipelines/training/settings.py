@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.policies import Reader
-from infra.qa import qa_version
+from infra.readers import ReaderSpec
 from infra.store import Store
+from infra.tables.qa import qa_version
 from memagent.config import Config, as_settings, load_config
 from memagent.errors import UsageError
 from memagent.records import digest
-from memagent.rl.recipe import Recipe, load_recipe
+from memagent.rl.config import Recipe, load_recipe
 
 _RECIPE = ("model", "rollout", "reward", "loss", "learner", "stage")
 
@@ -25,7 +25,7 @@ class Run:
     """What was set over recipe and configuration."""
     recipe: Recipe
     config: Config
-    reader: Reader
+    reader: ReaderSpec
     data: tuple[str, ...]
     """Courses: ``qa``, ``qa:CORPUS``, ``needles``, ``contracts=FOLDER``."""
     texts: tuple[str, ...]
@@ -87,7 +87,7 @@ def prepare(
         raise UsageError(
             "training samples with vLLM, which gives token ids and log-probabilities: --set engine.kind=vllm"
         )
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     version = qa_version(Store(config.store))
     places = [str(Path(text).expanduser().resolve()) for text in texts]
     folder = _folder(reader.folder)

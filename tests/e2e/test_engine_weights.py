@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from infra.engines.vllm import VllmEngine
-from infra.learner.broadcast import Meeting, send
+from infra.learner.weight_broadcast import Meeting, send
 from memagent.config import EngineConfig
 from memagent.engine import Sampling
 

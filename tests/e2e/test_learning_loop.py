@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from infra.policies import Reader
-from infra.registry import policies, policy, publish
+from infra.readers import ReaderSpec
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
+from infra.tables.policies import policies, policy, publish
 from memagent.config import load_config
 from tests.e2e.conftest import Memagent, needle_archive
 from tests.e2e.weak import weaken
@@ -95,7 +95,7 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *given, timeout=3000)
     assert "Completed" in ran
     store = Store(served.store)
-    origin = Reader(load_config(store=store.url, engine__model=f"{weak}@shipped")).policy
+    origin = ReaderSpec(load_config(store=store.url, engine__model=f"{weak}@shipped")).policy
     before = Table(store, "answers").read("a").to_pylist()
     assert {row["policy_id"] for row in before} == {origin.policy_id}
 
@@ -144,4 +144,4 @@ def test_a_worse_candidate_is_refused_and_the_promoted_stays(serving):
     assert not record["promoted"] and record["incumbent"] == version["policy_id"] and "worse" in record["reason"]
     assert policy(store, bad)["status"] == "refused"
     assert policy(store, version["policy_id"])["status"] == "promoted"
-    assert Path(Reader(load_config(store=store.url, engine__model=str(weak))).folder) != weak
+    assert Path(ReaderSpec(load_config(store=store.url, engine__model=str(weak))).folder) != weak

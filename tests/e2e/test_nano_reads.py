@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from memagent.config import ReadingConfig
+from memagent.conversations import ReadingSpec
 from memagent.nano import VERSIONS, bundled
 from memagent.nano.decoding import GreedyEngine
 from memagent.nano.texts import load_texts
 from memagent.nano.trials import needle_trials, run_trials
 from memagent.prompts import Prompts, load_template
-from memagent.reading import Scheme
 from memagent.tokens import load_tokenizer
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,7 +26,7 @@ def scheme():
     config = ReadingConfig(**json.loads((folder / "reading.json").read_text(encoding="utf-8")))
     tokenizer = load_tokenizer(str(folder))
     prompts = Prompts(load_template(config.template), tokenizer, config.layout, gate=config.gate)
-    return Scheme(prompts, config)
+    return ReadingSpec(prompts, config)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from infra.store import Store
-from pipelines.training.journal import Journal
+from pipelines.training.checkpoints import Checkpoints
 from tests.e2e.conftest import ROOT, Memagent
 from tests.endurance import outliving
 from tests.waiting import wait_for
@@ -50,7 +50,7 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
     process.wait()
     assert not outliving(below)
     run_id = Path(store.list("training", suffix="")[0]).relative_to(Path(memagent.store) / "training").parts[0]
-    left = Journal(store, run_id).read()
+    left = Checkpoints(store, run_id).read()
     assert left is not None and 0 < left.step < STEPS
 
     report = tmp_path / "training.html"
@@ -62,7 +62,7 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
     assert [row["version"] for row in learnt] == [f"{run_id}:{step}" for step in range(1, STEPS + 1)]
     assert [row["optimiser_steps"] for row in learnt] == [1] * STEPS
     # The data's order goes on: what was sampled before the checkpoint is not sampled again.
-    assert Journal(store, run_id).read().cursor == sum(row["sampled_groups"] for row in learnt)
+    assert Checkpoints(store, run_id).read().cursor == sum(row["sampled_groups"] for row in learnt)
     assert summary["trajectories"] == sum(row["trajectories"] for row in learnt)
     # Engine and learner in float32, on the ids that were sampled, with the weights of every step.
     assert all(0 < row["gap"] < 1e-5 for row in learnt), [row["gap"] for row in learnt]
@@ -90,7 +90,7 @@ def test_in_bfloat16_broadcast_and_one_step_behind_engine_and_learner_stay_close
     # While a step learns, the next is sampled with the weights before it; never with older ones.
     said = [
         {one.weight_version for group in groups for rollout in group.trajectories for one in rollout.conversations}
-        for groups, _ in (Journal(store, run_id).recorded(step) for step in (1, 2, 3))
+        for groups, _ in (Checkpoints(store, run_id).recorded(step) for step in (1, 2, 3))
     ]
     assert said == [{""}, {""}, {f"{run_id}:1"}]
-    assert Journal(store, run_id).read().cursor == sum(row["sampled_groups"] for row in rows)
+    assert Checkpoints(store, run_id).read().cursor == sum(row["sampled_groups"] for row in rows)

@@ -82,7 +82,7 @@ def store(root: str) -> Store:
 @pytest.fixture(scope="session")
 def ray_in_process(s3_bucket: str) -> Iterator[None]:
     """Ray in this process, once for all tests that want it; its workers inherit the way to S3."""
-    from infra.jobs import ray_session
+    from infra.cluster.session import ray_session
     from memagent.config import RayConfig
 
     with ray_session(RayConfig(cpus=2)):

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from infra.lifeline import tree
+from infra.processes import tree
 from tests.conftest import filler
 from tests.ports import first_port
 

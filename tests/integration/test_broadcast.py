@@ -6,7 +6,7 @@ import socket
 import pytest
 import torch
 
-from infra.learner.broadcast import Meeting, _buckets, receive, send
+from infra.learner.weight_broadcast import Rendezvous, _buckets, receive, send
 
 CPU = torch.device("cpu")
 LAYOUT = (
@@ -26,7 +26,7 @@ def weights():
 def meeting(world, bucket_bytes):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        return Meeting("127.0.0.1", sock.getsockname()[1], world, LAYOUT, bucket_bytes)
+        return Rendezvous("127.0.0.1", sock.getsockname()[1], world, LAYOUT, bucket_bytes)
 
 
 def give(place):

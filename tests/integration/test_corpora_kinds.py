@@ -5,13 +5,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from infra.corpora import corpora, remember, sources_of, standing_questions, tag, tagger
 from infra.store import Store
+from infra.tables.corpora import corpora, remember, sources_of, standing_questions, tag, tagger
 from memagent.questions import ask
 
 OTHER = """
 import sys
-from infra.corpora import remember, tag
+from infra.tables.corpora import remember, tag
 from infra.store import Store
 from memagent.questions import ask
 for number in range(4):

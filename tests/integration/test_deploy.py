@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.lifeline import tree
+from infra.processes import tree
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
 from memagent.config import load_config
-from pipelines.flows.server import variables
+from pipelines.flows.serve import variables
 from tests.integration.flowing import QUESTION, ROOT, Served, ended, killed, wait_until
 from tests.ports import first_port
 
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[Served]:
     log = tmp_path / "server.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.flows.server", str(port)],
+            [sys.executable, "-m", "pipelines.flows.serve", str(port)],
             env={**environment, **variables(port, AUTH)},
             stdout=file,
             stderr=file,

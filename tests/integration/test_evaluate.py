@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from infra.tables import Table
+from infra.tables.delta import Table
 from memagent.config import load_config
 from memagent.errors import UsageError
 from memagent.tasks.suites import Suite

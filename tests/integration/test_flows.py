@@ -38,7 +38,7 @@ def in_python(code, tmp_path, timeout=600, **variables):
 FLOW = """
 import json, sys
 from pipelines.flows import answer_archive, digest_corpus
-from infra.corpora import remember
+from infra.tables.corpora import remember
 from infra.store import Store
 from memagent.questions import ask
 store, docs, sets = json.loads(sys.argv[1]) if len(sys.argv) > 1 else json.loads({given!r})
@@ -53,7 +53,7 @@ said = [bulk["readings"], night["readings"], kinds, bulk["report"]]
 """
 NIGHT = 'night = digest_corpus("*", store=store, sets=sets)["c"]'
 BAD_NIGHT = """
-from infra.tables import Table
+from infra.tables.delta import Table
 from pipelines.flows import FailedItems
 remember(Store(store), "a", sources=["/no/such/folder"], questions=[ask("Who?")])
 try:
@@ -65,7 +65,7 @@ runs = Table(Store(store), "runs").read("c").to_pylist()
 """
 TELL = 'print("RESULT" + json.dumps(said))'
 JOBS = """
-from infra.jobs_api import _jobs_client
+from infra.cluster.jobs_api import _jobs_client
 said.append([str(job.status) for job in _jobs_client({cluster!r}).list_jobs()])
 """
 
@@ -89,9 +89,9 @@ BROKEN = """
 import json
 from pathlib import Path
 from pipelines.flows import FailedItems, answer_archive, digest_corpus
-from infra.corpora import remember
+from infra.tables.corpora import remember
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
 from memagent.questions import ask
 store, docs, sets = json.loads({given!r})
 said = []

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.formats import Parsed, Refused, parse
-from infra.formats.guard import Guard
+from infra.sources import Parsed, Refused, parse
+from infra.sources.sandbox import Guard
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from tests.hostile import pdf, word
@@ -140,8 +140,8 @@ def test_titles_and_ids_are_short(tmp_path: Path) -> None:
 
 _CHILD = """
     import numpy
-    from infra.formats import child
-    from infra.formats.base import Parsed
+    from infra.sources import sandbox_child as child
+    from infra.sources.base import Parsed
     from pathlib import Path
     def hostile(path, name, options):
         if name == "endless":

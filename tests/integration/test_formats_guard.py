@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.formats.base import Parsed, Refused
-from infra.formats.guard import Guard
-from infra.formats.opening import open_source
+from infra.sources.base import Parsed, Refused
+from infra.sources.opening import open_source
+from infra.sources.sandbox import Guard
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.records import text_hash
@@ -19,7 +19,7 @@ from tests.waiting import wait_for
 
 _CHILD = """
     import os, signal, time
-    from infra.formats import child
+    from infra.sources import sandbox_child as child
     parse = child.parse
     def hostile(path, name, options):
         if name == "crash":
@@ -145,7 +145,7 @@ def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     code = f"""
         import sys, os
         sys.path[:] = {sys.path!r}
-        from infra.formats.guard import Guard
+        from infra.sources.sandbox import Guard
         from memagent.config import IngestConfig
         guard = Guard(IngestConfig())
         list(guard.parse({str(tmp_path / "a.txt")!r}, "a.txt"))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.formats import Refused
-from infra.formats.guard import Guard
 from infra.naming import unquoted
-from infra.sources import list_sources
+from infra.sources import Refused
+from infra.sources.listing import list_sources
+from infra.sources.sandbox import Guard
 from memagent.errors import SourceError
 from tests.hostile import OPTIONS, Case, build
 

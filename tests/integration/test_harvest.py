@@ -13,24 +13,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.corpora import tag
-from infra.documents import DocumentWriter
-from infra.policies import Reader
-from infra.qa import Shelf, Written, count_new, qa_version, read_qa, write_qa
-from infra.segments import write_segments
+from infra.readers import ReaderSpec
 from infra.store import Store
-from infra.tables import Table, now
+from infra.tables.corpora import tag
+from infra.tables.delta import Table, now
+from infra.tables.documents import DocumentWriter
+from infra.tables.qa import CorpusIndex, Written, count_new, qa_version, read_qa, write_qa
+from infra.tables.segments import write_segments
 from memagent.config import load_config
+from memagent.curation import Qa, split_of
 from memagent.errors import ConfigError, UsageError
-from memagent.harvest import Qa, split_of
 from memagent.records import Question, text_hash
-from pipelines.answers import answer_table, write_answers
 from pipelines.ask import ask
-from pipelines.candidates import told
-from pipelines.exchange import export_qa, import_qa
-from pipelines.feedback import take_feedback
-from pipelines.generate import Writer, choose, generate
+from pipelines.exchange.answers import answer_table, write_answers
+from pipelines.exchange.feedback import take_feedback
+from pipelines.exchange.verl import export_qa, import_qa
 from pipelines.harvest import harvest
+from pipelines.stages.collect_qa import told
+from pipelines.stages.write_questions import Writer, choose, generate
 
 TEXTS = ("one", "one, changed", "two", "three", "never")
 
@@ -143,7 +143,7 @@ def test_a_changed_document_and_a_copy_stay_on_their_side(store):
     write(store, "a", "one, changed")
     write(store, "gone", "three")
     write(store, "gone", None)
-    shelf = Shelf(store, "c")
+    shelf = CorpusIndex(store, "c")
     placed = {text: shelf.place(Qa("Who?", ("x",), (text_hash(text),), (), "gold")).documents for text in TEXTS}
     assert placed == {"one": ("a",), "one, changed": ("a",), "two": ("b",), "three": (), "never": ()}
     both = shelf.place(Qa("Who?", ("x",), (text_hash("two"), text_hash("one")), (), "gold"))
@@ -206,22 +206,22 @@ def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(sto
         assert summary["by_source"] == {"generated": 5}
         assert summary["dropped"] == {"answerable without a document": 1}
         assert said(store) == {name: ("generated", (str(ord(name)),)) for name in "abcde"}
-        shelf = Shelf(store, "c")
+        shelf = CorpusIndex(store, "c")
         for row in read_qa(store, "c"):
             assert row.evidence == ((row.stream[0], 0),) and shelf.place(row) == row
-            assert row.policy_id == Reader(chat).policy.policy_id
+            assert row.policy_id == ReaderSpec(chat).policy.policy_id
         more = harvest("c", chat, questions=100)
         assert more["dropped"] == {"answerable without a document": 1}, "only what has no question is asked again"
         assert (more["rows"], more["new"]) == (5, 0)
 
 
 async def test_what_an_engine_refuses_is_counted_and_one_that_does_not_start_ends_the_run(store, config):
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     (place,) = write_segments(store, "c", [("h", text_of("a"))], reader.tokenizer, reader.reading)
     block = {"item": [json.dumps(item) for item in choose({"h": place}, 1, "seed")]}
     (said,) = [json.loads(row) async for out in Writer(store.url, reader, 4)(block) for row in out["row"]]
     assert said == {"refused": "the engine refused it (RequestError)"}
-    nowhere = Reader(load_config(sets=["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1"]))
+    nowhere = ReaderSpec(load_config(sets=["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1"]))
     (said,) = [json.loads(row) async for out in Writer(store.url, nowhere, 4)(block) for row in out["row"]]
     assert said["usage"] and "no OpenAI-compatible server answers" in said["fatal"]
 
@@ -229,7 +229,7 @@ async def test_what_an_engine_refuses_is_counted_and_one_that_does_not_start_end
 def test_a_window_that_is_too_small_is_said_before_an_engine_starts(store, config):
     small = config.model_copy(update={"engine": config.engine.model_copy(update={"max_model_len": 256})})
     with pytest.raises(ConfigError, match=r"the window has 256\. Lower reading"):
-        generate(store, Reader(small), small, [{"place": {}, "index": 0, "seed": 0}])
+        generate(store, ReaderSpec(small), small, [{"place": {}, "index": 0, "seed": 0}])
 
 
 @pytest.mark.usefixtures("ray_in_process")

@@ -13,13 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
-from infra.changes import Plan, make_plan
-from infra.documents import current_documents, current_sources, document_texts, quarantined
+from infra.sources.diff import Plan, make_plan
 from infra.store import Store, file_system
-from infra.tables import Table
+from infra.tables.delta import Table
+from infra.tables.documents import current_documents, current_sources, document_texts, quarantined
 from memagent.config import Config, IngestConfig
 from memagent.errors import UsageError
-from pipelines.ingest import IngestSummary, ingest
+from pipelines.stages.ingest import IngestSummary, ingest
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")
@@ -263,7 +263,7 @@ def test_a_file_that_goes_while_it_is_listed_is_a_row(
     for name in "abc":
         place.put(f"{name}.txt", name)
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.ingest.make_plan", plan)
+        patch.setattr("pipelines.stages.ingest.make_plan", plan)
         gone = run(place.url)
     assert (gone.new, gone.failed, gone.quarantined) == (2, 1, {"vanished": 1})
     assert run(place.url).deleted == 1
@@ -297,10 +297,10 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
 
 _KILLED = """
 import sys
-from infra.jobs import ray_session
+from infra.cluster.session import ray_session
 from infra.store import Store
 from memagent.config import Config, RayConfig
-from pipelines.ingest import ingest
+from pipelines.stages.ingest import ingest
 with ray_session(RayConfig(cpus=1)):
     ingest(Store(sys.argv[1]), "c", [sys.argv[2]], Config(commit_seconds=0.01), "run-0")
 """

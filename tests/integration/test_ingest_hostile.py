@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.documents import current_documents, document_texts, quarantined
 from infra.store import Store, file_system
+from infra.tables.documents import current_documents, document_texts, quarantined
 from memagent.config import Config
-from pipelines.ingest import ingest
+from pipelines.stages.ingest import ingest
 from tests.hostile import OPTIONS, Case, build
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")

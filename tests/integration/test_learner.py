@@ -14,13 +14,13 @@ from infra.learner.rank import Learner, Rank
 from memagent.errors import TrainingError
 from memagent.nano.export import config
 from memagent.nano.model import Shape
-from memagent.rl.advantages import with_advantages
+from memagent.rl.advantage import with_advantages
+from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
 from memagent.rl.loss import Clipping, token_loss
 from memagent.rl.model import load_model
 from memagent.rl.packing import Item, Unit, balance, items, pack, units
-from memagent.rl.recipe import LearnerRecipe, LossRecipe, Recipe
-from memagent.rl.rewards import Reward
-from memagent.rl.trajectories import Conversation, Group, Trajectory
+from memagent.rl.reward import Reward
+from memagent.rl.trajectory import Conversation, Group, Trajectory
 from tests.unit.rl_samples import group
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # DeepSpeed's own, of torch's coming releases
@@ -261,7 +261,7 @@ class TestInProcess:
         for _ in range(300):
             said = rng.choices(range(64), policy, k=32)
             arms = Group("b", tuple(_armed(token, policy) for token in said))
-            if arms.teaches:
+            if arms.has_signal:
                 learner.learn(*share(items(with_advantages(arms).trajectories), recipe(budget=4096), 0))
             policy = _policy(learner)
             if policy[7] > 0.9:

@@ -11,13 +11,12 @@ from safetensors.torch import load_file
 
 from memagent.errors import UsageError
 from memagent.nano import bundled
-from memagent.nano.clauses import ContractLessons
-from memagent.nano.lessons import CopyLessons, NeedleLessons, RecallLessons, Turns
+from memagent.nano.contract_data import ContractLessons
 from memagent.nano.model import Qwen2, Shape
+from memagent.nano.needle_data import CopyLessons, NeedleLessons, RecallLessons, Turns
 from memagent.nano.schedule import LEVELS, Plan, Progress
-from memagent.nano.training import Lessons, Trainer
-from memagent.nano.vocabulary import train_vocabulary
-from memagent.nano.warmup import warm_up
+from memagent.nano.sft import Lessons, Trainer, warm_up
+from memagent.nano.tokenizer import train_vocabulary
 from memagent.prompts import Prompts, load_template
 from memagent.tasks.contracts import Contract
 from memagent.tasks.teacher import Place

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from memagent.errors import UsageError
-from memagent.scoring import mean
-from pipelines.pictures import (
+from memagent.metrics import mean
+from pipelines.report.evaluation_plots import (
     PUBLISHED,
     PUBLISHED_LABEL,
     PUBLISHED_LENGTHS,
@@ -96,7 +96,9 @@ def test_published_curves_may_stay_away(tmp_path):
 
 def test_accuracy_is_the_mean_with_its_interval(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("pipelines.pictures.mean", lambda metric, values: seen.append(values) or mean(metric, values))
+    monkeypatch.setattr(
+        "pipelines.report.evaluation_plots.mean", lambda metric, values: seen.append(values) or mean(metric, values)
+    )
     rows = readings(["memagent"])
     accuracy_by_length(rows, tmp_path)
     assert seen == [[row["score"] for row in rows if row["length"] == length] for length in LENGTHS]

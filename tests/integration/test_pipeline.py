@@ -7,20 +7,20 @@ import pyarrow.dataset as ds
 import pytest
 import ray
 
-from infra import jobs
-from infra.corpora import remember, standing_questions
-from infra.policies import Reader
-from infra.tables import Table, now
-from infra.turnlog import turns
+from infra.cluster import session as jobs
+from infra.readers import ReaderSpec
+from infra.tables.corpora import remember, standing_questions
+from infra.tables.delta import Table, now
+from infra.tables.turns import turns
 from memagent.config import load_config
 from memagent.errors import UsageError
 from memagent.records import Question
-from pipelines.answers import answer_table
 from pipelines.ask import ask, digest
-from pipelines.ingest import ingest
-from pipelines.plan import make_plan
+from pipelines.exchange.answers import answer_table
 from pipelines.report import build
-from pipelines.segment import segment
+from pipelines.stages.ingest import ingest
+from pipelines.stages.plan import make_plan
+from pipelines.stages.segment import segment
 from pipelines.status import corpus_status, quarantined
 from tests.conftest import filler
 
@@ -210,7 +210,7 @@ def test_a_dry_run_estimates_by_the_last_run_and_its_engine_start(store, archive
     take(store, archive, config)
     assert ask("c", [OTTER], config, dry_run=True)["estimated_seconds"] is None, "a scripted reader has no size"
     summary = {
-        "policy": Reader(config).policy.name,
+        "policy": ReaderSpec(config).policy.name,
         "engine": "scripted",
         "conversations": 200,
         "engine_seconds": 10.0,
@@ -287,7 +287,7 @@ def test_two_runs_at_once_give_no_row_twice(store, archive, config):
 
 def test_a_plan_uses_no_engine(store, archive, config):
     take(store, archive, config)
-    reader = Reader(config)
+    reader = ReaderSpec(config)
     plan = make_plan(store, "c", reader, [OTTER])
     assert plan.rows == [] and not plan.places, "documents that are not segmented are not planned"
 
@@ -308,7 +308,7 @@ def _said(config, summary):
 def test_another_version_reads_again_from_the_start_where_that_is_asked_for(store, archive, config, monkeypatch):
     take(store, archive, config)
     first = ask("c", [OTTER], config)
-    monkeypatch.setattr("infra.policies.RULES_VERSION", "another")
+    monkeypatch.setattr("infra.readers.RULES_VERSION", "another")
     kept = ask("c", [OTTER], config)
     assert kept["readings"]["answered_before"] == 8 and kept["conversations"] == 0
     again = ask("c", [OTTER], config, reread=True)

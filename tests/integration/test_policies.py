@@ -7,19 +7,19 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-import pipelines.gate
-from infra.documents import DocumentWriter
-from infra.policies import Reader
-from infra.registry import fetch, policies, policy, promote, promoted, publish, rollback
+import pipelines.promote
+from infra.readers import ReaderSpec
 from infra.store import Store
-from infra.tables import Table, now
+from infra.tables.delta import Table, now
+from infra.tables.documents import DocumentWriter
+from infra.tables.policies import fetch, policies, policy, promote, promoted, publish, rollback
 from memagent.config import load_config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.nano import bundled
 from memagent.records import text_hash
-from memagent.rl.gate import GateSpec
+from memagent.rl.promotion import GateSpec
+from pipelines.cli.policies import app
 from pipelines.evaluate import evaluate
-from pipelines.policies import app
 from tests.conftest import filler
 from tests.versions import ABOUT, model
 
@@ -46,52 +46,52 @@ def config(store, model, **more):
 
 
 def published(store, base, tmp_path, number):
-    policy = Reader(config(store, f"{base}@shipped")).policy
+    policy = ReaderSpec(config(store, f"{base}@shipped")).policy
     folder = model(tmp_path / str(number), number)
     return publish(store, folder, name=policy.name, parent=policy.policy_id, parent_folder=base, **ABOUT)
 
 
 def test_the_promoted_version_is_read_with(store, base, tmp_path, cache):
-    own = Reader(config(store, base)).policy
+    own = ReaderSpec(config(store, base)).policy
     one, two = (published(store, base, tmp_path, number) for number in (1, 2))
-    assert Reader(config(store, base)).policy == own  # candidates are not at work
+    assert ReaderSpec(config(store, base)).policy == own  # candidates are not at work
     promote(store, one, "better")
     promote(store, two, "better")
-    reader = Reader(config(store, base))
+    reader = ReaderSpec(config(store, base))
     assert (reader.policy.policy_id, reader.policy.name) == (two, own.name)
     assert reader.reading.segment_tokens == 128 and reader.max_model_len == 1024
     for named in (own.name, two, two[:-3]):
-        assert Reader(config(store, named)).policy == reader.policy
-    assert Reader(config(store, one)).policy.policy_id == one
-    assert Reader(config(store, f"{base}@shipped")).policy == own
-    copy = Reader(config(store, fetch(store, policy(store, one))))  # a version's folder says what it is
+        assert ReaderSpec(config(store, named)).policy == reader.policy
+    assert ReaderSpec(config(store, one)).policy.policy_id == one
+    assert ReaderSpec(config(store, f"{base}@shipped")).policy == own
+    copy = ReaderSpec(config(store, fetch(store, policy(store, one))))  # a version's folder says what it is
     assert (copy.policy.policy_id, copy.policy.name) == (one, own.name)
     rollback(store, own.name)
-    assert Reader(config(store, base)).policy.policy_id == one
+    assert ReaderSpec(config(store, base)).policy.policy_id == one
     rollback(store, own.name)
-    assert Reader(config(store, base)).policy == own
+    assert ReaderSpec(config(store, base)).policy == own
 
 
 def test_other_engines_and_names_do_not_ask_the_registry(store, base, tmp_path, cache, monkeypatch):
     promote(store, published(store, base, tmp_path, 1), "better")
-    nano = Reader(config(store, "nano")).policy
+    nano = ReaderSpec(config(store, "nano")).policy
     assert nano.path == str(bundled())
     for named in ("nano@shipped", "nano@rl", nano.policy_id, nano.policy_id[:-4]):
-        assert Reader(config(store, named)).policy == nano
-    supervised = Reader(config(store, "nano@sft")).policy
+        assert ReaderSpec(config(store, named)).policy == nano
+    supervised = ReaderSpec(config(store, "nano@sft")).policy
     assert (supervised.name, supervised.path) == ("nano", str(bundled("sft"))) and supervised != nano
-    assert Reader(config(store, supervised.policy_id)).policy == supervised
-    monkeypatch.setattr("infra.policies.promoted", None)
-    monkeypatch.setattr("infra.policies.policies", None)
-    assert Reader(config(store, base, engine__kind="scripted")).policy.name == "scripted"
-    assert Reader(config(store, "nano@shipped", engine__kind="scripted")).policy.path == str(bundled())
-    assert Reader(config(store, base, engine__kind="openai")).policy.path == str(base)
+    assert ReaderSpec(config(store, supervised.policy_id)).policy == supervised
+    monkeypatch.setattr("infra.readers.promoted", None)
+    monkeypatch.setattr("infra.readers.policies", None)
+    assert ReaderSpec(config(store, base, engine__kind="scripted")).policy.name == "scripted"
+    assert ReaderSpec(config(store, "nano@shipped", engine__kind="scripted")).policy.path == str(bundled())
+    assert ReaderSpec(config(store, base, engine__kind="openai")).policy.path == str(base)
 
 
 def test_a_name_that_means_nothing_is_refused(store, base, tmp_path, cache):
     one = published(store, base, tmp_path, 1)
     with pytest.raises(UsageError, match=f"no policy 'nano@zz'.*{one}"):
-        Reader(config(store, "nano@zz"))
+        ReaderSpec(config(store, "nano@zz"))
 
 
 def test_files_that_are_gone_are_said_to_be(store, base, tmp_path, cache):
@@ -100,7 +100,7 @@ def test_files_that_are_gone_are_said_to_be(store, base, tmp_path, cache):
         store.delete(path)
     promote(store, one, "by hand")
     with pytest.raises(ConfigError, match=r"gone from .*rollback"):
-        Reader(config(store, base))
+        ReaderSpec(config(store, base))
 
 
 def test_a_version_on_s3_is_fetched_once_whole_and_checked(s3_bucket, base, tmp_path, cache):
@@ -126,12 +126,12 @@ def readings(monkeypatch, model_folder, ray_in_process):
     ways = {}
 
     def read(suite, config, **more):
-        policy_id = Reader(config).policy.policy_id
+        policy_id = ReaderSpec(config).policy.policy_id
         sets = [*SCRIPTED, f"method={ways[policy_id]}"]
         scripted = load_config(store=config.store, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
         return evaluate(suite, scripted, **more)
 
-    monkeypatch.setattr(pipelines.gate, "evaluate", read)
+    monkeypatch.setattr(pipelines.promote, "evaluate", read)
     return ways
 
 
@@ -163,10 +163,10 @@ def test_the_gate_promotes_the_better_and_refuses_the_worse(store, base, tmp_pat
     (tmp_path / "texts" / "one.txt").write_text(filler(random.Random(0), 3000))
     needles = {"kinds": ("niah_single_1",), "lengths": (400, 800), "n": 2, "texts": (str(tmp_path / "texts"),)}
     spec = GateSpec(**needles, corpora=("archive",))
-    own = Reader(config(store, base)).policy.policy_id
+    own = ReaderSpec(config(store, base)).policy.policy_id
     good, bad = (published(store, base, tmp_path, number) for number in (1, 2))
     readings |= {own: "truncate", good: "memagent", bad: "truncate"}
-    record = pipelines.gate.run_gate(config(store, base), good, gate=spec)
+    record = pipelines.promote.run_gate(config(store, base), good, gate=spec)
     assert record["promoted"] and record["reason"] == "better: +0.600 [+0.23, +0.97], n=10, p=0.031"
     assert [group["name"] for group in record["groups"]] == [
         "needles at 400 tokens",
@@ -177,22 +177,22 @@ def test_the_gate_promotes_the_better_and_refuses_the_worse(store, base, tmp_pat
     assert (record["candidate"], record["incumbent"]) == (good, own)
     row = policy(store, good)
     assert (row["status"], row["gate"]["runs"], row["gate"]["spec"]["n"]) == ("promoted", record["runs"], 2)
-    record = pipelines.gate.run_gate(config(store, base), bad, gate=spec)
+    record = pipelines.promote.run_gate(config(store, base), bad, gate=spec)
     assert not record["promoted"] and record["reason"].startswith("worse: ")
     assert record["incumbent"] == good
     assert {one["policy_id"]: one["status"] for one in policies(store)} == {good: "promoted", bad: "refused"}
     with pytest.raises(UsageError, match=r"was refused .*--force"):
-        pipelines.gate.run_gate(config(store, base), bad, gate=spec)
+        pipelines.promote.run_gate(config(store, base), bad, gate=spec)
     with pytest.raises(UsageError, match="at work already"):
-        pipelines.gate.run_gate(config(store, base), good, gate=spec)
+        pipelines.promote.run_gate(config(store, base), good, gate=spec)
 
 
 @LOCALLY
 def test_a_gate_that_cannot_tell_changes_nothing(store, base, tmp_path, cache, archive, readings, monkeypatch):
-    own = Reader(config(store, base)).policy.policy_id
+    own = ReaderSpec(config(store, base)).policy.policy_id
     one = published(store, base, tmp_path, 1)
     readings |= {own: "memagent", one: "memagent"}
-    gate = pipelines.gate.run_gate
+    gate = pipelines.promote.run_gate
     with pytest.raises(UsageError, match="no tests"):
         gate(config(store, base), one, gate=GateSpec(kinds=(), corpora=("nothing",)))
     with pytest.raises(UsageError, match="with vllm"):
@@ -210,36 +210,36 @@ def test_a_gate_that_cannot_tell_changes_nothing(store, base, tmp_path, cache, a
 
 @LOCALLY
 def test_a_policy_that_cannot_read_at_all_is_not_judged(store, base, tmp_path, cache, archive, readings, monkeypatch):
-    own = Reader(config(store, base)).policy.policy_id
+    own = ReaderSpec(config(store, base)).policy.policy_id
     one = published(store, base, tmp_path, 1)
     readings |= {own: "memagent", one: "memagent"}
-    results = pipelines.gate.run_results
+    results = pipelines.promote.run_results
 
     def failed(place, run_id):
         table = results(place, run_id)
         none = pa.nulls(table.num_rows, pa.string())
         return table.set_column(table.schema.get_field_index("answer"), "answer", none)
 
-    monkeypatch.setattr(pipelines.gate, "run_results", failed)
+    monkeypatch.setattr(pipelines.promote, "run_results", failed)
     with pytest.raises(MemagentError, match=r"all 6 readings of .* failed"):
-        pipelines.gate.run_gate(config(store, base), one, gate=ASKED)
+        pipelines.promote.run_gate(config(store, base), one, gate=ASKED)
     assert policy(store, one)["status"] == "candidate"
 
 
 @LOCALLY
 def test_one_that_went_to_work_meanwhile_is_not_replaced(store, base, tmp_path, cache, archive, readings, monkeypatch):
-    own = Reader(config(store, base)).policy.policy_id
+    own = ReaderSpec(config(store, base)).policy.policy_id
     one, other = (published(store, base, tmp_path, number) for number in (1, 2))
     readings |= {own: "truncate", one: "memagent"}
-    results = pipelines.gate.run_results
+    results = pipelines.promote.run_results
 
     def meanwhile(place, run_id):
         promote(store, other, "by hand")
         return results(place, run_id)
 
-    monkeypatch.setattr(pipelines.gate, "run_results", meanwhile)
+    monkeypatch.setattr(pipelines.promote, "run_results", meanwhile)
     with pytest.raises(UsageError, match=f"{other} was put to work while .*compare it again"):
-        pipelines.gate.run_gate(config(store, base), one, gate=ASKED)
+        pipelines.promote.run_gate(config(store, base), one, gate=ASKED)
     assert {row["policy_id"]: row["status"] for row in policies(store)} == {one: "candidate", other: "promoted"}
 
 
@@ -252,7 +252,7 @@ def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings
     questions(store)
     at = ("--store", store.url)
     assert command(*at).output.startswith("no versions")
-    own = Reader(config(store, base)).policy
+    own = ReaderSpec(config(store, base)).policy
     good, bad = (published(store, base, tmp_path, number) for number in (1, 2))
     readings |= {own.policy_id: "bm25", good: "memagent", bad: "truncate"}
     tests = ("--gate", "kinds=", "--corpus", "archive", *at)

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.delta import Table
 from memagent.config import PoolConfig, load_config
 from pipelines.ask import ask
-from pipelines.ingest import ingest
-from pipelines.read import _CALLS, _blocks, _pool_options
+from pipelines.stages.ingest import ingest
+from pipelines.stages.read import _CALLS, _blocks, _pool_options
 from tests.integration.test_pipeline import OTTER, write_archive
 
 _SCALES_UP = 1.75

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from infra.store import Store
 from memagent.errors import TrainingError, UsageError
+from pipelines.cli.train import app
 from pipelines.report.training import training_page, write_training
-from pipelines.train import app
-from pipelines.training.journal import State
+from pipelines.training.checkpoints import State
 from pipelines.trainings import find_training, metrics_of, training_runs
 from tests.made_up_training import end, keep, register, replayed, run, step
 

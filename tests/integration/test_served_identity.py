@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.policies import Reader, resolve_policy
+from infra.readers import ReaderSpec, resolve_policy
 from memagent.config import load_config
 from memagent.nano import bundled
 
@@ -86,6 +86,6 @@ def test_a_server_that_lists_nothing_leaves_name_and_address(status: int) -> Non
 def test_the_reader_of_a_served_model_has_the_folders_tokenizer() -> None:
     with listing(entry("reader")) as url:
         sets = ["engine.kind=openai", f"engine.base_url={url}", "engine.served_model=reader"]
-        reader = Reader(load_config(sets=sets))
+        reader = ReaderSpec(load_config(sets=sets))
     assert reader.tokenizer.encode("word")
     assert reader.folder == str(bundled().resolve())

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from infra.store import Store
 from memagent.errors import TrainingError
-from memagent.rl.trajectories import Group
-from pipelines.training.journal import Journal
+from memagent.rl.trajectory import Group
+from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare
-from pipelines.training.stage import train
 from tests.conftest import filler
 from tests.integration.flowing import ROOT
 from tests.unit.rl_samples import group
@@ -43,7 +43,7 @@ save_every = 1
 
 def record(store: Store, spoilt: int = 0) -> None:
     """Write rollouts of every step; those of step `spoilt` have a log-probability that is no number."""
-    journal = Journal(store, RUN)
+    journal = Checkpoints(store, RUN)
     for step in range(1, STEPS + 1):
         groups = [group([1, 0, 0, 0.5], 10 * step + i, f"s{step}-{i}", vocab=VOCABULARY) for i in range(4)]
         if step == spoilt:
@@ -102,7 +102,7 @@ def weights(store: Store, tmp_path, step: int = STEPS) -> dict:
     whole = {}
     for part in ("weights", "exp_avg", "exp_avg_sq"):
         path = tmp_path / f"{part}.safetensors"
-        store.get_file(path, *Journal(store, home(store)).checkpoint(step), path.name)
+        store.get_file(path, *Checkpoints(store, home(store)).checkpoint(step), path.name)
         whole |= {f"{part} {name}": tensor for name, tensor in load_file(path).items()}
     return whole
 
@@ -125,7 +125,7 @@ def test_killed_and_given_again_it_ends_with_the_weights_of_an_undisturbed_run(b
     wait_for(lambda: len(steps_of(bucket, undisturbed["run_id"])) >= after, process, lambda: process.communicate()[1])
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert Journal(bucket, undisturbed["run_id"]).read().step < STEPS
+    assert Checkpoints(bucket, undisturbed["run_id"]).read().step < STEPS
     again = json.loads(finished(begin(bucket)))
     assert [row["step"] for row in steps_of(bucket, again["run_id"])] == list(range(1, STEPS + 1))
     assert again["candidate"] == undisturbed["candidate"]  # the id is a hash of the files
@@ -142,7 +142,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(inp
     run = stage(inputs, store)
     with pytest.raises(TrainingError, match=r"step 3: minibatch 1 of 2: the loss .* s3-1.* of step 2 stays"):
         train(run, replay=RUN)
-    state = Journal(store, home(store)).read()
+    state = Checkpoints(store, home(store)).read()
     assert (state.step, state.done) == (2, "")
     assert weights(store, tmp_path, 2)
     record(store)  # mended, the same training goes on

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from infra.corpora import remember
-from infra.documents import DocumentWriter, current_documents
-from infra.qa import read_qa, write_qa
 from infra.store import Store
-from infra.tables import Table, now
+from infra.tables.corpora import remember
+from infra.tables.delta import Table, now
+from infra.tables.documents import DocumentWriter, current_documents
+from infra.tables.qa import read_qa, write_qa
+from memagent.curation import Qa
 from memagent.errors import UsageError
-from memagent.harvest import Qa
 from memagent.records import text_hash
 from pipelines.training.data import courses
 from pipelines.training.settings import prepare

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra import turnlog
-from infra.schemas import TURNS
 from infra.store import Store
-from infra.tables import now
-from infra.turnlog import TurnWriter, compact, resume_points, turns
+from infra.tables import turns as turnlog
+from infra.tables.delta import now
+from infra.tables.schemas import TURNS
+from infra.tables.turns import TurnWriter, compact, resume_points, turns
 from memagent.records import Turn
 
 

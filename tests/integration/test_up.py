@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from infra.corpora import corpora, remember
-from infra.jobs_api import _jobs_client
-from infra.lifeline import tree
+from infra.cluster.jobs_api import _jobs_client
+from infra.processes import tree
 from infra.store import Store
-from infra.tables import Table
+from infra.tables.corpora import corpora, remember
+from infra.tables.delta import Table
 from memagent.questions import ask
 from tests.e2e.browsing import browser  # noqa: F401  (a fixture)
 from tests.integration.flowing import QUESTION, Served, serving

@@ -3,8 +3,8 @@
 import random
 
 from memagent.rl.packing import Item
-from memagent.rl.rewards import Reward
-from memagent.rl.trajectories import Conversation, Group, Trajectory
+from memagent.rl.reward import Reward
+from memagent.rl.trajectory import Conversation, Group, Trajectory
 
 
 def conversation(rng, vocab=60, prompt=(1, 12), response=(1, 6)):

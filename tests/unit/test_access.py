@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from memagent.errors import UsageError
-from pipelines.access import auth_string
+from pipelines.flows.access import auth_string
 
 
 def mode(path):

@@ -5,9 +5,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from pipelines import display as module
-from pipelines.display import Display, answers_table, duration, number, percent, plain, summary
-from pipelines.figures import failures
+from pipelines.cli import live as module
+from pipelines.cli.live import Display, answers_table, duration, number, percent, plain, summary
+from pipelines.formatting import failures
 
 
 def console(*, terminal: bool = False) -> Console:
@@ -224,7 +224,7 @@ def test_figures(made: str, wanted: str):
 
 def test_importing_the_display_loads_nothing_heavy():
     code = (
-        "import sys, pipelines.display; "
+        "import sys, pipelines.cli.live; "
         "print([m for m in ('ray', 'torch', 'prefect', 'pyarrow', 'vllm') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.formats.base import Parsed, Refused, Request
-from infra.formats.decoding import blank, clean, decode, detect
-from infra.formats.delimited import parse_csv, parse_json_lines
-from infra.formats.opening import split_codec
-from infra.formats.plain import parse_markdown
+from infra.sources.base import Parsed, Refused, Request
+from infra.sources.decoding import blank, clean, decode, detect
+from infra.sources.opening import split_codec
+from infra.sources.tabular import parse_csv, parse_json_lines
+from infra.sources.text import parse_markdown
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 

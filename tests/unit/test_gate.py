@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from memagent.config import validate
 from memagent.errors import ConfigError
-from memagent.rl.gate import GateSpec, Group, decide
+from memagent.rl.promotion import GateSpec, Group, decide
 
 scores = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0]))
 pairs = st.lists(st.tuples(scores, scores), max_size=30)

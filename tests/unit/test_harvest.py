@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.harvest import Qa, agreement, families, gather, leaks, split_of, teachable
+from memagent.curation import Qa, agreement, families, gather, leaks, split_of, teachable
 
 
 def row(question="Who signed?", answers=("Ada",), source="gold", documents=("d1",), stream=None, **kwargs):

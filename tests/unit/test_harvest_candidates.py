@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.candidates import agreed_rows, feedback_rows, gold_rows
-from pipelines.generate import choose
+from pipelines.stages.collect_qa import agreed_rows, feedback_rows, gold_rows
+from pipelines.stages.write_questions import choose
 
 
 def ask(reading="r1", gold=("Ada",), run=0, question="Who signed?", identity="q", stream=("h1",)):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra.corpora import remember, sources_of, tag, tagger
 from infra.store import Store
+from infra.tables.corpora import remember, sources_of, tag, tagger
 from memagent.errors import UsageError
 
 

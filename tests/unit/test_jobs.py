@@ -12,8 +12,8 @@ import pytest
 import ray
 from tenacity import wait_none
 
-from infra import jobs
-from infra.jobs import _own_termination, _start_ray
+from infra.cluster import session as jobs
+from infra.cluster.session import _own_termination, _start_ray
 from memagent.config import RayConfig
 from memagent.errors import MemagentError, UsageError
 
@@ -133,15 +133,15 @@ def test_ray_starts_when_it_is_first_needed_and_ends_with_the_outer_body(monkeyp
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(jobs, "ray_session", session)
-    with jobs.ray_when_needed(RayConfig()):
+    with jobs.lazy_ray(RayConfig()):
         pass
     assert told == []
-    with jobs.ray_when_needed(RayConfig()):
-        with jobs.ray_when_needed(RayConfig()):
-            jobs.have_ray()
+    with jobs.lazy_ray(RayConfig()):
+        with jobs.lazy_ray(RayConfig()):
+            jobs.ensure_ray()
             told.append("work")
-        jobs.have_ray()
+        jobs.ensure_ray()
         told.append("more")
     assert told == ["start", "work", "more", "end"]
-    jobs.have_ray()  # outside, it is the caller's to have Ray
+    jobs.ensure_ray()  # outside, it is the caller's to have Ray
     assert told[-1] == "end"

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from ray.job_submission import JobStatus
 
-from infra import jobs_api
-from infra.jobs import cluster_environment
-from infra.jobs_api import run_job
+from infra.cluster import jobs_api
+from infra.cluster.jobs_api import run_job
+from infra.cluster.session import cluster_environment
 from memagent.config import Config, RayConfig
 from memagent.errors import MemagentError
 

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memagent.baselines import METHODS, config_hash, method, packed, widened
 from memagent.config import ReadingConfig
+from memagent.conversations import ReadingRequest
 from memagent.engine import Completion
 from memagent.errors import ConfigError, RequestError, UsageError
-from memagent.methods import METHODS, config_hash, method
-from memagent.methods.mapreduce import packed
-from memagent.methods.window import widened
 from memagent.reading import Reading
 from memagent.records import Segment
 from memagent.scripted import ScriptedEngine
@@ -52,7 +51,7 @@ class Watched:
 def run(name, scheme, text, past=(), question=QUESTION, window=None, engine=None):
     stream = ListStream(text, scheme.prompts.tokenizer, scheme.config.segment_tokens)
     turns, engine = [], engine or Watched(scheme)
-    made = method(name, window)("r", question, stream, scheme, engine.generate, turns.append, past)
+    made = method(name, window)(ReadingRequest("r", question, stream, past), scheme, engine.generate, turns.append)
     return asyncio.run(made.run()), turns, stream, engine
 
 
@@ -207,7 +206,7 @@ def test_documents_of_one_stream_keep_their_own_places(scheme):
     for segment in other.segments:
         object.__setattr__(segment, "content_hash", "other")
     stream.segments += other.segments
-    made = method("bm25", WINDOW)("r", QUESTION, stream, scheme, Watched(scheme).generate, [].append)
+    made = method("bm25", WINDOW)(ReadingRequest("r", QUESTION, stream), scheme, Watched(scheme).generate, [].append)
     evidence = asyncio.run(made.run()).evidence[0]
     assert evidence.content_hash == "other" and evidence.quote.count("4829104") == 1
     text = "".join(segment.text for segment in other.segments)
@@ -243,7 +242,7 @@ def test_ranking_is_that_of_the_library_over_whole_texts(tokenizer, texts, quest
     stream = ListStream("", tokenizer)
     stream.segments = segments
     scheme = make_scheme(tokenizer)
-    chosen = asyncio.run(METHODS["bm25"]("r", question, stream, scheme, None, None).choose(64))
+    chosen = asyncio.run(METHODS["bm25"](ReadingRequest("r", question, stream), scheme, None, None).choose(64))
     words = bm25s.tokenize(texts, return_ids=False, show_progress=False)
     asked = sorted(set(bm25s.tokenize([question], return_ids=False, show_progress=False)[0]))
     scores = [0.0] * len(texts)

@@ -4,7 +4,7 @@ import pytest
 
 from memagent.config import load_config
 from memagent.errors import ConfigError
-from pipelines.parameters import check, settings_for
+from pipelines.flows.parameters import check, settings_for
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
-from infra.formats import decoding, html, plain
-from memagent import evidence, questioning, scripted, segmenting
+from infra.sources import decoding, text
+from memagent import evidence, scripted, segmenting
+from memagent import question_writer as questioning
 from memagent.tasks import contracts, needles
-from memagent.tasks.files import ruler, squad
-from memagent.tasks.ruler import documents, haystacks
-from memagent.tasks.verdicts.durations import _DURATION
+from memagent.tasks.contract_match import _DURATION
+from memagent.tasks.loaders import ruler, squad
+from memagent.tasks.ruler import haystack as haystacks
+from memagent.tasks.ruler import qa as documents
 
 _N = 3000
 _GROWTH = 8
@@ -26,9 +28,9 @@ def searched(pattern: "re.Pattern[str]") -> Callable[[str], object]:
 
 
 HOSTILE = {
-    "a heading of white space": (plain._first_heading, "# x{}y", " "),
-    "a heading of marks": (plain._first_heading, "# x{} y", " #"),
-    "headings": (plain._first_heading, "{}", "# \n"),
+    "a heading of white space": (text._first_heading, "# x{}y", " "),
+    "a heading of marks": (text._first_heading, "# x{} y", " #"),
+    "headings": (text._first_heading, "{}", "# \n"),
     "a date after white space": (searched(contracts.DATE), "1{}x", " "),
     "a day and white space": (searched(contracts.DATE), "January{}x", " 1 "),
     "a law": (searched(contracts._CLAUSE), "{}", "governed "),
@@ -51,7 +53,7 @@ HOSTILE = {
     "RULER's question": (searched(ruler._QUESTION), "{}", "Question: "),
     "RULER's needle": (searched(ruler._QUESTION), "What is the special magic {}", "x "),
     "nothing": (decoding.blank, "{}x", " \u200b"),
-    "an XML declaration": (searched(html._DECLARATION), "<?xml {}", "?"),
+    "an XML declaration": (searched(text._DECLARATION), "<?xml {}", "?"),
     "a place in a text": (lambda text: evidence.locate("a a a a b", text), "{}", "a "),
     "a place in white space": (lambda text: evidence.locate("a b", text), "{}", "a  "),
 }

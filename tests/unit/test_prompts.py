@@ -52,7 +52,7 @@ def test_reads_updates():
     assert PROMPTS.read_update([same, stop], old).memory_ids == old
     assert not PROMPTS.read_update([same, stop], old).changed
     update = PROMPTS.read_update([*note, stop], old)
-    assert (update.memory_ids, update.changed, update.enough) == (note, True, False)
+    assert (update.memory_ids, update.changed, update.done) == (note, True, False)
     assert not PROMPTS.read_update([*old, stop], old).changed
     assert PROMPTS.read_update([stop], old).memory_ids == PROMPTS.no_memory
 

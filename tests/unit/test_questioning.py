@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memagent.engine import Completion
 from memagent.errors import RequestError
 from memagent.prompts import Prompts, load_template
-from memagent.questioning import Questioner, Refused, Written, load_wording, parse, write
+from memagent.question_writer import Questioner, Refused, Written, load_wording, parse, write
 from memagent.tokens import Tokenizer
 from tests.conftest import toy_tokenizer
 

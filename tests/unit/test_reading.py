@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memagent.conversations import ReadingRequest
 from memagent.engine import Completion
 from memagent.errors import ConfigError, RequestError
 from memagent.lanes import spans
@@ -25,7 +26,9 @@ def read(scheme, text, past=(), engine=None, question=QUESTION):
     stream = ListStream(text, scheme.prompts.tokenizer, scheme.config.segment_tokens)
     turns = []
     engine = engine or ScriptedEngine(scheme.prompts)
-    outcome = asyncio.run(Reading("r", question, stream, scheme, engine.generate, turns.append, past).run())
+    outcome = asyncio.run(
+        Reading(ReadingRequest("r", question, stream, past), scheme, engine.generate, turns.append).run()
+    )
     return outcome, turns, stream
 
 

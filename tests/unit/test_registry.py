@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import infra.registry
-from infra.policies import resolve_policy
-from infra.registry import Row, fetch, policies, policy, promote, promoted, publish, refuse, rollback
-from infra.schemas import POLICIES_OF
+import infra.tables.policies
+from infra.readers import resolve_policy
 from infra.store import Store
-from infra.tables import Table, now
+from infra.tables.delta import Table, now
+from infra.tables.policies import Row, fetch, policies, policy, promote, promoted, publish, refuse, rollback
+from infra.tables.schemas import POLICIES_OF
 from memagent.config import EngineConfig
 from memagent.errors import ConfigError, UsageError
 from tests.versions import ABOUT, model
@@ -171,7 +171,7 @@ def test_of_two_promotions_at_once_the_later_decides_again(store, monkeypatch):
             promote(store, meanwhile.pop(), "meanwhile")
         return now()
 
-    monkeypatch.setattr(infra.registry, "now", at)
+    monkeypatch.setattr(infra.tables.policies, "now", at)
     promote(store, "toy@a", "late")
     assert status(store) == {"toy@a": "promoted", "toy@b": "retired"}
 

@@ -4,9 +4,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.engine import Completion
+from memagent.conversations import ReadingRequest
+from memagent.engine import LONGEST, Completion, repeats
 from memagent.reading import Reading
-from memagent.repetition import LONGEST, repeats
 from memagent.scripted import ScriptedEngine
 from tests.conftest import ListStream, filler, make_scheme
 
@@ -57,7 +57,9 @@ def test_an_update_that_runs_away_changes_nothing_and_is_told(tokenizer):
         turns = []
         engine = RunsAway(scheme.prompts)
         question = "What is the pass number for amber-otter?"
-        return asyncio.run(Reading("r", question, stream, scheme, engine.generate, turns.append).run()), turns
+        return asyncio.run(
+            Reading(ReadingRequest("r", question, stream), scheme, engine.generate, turns.append).run()
+        ), turns
 
     outcome, turns = read(12)
     assert outcome.answer == "4829104"

@@ -49,7 +49,7 @@ def test_the_package_can_be_run_as_the_command():
 
 def test_a_shell_can_complete_commands():
     words = {"_MEMAGENT_COMPLETE": "complete_bash", "COMP_WORDS": "memagent eval", "COMP_CWORD": "1"}
-    done = run("-c", "from pipelines.cli import app; app(prog_name='memagent')", **words)
+    done = run("-c", "from pipelines.cli.main import app; app(prog_name='memagent')", **words)
     assert done.stdout.split() == ["evaluate"]
 
 

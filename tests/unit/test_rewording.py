@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from memagent.tasks import contracts, needles
-from memagent.tasks.rewording import reword
-from memagent.tasks.samples import Sample
+from memagent.tasks.controls import reword
+from memagent.tasks.sample import Sample
 
 KNOWN = {wording for kind in needles.QUESTIONS.values() for wording in kind}
 

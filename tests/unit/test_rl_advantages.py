@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.rl.advantages import advantages, with_advantages
-from memagent.rl.groups import Batch, pass_rate
-from memagent.rl.rewards import Reward
-from memagent.rl.trajectories import Group, from_dict, minibatches
+from memagent.rl.advantage import advantages, with_advantages
+from memagent.rl.reward import Reward
+from memagent.rl.rollout import Batch, pass_rate
+from memagent.rl.trajectory import Group, from_dict, minibatches
 from tests.unit.rl_samples import group
 
 REWARDS = st.lists(st.floats(-2, 2), min_size=2, max_size=16)
@@ -123,7 +123,7 @@ def test_a_recorded_trajectory_comes_back():
 
 
 def test_tokens_without_log_probabilities_are_refused():
-    from memagent.rl.trajectories import Conversation
+    from memagent.rl.trajectory import Conversation
 
     with pytest.raises(ValueError, match="log-probabilities"):
         Conversation([1], [2, 3], [-0.1], "update")

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent.config import ReadingConfig
+from memagent.curation import Qa
 from memagent.errors import UsageError
-from memagent.harvest import Qa
-from memagent.rl.courses import NEEDLES, ContractCourse, Cut, NeedleCourse, halves
-from memagent.rl.exercises import Mixed, exercise, nothing, scatter, window
-from memagent.rl.rows import RowCourse, fit_rows
-from memagent.tasks.samples import Sample
+from memagent.rl.dataset import Mixed, exercise, nothing, scatter, window
+from memagent.rl.sources import NEEDLES, ContractCourse, Cut, NeedleCourse, RowCourse, fit_rows, halves
+from memagent.tasks.sample import Sample
 from tests.conftest import filler
 
 MOST = 8

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.rl.packing import Item, Unit, balance, items, pack, units
-from memagent.rl.trajectories import Conversation
+from memagent.rl.trajectory import Conversation
 from tests.unit.rl_samples import alike, group
 
 LENGTHS = st.lists(st.integers(1, 400), max_size=60)

@@ -3,7 +3,7 @@
 import pytest
 
 from memagent.errors import ConfigError
-from memagent.rl.recipe import SHIPPED, load_recipe
+from memagent.rl.config import SHIPPED, load_recipe
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.stem)

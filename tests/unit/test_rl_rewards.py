@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.rl.rewards import FUNCTIONS, Answered, overlong, reward
+from memagent.rl.reward import FUNCTIONS, Answered, overlong, reward
 
 
 def said(answer, gold, found=None, formed=True):

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import EngineDied
-from memagent.rl.exercises import Exercise, nothing
-from memagent.rl.rollouts import Pay, roll_out_group
+from memagent.rl.dataset import Task, nothing
+from memagent.rl.rollout import RewardConfig, roll_out_group
 from memagent.scripted import ScriptedEngine
 from memagent.segmenting import segments
-from memagent.tasks.samples import Sample
+from memagent.tasks.sample import Sample
 from tests.conftest import filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"
@@ -42,12 +42,14 @@ def exercise(scheme, gold=("4829104",), text=None):
     rng = random.Random(1)
     text = text or f"{filler(rng, 80)} The pass number for amber-otter is 4829104. {filler(rng, 80)}"
     cut = segments("hash", text, scheme.prompts.tokenizer, scheme.config.segment_tokens)
-    return Exercise(Sample("s1", "needle", 0, nothing, QUESTION, gold, "all"), tuple(cut))
+    return Task(Sample("s1", "needle", 0, nothing, QUESTION, gold, "all"), tuple(cut))
 
 
 def roll(scheme, engine, size=3, pay=None, seed=None, **kwargs):
     return asyncio.run(
-        roll_out_group(exercise(scheme, **kwargs), size, scheme, engine.generate, pay or Pay({"exact": 1.0}), seed)
+        roll_out_group(
+            exercise(scheme, **kwargs), size, scheme, engine.generate, pay or RewardConfig({"exact": 1.0}), seed
+        )
     )
 
 
@@ -68,7 +70,7 @@ def test_conversations_are_what_the_engine_was_asked_and_said(tokenizer, lanes):
 
 def test_right_answers_are_paid(scheme):
     group = roll(scheme, Saying(scheme.prompts))
-    assert group.rewards == [1.0] * 3 and not group.teaches
+    assert group.rewards == [1.0] * 3 and not group.has_signal
     wrong = roll(scheme, Saying(scheme.prompts), gold=("1111111",))
     assert wrong.rewards == [0.0] * 3
     nothing = roll(scheme, Saying(scheme.prompts), gold=("",), text="Nothing of the kind.")
@@ -87,7 +89,7 @@ def test_rollouts_of_a_group_do_not_share_a_seed(scheme):
 
 def test_a_response_at_its_limit_is_fined_once(tokenizer):
     scheme = make_scheme(tokenizer, memory_tokens=4, gate=False)
-    group = roll(scheme, Saying(scheme.prompts), pay=Pay({"exact": 1.0, "format": 0.5}, overlong_tokens=2))
+    group = roll(scheme, Saying(scheme.prompts), pay=RewardConfig({"exact": 1.0, "format": 0.5}, overlong_tokens=2))
     for trajectory in group.trajectories:
         assert any(c.cut for c in trajectory.conversations)
         assert trajectory.reward.parts["format"] == 0.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.scoring import (
+from memagent.metrics import (
     MATCHES,
     METRICS,
     balanced_accuracy,

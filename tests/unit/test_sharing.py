@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.sharing import SharedTime
+from infra.cluster.reading_worker import EngineTimeMeter
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 
 def test_a_case_by_hand():
     clock = Clock()
-    shared = SharedTime(clock)
+    shared = EngineTimeMeter(clock)
     clock.now += 5  # nobody is there
     one = shared.begin()
     clock.now += 2  # alone
@@ -31,7 +31,7 @@ def test_a_case_by_hand():
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 10)), max_size=60))
 def test_the_shares_add_up_to_the_busy_time(steps):
     clock = Clock()
-    shared, running, spent, busy = SharedTime(clock), [], 0.0, 0.0
+    shared, running, spent, busy = EngineTimeMeter(clock), [], 0.0, 0.0
     for begins, seconds in steps:
         if begins:
             running.append(shared.begin())

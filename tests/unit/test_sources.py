@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.naming import quoted, unquoted
-from infra.sources import Source, assign_ids, list_sources
+from infra.sources.listing import Source, assign_ids, list_sources
 from memagent.errors import UsageError
 
 NAMES = st.text(

@@ -8,28 +8,28 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from pipelines.cli import app
+from pipelines.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 RANK = {"memagent": 0, "infra": 1, "pipelines": 2}
 HOMES = {
     "vllm": {"infra/engines/vllm.py"},
     "deepspeed": {"infra/learner/"},
-    "prefect": {"pipelines/flows/", "pipelines/up.py"},
+    "prefect": {"pipelines/flows/", "pipelines/cli/up.py"},
     "ray": {
-        "infra/jobs.py",
-        "infra/jobs_api.py",
-        "infra/pools.py",
-        "pipelines/ingest.py",
-        "pipelines/segment.py",
-        "pipelines/read.py",
+        "infra/cluster/session.py",
+        "infra/cluster/jobs_api.py",
+        "infra/cluster/reading_worker.py",
+        "pipelines/stages/ingest.py",
+        "pipelines/stages/segment.py",
+        "pipelines/stages/read.py",
         "pipelines/doctor.py",
-        "pipelines/samples.py",
-        "pipelines/candidates.py",
-        "pipelines/generate.py",
-        "infra/rollouts.py",
-        "infra/telemetry.py",
-        "infra/transfer.py",
+        "pipelines/stages/make_samples.py",
+        "pipelines/stages/collect_qa.py",
+        "pipelines/stages/write_questions.py",
+        "infra/cluster/rollout_pool.py",
+        "infra/cluster/progress.py",
+        "pipelines/training/weight_sync.py",
         "infra/learner/group.py",
     },
     "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/number_format.py", "memagent/nano/", "memagent/rl/"},
@@ -57,16 +57,16 @@ def test_imports_run_one_way_and_heavy_packages_have_few_homes(path):
 
 
 def test_stages_do_not_import_each_other():
-    stages = {"ingest", "segment", "read", "train", "candidates", "generate"}
+    stages = {"ingest", "segment", "read", "collect_qa", "write_questions", "make_samples"}
     for stage in stages:
-        path = ROOT / "pipelines" / f"{stage}.py"
+        path = ROOT / "pipelines" / "stages" / f"{stage}.py"
         for module in imports(path):
-            assert module.removeprefix("pipelines.") not in stages, f"{stage} imports {module}"
+            assert module.removeprefix("pipelines.stages.") not in stages, f"{stage} imports {module}"
 
 
 def test_the_command_line_loads_nothing_heavy():
     heavy = ("ray", "torch", "vllm", "deepspeed", "prefect", "pyarrow", "deltalake", "transformers")
-    code = f"import sys, pipelines.cli; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, pipelines.cli.main; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -149,10 +149,10 @@ def test_exported_names():
     assert set(memagent.__all__) == {
         *("Completion", "Engine", "Sampling"),
         *("Config", "ReadingConfig", "load_config"),
-        *("Document", "Evidence", "Outcome", "Policy", "Question", "Segment", "Turn"),
+        *("Document", "Evidence", "ReadingResult", "Policy", "Question", "Segment", "Turn"),
         *("MemagentError", "UsageError"),
         *("Prompts", "Template", "load_template"),
-        *("Reading", "Scheme", "Stream"),
+        *("Reading", "ReadingSpec", "Stream"),
         *("Tokenizer", "load_tokenizer", "segments"),
     }
     assert all(getattr(memagent, name).__doc__ for name in memagent.__all__)

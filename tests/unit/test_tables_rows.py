@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.store import Store
-from infra.tables import Table, now
+from infra.tables.delta import Table, now
 
 ROWS = st.lists(st.tuples(st.sampled_from(["c", "d'"]), st.sampled_from("xyz"), st.text(max_size=3)), max_size=5)
 STEPS = st.lists(st.tuples(st.sampled_from(["insert_new", "upsert"]), ROWS), min_size=1, max_size=5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memagent.errors import UsageError
 from memagent.tasks.controls import CONTROLS, NEUTRAL, control, cut
 from memagent.tasks.ruler import KINDS, Asked, make_samples
-from memagent.tasks.samples import Sample
+from memagent.tasks.sample import Sample
 from memagent.tokens import load_tokenizer
 
 TEXTS = [f"Essay {i} tells of the harbor. " * 30 for i in range(20)]

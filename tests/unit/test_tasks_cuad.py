@@ -3,8 +3,8 @@ import json
 import pytest
 
 from memagent.errors import UsageError
+from memagent.tasks.contract_suite import ENTITIES, YES_NO, contract_samples
 from memagent.tasks.contracts import QUESTIONS, held_out, load_contracts, split
-from memagent.tasks.cuad import ENTITIES, YES_NO, contract_samples
 
 TEXT = "LEASE AGREEMENT made by Ann.\nIt is governed by the laws of Ohio.\nAnn may audit."
 

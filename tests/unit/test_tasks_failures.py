@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memagent.conversations import ReadingRequest
 from memagent.errors import UsageError
+from memagent.metrics import containment
 from memagent.reading import Reading
 from memagent.records import Turn
-from memagent.scoring import containment
 from memagent.scripted import ScriptedEngine
-from memagent.tasks.failures import KINDS, failure
-from memagent.tasks.samples import Sample
+from memagent.tasks.grading import KINDS, failure
+from memagent.tasks.sample import Sample
 from tests.conftest import ListStream, make_scheme
 
 GOLD = ("Nevada", "12 May 2014")
@@ -167,7 +168,9 @@ def test_the_log_of_a_real_reading(tokenizer):
     turns = []
     stream = ListStream(text, tokenizer)
     question = "What is the pass number for amber-otter?"
-    reading = Reading("r", question, stream, scheme, ScriptedEngine(scheme.prompts).generate, turns.append)
+    reading = Reading(
+        ReadingRequest("r", question, stream), scheme, ScriptedEngine(scheme.prompts).generate, turns.append
+    )
     outcome = asyncio.run(reading.run())
     assert outcome.answer == "4829104"
     asked = sample("4829104", facts=("The pass number for amber-otter is 4829104.",))

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent.errors import UsageError
-from memagent.tasks.files import FORMATS, NAMES, load_samples
-from memagent.tasks.files.ruler import split
-from memagent.tasks.files.squad import sentence
-from memagent.tasks.files.texts import Documents
+from memagent.tasks.loaders import FORMATS, NAMES, load_samples
+from memagent.tasks.loaders.ruler import split
+from memagent.tasks.loaders.squad import sentence
+from memagent.tasks.texts import Documents
 
 NEEDLE = {
     "index": 0,

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from memagent.tasks.files import load_samples
+from memagent.tasks.loaders import load_samples
 from memagent.tasks.ruler.kinds import KINDS
 
 NIAH = (

@@ -18,12 +18,11 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
 from memagent.errors import UsageError
-from memagent.tasks.files import load_samples
+from memagent.tasks.loaders import load_samples
 from memagent.tasks.needles import QUESTIONS, SENTENCES
 from memagent.tasks.ruler import KINDS, Asked, make_samples, write_jsonl
-from memagent.tasks.ruler.haystacks import Filler, Lines, Texts, weave
-from memagent.tasks.ruler.meter import Meter
-from memagent.tasks.ruler.naming import Names, Numbers, Uuids
+from memagent.tasks.ruler.haystack import Filler, Lines, Texts, weave
+from memagent.tasks.ruler.naming import Meter, Names, Numbers, Uuids
 from memagent.tokens import Tokenizer, load_tokenizer
 
 ESSAYS = [

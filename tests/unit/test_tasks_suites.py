@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from memagent.errors import UsageError
-from memagent.tasks.files import load_samples
-from memagent.tasks.judging import judge, lines, not_found, overall, row
-from memagent.tasks.samples import Sample
+from memagent.tasks.grading import judge, lines, not_found, overall, row
+from memagent.tasks.loaders import load_samples
+from memagent.tasks.sample import Sample
 from memagent.tasks.suites import Suite
-from pipelines.samples import write_files
+from pipelines.stages.make_samples import write_files
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["The mill stands by the river. It was built long ago, of stone. Few people know who owned it. " * 60]

@@ -5,7 +5,7 @@ from dataclasses import fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.telemetry import Counters, Totals
+from infra.cluster.progress import Counters, Totals
 
 NAMES = [one.name for one in fields(Counters)]
 steps = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(NAMES), st.integers(1, 9)), max_size=40)

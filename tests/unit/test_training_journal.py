@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from infra.store import Store
 from memagent.errors import TrainingError
-from memagent.rl.recipe import LearnerRecipe, Recipe, RolloutRecipe, StageRecipe
-from memagent.rl.trajectories import Group
-from pipelines.training.journal import Journal, State
+from memagent.rl.config import LearnerRecipe, Recipe, RolloutRecipe, StageRecipe
+from memagent.rl.trajectory import Group
+from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.metrics import learning_metrics, rollout_metrics, shares, validation_metrics
-from pipelines.training.sampling import EngineSampler, RecordedSampler, Sampled
+from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampled
 from tests.unit.rl_samples import group
 
 
 @pytest.fixture
 def journal(tmp_path):
-    return Journal(Store(str(tmp_path)), "train-x")
+    return Checkpoints(Store(str(tmp_path)), "train-x")
 
 
 def put(journal, place):
@@ -50,12 +50,12 @@ def test_steps_after_the_checkpoint_are_not_counted_twice(journal, tmp_path):
         journal.note({"step": step, "reward": step})
         if step == 2:
             journal.commit(State(step=2, cursor=9))
-    again = Journal(Store(str(tmp_path)), "train-x")
+    again = Checkpoints(Store(str(tmp_path)), "train-x")
     state = again.read()
     assert (state.step, state.cursor) == (2, 9)
     assert [row["step"] for row in again.metrics] == [0, 1, 2]
     again.note({"step": 3, "reward": 5})
-    assert [row["reward"] for row in Journal(Store(str(tmp_path)), "train-x").metrics] == []
+    assert [row["reward"] for row in Checkpoints(Store(str(tmp_path)), "train-x").metrics] == []
     assert again.read().step == 2 and [row["reward"] for row in again.metrics] == [0, 1, 2]
 
 
@@ -75,11 +75,11 @@ def test_recorded_rollouts_come_back(journal):
         journal.recorded(4)
 
 
-class Course:
+class Dataset:
     """Exercise i has the number i."""
 
     def exercise(self, number):
-        return type("Exercise", (), {"sample_id": str(number), "sample": type("S", (), {"task": f"t{number % 2}"})})()
+        return type("Task", (), {"sample_id": str(number), "sample": type("S", (), {"task": f"t{number % 2}"})})()
 
 
 class Pool:
@@ -108,7 +108,7 @@ def sampler(kinds, journal, prompts=4, **rollout):
         rollout=RolloutRecipe(prompts=prompts, group_size=2, **rollout), learner=LearnerRecipe(minibatch_prompts=1)
     )
     pool = Pool(kinds)
-    return EngineSampler(pool, Course(), recipe, journal, lambda _: None)
+    return EngineSampler(pool, Dataset(), recipe, journal, lambda _: None)
 
 
 @given(st.lists(st.sampled_from(["teaches", "right", "wrong"]), min_size=1, max_size=12), st.integers(1, 6))
@@ -118,7 +118,7 @@ def test_a_batch_is_refilled_and_counts_everything(kinds, prompts):
     batch = asyncio.run(made.batch(1, 100))
     assert len(batch.groups) <= prompts and len(batch.seen) == batch.cursor - 100 <= 10 * prompts
     assert len(batch.groups) == prompts or len(batch.seen) == 10 * prompts
-    assert all(one.teaches for one in batch.groups)
+    assert all(one.has_signal for one in batch.groups)
     assert [int(one.sample_id) for one in batch.groups] == sorted(int(one.sample_id) for one in batch.groups)
     assert len(batch.groups) + batch.counts["all_right"] + batch.counts["all_wrong"] == len(batch.seen)
     assert made.pool.running == 0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.store import Store
-from infra.turnlog import TurnWriter, carry, compact, resume_points, turns
+from infra.tables.turns import TurnWriter, carry, compact, resume_points, turns
 from memagent.records import Turn
 
 CHANGES = st.lists(st.booleans(), min_size=1, max_size=12)

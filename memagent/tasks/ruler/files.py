@@ -1,6 +1,6 @@
 """Samples as files in RULER's format: JSON lines with index, input, outputs and length, and the rest of a sample.
 
-`memagent.tasks.files` reads them.
+`memagent.tasks.loaders` reads them.
 """
 
 import json
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from memagent.tasks.samples import Sample
+from memagent.tasks.sample import Sample
 
 _BETWEEN = "\n\n"
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from memagent.errors import UsageError
 from memagent.tasks.needles import Kind as ValueKind
-from memagent.tasks.samples import Match
+from memagent.tasks.sample import Match
 
 Family = Literal["needles", "tracking", "common words", "frequent words", "documents"]
 Haystack = Literal["filler", "texts", "needles", "words", "paragraphs"]

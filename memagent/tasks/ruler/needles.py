@@ -6,10 +6,9 @@ from functools import partial
 
 from memagent.errors import UsageError
 from memagent.tasks import needles
-from memagent.tasks.ruler.haystacks import Filler, Haystack, Lines, Texts, weave
+from memagent.tasks.ruler.haystack import Filler, Haystack, Lines, Texts, weave
 from memagent.tasks.ruler.kinds import Draft, Kind
-from memagent.tasks.ruler.meter import Meter
-from memagent.tasks.ruler.naming import Names, Numbers, Uuids
+from memagent.tasks.ruler.naming import Meter, Names, Numbers, Uuids
 from memagent.tokens import Tokenizer
 
 _PLURAL = {"number": "numbers", "word": "words", "uuid": "uuids"}

@@ -1,0 +1,1 @@
+"""Ray: its session, jobs, and the actors that read and sample."""

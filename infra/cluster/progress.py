@@ -1,0 +1,90 @@
+"""Counts of a run while it runs. Every worker counts its own work; the sum is what people see."""
+
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
+from typing import Any
+
+
+@dataclass(slots=True)
+class Counters:
+    """Cumulative counts. Tokens and conversations are counted where the turn is logged, once."""
+
+    readings: int = 0
+    documents: int = 0
+    segments: int = 0
+    conversations: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    failures: int = 0
+    engine_deaths: int = 0
+    engines: int = 0
+    """Engines that are up."""
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return asdict(self)
+
+
+class Totals:
+    """The sum over workers, by the totals that each tells of itself: told twice, or late, adds nothing."""
+
+    def __init__(self) -> None:
+        self._by_worker: dict[str, dict[str, int]] = {}
+
+    def take(self, worker: str, counts: dict[str, int]) -> None:
+        """Take a worker's totals, whichever way they came."""
+        known = self._by_worker.setdefault(worker, {})
+        for name, count in counts.items():
+            known[name] = max(known.get(name, 0), count)
+
+    def sum(self) -> dict[str, int]:
+        """Return the sum over all workers, dead ones included: what they logged is done."""
+        by_worker = self._by_worker.values()
+        return {one.name: sum(counts.get(one.name, 0) for counts in by_worker) for one in fields(Counters)}
+
+
+class ProgressActor:
+    """What the workers of passes tell while they work. One Ray actor for all passes of a session."""
+
+    def __init__(self) -> None:
+        self._passes: dict[str, dict[str, dict[str, int]]] = {}
+
+    def report(self, pass_id: str, worker: str, counts: dict[str, int]) -> None:
+        """Take a worker's totals."""
+        self._passes.setdefault(pass_id, {})[worker] = counts
+
+    def reports(self, pass_id: str) -> dict[str, dict[str, int]]:
+        """Return the newest totals by worker."""
+        return self._passes.get(pass_id, {})
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReporter:
+    """One pass on the board. Plain data, so that it can be given to any worker by value."""
+
+    board: str
+    """The actor's name."""
+    pass_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def report(self, worker: str, counts: dict[str, int]) -> None:
+        """Send a worker's totals. Where the board is gone they come with the answers alone."""
+        with suppress(ValueError):  # what Ray raises for a name that no actor has
+            _actor(self.board).report.remote(self.pass_id, worker, counts)
+
+    def reports(self) -> Any:
+        """Ask for the workers' newest totals; returns a reference to them.
+
+        Raises:
+            ValueError: the board is gone.
+        """
+        return _actor(self.board).reports.remote(self.pass_id)
+
+
+@lru_cache(maxsize=4)
+def _actor(name: str) -> Any:
+    import ray
+
+    return ray.get_actor(name)

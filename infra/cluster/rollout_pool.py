@@ -1,0 +1,259 @@
+"""Rollout workers: Ray actors with an engine each, that read for training as bulk answering reads."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infra.cluster.session import raised
+from infra.engines.supervised import SupervisedEngine
+from infra.learner.weight_broadcast import memory_folder, put_files
+from infra.readers import ReaderSpec
+from memagent.config import PoolConfig
+from memagent.conversations import ReadingSpec
+from memagent.engine import Completion, Engine, Sampling
+from memagent.errors import EngineDied, EngineError, TrainingError
+from memagent.rl.dataset import Task
+from memagent.rl.rollout import RewardConfig, roll_out_group
+from memagent.rl.trajectory import Group
+
+if TYPE_CHECKING:
+    from infra.learner.weight_broadcast import Rendezvous
+
+_AT_ONCE = 10_000
+_TRIES = 3
+"""How often a group whose rollouts fail is sampled before it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A version of the policy: its files as references into Ray's object store."""
+
+    version: str
+    files: dict[str, Any] = field(default_factory=dict)
+
+
+class RolloutWorker:
+    """One engine. An async actor: as many groups at once as it is sent."""
+
+    def __init__(self, reader: ReaderSpec, pay: RewardConfig, temperature: float, top_p: float) -> None:
+        """Prepare; the engine is started by `start`."""
+        self._reader = reader
+        self._pay = pay
+        self._folder: Path | None = None
+        self._version = ""
+        self._lasting = True
+        """Whether an engine that is started again has the present weights."""
+        scheme = reader.scheme
+        sampled = scheme.config.model_copy(update={"temperature": temperature, "top_p": top_p})
+        greedy = scheme.config.model_copy(update={"temperature": 0.0})
+        self._sampled, self._greedy = ReadingSpec(scheme.prompts, sampled), ReadingSpec(scheme.prompts, greedy)
+        self._engine = SupervisedEngine(self._make, reader.engine_restarts)
+
+    async def start(self) -> None:
+        """Start the engine."""
+        await self._engine.start()
+
+    async def update(self, version: str, names: Sequence[str], *files: bytes) -> None:
+        """Go on with other weights; no group may be under way."""
+        base = self._folder or memory_folder()
+        self._folder = await asyncio.to_thread(put_files, zip(names, files, strict=True), base)
+        self._version = version
+        try:
+            await self._engine.engine.update(str(self._folder), version)  # type: ignore[attr-defined]
+        except EngineDied:
+            await self._engine.stop()
+            self._engine = SupervisedEngine(self._make, self._reader.engine_restarts)
+            await self._engine.start()
+
+    async def receive(self, meeting: "Rendezvous", first: int, version: str) -> None:
+        """Go on with weights that are broadcast, as receiver number `first`; no group may be under way."""
+        self._lasting = False
+        await self._engine.engine.receive(meeting, first, version)  # type: ignore[attr-defined]
+
+    async def group(self, exercise: Task, size: int) -> Group:
+        """Roll one exercise out `size` times side by side, sampled."""
+        return self._marked(await self._read(exercise, size, self._sampled))
+
+    async def greedy(self, exercise: Task) -> Group:
+        """Read an exercise once, as bulk answering would."""
+        return await self._read(exercise, 1, self._greedy)
+
+    async def deaths(self) -> int:
+        """Return how often the engine died."""
+        return self._engine.deaths
+
+    async def stop(self) -> None:
+        """End the engine and clear its weights away."""
+        await self._engine.stop()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _read(self, exercise: Task, size: int, scheme: ReadingSpec) -> Group:
+        try:
+            return await roll_out_group(exercise, size, scheme, self._generate, self._pay)
+        except EngineDied:
+            if self._lasting:
+                raise
+            import ray
+
+            ray.actor.exit_actor()  # the pool sends another in its place, and has the weights sent to it
+            raise
+
+    async def _generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        # Weights that were broadcast stand nowhere: an engine that was started again would read with the first ones.
+        engine = self._engine if self._lasting else self._engine.engine
+        return await engine.generate(ids, sampling, priority)
+
+    def _make(self) -> Engine:
+        # An engine that takes another's place must not read with the weights that training began with.
+        if self._folder is None:
+            return self._reader.make_engine()
+        reader = copy(self._reader)
+        reader.folder = str(self._folder)
+        return reader.make_engine()
+
+    def _marked(self, group: Group) -> Group:
+        """Mark what an engine said that was started with these weights and knows no version of them."""
+        if not self._version:
+            return group
+        marked = tuple(
+            replace(
+                trajectory,
+                conversations=tuple(
+                    one if one.weight_version else replace(one, weight_version=self._version)
+                    for one in trajectory.conversations
+                ),
+            )
+            for trajectory in group.trajectories
+        )
+        return Group(group.sample_id, marked)
+
+
+class RolloutPool:
+    """Several workers as one. A worker that is lost is replaced, and its groups are sampled again."""
+
+    def __init__(
+        self, reader: ReaderSpec, pay: RewardConfig, temperature: float, top_p: float, pool: PoolConfig
+    ) -> None:
+        """Prepare as many workers as the pool has at most."""
+        self._spec = (reader, pay, temperature, top_p)
+        self._size = pool.max_size
+        self._place = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
+        self._mending = asyncio.Lock()
+        self._workers: list[Any] = []
+        self._load: list[int] = []
+        self._weights: Weights | None = None
+        self._processes = reader.engine_config.tensor_parallel
+        self.renew: Callable[[int], Awaitable[None]] | None = None
+        """Has the present weights sent to an engine that takes another's place, where they are broadcast."""
+        self.failed = 0
+        """Groups that had to be sampled again."""
+        self.replaced = 0
+        """Workers that were lost."""
+
+    async def start(self) -> None:
+        """Start all engines."""
+        self._workers = [self._new() for _ in range(self._size)]
+        self._load = [0] * self._size
+        await asyncio.gather(*(worker.start.remote() for worker in self._workers))
+
+    async def update(self, weights: Weights) -> None:
+        """Give all engines other weights."""
+        self._weights = weights
+        await asyncio.gather(*(self._give(place) for place in range(self._size)))
+
+    @property
+    def places(self) -> range:
+        """Numbers of the engines."""
+        return range(self._size)
+
+    def processes(self, places: Sequence[int]) -> int:
+        """Return how many processes these engines compute in."""
+        return len(places) * self._processes
+
+    async def receive(self, meeting: "Rendezvous", version: str, places: Sequence[int]) -> None:
+        """Have these engines come to a meeting and take the weights that are broadcast there."""
+        firsts = (1 + i * self._processes for i in range(len(places)))
+        calls = (
+            self._workers[place].receive.remote(meeting, first, version)
+            for place, first in zip(places, firsts, strict=True)
+        )
+        await asyncio.gather(*calls)
+
+    async def group(self, exercise: Task, size: int) -> Group:
+        """Roll an exercise out where there is least to do.
+
+        Raises:
+            TrainingError: it failed several times over.
+        """
+        return await self._tried("group", exercise, size)
+
+    async def greedy(self, exercises: Sequence[Task]) -> AsyncIterator[Group]:
+        """Read exercises once each, greedily; yield them as they come. Raises as `group` does."""
+        tasks = [asyncio.ensure_future(self._tried("greedy", exercise)) for exercise in exercises]
+        for task in asyncio.as_completed(tasks):
+            yield await task
+
+    async def deaths(self) -> int:
+        """Return how often engines died."""
+        return sum(await asyncio.gather(*(worker.deaths.remote() for worker in self._workers)))
+
+    async def stop(self) -> None:
+        """End all engines."""
+        await asyncio.gather(*(worker.stop.remote() for worker in self._workers), return_exceptions=True)
+        self._workers = []
+
+    async def _tried(self, method: str, exercise: Task, *args: Any) -> Group:
+        last: Exception | None = None
+        for _ in range(_TRIES):
+            try:
+                done: Group = await self._on_a_worker(method, exercise, *args)
+                return done
+            except _lost() as error:
+                last = error
+                self.failed += 1
+        said = raised(last) if last else ""
+        raise TrainingError(f"exercise {exercise.sample_id} failed {_TRIES} times: {said}") from last
+
+    async def _on_a_worker(self, method: str, *args: Any) -> Any:
+        from ray.exceptions import RayActorError
+
+        place = min(range(self._size), key=self._load.__getitem__)
+        worker = self._workers[place]
+        self._load[place] += 1
+        try:
+            return await getattr(worker, method).remote(*args)
+        except RayActorError:
+            await self._replace(place, worker)
+            raise
+        finally:
+            self._load[place] -= 1
+
+    async def _replace(self, place: int, lost: Any) -> None:
+        async with self._mending:
+            if self._workers[place] is not lost:
+                return  # another group saw it first
+            self.replaced += 1
+            self._workers[place] = self._new()
+            await self._workers[place].start.remote()
+            await (self.renew(place) if self.renew else self._give(place))
+
+    async def _give(self, place: int) -> None:
+        if self._weights is not None:
+            files = self._weights.files
+            await self._workers[place].update.remote(self._weights.version, list(files), *files.values())
+
+    def _new(self) -> Any:
+        import ray
+
+        return ray.remote(RolloutWorker).options(max_concurrency=_AT_ONCE, **self._place).remote(*self._spec)
+
+
+def _lost() -> tuple[type[Exception], ...]:
+    from ray.exceptions import RayActorError, RayTaskError
+
+    return (RayActorError, RayTaskError, EngineError)

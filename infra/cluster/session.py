@@ -1,0 +1,289 @@
+"""Where Ray runs: in this process or on a cluster."""
+
+import gc
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from infra.cluster.progress import ProgressActor
+from memagent.config import RayConfig
+from memagent.errors import MemagentError, UsageError
+
+_STARTS = 5
+_TURN_SECONDS = 120.0
+"""That a start waits for another one at most."""
+_PAUSE = wait_random_exponential(multiplier=1, max=10)
+"""Between attempts."""
+
+_PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "MEMAGENT_", "VLLM_")
+"""Environment variables that workers of a cluster need as well. Keys are not among them: a cluster shows
+its jobs' environment to whoever sees its dashboard, so it must hold its credentials itself."""
+_KEPT_HERE = ("MEMAGENT_CONFIG", "MEMAGENT_CONFIG_FILE")
+"""What has been read already: a job is given the whole configuration, and workers are told what they need."""
+
+
+@contextmanager
+def ray_session(config: RayConfig) -> Iterator[None]:
+    """Have Ray for the body: use the running session, join the cluster, or start Ray in this process.
+
+    Raises:
+        UsageError: the cluster cannot be reached.
+        MemagentError: Ray does not start in this process.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Workers at the usual niceness of 15 starve beside anything else on a laptop. On one that is busy they may
+    # take minutes to start; and a driver that waits for the first of them, as it does by default, waits for ever
+    # when they are given up.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+    # Workers beyond the number of cores would end after a second without work, and the next stage start its own.
+    os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", "60000")
+    import ray
+
+    quiet_ray_data()
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if config.address:
+        options["address"] = config.address
+        if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # a submitted job has its environment already
+            options["runtime_env"] = cluster_environment(config)
+    else:
+        options |= {"num_cpus": config.cpus, "include_dashboard": False}
+    with _own_termination(), nullcontext() if config.address else _without_what_serves_a_cluster():
+        _start_ray(options)
+    try:
+        # Ray prints warnings of its own to standard output, which belongs to the command's result.
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _board.cache_clear()
+        ray.shutdown()
+
+
+_to_begin: list[Callable[[], None]] = []
+"""How Ray is started in the bodies of `lazy_ray` that are under way, the outermost first."""
+
+
+@contextmanager
+def lazy_ray(config: RayConfig) -> Iterator[None]:
+    """Have Ray for the body from the first `ensure_ray` on: a run with nothing to do does not wait for its start.
+
+    Where bodies stand in each other Ray lives as long as the outermost: stages of one run share it.
+    """
+    with ExitStack() as session:
+        _to_begin.append(lambda: session.enter_context(ray_session(config)))
+        try:
+            yield
+        finally:
+            _to_begin.pop()
+
+
+def ensure_ray() -> None:
+    """Start Ray, where the body of `lazy_ray` wants it now and it does not run yet.
+
+    Raises:
+        UsageError, MemagentError: as `ray_session`.
+    """
+    import ray
+
+    if _to_begin and not ray.is_initialized():
+        _to_begin[0]()
+
+
+def board_name() -> str:
+    """Return the name of this session's board, an actor (`infra.cluster.progress.ProgressActor`).
+
+    It is held here as long as the session lasts, under a name of its own, so that it is never an earlier one that is
+    just ending. Begun anew after its death it knows the workers by their next reports.
+    """
+    import ray
+
+    here = ray.get_runtime_context()
+    return _board(here.get_node_id(), here.get_job_id())[0]
+
+
+@lru_cache(maxsize=1)
+def _board(*session: str) -> tuple[str, Any]:
+    import ray
+
+    name = f"memagent-board-{uuid.uuid4().hex}"
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(ProgressActor).options(name=name).remote()
+    return name, actor
+
+
+def _start_ray(options: dict[str, Any]) -> None:
+    import ray
+
+    # Ray's own processes give up on each other after fixed times (15 and 30 s), which a machine that is
+    # busy with something else misses now and then.
+    starts = Retrying(
+        retry=retry_if_exception(_came_too_late),
+        stop=stop_after_attempt(_STARTS),
+        wait=_PAUSE,
+        before_sleep=_clear_away,
+        reraise=True,
+    )
+    try:
+        with _dropped_processes_ignored(), _one_after_another():
+            starts(ray.init, **options)
+    except ConnectionError as error:
+        raise UsageError(f"no Ray cluster at {options.get('address')}: {error}") from error
+    except Exception as error:
+        if not _came_too_late(error):
+            raise
+        raise MemagentError(
+            f"Ray does not start here, after {_STARTS} attempts: {error}. Is the machine overloaded, or out of memory? "
+            "Ray's own words are in /tmp/ray/session_latest/logs."
+        ) from error
+
+
+def _clear_away(state: RetryCallState) -> None:
+    import ray
+
+    error = state.outcome.exception() if state.outcome else None
+    # As text: whoever keeps the record would keep the error, and with it what the start has opened.
+    logging.getLogger(__name__).warning("Ray did not start (%s); trying again", str(error))
+    ray.shutdown()
+
+
+@contextmanager
+def _one_after_another() -> Iterator[None]:
+    """Have this user's starts of Ray on this machine wait for each other: side by side all of them come too late."""
+    lock = FileLock(Path(tempfile.gettempdir()) / f"memagent-ray-start-{os.getuid()}.lock", mode=0o600)
+    try:
+        lock.acquire(timeout=_TURN_SECONDS)
+    except (TimeoutError, OSError):  # one that hangs, or a folder that cannot be written, must not keep this one
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _dropped_processes_ignored() -> Iterator[None]:
+    """Let failed starts go without a warning for each of their processes: Ray ends these, but waits for none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
+def _came_too_late(error: BaseException) -> bool:
+    return isinstance(error, TimeoutError) or type(error) in (Exception, RuntimeError)
+
+
+@contextmanager
+def _own_termination() -> Iterator[None]:
+    """Keep the process's own SIGTERM handler, where it has one, through Ray's start, which would set others.
+
+    Prefect ends a cancelled flow with SIGTERM and learns by its handler that it was a cancellation. Putting the
+    handler back afterwards is not enough: Ray's start takes seconds, and a run cancelled meanwhile would count as
+    crashed. So Ray's setting of handlers is held off, and what gets by is undone.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    from ray._private import utils
+
+    setter = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = setter
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _without_what_serves_a_cluster() -> Iterator[None]:
+    """Start Ray in this process without autoscaler, log monitor and dashboard server, its agent without HTTP server.
+
+    Each is a Python process that loads all of Ray: half of the processor time of a start, for a cluster of one node
+    that never grows, whose logs nobody follows and whose dashboard is off. The agent is as Ray without its `default`
+    extra has it; on a busy machine the whole one is often not up in the 15 s after which Ray gives the start up.
+    """
+    from ray._private import utils
+    from ray._private.node import Node
+
+    nothing: list[tuple[Any, str, Any]] = [
+        (Node, name, None) for name in ("start_monitor", "start_log_monitor", "start_api_server")
+    ]
+    nothing.append((utils, "get_dashboard_dependency_error", ImportError("not wanted")))
+    nothing = [one for one in nothing if hasattr(one[0], one[1])]  # another Ray may lack some of them
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in nothing]
+    for owner, name, result in nothing:
+        setattr(owner, name, lambda *_, _result=result, **__: _result)
+    try:
+        yield
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+def raised(error: BaseException) -> BaseException:
+    """Return what an actor raised, without Ray's account of where, which is in the log and nothing for a message."""
+    return getattr(error, "cause", None) or error
+
+
+def quiet_ray_data() -> None:
+    """Keep Ray Data's progress bars and plans off the terminal: the product shows its own."""
+    import ray.data
+
+    _arguments_by_value()
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.enable_operator_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+@lru_cache(maxsize=1)
+def _arguments_by_value() -> None:
+    """Have Ray Data give its workers' constructor arguments by value.
+
+    It gives them as references into the driver's object store, so a worker that is lost could not be started again
+    where these are lost as well; Ray warns of that on the terminal at every pass. They are a few kilobytes here.
+    """
+    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
+
+    start = ActorPoolMapOperator._start_actor
+
+    def start_with_values(self: Any, *arguments: Any, **options: Any) -> Any:
+        import ray
+
+        names = ("_data_context_ref", "_map_transformer_ref")
+        references = {name: getattr(self, name) for name in names}
+        vars(self).update({name: ray.get(reference) for name, reference in references.items()})
+        try:
+            return start(self, *arguments, **options)
+        finally:
+            vars(self).update(references)
+
+    ActorPoolMapOperator._start_actor = start_with_values
+
+
+def cluster_environment(config: RayConfig) -> dict[str, Any]:
+    """Return the runtime environment for a cluster: as configured, with the variables that workers need."""
+    variables = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON) and k not in _KEPT_HERE}
+    environment = dict(config.runtime_env)
+    environment["env_vars"] = {**variables, **environment.get("env_vars", {})}
+    return environment

@@ -1,0 +1,36 @@
+"""What runs in vLLM's own processes. They import it by name (`worker_extension_cls`), nothing else does."""
+
+from typing import Any
+
+from infra.learner.weight_broadcast import Rendezvous, receive
+from infra.processes import end_with_owner
+
+
+class WeightSyncWorker:
+    """What vLLM's workers can do beside their own: take other weights of the model that they have."""
+
+    rank: int
+    device: Any
+    model_runner: Any
+
+    def take_weights(self, folder: str) -> None:
+        """Load the weights of a model folder."""
+        self._load(weights_path=folder)
+
+    def receive_weights(self, meeting: dict[str, Any], first: int) -> None:
+        """Load weights that are broadcast; this engine's processes are receivers number `first` and following.
+
+        `meeting` holds a `Rendezvous`'s fields: vLLM brings plain data from process to process.
+        """
+        self._load(weights_iterator=receive(Rendezvous(**meeting), first + self.rank, self.device))
+
+    def _load(self, **weights: Any) -> None:
+        self.model_runner.reload_weights(**weights)
+        for layer in self.model_runner.get_model().modules():
+            # On CPU vLLM multiplies by packed copies, and makes one of a layer when its own weights come. To a head
+            # that has the embedding's none come: it would go on with the copy that it began with.
+            if hasattr(layer, "cpu_linear") and layer.weight.numel():
+                layer.quant_method.process_weights_after_loading(layer)
+
+
+end_with_owner()

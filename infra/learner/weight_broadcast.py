@@ -1,0 +1,149 @@
+"""Weights from the learner's first rank to all engines over a process group: NCCL between GPUs, gloo between CPUs.
+
+A group is made for each version and left again, so that engines may come and go in between. Weights travel in
+buckets of whole tensors; neither side holds more than one bucket beside its model.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memagent.errors import TrainingError
+
+_PATIENCE = timedelta(minutes=10)
+_ALIGNED = 16
+"""Bytes: a tensor of any data type may begin there."""
+
+Entry = tuple[str, tuple[int, ...], str]
+"""Name, shape and torch's name of the data type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where a version of the weights is handed over, and what it is made of."""
+
+    address: str
+    port: int
+    world: int
+    """The sender, and as many receivers as there are engine processes."""
+    layout: Sequence[Entry]
+    bucket_bytes: int = 256 * 2**20
+
+
+def send(meeting: Rendezvous, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> None:
+    """Give all weights to the receivers, in the order of the meeting's layout.
+
+    Raises:
+        RuntimeError: a receiver did not come, or was lost.
+    """
+    given = iter(weights)
+    with _group(meeting, 0, device) as group:
+        for entries in _buckets(meeting.layout, meeting.bucket_bytes):
+            places, size = _places(entries)
+            bucket = torch.empty(size, dtype=torch.uint8, device=device)
+            for (name, shape, dtype), at in zip(entries, places, strict=True):
+                got, weight = next(given)
+                if got != name:
+                    raise RuntimeError(f"{got} was to be sent where {name} stands")
+                _view(bucket, at, shape, dtype).copy_(weight)
+            group.broadcast(bucket, 0).wait()
+
+
+def receive(meeting: Rendezvous, rank: int, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights by their names as they come; `rank` counts the receivers from 1.
+
+    Raises:
+        RuntimeError: the sender did not come, or was lost.
+    """
+    with _group(meeting, rank, device) as group:
+        for entries in _buckets(meeting.layout, meeting.bucket_bytes):
+            places, size = _places(entries)
+            # A new one each time: a loader may keep what it is given until a layer is complete.
+            bucket = torch.empty(size, dtype=torch.uint8, device=device)
+            group.broadcast(bucket, 0).wait()
+            for (name, shape, dtype), at in zip(entries, places, strict=True):
+                yield name, _view(bucket, at, shape, dtype)
+
+
+@contextmanager
+def _group(meeting: Rendezvous, rank: int, device: torch.device) -> Iterator[Any]:
+    store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        meeting.address, meeting.port, meeting.world, is_master=rank == 0, timeout=_PATIENCE, wait_for_workers=False
+    )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        options = torch.distributed.ProcessGroupNCCL.Options()
+        options._timeout = _PATIENCE
+        group: Any = torch.distributed.ProcessGroupNCCL(store, rank, meeting.world, options)
+    else:
+        group = torch.distributed.ProcessGroupGloo(store, rank, meeting.world, _PATIENCE)
+    try:
+        yield group
+        # The sender's store is where all meet: it stays until everyone has what was sent.
+        group.barrier().wait()
+    finally:
+        group.shutdown()
+
+
+def _buckets(layout: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
+    """Yield consecutive entries of `limit` bytes together at most; a larger one goes alone."""
+    bucket: list[Entry] = []
+    held = 0
+    for entry in layout:
+        size = _places([entry])[1]
+        if bucket and held + size > limit:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append(entry)
+        held += size
+    if bucket:
+        yield bucket
+
+
+def _places(entries: Sequence[Entry]) -> tuple[list[int], int]:
+    """Return the byte at which each entry begins, and the size of all."""
+    places, end = [], 0
+    for _, shape, dtype in entries:
+        places.append(end)
+        size = torch.Size(shape).numel() * getattr(torch, dtype).itemsize
+        end += -(-size // _ALIGNED) * _ALIGNED
+    return places, end
+
+
+def _view(bucket: Tensor, at: int, shape: tuple[int, ...], dtype: str) -> Tensor:
+    kind = getattr(torch, dtype)
+    return bucket[at : at + torch.Size(shape).numel() * kind.itemsize].view(kind).view(shape)
+
+
+_SHARED = Path("/dev/shm")  # noqa: S108  (folders in it are made by mkdtemp)
+
+
+def memory_folder() -> Path:
+    """Make a folder in shared memory, or among the temporary files where a machine has none."""
+    base = _SHARED if _SHARED.is_dir() and os.access(_SHARED, os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix="memagent-weights-", dir=base))
+
+
+def put_files(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
+    """Write a model folder, file by file; what stood there is gone.
+
+    Raises:
+        TrainingError: there is no room.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+        for name, data in files:
+            (folder / Path(name).name).write_bytes(data)
+    except OSError as error:
+        raise TrainingError(f"the weights cannot be written to {folder}: {error}") from error
+    return folder

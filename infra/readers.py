@@ -1,0 +1,229 @@
+"""Policies: which model reads, and what names it."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from infra.models import folder_hash, policy_file
+from infra.store import Store
+from infra.tables.policies import Row, fetch, policies, policy, promoted
+from memagent.baselines import config_hash, method
+from memagent.config import Config, EngineConfig, ReadingConfig
+from memagent.conversations import ReadingSpec
+from memagent.engine import Engine
+from memagent.errors import ConfigError
+from memagent.nano import VERSIONS, bundled
+from memagent.prompts import Prompts, load_template
+from memagent.records import Policy, digest
+from memagent.scripted import RULES_VERSION, ScriptedEngine
+from memagent.tokens import Tokenizer, load_tokenizer
+
+SHIPPED = "@shipped"
+"""After a model's name or folder: that model itself, whichever version of its line is promoted."""
+
+
+class ReaderSpec:
+    """A policy together with how it reads: everything that a worker needs besides the store.
+
+    Cheap to build and to send: the tokenizer and the prompts are made where they are used, the
+    engine is made by `make_engine`. A promoted version stays the one it was when the reader was built.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Resolve the model, its reading defaults and the prompt template.
+
+        Raises:
+            ConfigError: the model or the template cannot be used together or at all.
+        """
+        self.engine_config = config.engine
+        self.engine_restarts = config.pool.engine_restarts
+        self._store = Store(config.store)
+        self.policy, row = _resolve(config.engine, self._store)
+        self._row = row and {name: row[name] for name in ("policy_id", "path")}
+        self.reading: ReadingConfig = config.reading_config(self.policy.defaults)
+        self.template = load_template(self.reading.template)
+        if config.engine.kind == "openai" and config.engine.protocol == "chat" and not self.template.chat:
+            raise ConfigError(
+                f"template {self.template.name!r} holds a model's own chat markers; engine.protocol = chat wants a "
+                "template of plain text: --set reading.template=plain"
+            )
+        self.method = method(config.method, config.window_tokens)
+        self.config_hash = config_hash(config.method, config.window_tokens, self.reading.hash(self.template.hash))
+        self.goes_on = config.method == "memagent"
+        """Whether a memory in the middle of a text says all that is needed to read on."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("tokenizer", "scheme", "folder")}
+
+    @cached_property
+    def folder(self) -> str:
+        """The model's folder on this machine, or its name on the hub; a version kept on S3 is fetched if need be."""
+        return self.policy.path if self._row is None else str(fetch(self._store, self._row))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The policy's tokenizer."""
+        return load_tokenizer(self.engine_config.tokenizer or self.folder)
+
+    @cached_property
+    def scheme(self) -> ReadingSpec:
+        """The compiled prompts and the reading configuration."""
+        reading = self.reading
+        prompts = Prompts(
+            self.template, self.tokenizer, reading.layout, gate=reading.gate, early_exit=reading.early_exit
+        )
+        return ReadingSpec(prompts, reading)
+
+    def make_engine(self) -> Engine:
+        """Make the engine; it loads its weights when it is started."""
+        config = self.engine_config
+        if config.kind == "scripted" and config.scripted_process:
+            from infra.engines.scripted import ScriptedProcess
+
+            return ScriptedProcess(self.folder, self.reading, config)
+        if config.kind == "scripted":
+            return ScriptedEngine(self.scheme.prompts, delay=config.scripted_delay)
+        if config.kind == "openai":
+            from infra.engines.openai import OpenAIEngine
+
+            return OpenAIEngine(self.folder, config, self.tokenizer)
+        from infra.engines.vllm import VllmEngine
+
+        return VllmEngine(self.folder, config)
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The context window: as configured, else the model's own; None where it is not known."""
+        if self.engine_config.max_model_len or self.engine_config.kind == "scripted":
+            return self.engine_config.max_model_len
+        path = Path(self.folder) / "config.json"
+        if not path.is_file():
+            return None
+        length = json.loads(path.read_text(encoding="utf-8")).get("max_position_embeddings")
+        return int(length) if length else None
+
+
+def resolve_policy(config: EngineConfig, store: Store | None = None) -> Policy:
+    """Find the model that a configuration names, and name its version.
+
+    A line's name (``nano``), or the model that a line began with, means the line's promoted version, if there is
+    one; ``NAME@PREFIX`` the version whose id begins so; ``NAME@shipped`` the model itself; ``nano@sft`` and
+    ``nano@rl`` the two versions of nano that are shipped. Only vllm loads registered versions: the other engines, and
+    a call without a store, take the model itself.
+
+    The id of a local model is a hash of its weights, configuration and tokenizer; a model on the
+    Hugging Face hub goes by its commit; a served model by its name, its address and what the server lists of it.
+
+    Raises:
+        ConfigError: there is no such model.
+        UsageError: there is no such version, or several.
+    """
+    return _resolve(config, store)[0]
+
+
+def _resolve(config: EngineConfig, store: Store | None) -> tuple[Policy, Row | None]:
+    """Return the policy, and its row if it is a registered version."""
+    row = _version(config.model, store) if config.kind == "vllm" and store is not None else None
+    if row is None or store is None:
+        return _itself(config), None
+    folder = fetch(store, row)
+    return Policy(row["policy_id"], row["name"], str(folder), _defaults(folder)), row
+
+
+def _version(model: str, store: Store) -> Row | None:
+    """Return the registered version that a model's name means; None: the model itself."""
+    if model.endswith(SHIPPED):
+        return None
+    folder = Path(model).expanduser()
+    if model != "nano" and folder.is_dir():
+        return None if policy_file(folder) else promoted(store, _folder_name(folder))
+    if "@" not in model:
+        return promoted(store, model)
+    if _bundled(model) and not any(row["policy_id"].startswith(model) for row in policies(store)):
+        return None
+    return policy(store, model)
+
+
+def _itself(config: EngineConfig) -> Policy:
+    """Return the policy of a model that is no registered version."""
+    own = _bundled(config.model)
+    model = "nano" if own else config.model.removesuffix(SHIPPED)
+    folder = own or Path(model).expanduser()
+    if config.kind == "scripted" and folder.is_dir():
+        return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), _defaults(folder))
+    if config.kind == "openai":
+        return _served(config, folder, model)
+    if folder.is_dir():
+        return _local(config, folder, model)
+    return _from_hub(model)
+
+
+def _served(config: EngineConfig, folder: Path, model: str) -> Policy:
+    """Name a served model by what answers: the served name, the address, and the weights that the server lists.
+
+    A folder here gives tokenizer and reading defaults only, since nothing shows that the server has its weights.
+    """
+    from infra.engines.openai import listed_weights
+
+    served = config.served_model or model
+    # Two servers may call different models alike: the name tells whose versions count as one policy.
+    name = f"{served}-{digest(config.base_url)[:6]}"
+    version = digest(config.base_url, served, listed_weights(config, served))[:12]
+    path, defaults = (str(folder.resolve()), _defaults(folder)) if folder.is_dir() else (model, {})
+    return Policy(f"{name}@{version}", name, path, defaults)
+
+
+def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
+    if config.kind == "vllm" and not list(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"{folder} has no *.safetensors. Only safetensors are loaded; convert the model with "
+            "save_pretrained(folder, safe_serialization=True)."
+        )
+    said = policy_file(folder)
+    name = "nano" if model == "nano" else str(said["name"]) if said else _folder_name(folder)
+    return Policy(f"{name}@{folder_hash(folder)}", name, str(folder.resolve()), _defaults(folder))
+
+
+def _folder_name(folder: Path) -> str:
+    # The name tells whose versions count as one policy: two folders called "model" are two policies.
+    place = folder.resolve()
+    return f"{place.name}-{digest(str(place))[:6]}"
+
+
+def _bundled(model: str) -> Path | None:
+    """Return the folder of the bundled version that is named so: by ``nano``, a label, or the beginning of its id."""
+    name, _, version = model.removesuffix(SHIPPED).partition("@")
+    if name != "nano":
+        return None
+    for label in VERSIONS:
+        if version in ("", label) or folder_hash(bundled(label)).startswith(version):
+            return bundled(label)
+    return None
+
+
+def _from_hub(model: str) -> Policy:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        info = HfApi().model_info(model)
+    except HFValidationError as error:
+        raise ConfigError(f"{model!r} is neither a folder nor a Hugging Face name") from error
+    except Exception as error:  # the hub raises its own and its HTTP client's errors
+        raise ConfigError(
+            f"{model!r} is no folder, and the Hugging Face hub does not give it ({type(error).__name__}). "
+            "Check the name, the network and HF_TOKEN, or download the model and give its folder."
+        ) from error
+    return Policy(f"{model}@{(info.sha or 'main')[:12]}", model, model)
+
+
+def _defaults(folder: Path) -> dict[str, Any]:
+    path = folder / "reading.json"
+    if not path.is_file():
+        return {}
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return data

@@ -1,0 +1,120 @@
+"""What parsers speak in."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol
+
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+
+_RATIO_FROM = 2**20
+"""Characters of a file's text below which no ratio counts as a bomb."""
+_TABLE_RATIO_FROM = 2**26
+"""The same for all rows of a table together: columns compress well, and each row is a document of its own."""
+_BASE_MEMORY = 2 * 2**30
+_MEMORY_PER_CHAR = 8
+"""A text of n characters is held as bytes, as up to 4 n of characters, and as what it is parsed from."""
+
+
+class Allowance:
+    """The characters that a source may still give; without arguments there is no limit."""
+
+    def __init__(self, options: IngestConfig | None = None, size: int | None = None, table: bool = False) -> None:
+        """Allow `ingest.max_bytes` characters, and `ingest.max_ratio` for each byte of the source.
+
+        Args:
+            options: the limits.
+            size: bytes of the source as it is stored; None where that is not known.
+            table: whether each row is a document.
+        """
+        self._most: int | None = None
+        if options is None:
+            return
+        self._most = options.max_bytes
+        self._over = SourceError("too-large", f"its text is more than ingest.max_bytes = {options.max_bytes:,}")
+        if size is not None:
+            most = max(_TABLE_RATIO_FROM if table else _RATIO_FROM, int(size * options.max_ratio))
+            if most < self._most:
+                self._most = most
+                times = f"{options.max_ratio:g} times its {size:,} bytes"
+                self._over = SourceError("bomb", f"its text is more than {times}; see ingest.max_ratio")
+        self._taken = 0
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of memory that parsing may take beyond what the process has; None where there is no limit."""
+        return None if self._most is None else _BASE_MEMORY + _MEMORY_PER_CHAR * self._most
+
+    def check(self, chars: int) -> None:
+        """Raise where `chars` more characters would be too many.
+
+        Raises:
+            SourceError: ``bomb`` or ``too-large``.
+        """
+        if self._most is not None and self._taken + chars > self._most:
+            raise self._over
+
+    def take(self, chars: int) -> None:
+        """Count `chars` characters as given.
+
+        Raises:
+            SourceError: as `check`.
+        """
+        self.check(chars)
+        if self._most is not None:
+            self._taken += chars
+
+
+def within(allowance: Allowance, parts: Iterable[str]) -> Iterator[str]:
+    """Yield the parts of a text as long as they are within an allowance, each with a mark of its end.
+
+    Raises:
+        SourceError: ``bomb`` or ``too-large``.
+    """
+    chars = 0
+    for part in parts:
+        chars += len(part) + 1
+        allowance.check(chars)
+        yield part
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """One text of a source: the whole file, or a row of a table."""
+
+    text: str
+    title: str
+    """Empty where the source has none."""
+    media_type: str
+    encoding: str = "utf-8"
+    row: str | None = None
+    """The row's id within its table; None for a whole file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A row that cannot be a document; the source's other rows go on."""
+
+    row: str
+    """Number of the row or line, from 1."""
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be parsed, as a parser sees it."""
+
+    name: str
+    """File name without folder and compression suffix, fit to be shown."""
+    options: IngestConfig
+    allowance: Allowance = field(default_factory=Allowance)
+    """How much text may come out. A parser that can make much of little asks it while it works."""
+
+
+class Parser(Protocol):
+    """Turns a source's bytes into texts; raises `memagent.errors.SourceError`."""
+
+    def __call__(self, stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+        """Yield the texts of `stream`, which is read once, from its start."""
+        ...

@@ -1,0 +1,93 @@
+"""Word documents: paragraphs and tables of the body, in order (python-docx)."""
+
+import zipfile
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from infra.sources.base import Allowance, Parsed, Request, within
+from infra.sources.decoding import clean
+from infra.sources.opening import seekable
+from memagent.errors import SourceError
+
+MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+_OLE = b"\xd0\xcf\x11\xe0"
+_RATIO_FROM = 2**24
+"""Inflated bytes below which no ratio counts as a bomb: XML compresses well."""
+
+
+def parse_docx(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+    """Yield the body's text; the title is the one of the core properties.
+
+    Raises:
+        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    """
+    import docx
+
+    file = seekable(stream)
+    _check_archive(file, request)
+    try:
+        document = docx.Document(file)  # resolves no entities
+        text = "\n".join(_lines(document, request.allowance))
+        title = document.core_properties.title or ""
+    except (ValueError, KeyError, SyntaxError, zipfile.BadZipFile) as error:  # lxml's errors are SyntaxErrors
+        raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
+    yield Parsed(clean(text), clean(title), MEDIA_TYPE)
+
+
+def _check_archive(file: BinaryIO, request: Request) -> None:
+    head = file.read(4)
+    file.seek(0)
+    if head == _OLE:
+        raise SourceError("encrypted", "it is encrypted or in the old .doc format; save it as a plain .docx")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
+    # An entry that inflates to more than it declares is cut off and refused by zipfile itself.
+    inflated = sum(entry.file_size for entry in entries)
+    packed = max(1, sum(entry.compress_size for entry in entries))
+    options = request.options
+    if inflated > _RATIO_FROM and inflated > packed * options.max_ratio:
+        raise SourceError("bomb", f"it inflates more than {options.max_ratio:g} times; see ingest.max_ratio")
+    if inflated > options.max_bytes:
+        raise SourceError("too-large", f"inflated it is more than ingest.max_bytes = {options.max_bytes:,}")
+    file.seek(0)
+
+
+def _lines(container: Any, allowance: Allowance) -> Iterator[str]:
+    return within(allowance, _blocks(container, allowance))
+
+
+def _blocks(container: Any, allowance: Allowance) -> Iterator[str]:
+    from docx.table import Table
+
+    for block in container.iter_inner_content():
+        if isinstance(block, Table):
+            yield from _table_lines(block, allowance)
+        else:
+            yield block.text
+
+
+def _table_lines(table: Any, allowance: Allowance) -> Iterator[str]:
+    """Yield a table's rows; a cell that is merged over several rows stands in each of them.
+
+    python-docx's own `row.cells` has an object for each column that a cell claims to cover, and looks for the cell
+    above through all rows before.
+    """
+    from docx.table import _Cell
+
+    above: dict[int, str] = {}
+    for row in table.rows:
+        column = row.grid_cols_before
+        here: dict[int, str] = {}
+        texts = []
+        for element in row._tr.tc_lst:
+            if element.vMerge == "continue" and column in above:
+                texts.append(above[column])
+            else:
+                texts.append(" ".join(line for line in _lines(_Cell(element, table), allowance) if line.strip()))
+            here[column] = texts[-1]
+            column += element.grid_span
+        yield "\t".join(texts)
+        above = here

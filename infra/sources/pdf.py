@@ -1,0 +1,52 @@
+"""PDF with a text layer (pdfium)."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from infra.sources.base import Parsed, Request, within
+from infra.sources.decoding import blank, clean
+from memagent.errors import SourceError
+
+_SOFT_HYPHEN = re.compile("[\x02\ufffe]")
+"""What pdfium writes for a hyphen at a line's end."""
+_PASSWORD_ERROR = 4
+
+
+def parse_pdf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+    """Yield the pages' text, an empty line between pages; the title is the metadata's.
+
+    Raises:
+        SourceError: ``encrypted``, ``broken``, ``no-text``, ``bomb``, ``too-large``.
+    """
+    import pypdfium2
+
+    data = stream.read()
+    if not data:
+        raise SourceError("empty", "the file has no bytes")
+    try:
+        document = pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError as error:
+        if getattr(error, "err_code", None) == _PASSWORD_ERROR:
+            raise SourceError("encrypted", "it asks for a password; save it without one") from error
+        raise SourceError("broken", "it is no PDF, or a damaged one; export it again") from error
+    try:
+        text = "\n\n".join(within(request.allowance, (_page_text(document, i) for i in range(len(document)))))
+        title = clean(document.get_metadata_dict().get("Title") or "")
+    finally:
+        document.close()
+    if blank(text):
+        raise SourceError("no-text", "its pages have no text, only images; run OCR on it first")
+    yield Parsed(text, title, "application/pdf")
+
+
+def _page_text(document: Any, index: int) -> str:
+    import pypdfium2
+
+    try:
+        page = document[index]
+        text: str = page.get_textpage().get_text_range()
+        page.close()
+    except pypdfium2.PdfiumError as error:
+        raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
+    return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n")

@@ -1,0 +1,277 @@
+"""Rows as documents: what csv, json lines and parquet have in common."""
+
+import csv
+import io
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.naming import quoted
+from infra.sources.base import Allowance, Parsed, Refused, Request
+from infra.sources.decoding import blank, clean, detect
+from infra.sources.opening import seekable
+from infra.sources.text import parse_text
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+
+_LOOK_AHEAD = 100
+_ID_CHARS = 1000
+
+
+class RowReader:
+    """Turns the rows of one table into documents."""
+
+    def __init__(self, options: IngestConfig, media_type: str, encoding: str = "utf-8") -> None:
+        self._options = options
+        self._media_type = media_type
+        self._encoding = encoding
+        self._seen: set[str] = set()
+        self._allowance = Allowance(options)
+
+    def read(self, number: int, values: Mapping[str, Any]) -> Parsed | Refused:
+        """Return row `number` (from 1) as a document, or why it is none.
+
+        Raises:
+            SourceError: ``too-large`` when the texts together pass ``ingest.max_bytes``.
+        """
+        options = self._options
+        if options.text_column not in values:
+            return self.refused(number, "no-column", f"it has no {options.text_column!r}; see ingest.text_column")
+        text = values[options.text_column]
+        if text is not None and not isinstance(text, str):
+            kind = type(text).__name__
+            return self.refused(number, "wrong-type", f"{options.text_column!r} is {kind}, and not text")
+        if text is None or blank(text):
+            return self.refused(number, "empty", f"{options.text_column!r} is empty")
+        row = str(number)
+        if options.id_column is not None:
+            value = values.get(options.id_column)
+            if value is None or value == "" or isinstance(value, (list, dict)):
+                return self.refused(number, "missing-id", f"it has no id in {options.id_column!r}")
+            if len(str(value)) > _ID_CHARS:
+                return self.refused(number, "long-id", f"its id has more than {_ID_CHARS} characters")
+            row = quoted(str(value), safe="#")
+            if row in self._seen:
+                return self.refused(number, "duplicate-id", f"an earlier row has the id {row[:100]!r}")
+            self._seen.add(row)
+        self._allowance.take(len(text))
+        title = values.get(options.title_column) if options.title_column else None
+        title = clean(title) if isinstance(title, str) else ""
+        return Parsed(clean(text), title, self._media_type, self._encoding, row)
+
+    def refused(self, number: int, reason: str, detail: str) -> Refused:
+        """Return why row `number` is no document."""
+        return Refused(str(number), reason, detail)
+
+
+class ColumnWatch:
+    """Tells a table without a text column from one with a few bad rows."""
+
+    def __init__(self) -> None:
+        self._held: list[Refused] | None = []
+
+    def take(self, record: Parsed | Refused) -> list[Parsed | Refused]:
+        """Return what can be handed on now; rows without the column are held back at the start.
+
+        Raises:
+            SourceError: ``no-column`` when the first rows all lack it.
+        """
+        if self._held is None:
+            return [record]
+        if isinstance(record, Refused):
+            self._held.append(record)
+            if record.reason == "no-column" and len(self._held) >= _LOOK_AHEAD:
+                self.end()
+            return []
+        held, self._held = self._held, None
+        return [*held, record]
+
+    def end(self) -> list[Refused]:
+        """Return what is still held back when the table ends.
+
+        Raises:
+            SourceError: ``no-column`` when there were rows and all lacked it.
+        """
+        held, self._held = self._held, None
+        if held and all(record.reason == "no-column" for record in held):
+            raise SourceError("no-column", f"no row has the text column; the first one: {held[0].detail}")
+        return held or []
+
+
+_HEAD = 2**20
+_DELIMITERS = ",;\t|"
+_BAD_BYTE = re.compile("[\udc80-\udcff]")
+"""A byte that is not of the file's encoding, as ``surrogateescape`` decodes it."""
+
+
+def parse_csv(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+    """Yield the rows of a table whose first line names the columns.
+
+    The delimiter is the one of comma, semicolon, tab and bar that gives the text column.
+
+    Raises:
+        SourceError: ``empty``, ``no-column``, ``encoding``, ``binary``, ``too-large``.
+    """
+    options = request.options
+    head, file, encoding = _text_stream(stream)
+    if not head.strip():
+        raise SourceError("empty", "it has no header line")
+    header = head.splitlines()[0]
+    delimiter, columns = _header(header, options.text_column)
+    reader = RowReader(options, "text/csv", encoding)
+    with file, _field_limit(options.max_bytes):
+        yield from _rows(csv.reader(file, delimiter=delimiter, strict=True), columns, reader, encoding)
+
+
+def _rows(
+    lines: Iterator[list[str]], columns: list[str], reader: RowReader, encoding: str
+) -> Iterator[Parsed | Refused]:
+    next(lines, None)
+    for number in itertools.count(1):
+        try:
+            fields = next(lines)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield reader.refused(number, "broken-row", f"{error}")
+            continue
+        if not fields:
+            continue  # an empty line between rows
+        if len(fields) != len(columns):
+            yield reader.refused(number, "ragged", f"it has {len(fields)} fields, the header {len(columns)}")
+        elif any(_BAD_BYTE.search(field) for field in fields):
+            yield reader.refused(number, "encoding", f"it has bytes that are not {encoding}")
+        else:
+            yield reader.read(number, dict(zip(columns, fields, strict=True)))
+
+
+@contextmanager
+def _field_limit(size: int) -> Iterator[None]:
+    """Let a field be as long as a source may be; the limit belongs to the process, so it is put back."""
+    before = csv.field_size_limit(size)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def parse_json_lines(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+    """Yield the objects of a file with one JSON object per line.
+
+    Raises:
+        SourceError: ``no-column``, ``encoding``, ``binary``, ``too-large``.
+    """
+    _, file, encoding = _text_stream(stream)
+    reader = RowReader(request.options, "application/x-ndjson", encoding)
+    watch = ColumnWatch()
+    with file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield from watch.take(_json_row(number, line, reader, encoding))
+    yield from watch.end()
+
+
+def parse_json(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+    """Yield rows where the first line is an object with the text column, else the file as text."""
+    data = stream.read()
+    try:
+        first = json.loads(data.split(b"\n", 1)[0])
+    except (ValueError, RecursionError):
+        first = None
+    if isinstance(first, dict) and request.options.text_column in first:
+        yield from parse_json_lines(io.BytesIO(data), request)
+        return
+    for parsed in parse_text(io.BytesIO(data), request):
+        yield Parsed(parsed.text, "", "application/json", parsed.encoding)
+
+
+def _json_row(number: int, line: str, reader: RowReader, encoding: str) -> Parsed | Refused:
+    if _BAD_BYTE.search(line):
+        return reader.refused(number, "encoding", f"it has bytes that are not {encoding}")
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return reader.refused(number, "broken-row", f"no JSON: {str(error)[:200]}")
+    if not isinstance(values, dict):
+        return reader.refused(number, "broken-row", f"it is {type(values).__name__}, not an object")
+    return reader.read(number, values)
+
+
+def _text_stream(stream: BinaryIO) -> tuple[str, io.TextIOWrapper, str]:
+    """Return the beginning as text, the whole as lines, and the encoding."""
+    buffered = io.BufferedReader(stream, _HEAD)  # type: ignore[type-var]
+    head = buffered.peek(_HEAD)
+    encoding = detect(head, complete=False)
+    wide = encoding.startswith(("utf-16", "utf-32"))
+    file = io.TextIOWrapper(buffered, encoding, errors="strict" if wide else "surrogateescape", newline="")
+    return head.decode(encoding, "replace"), file, encoding.removesuffix("-sig")
+
+
+def _header(line: str, text_column: str) -> tuple[str, list[str]]:
+    for delimiter in _DELIMITERS:
+        columns = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
+        if text_column in columns:
+            return delimiter, columns
+    raise SourceError("no-column", f"no column {text_column!r} in the header {line[:200]!r}; set ingest.text_column")
+
+
+_BATCH_BYTES = 2**24
+_RATIO_FROM = 2**26
+"""Inflated bytes below which no ratio counts as a bomb: columns compress well."""
+
+
+def parse_parquet(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+    """Yield the rows of a Parquet file.
+
+    Raises:
+        SourceError: ``broken``, ``no-column``, ``wrong-type``, ``too-large``, ``bomb``.
+    """
+    options = request.options
+    raw = seekable(stream)
+    packed = raw.seek(0, 2)
+    raw.seek(0)
+    try:
+        file = pq.ParquetFile(raw)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError("broken", "it is no Parquet file, or a truncated one; write it again") from error
+    schema = file.schema_arrow
+    _check(file, schema, packed, request)
+    # A dictionary stays one: a long text that every row repeats would else be laid out in full.
+    file = pq.ParquetFile(raw, metadata=file.metadata, read_dictionary=[options.text_column])
+    wanted = [options.text_column, options.id_column, options.title_column]
+    columns = [name for name in schema.names if name in wanted]
+    inflated = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+    rows = max(1, min(1024, _BATCH_BYTES * max(1, file.metadata.num_rows) // max(1, inflated)))
+    reader = RowReader(options, "application/vnd.apache.parquet")
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=rows, columns=columns):
+            for index in range(batch.num_rows):
+                number += 1
+                values = {name: batch.column(name)[index].as_py() for name in batch.schema.names}
+                yield reader.read(number, values)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SourceError("broken", f"it cannot be read from row {number + 1} on; write it again") from error
+
+
+def _check(file: pq.ParquetFile, schema: pa.Schema, packed: int, request: Request) -> None:
+    options = request.options
+    if options.text_column not in schema.names:
+        names = ", ".join(schema.names)[:200]
+        raise SourceError("no-column", f"no column {options.text_column!r} among {names}; set ingest.text_column")
+    kind = schema.field(options.text_column).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise SourceError("wrong-type", f"column {options.text_column!r} is {kind}, not text; set ingest.text_column")
+    inflated = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+    if inflated > max(_RATIO_FROM, packed * options.max_ratio):
+        raise SourceError("bomb", f"it inflates more than {options.max_ratio:g} times; see ingest.max_ratio")
+    if inflated > options.max_bytes:
+        raise SourceError("too-large", f"inflated it is more than ingest.max_bytes = {options.max_bytes:,}")

@@ -1,0 +1,1 @@
+"""The tables of a store, one module each; `schemas` holds their columns."""

@@ -1,0 +1,124 @@
+"""What the store remembers of a corpus: its sources and their tags, and its standing questions."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fsspec.utils import glob_translate
+
+from infra.naming import quoted
+from infra.store import Store
+from memagent.errors import UsageError
+from memagent.records import Question, mended
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAGIC = re.compile(r"[*?\[]")
+
+
+def check_name(corpus: str) -> str:
+    """Return the name; it becomes part of paths, so it must be a plain word.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not _NAME.fullmatch(corpus):
+        raise UsageError(f"corpus name {corpus!r}: use letters, digits, '.', '_' and '-' (at most 64), as in contracts")
+    return corpus
+
+
+def remember(
+    store: Store, corpus: str, *, sources: Sequence[str] = (), questions: Sequence[Question] | None = None
+) -> None:
+    """Add sources of a corpus, or set its standing questions."""
+
+    def change(known: dict[str, Any]) -> None:
+        known["sources"] = list(dict.fromkeys([*known.get("sources", []), *sources]))
+        if questions is not None:
+            known["questions"] = [asdict(question) for question in questions]
+
+    _change(store, corpus, change)
+
+
+def tag(store: Store, corpus: str, sources: Sequence[str], tags: Sequence[str]) -> None:
+    """Tag all that lies under some sources, now or later. A tag stays.
+
+    Raises:
+        UsageError: a tag is no plain word.
+    """
+    for name in tags:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"tag {name!r}: use letters, digits, '.', '_' and '-' (at most 64), as in sensitive")
+
+    def change(known: dict[str, Any]) -> None:
+        tagged = known.setdefault("tags", {})
+        tagged |= {source: sorted({*tagged.get(source, []), *tags}) for source in sources}
+
+    _change(store, corpus, change)
+
+
+def sources_of(store: Store, corpus: str) -> list[str]:
+    """Return the sources that the corpus was ingested from."""
+    return list(_load(store, corpus).get("sources", []))
+
+
+def tagger(store: Store, corpus: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a function that gives the tags of a document by its source: those of all sources that it lies under."""
+    tagged = [(_covers(source), tags) for source, tags in _load(store, corpus).get("tags", {}).items()]
+
+    def tags_of(source: str) -> tuple[str, ...]:
+        return tuple(sorted({tag for covers, tags in tagged if covers(source) for tag in tags}))
+
+    return tags_of
+
+
+def standing_questions(store: Store, corpus: str) -> list[Question]:
+    """Return the corpus's standing questions.
+
+    Halves of characters, which questions of earlier versions may hold, come as U+FFFD: one of them would keep all
+    the others from being answered.
+    """
+    rows = _load(store, corpus).get("questions", [])
+    return [
+        Question(
+            mended(row["question_id"]),
+            mended(row["text"]),
+            tuple(map(mended, row["documents"])),
+            tuple(map(mended, row["answers"])) if row["answers"] is not None else None,
+        )
+        for row in rows
+    ]
+
+
+def corpora(store: Store) -> list[str]:
+    """Return the names of all corpora."""
+    return [path.rsplit("/", 1)[-1].removesuffix(".json") for path in store.list("corpora", suffix=".json")]
+
+
+def _load(store: Store, corpus: str) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(store.read_bytes("corpora", f"{check_name(corpus)}.json"))
+    except FileNotFoundError:
+        return {}
+    return data
+
+
+def _change(store: Store, corpus: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what is remembered of a corpus, whoever else is changing it."""
+
+    def changed(before: bytes | None) -> bytes:
+        known: dict[str, Any] = json.loads(before) if before is not None else {}
+        change(known)
+        return json.dumps(known, indent=1).encode()
+
+    store.update_bytes(changed, "corpora", f"{check_name(corpus)}.json")
+
+
+def _covers(given: str) -> Callable[[str], bool]:
+    """Return whether a document's source lies under a source as it was given: a folder, file, glob or URL."""
+    shown = quoted(given if "://" in given else os.path.abspath(given))
+    folder = shown.rstrip("/") + "/"
+    match = re.compile(glob_translate(shown)).match if _MAGIC.search(shown) else None
+    return lambda source: source == shown or source.startswith(folder) or (match is not None and bool(match(source)))

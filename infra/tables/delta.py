@@ -1,0 +1,227 @@
+"""Delta tables: atomic commits on a folder or on S3, no server (deltalake)."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from infra.store import Store
+from infra.tables import schemas
+
+_log = logging.getLogger("memagent.tables")
+_KEYS: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
+    "documents": (schemas.DOCUMENTS, ("doc_id", "content_hash", "seen_at")),
+    "sources": (schemas.SOURCES, ("source", "seen_at")),
+    "segmented": (schemas.SEGMENTED, ("segment_key",)),
+    "answers": (schemas.ANSWERS, ("reading_id",)),
+    "quarantine": (schemas.QUARANTINE, ("stage", "item", "reason")),
+    "runs": (schemas.RUNS, ("run_id",)),
+    "scores": (schemas.SCORES, ("score_id",)),
+    "qa": (schemas.QA, ("qa_id",)),
+    "feedback": (schemas.FEEDBACK, ("reading_id", "given_at")),
+    "policies": (schemas.POLICIES, ("policy_id",)),
+}
+
+_MANY = 64
+"""Small files of a corpus that are put together."""
+_FULL = 32 * 2**20
+"""Bytes of a file that is full."""
+_GROUP = 10_000
+"""Rows of a row group: a text can be long, and a reader holds a group at once."""
+
+_contended = retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    wait=wait_random_exponential(multiplier=0.1, max=5),
+    stop=stop_after_attempt(20),
+    reraise=True,
+)
+"""Two writers that meet at one version: the loser tries again on the new one."""
+
+
+def now() -> datetime:
+    """Return the time that goes into tables."""
+    return datetime.now(UTC)
+
+
+class Table:
+    """One Delta table of the store."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+        self.schema, self.key = _KEYS[name]
+        self._on = ("corpus", *self.key)
+
+    def append(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Add rows; return how many."""
+        table = self._table(rows)
+        count: int = table.num_rows
+        if count:
+            self._write(table)
+        return count
+
+    def insert_new(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Add the rows whose key is not there yet, whoever else is writing; return how many came in."""
+        return self._merge(self._unique(rows, keep_last=False), update=False)
+
+    def upsert(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Add rows, replacing those of the same key; return how many came in or changed."""
+        return self._merge(self._unique(rows, keep_last=True), update=True)
+
+    @_contended
+    def delete(self, corpus: str, **where: Iterable[str]) -> None:
+        """Delete the rows of a corpus in which every named column has one of the given values."""
+        delta = self._open()
+        chosen = {name: sorted(set(values)) for name, values in where.items()}
+        if delta is None or not all(chosen.values()):
+            return
+        terms = [f"corpus = {_literal(corpus)}"]
+        terms += [f"{name} IN ({', '.join(map(_literal, values))})" for name, values in chosen.items()]
+        delta.delete(" AND ".join(terms))
+
+    def compact(self, corpus: str) -> int:
+        """Put the small files of a corpus together where they are many; return how many went into others.
+
+        Every commit leaves a file and every merge opens them all, so the more commits there were the longer one takes.
+        Versions older than a week then lose their files: for tables whose versions nobody goes back to. It is
+        housekeeping: where it fails the rows stand as before, and the next call tries again.
+        """
+        try:
+            return self._compact(corpus)
+        except (DeltaError, OSError) as error:
+            _log.warning("the files of %s are not put together now: %s: %s", self.name, type(error).__name__, error)
+            return 0
+
+    @_contended
+    def _compact(self, corpus: str) -> int:
+        delta = self._open()
+        if delta is None:
+            return 0
+        files = pa.table(delta.get_add_actions(flatten=True))
+        small = pc.and_(pc.equal(files["partition.corpus"], corpus), pc.less(files["size_bytes"], _FULL // 2))
+        if (pc.sum(small).as_py() or 0) < _MANY:
+            return 0
+        # Needs deltalake below 1.6.4: 1.6.6 lets two compactions of the same files through, and their rows stand twice.
+        done = delta.optimize.compact(
+            [("corpus", "=", corpus)],
+            target_size=_FULL,
+            writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=_GROUP),
+        )
+        delta.vacuum(dry_run=False)
+        return int(done["numFilesRemoved"])
+
+    def read(self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
+        """Return rows as they stand now; a table that does not exist yet is empty.
+
+        Args:
+            corpus: only this corpus.
+            columns: only these columns.
+            filters: a pyarrow compute expression besides.
+        """
+        names = columns or self.schema.names
+        delta = self._open()
+        if delta is None:
+            return pa.schema([self.schema.field(name) for name in names]).empty_table()
+        dataset = self._dataset(delta)
+        mine = None if corpus is None else ds.field("corpus") == corpus
+        if filters is None:
+            table = dataset.to_table(columns=names, filter=mine)
+        else:
+            table = self._filtered(dataset, names, mine, filters)
+        return table.cast(pa.schema([self.schema.field(name) for name in names]))
+
+    def _filtered(self, dataset: Any, names: list[str], mine: Any, filters: Any) -> pa.Table:
+        """Filter batch by batch, after reading.
+
+        A merge writes files whose strings are views, and pyarrow 26 cannot compare the statistics of
+        such files with the strings of a filter (no kernel for string and string_view).
+        """
+        text = str(filters)  # a name too many costs time, not rows
+        needed = names + [name for name in self.schema.names if name not in names and name in text]
+        batches = dataset.to_batches(columns=needed, filter=mine)
+        kept = (pa.Table.from_batches([batch]).filter(filters).select(names) for batch in batches)
+        empty = pa.schema([dataset.schema.field(name) for name in names]).empty_table()
+        return pa.concat_tables([empty, *kept], promote_options="permissive")
+
+    def fragments(self, corpus: str) -> Iterator[Any]:
+        """Yield the Parquet files of a corpus as pyarrow fragments, in no order."""
+        delta = self._open()
+        if delta is not None:
+            yield from self._dataset(delta).get_fragments(filter=ds.field("corpus") == corpus)
+
+    def _dataset(self, delta: DeltaTable) -> Any:
+        folder = self._store.path(self.name)
+        dataset = delta.to_pyarrow_dataset(filesystem=pa_fs.SubTreeFileSystem(folder, self._store.arrow))
+        missing = [field for field in self.schema if field.name not in dataset.schema.names]
+        return dataset.replace_schema(pa.schema([*dataset.schema, *missing])) if missing else dataset
+
+    def version(self) -> int | None:
+        """Return the table's version, or None before its first commit."""
+        delta = self._open()
+        return None if delta is None else delta.version()
+
+    def _table(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> pa.Table:
+        if isinstance(rows, pa.Table):
+            return rows.select(self.schema.names).cast(self.schema)
+        return pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
+
+    def _unique(self, rows: pa.Table | Iterable[Mapping[str, Any]], *, keep_last: bool) -> pa.Table:
+        """Return one row for each key: a merge would insert both of two, or refuse them."""
+        table = self._table(rows)
+        keys = zip(*(table[name].to_pylist() for name in self._on), strict=True)
+        chosen: dict[tuple[Any, ...], int] = {}
+        for index, key in enumerate(keys):
+            if keep_last or key not in chosen:
+                chosen[key] = index
+        return table.take(sorted(chosen.values())) if len(chosen) < table.num_rows else table
+
+    def _open(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._store.delta_uri(self.name), storage_options=self._store.delta_options)
+        except TableNotFoundError:
+            return None
+
+    @_contended
+    def _write(self, table: pa.Table) -> None:
+        write_deltalake(
+            self._store.delta_uri(self.name),
+            table,
+            mode="append",
+            schema_mode="merge",  # a table of an earlier version gains the columns that it lacks
+            partition_by=["corpus"],
+            storage_options=self._store.delta_options,
+        )
+
+    def _create(self) -> DeltaTable:
+        self._write(self.schema.empty_table())
+        delta = self._open()
+        if delta is None:
+            raise RuntimeError(f"table {self.name} was made and is not there")
+        return delta
+
+    @_contended
+    def _merge(self, source: pa.Table, *, update: bool) -> int:
+        if not source.num_rows:
+            return 0
+        on = self._on
+        corpora = ", ".join(_literal(str(c)) for c in source["corpus"].unique().to_pylist())
+        # The literal list lets Delta skip the files of other corpora.
+        predicate = f"t.corpus IN ({corpora}) AND " + " AND ".join(f"t.{k} = s.{k}" for k in on)
+        delta = self._open() or self._create()
+        merger = delta.merge(source, predicate=predicate, source_alias="s", target_alias="t", merge_schema=True)
+        if update:
+            merger = merger.when_matched_update_all()
+        done = merger.when_not_matched_insert_all().execute()
+        return int(done["num_target_rows_inserted"]) + int(done["num_target_rows_updated"])
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

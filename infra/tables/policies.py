@@ -1,0 +1,319 @@
+"""The registry: the versions of each policy, and which of them is at work.
+
+A version is a model folder of the store and a row of the `policies` table; the row comes last, so a version whose row
+stands is whole. Versions of one line (one name) replace each other: at most one is promoted. A change of status is a
+single commit that is decided on the rows it replaces; of two at once the later one decides again.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from infra.models import check_folder, fetch_folder, folder_hash, tokenizer_print, upload
+from infra.naming import quoted
+from infra.store import Store
+from infra.tables.delta import Table, now
+from infra.tables.schemas import POLICIES_OF
+from memagent.errors import ConfigError, UsageError
+from memagent.nano import bundled
+from memagent.tokens import tokenizer_file
+
+Row = dict[str, Any]
+"""A row of `infra.tables.schemas.POLICIES`; config, metrics and gate are plain data (or None) in place of JSON."""
+Decide = Callable[[list[Row]], list[Row]]
+
+_JSON = ("config", "metrics", "gate")
+_TICK = timedelta(microseconds=1)
+ANY = "any"
+"""For `promote`: whichever is promoted now."""
+
+
+def publish(
+    store: Store,
+    folder: Path,
+    *,
+    name: str,
+    parent: str,
+    data_version: int | None,
+    run_id: str,
+    config: dict[str, Any],
+    metrics: dict[str, Any],
+    commit: str,
+    parent_folder: Path | None = None,
+) -> str:
+    """Copy a trained model into the store as a candidate of its line; return its policy_id.
+
+    Published again, nothing changes.
+
+    Args:
+        store: where to.
+        folder: the model, in Hugging Face format.
+        name: the line, for example nano: the policy's name of the model that the training began with.
+        parent: policy_id of the version that the training began with.
+        data_version: of the qa table that it learnt from.
+        run_id: of the training.
+        config: the recipe.
+        metrics: of the training's best step.
+        commit: version of the code.
+        parent_folder: the parent's model folder, where the parent is neither registered nor bundled.
+
+    Raises:
+        ConfigError: the folder is not whole, its tokenizer is not the parent's, or it is the parent itself.
+    """
+    if not name.strip():
+        raise ConfigError("a policy needs the name of its line")
+    check_folder(folder)
+    policy_id = f"{name}@{folder_hash(folder)}"
+    if policy_id == parent:
+        raise ConfigError(f"{folder} holds the weights of its parent {parent}: nothing was learnt, nothing to publish")
+    known = {row["policy_id"]: row for row in policies(store)}
+    if policy_id in known:
+        return policy_id
+    _check_tokenizer(store, folder, name, parent, known, parent_folder)
+    place = f"policies/{quoted(policy_id)}"
+    upload(store, folder, place, {"name": name, "parent": parent, "run_id": run_id})
+    if policy_id != f"{name}@{folder_hash(folder)}":
+        raise ConfigError(f"{folder} changed while it was copied: publish it when the training has ended")
+    at = now()
+    row = {
+        "corpus": POLICIES_OF,
+        "policy_id": policy_id,
+        "name": name,
+        "path": place,
+        "parent": parent,
+        "status": "candidate",
+        "reason": "",
+        "data_version": data_version,
+        "run_id": run_id,
+        "config": config,
+        "metrics": metrics,
+        "gate": None,
+        "commit": commit,
+        "made_at": at,
+        "changed_at": at,
+    }
+    Table(store, "policies").insert_new([_stored(row)])
+    return policy_id
+
+
+def policies(store: Store) -> list[Row]:
+    """Return all versions, oldest first."""
+    rows = [_plain(row) for row in Table(store, "policies").read(POLICIES_OF).to_pylist()]
+    return sorted(rows, key=lambda row: (row["made_at"], row["policy_id"]))
+
+
+def policy(store: Store, wanted: str) -> Row:
+    """Return one version: by its id, a prefix of the id or of its hash, as ``promoted`` or ``NAME@promoted``.
+
+    Raises:
+        UsageError: there is none, or several; it says which there are.
+    """
+    rows = policies(store)
+    line, _, version = wanted.rpartition("@")
+    if version == "promoted":
+        found = [row for row in rows if row["status"] == "promoted" and line in ("", row["name"])]
+    else:
+        found = [row for row in rows if row["policy_id"] == wanted] or [
+            row for row in rows if version and _begins(row["policy_id"], line, version)
+        ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{wanted!r} may be any of {_listed(found)}: give more of the id")
+    raise UsageError(f"no policy {wanted!r} in {store.url}. There are: {_listed(rows) or 'none'}.")
+
+
+def promoted(store: Store, name: str) -> Row | None:
+    """Return the version of a line that is at work; None: the model that the line began with."""
+    return _at_work([row for row in policies(store) if row["name"] == name])
+
+
+def fetch(store: Store, row: Row) -> Path:
+    """Return the folder of a version on this machine (`infra.models.fetch_folder`).
+
+    Raises:
+        ConfigError: its files are gone or damaged.
+    """
+    return fetch_folder(store, row["path"], row["policy_id"])
+
+
+def promote(
+    store: Store,
+    policy_id: str,
+    reason: str,
+    gate: dict[str, Any] | None = None,
+    *,
+    force: bool = False,
+    instead_of: str | None = ANY,
+) -> Row:
+    """Put a version to work; the one that was promoted retires, in the same commit. Return its row.
+
+    Args:
+        store: where the registry is.
+        policy_id: the version, in full.
+        reason: why, in words.
+        gate: the gate's record; None keeps an earlier one.
+        force: promote one that was refused.
+        instead_of: policy_id that must be at work still (None: none); by default any may be.
+
+    Raises:
+        UsageError: no such version; it was refused; or another one is at work than `instead_of`.
+    """
+
+    def decide(rows: list[Row]) -> list[Row]:
+        row = _one(store, rows, policy_id)
+        line = [other for other in rows if other["name"] == row["name"]]
+        before = (_at_work(line) or {"policy_id": None})["policy_id"]
+        if instead_of not in (ANY, before):
+            raise UsageError(
+                f"{before or 'the first model'} was put to work while {policy_id} was compared with "
+                f"{instead_of or 'the first model'}: compare it again"
+            )
+        if row["status"] == "promoted":
+            return []
+        if row["status"] == "refused" and not force:
+            raise UsageError(
+                f"{policy_id} was refused ({row['reason']}): memagent policies promote {policy_id} --force"
+            )
+        ended = {"status": "retired", "reason": f"{policy_id} was promoted"}
+        retired = [{**other, **ended} for other in line if other["status"] == "promoted"]
+        return [*retired, {**row, "status": "promoted", "reason": reason, "gate": gate or row["gate"]}]
+
+    return _one(store, _Registry(store).change(decide), policy_id)
+
+
+def refuse(store: Store, policy_id: str, reason: str, gate: dict[str, Any] | None = None) -> Row:
+    """Refuse a candidate; return its row. One that was at work before stays retired, and keeps the record.
+
+    Raises:
+        UsageError: no such version, or it is at work.
+    """
+
+    def decide(rows: list[Row]) -> list[Row]:
+        row = _one(store, rows, policy_id)
+        if row["status"] == "promoted":
+            raise UsageError(f"{policy_id} is at work: memagent policies rollback {row['name']}")
+        status = "retired" if row["status"] == "retired" else "refused"
+        return [{**row, "status": status, "reason": reason, "gate": gate or row["gate"]}]
+
+    return _one(store, _Registry(store).change(decide), policy_id)
+
+
+def rollback(store: Store, name: str, reason: str = "rolled back") -> Row | None:
+    """Put the version to work that was at work before; return its row. The one that is now is refused.
+
+    None: there was none before, and the model that the line began with is at work.
+
+    Raises:
+        UsageError: nothing of the line is promoted.
+    """
+
+    def decide(rows: list[Row]) -> list[Row]:
+        line = [row for row in rows if row["name"] == name]
+        current = _at_work(line)
+        if current is None:
+            raise UsageError(
+                f"no version of {name!r} is promoted, so there is nothing to roll back: memagent policies shows them"
+            )
+        ended = [{**row, "status": "refused", "reason": reason} for row in line if row["status"] == "promoted"]
+        earlier = [row for row in line if row["status"] == "retired"]
+        if not earlier:
+            return ended
+        back = max(earlier, key=lambda row: row["changed_at"])
+        return [*ended, {**back, "status": "promoted", "reason": f"{current['policy_id']} was rolled back"}]
+
+    return _at_work([row for row in _Registry(store).change(decide) if row["name"] == name])
+
+
+class _Registry(Table):
+    """The policies table with changes that are decided on its rows."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "policies")
+
+    @retry(
+        retry=retry_if_exception_type(CommitFailedError),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        stop=stop_after_attempt(20),
+        reraise=True,
+    )
+    def change(self, decide: Decide) -> list[Row]:
+        """Replace the rows that `decide` gives, made of all rows, in one commit; return all rows as they stand then.
+
+        The commit fails if another one came after the rows were read, and `decide` is asked again. Rows that differ
+        get a time of change that is later than any before, except those that stay retired: they are put back in the
+        order in which they retired.
+        """
+        delta = self._open()
+        found = [] if delta is None else self._dataset(delta).to_table(columns=self.schema.names).to_pylist()
+        rows = {row["policy_id"]: _plain(row) for row in found if row["corpus"] == POLICIES_OF}
+        at = max([now(), *(row["changed_at"] + _TICK for row in rows.values())])
+        changed = []
+        for row in decide(list(rows.values())):
+            stays = row["status"] == rows[row["policy_id"]]["status"] == "retired"
+            changed.append(row if stays else {**row, "changed_at": at})
+        if delta is not None and changed:
+            source = pa.Table.from_pylist([_stored(row) for row in changed], schema=self.schema)
+            same = f"t.corpus IN ('{POLICIES_OF}') AND t.corpus = s.corpus AND t.policy_id = s.policy_id"
+            merger = delta.merge(source, predicate=same, source_alias="s", target_alias="t", merge_schema=True)
+            merger.when_matched_update_all().execute()
+        return list((rows | {row["policy_id"]: row for row in changed}).values())
+
+
+def _check_tokenizer(
+    store: Store, folder: Path, name: str, parent: str, known: dict[str, Row], parent_folder: Path | None
+) -> None:
+    """Refuse another tokenizer: memories and samples of the line's versions could not be compared."""
+    if parent in known and known[parent]["name"] != name:
+        raise ConfigError(f"{parent} is a version of {known[parent]['name']!r}, not of {name!r}")
+    before = known.get(parent)
+    if before is None and parent_folder is None:
+        before = next((row for row in known.values() if row["name"] == name), None)
+    if before is not None:
+        whose, place = before["policy_id"], fetch(store, before)
+    elif parent_folder is not None or name == "nano":
+        whose, place = parent, parent_folder or bundled()
+    else:
+        return
+    spec = tokenizer_file(str(place)).read_bytes()
+    path = folder / "tokenizer.json"
+    if tokenizer_print(path.read_bytes(), str(path)) != tokenizer_print(spec, f"the tokenizer of {whose}"):
+        raise ConfigError(
+            f"{path} is not the tokenizer of {whose}: a version keeps its parent's. Copy tokenizer.json and "
+            "tokenizer_config.json from there, or begin a line of its own with another name."
+        )
+
+
+def _at_work(line: list[Row]) -> Row | None:
+    return max((row for row in line if row["status"] == "promoted"), key=lambda row: row["changed_at"], default=None)
+
+
+def _one(store: Store, rows: list[Row], policy_id: str) -> Row:
+    for row in rows:
+        if row["policy_id"] == policy_id:
+            return row
+    raise UsageError(f"no policy {policy_id!r} in {store.url}. There are: {_listed(rows) or 'none'}.")
+
+
+def _begins(policy_id: str, line: str, version: str) -> bool:
+    name, _, known = policy_id.rpartition("@")
+    return line in ("", name) and known.startswith(version)
+
+
+def _listed(rows: list[Row]) -> str:
+    return ", ".join(row["policy_id"] for row in rows[-10:])
+
+
+def _plain(row: Row) -> Row:
+    return {**row, **{name: json.loads(row[name]) if row[name] else None for name in _JSON}}
+
+
+def _stored(row: Row) -> Row:
+    texts = {name: None if row[name] is None else json.dumps(row[name], default=str) for name in _JSON}
+    return {**row, **texts}

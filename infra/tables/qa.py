@@ -1,0 +1,155 @@
+"""The `qa` table: questions that may teach; and what people said about answers, which decides between them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
+from deltalake import DeltaTable
+
+from infra.store import Store
+from infra.tables.corpora import tagger
+from infra.tables.delta import Table, now
+from infra.tables.documents import newest
+from memagent.curation import Qa, Split, families, split_of
+
+_FIELDS = [one.name for one in fields(Qa)]
+_MARKS = ("run_id", "harvested_at")
+"""Columns that say when a row was written; a row that differs in them alone is the same row."""
+_TOLD = ["corpus", "qa_id", "answers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a write came to, in rows."""
+
+    new: int
+    changed: int
+    removed: int
+
+
+def read_qa(store: Store, corpus: str | None = None, split: Split | None = None) -> list[Qa]:
+    """Return the rows that teach now, of one corpus or of all, of one side of the split or of all."""
+    filters = None if split is None else pc.field("split") == split
+    return [from_row(row) for row in Table(store, "qa").read(corpus, filters=filters).to_pylist()]
+
+
+def write_qa(store: Store, corpus: str, rows: Sequence[Qa], run_id: str) -> Written:
+    """Make the rows of a corpus these: new and changed ones are written, others leave the table.
+
+    Earlier versions of the table keep what left. Where nothing changed, there is no new version.
+    """
+    table, at = Table(store, "qa"), now()
+    before = {row["qa_id"]: row for row in table.read(corpus).to_pylist()}
+    after = {row.qa_id: to_row(corpus, row, run_id, at) for row in rows}
+    new = [row for qa_id, row in after.items() if qa_id not in before]
+    changed = [row for qa_id, row in after.items() if qa_id in before and not _same(row, before[qa_id])]
+    removed = before.keys() - after.keys()
+    table.upsert([*new, *changed])
+    table.delete(corpus, qa_id=removed)
+    return Written(len(new), len(changed), len(removed))
+
+
+def qa_version(store: Store) -> int | None:
+    """Return the Delta version of the table, or None before its first row."""
+    return Table(store, "qa").version()
+
+
+def count_new(store: Store, since: int | None) -> int:
+    """Return how many rows are there, or have other answers, that version `since` did not have; None: all rows.
+
+    Raises:
+        deltalake.exceptions.DeltaError: there is no such version.
+    """
+    present = _answers(Table(store, "qa").read(columns=_TOLD))
+    if since is None or not present:
+        return len(present)
+    delta = DeltaTable(store.delta_uri("qa"), version=since, storage_options=store.delta_options)
+    files = pa_fs.SubTreeFileSystem(store.path("qa"), store.arrow)
+    return len(present - _answers(delta.to_pyarrow_dataset(filesystem=files).to_table(columns=_TOLD)))
+
+
+def to_row(corpus: str, qa: Qa, run_id: str, at: datetime) -> dict[str, Any]:
+    """Return a row of the table (`infra.tables.schemas.QA`)."""
+    evidence = [{"content_hash": name, "segment_index": index} for name, index in qa.evidence]
+    return {
+        "corpus": corpus,
+        "qa_id": qa.qa_id,
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(qa).items()},
+        "evidence": evidence,
+        "split": split_of(qa.documents),
+        "run_id": run_id,
+        "harvested_at": at,
+    }
+
+
+def from_row(row: Mapping[str, Any]) -> Qa:
+    """Return what a row of the table says."""
+    values = {name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in _FIELDS}
+    return Qa(**values | {"evidence": tuple((one["content_hash"], one["segment_index"]) for one in row["evidence"])})
+
+
+class CorpusIndex:
+    """The documents of a corpus: which texts may teach, whose they are, and what tags they have.
+
+    A text counts while a document that has it, or had it in an earlier version, is present.
+    """
+
+    def __init__(self, store: Store, corpus: str) -> None:
+        columns = ["doc_id", "content_hash", "source", "state", "seen_at", "first_seen"]
+        table = Table(store, "documents").read(corpus, columns)
+        state = dict(zip(*(newest(table, "doc_id")[name].to_pylist() for name in ("doc_id", "state")), strict=True))
+        rows = table.sort_by([(name, "ascending") for name in ("first_seen", "doc_id", "seen_at")]).to_pylist()
+        family = families((row["doc_id"], row["content_hash"]) for row in rows)
+        tags_of = tagger(store, corpus)
+        self._tags: dict[str, set[str]] = {}
+        self._document: dict[str, str] = {}
+        self.current: set[str] = set()
+        """Ids of the documents that are present."""
+        for row in rows:
+            self._tags.setdefault(row["content_hash"], set()).update(tags_of(row["source"]))
+            if state[row["doc_id"]] == "present":
+                self._document[row["content_hash"]] = family[row["doc_id"]]
+                self.current.add(row["doc_id"])
+
+    def tags(self, content_hash: str) -> set[str]:
+        """Return the tags of a text: of all documents that have or had it."""
+        return self._tags.get(content_hash, set())
+
+    def place(self, qa: Qa) -> Qa:
+        """Return a row with its documents and tags; without documents where one of them is gone."""
+        there = all(name in self._document for name in qa.stream)
+        documents = {self._document[name] for name in qa.stream} if there else set()
+        tags = {tag for name in qa.stream for tag in self.tags(name)}
+        return replace(qa, documents=tuple(sorted(documents)), tags=tuple(sorted(tags)))
+
+
+def verdicts(store: Store, corpus: str) -> list[dict[str, Any]]:
+    """Return the last feedback on each reading (`infra.tables.schemas.FEEDBACK`), its answer's row as `of`."""
+    said: dict[str, dict[str, Any]] = {}
+    for row in Table(store, "feedback").read(corpus).sort_by("given_at").to_pylist():
+        said[row["reading_id"]] = row
+    answers = {row["reading_id"]: row for row in answers_of(store, corpus, said)}
+    return [row | {"of": answers[name]} for name, row in sorted(said.items()) if name in answers]
+
+
+def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the rows of some readings in the `answers` table."""
+    wanted = list(readings)
+    if not wanted:
+        return []
+    columns = ["corpus", "reading_id", "question", "stream", "policy_id", "answer", "found", "evidence"]
+    found: list[dict[str, Any]] = (
+        Table(store, "answers").read(corpus, columns, pc.field("reading_id").isin(wanted)).to_pylist()
+    )
+    return found
+
+
+def _same(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    return all(one[name] == two[name] for name in one if name not in _MARKS)
+
+
+def _answers(table: Any) -> set[tuple[str, str, tuple[str, ...]]]:
+    return {(row["corpus"], row["qa_id"], tuple(row["answers"])) for row in table.to_pylist()}

@@ -1,0 +1,286 @@
+"""The tables' columns. Times are UTC microseconds; `corpus` partitions every Delta table."""
+
+import pyarrow as pa
+
+_TIME = pa.timestamp("us", tz="UTC")
+_TEXT = pa.large_string()
+"""Of texts that a model or a person wrote. Offsets of 32 bits end at 2 GiB of a column, where a run's texts do not."""
+_IDS = pa.large_list(pa.int32())
+"""Token ids, for the same reason."""
+
+DOCUMENTS = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("doc_id", pa.string()),
+        ("content_hash", pa.string()),
+        ("title", pa.string()),
+        ("source", pa.string()),
+        ("source_stamp", pa.string()),  # size and time, or ETag: an unchanged one is not opened again
+        ("media_type", pa.string()),
+        ("encoding", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("chars", pa.int64()),
+        ("state", pa.string()),  # present | deleted
+        ("seen_at", _TIME),
+        ("first_seen", _TIME),
+        ("text", _TEXT),
+    ]
+)
+"""Append-only: the newest row of a doc_id is its present state."""
+
+SOURCES = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("source", pa.string()),
+        ("doc_id", pa.string()),  # of the file; its rows have <doc_id>#<row>
+        ("source_stamp", pa.string()),
+        ("state", pa.string()),  # read | failed | deleted
+        ("documents", pa.int64()),
+        ("run_id", pa.string()),
+        ("seen_at", _TIME),
+    ]
+)
+"""Append-only: the newest row of a source. Written after its documents, it is their commit record."""
+
+SEGMENTED = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("segment_key", pa.string()),
+        ("content_hash", pa.string()),
+        ("tokenizer", pa.string()),
+        ("segment_tokens", pa.int32()),
+        ("boundary", pa.string()),
+        ("part", pa.string()),  # path relative to the store
+        ("first_row", pa.int64()),
+        ("segments", pa.int32()),
+        ("tokens", pa.int64()),
+        ("written_at", _TIME),
+    ]
+)
+"""Where the segments of a document stand: the commit record of the segment parts."""
+
+SEGMENTS = pa.schema(
+    [
+        ("content_hash", pa.string()),
+        ("index", pa.int32()),
+        ("char_start", pa.int64()),
+        ("char_end", pa.int64()),
+        ("segment_hash", pa.string()),
+        ("text", _TEXT),
+        ("token_ids", pa.list_(pa.int32())),
+    ]
+)
+
+TURNS = pa.schema(
+    [
+        ("reading_id", pa.string()),
+        ("lane", pa.int32()),
+        ("step", pa.int32()),
+        ("kind", pa.string()),
+        ("content_hash", pa.string()),
+        ("segment_index", pa.int32()),
+        ("response_ids", _IDS),
+        ("response", _TEXT),
+        ("memory_ids", _IDS),
+        ("memory", _TEXT),
+        ("changed", pa.bool_()),
+        ("prompt_tokens", pa.int32()),
+        ("cached_tokens", pa.int32()),
+        ("finish_reason", pa.string()),
+        ("seconds", pa.float64()),
+        ("logprobs", pa.large_list(pa.float32())),
+        ("weight_version", pa.string()),
+        ("carried_from", pa.string()),
+        ("policy_id", pa.string()),
+        ("run_id", pa.string()),
+        ("written_at", _TIME),
+    ]
+)
+"""The turn log. Key: reading_id, lane, step."""
+
+EVIDENCE = pa.struct(
+    [
+        ("content_hash", pa.string()),
+        ("segment_index", pa.int32()),
+        ("char_start", pa.int64()),
+        ("char_end", pa.int64()),
+        ("quote", pa.string()),
+        ("quote_start", pa.int64()),
+        ("quote_end", pa.int64()),
+    ]
+)
+
+ANSWERS = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("reading_id", pa.string()),
+        ("question_id", pa.string()),
+        ("question", _TEXT),
+        ("scope", pa.string()),  # document | archive
+        ("content_hash", pa.string()),  # of the document; of the list of documents for an archive
+        ("stream", pa.list_(pa.string())),  # content hashes in reading order
+        ("policy_id", pa.string()),
+        ("config_hash", pa.string()),
+        ("answer", _TEXT),
+        ("found", pa.bool_()),
+        ("evidence", pa.list_(EVIDENCE)),
+        ("segments", pa.int32()),
+        ("conversations", pa.int32()),
+        ("prompt_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+        ("seconds", pa.float64()),
+        ("engine_seconds", pa.float64()),  # its share of the engine's time (`infra.cluster.reading_worker`)
+        ("carried_from", pa.string()),  # the reading whose memory this one went on from, if any
+        ("carried_segments", pa.int32()),
+        ("run_id", pa.string()),
+        ("answered_at", _TIME),
+    ]
+)
+
+QUARANTINE = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("stage", pa.string()),  # ingest | segment | read
+        ("item", pa.string()),
+        ("reason", pa.string()),  # a short stable word
+        ("detail", pa.string()),
+        ("run_id", pa.string()),
+        ("at", _TIME),
+    ]
+)
+
+RUNS = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("run_id", pa.string()),
+        ("kind", pa.string()),  # ingest | ask | digest | evaluate | agreement | harvest | train
+        ("status", pa.string()),  # completed | failed
+        ("started_at", _TIME),
+        ("ended_at", _TIME),
+        ("config", pa.string()),  # JSON, without secrets
+        ("summary", pa.string()),  # JSON
+    ]
+)
+
+PLAN = pa.schema(
+    [
+        ("reading_id", pa.string()),
+        ("doc_id", pa.string()),  # empty for an archive
+        ("title", pa.string()),
+        ("content_hash", pa.string()),
+        ("stream", pa.list_(pa.string())),
+        ("question_id", pa.string()),
+        ("question", _TEXT),
+        ("gold", pa.list_(pa.string())),  # null: not known; [""]: the documents do not say
+        ("scope", pa.string()),
+        ("state", pa.string()),  # answered (before this run) | continued | new
+        ("segments", pa.int32()),
+        ("tokens", pa.int64()),
+        ("answered_by", pa.string()),  # reading_id of the answer that counts, for state answered
+        ("carried_from", pa.string()),
+        ("carried_segments", pa.int32()),
+    ]
+)
+"""``runs/<run_id>/plan.parquet``: which readings a run is about."""
+
+SCORES = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("score_id", pa.string()),
+        ("run_id", pa.string()),
+        ("suite", pa.string()),
+        ("task", pa.string()),  # "all" for the mean over the tasks of a length
+        ("length", pa.int64()),  # tokens asked for; 0 where texts are as long as they are
+        ("policy_id", pa.string()),
+        ("method", pa.string()),
+        ("control", pa.string()),  # empty: none
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+        ("low", pa.float64()),  # 95% interval
+        ("high", pa.float64()),
+        ("n", pa.int64()),
+        ("failed", pa.int64()),  # of n; each counts 0
+        ("seed", pa.int64()),
+        ("samples", pa.string()),  # JSON: the suite
+        ("scored_at", _TIME),
+    ]
+)
+
+QA = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("qa_id", pa.string()),
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.string())),  # [""]: the stream does not say
+        ("stream", pa.list_(pa.string())),  # content hashes in reading order
+        ("documents", pa.list_(pa.string())),  # doc_ids; the split goes by them
+        ("source", pa.string()),  # feedback | gold | agreement | generated
+        ("reading_id", pa.string()),
+        ("policy_id", pa.string()),
+        ("share", pa.float64()),  # of sampled readings, those that agreed
+        ("pass_rate", pa.float64()),  # of readings, those that were right
+        ("evidence", pa.list_(pa.struct([("content_hash", pa.string()), ("segment_index", pa.int32())]))),
+        ("tags", pa.list_(pa.string())),
+        ("split", pa.string()),  # train | validation | test
+        ("run_id", pa.string()),  # of the harvest
+        ("harvested_at", _TIME),
+    ]
+)
+"""Questions that may teach, with their provenance (`memagent.curation.Qa`)."""
+
+FEEDBACK = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("reading_id", pa.string()),
+        ("verdict", pa.string()),  # accepted | rejected | corrected
+        ("answer", pa.string()),  # what is right, where it was corrected; empty: the documents do not say
+        ("given_at", _TIME),
+    ]
+)
+"""What people said about answers; the newest row of a reading counts."""
+
+POLICIES = pa.schema(
+    [
+        ("corpus", pa.string()),  # always POLICIES_OF: policies belong to the store, not to a corpus
+        ("policy_id", pa.string()),
+        ("name", pa.string()),  # the line that it is a version of, for example nano
+        ("path", pa.string()),  # folder relative to the store; empty: the model that the line began with
+        ("parent", pa.string()),  # policy_id
+        ("status", pa.string()),  # candidate | promoted | refused | retired
+        ("reason", pa.string()),  # of the last change of status
+        ("data_version", pa.int64()),  # Delta version of the qa table that it learnt from
+        ("run_id", pa.string()),  # of the training
+        ("config", pa.string()),  # JSON: the recipe
+        ("metrics", pa.string()),  # JSON: of the training's best step
+        ("gate", pa.string()),  # JSON: what was compared, and how it came out
+        ("commit", pa.string()),  # version of the code
+        ("made_at", _TIME),
+        ("changed_at", _TIME),
+    ]
+)
+"""Model versions and what became of them."""
+
+POLICIES_OF = "*"
+
+RESULTS = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("task", pa.string()),
+        ("length", pa.int64()),
+        ("depth", pa.float64()),
+        ("question", pa.string()),
+        ("gold", pa.list_(pa.string())),
+        ("answer", pa.string()),  # empty: not found; null: the reading failed
+        ("score", pa.float64()),
+        ("exact", pa.float64()),
+        ("reading_id", pa.string()),
+        ("tokens", pa.int64()),
+        ("seconds", pa.float64()),  # its share of the engine's time
+        ("segments", pa.int64()),
+        ("failure", pa.string()),  # why a wrong answer is wrong (`memagent.tasks.grading`); empty: it is right
+        ("lost_step", pa.int64()),  # where the memory lost what it had noted
+        ("lost_segment", pa.int64()),
+    ]
+)
+"""``runs/<run_id>/results.parquet``: an evaluation's samples, judged."""

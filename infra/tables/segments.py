@@ -1,0 +1,186 @@
+"""Segments in the store: immutable Parquet parts, read back a row group at a time."""
+
+import asyncio
+import io
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import fields
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.store import Store
+from infra.tables.delta import now
+from infra.tables.schemas import SEGMENTS
+from memagent.config import ReadingConfig
+from memagent.records import Segment, digest
+from memagent.segmenting import segment_key, segments
+from memagent.tokens import Tokenizer
+
+_FOLDER = "segments"
+_GROUP_TOKENS = 16_384
+"""Tokens of a row group: what one reading holds in memory at a time."""
+_CACHED_GROUPS = 256
+_SEGMENT_FIELDS = [field.name for field in fields(Segment)]
+
+
+def write_segments(
+    store: Store, corpus: str, texts: Iterable[tuple[str, str]], tokenizer: Tokenizer, reading: ReadingConfig
+) -> list[dict[str, Any]]:
+    """Segment documents into one part.
+
+    Args:
+        store: where to write.
+        corpus: name of the corpus.
+        texts: (content_hash, text) of each document.
+        tokenizer: the policy's tokenizer.
+        reading: segment_tokens and boundary.
+
+    Returns:
+        The rows for table ``segmented`` that make the part known; commit them after.
+    """
+    rows: list[dict[str, Any]] = []
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, SEGMENTS, compression="zstd") as writer:
+        first = 0
+        for content_hash, text in texts:
+            key = segment_key(content_hash, tokenizer, reading.segment_tokens, reading.boundary)
+            count, tokens = 0, 0
+            cut = segments(content_hash, text, tokenizer, reading.segment_tokens, reading.boundary)
+            for group in _groups(cut, group_rows(reading.segment_tokens)):
+                writer.write_table(_table(group))
+                count += len(group)
+                tokens += sum(len(segment.token_ids) for segment in group)
+            rows.append(
+                {
+                    "corpus": corpus,
+                    "segment_key": key,
+                    "content_hash": content_hash,
+                    "tokenizer": tokenizer.fingerprint,
+                    "segment_tokens": reading.segment_tokens,
+                    "boundary": reading.boundary,
+                    "first_row": first,
+                    "segments": count,
+                    "tokens": tokens,
+                    "written_at": now(),
+                }
+            )
+            first += count
+    name = digest(*[row["segment_key"] for row in rows])
+    part = f"{_FOLDER}/{corpus}/{name[:2]}/{name}.parquet"  # spread prefixes: S3 limits requests by prefix
+    store.write_bytes(sink.getvalue(), part)
+    for row in rows:
+        row["part"] = part
+    return rows
+
+
+def group_rows(segment_tokens: int) -> int:
+    """Return how many segments go into a row group."""
+    return max(1, _GROUP_TOKENS // segment_tokens)
+
+
+def segment_hashes(store: Store, place: dict[str, Any]) -> list[str]:
+    """Return the hashes of a document's segments, in order; `place` is its row of ``segmented``."""
+    first: int = place["first_row"]
+    return _part(store.url, place["part"]).hashes(first, first + place["segments"])
+
+
+class StoredStream:
+    """The segments of a list of documents as one stream, loaded a row group at a time."""
+
+    def __init__(self, store: Store, places: list[dict[str, Any]]) -> None:
+        """Read the documents at `places` (rows of ``segmented``), in that order."""
+        self._store = store
+        self._places = places
+        self._starts = [0]
+        for place in places:
+            self._starts.append(self._starts[-1] + place["segments"])
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
+        """Yield segments `start` to `stop` (exclusive) of the stream."""
+        for place, first in zip(self._places, self._starts, strict=False):
+            low, high = max(start, first), min(stop, first + place["segments"])
+            row, end = place["first_row"] + low - first, place["first_row"] + high - first
+            while row < end:
+                group, group_start = await asyncio.to_thread(_group_at, self._store.url, place["part"], row)
+                taken = min(end, group_start + group.num_rows)
+                for i in range(row - group_start, taken - group_start):
+                    yield Segment(**{name: group[name][i].as_py() for name in _SEGMENT_FIELDS})
+                row = taken
+
+
+def _groups(cut: Iterator[Segment], size: int) -> Iterator[list[Segment]]:
+    group: list[Segment] = []
+    for segment in cut:
+        group.append(segment)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _table(group: list[Segment]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "content_hash": s.content_hash,
+                "index": s.index,
+                "char_start": s.char_start,
+                "char_end": s.char_end,
+                "segment_hash": digest(s.text),
+                "text": s.text,
+                "token_ids": s.token_ids,
+            }
+            for s in group
+        ],
+        schema=SEGMENTS,
+    )
+
+
+class _Part:
+    """An open part. Its file handle is one, and readers come from several threads."""
+
+    def __init__(self, url: str, part: str) -> None:
+        store = Store(url)
+        self._file = pq.ParquetFile(store.path(part), filesystem=store.arrow, pre_buffer=False)
+        self._lock = Lock()
+        self.starts = [0]
+        for i in range(self._file.num_row_groups):
+            self.starts.append(self.starts[-1] + self._file.metadata.row_group(i).num_rows)
+
+    def group(self, i: int) -> pa.Table:
+        with self._lock:
+            return self._file.read_row_group(i, columns=_SEGMENT_FIELDS, use_threads=False)
+
+    def hashes(self, first: int, stop: int) -> list[str]:
+        """Return the hashes of rows `first` to `stop`, from the row groups that hold them."""
+        groups = range(bisect_right(self.starts, first) - 1, bisect_left(self.starts, stop))
+        with self._lock:
+            column = self._file.read_row_groups(list(groups), columns=["segment_hash"], use_threads=False)
+        found: list[str] = column["segment_hash"].slice(first - self.starts[groups[0]], stop - first).to_pylist()
+        return found
+
+
+@lru_cache(maxsize=64)
+def _part(url: str, part: str) -> _Part:
+    return _Part(url, part)
+
+
+def _group_at(url: str, part: str, row: int) -> tuple[pa.Table, int]:
+    """Return the row group that holds `row`, and its first row."""
+    starts = _part(url, part).starts
+    group = bisect_right(starts, row) - 1
+    return _group(url, part, group), starts[group]
+
+
+@lru_cache(maxsize=_CACHED_GROUPS)
+def _group(url: str, part: str, group: int) -> pa.Table:
+    # Arrow, not Python lists: ids take 4 bytes each, and questions on one document share the group.
+    return _part(url, part).group(group)

@@ -1,0 +1,238 @@
+"""The turn log: the append-only record of every conversation.
+
+It is the checkpoint, the provenance and the training data at once. Workers write parts of a few
+seconds each, whole or not at all; after a run its parts are put together, sorted by reading. The key
+is (reading_id, lane, step); where a key stands twice (a part and its compacted copy), one counts.
+"""
+
+import threading
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from infra.store import Store
+from infra.tables.delta import now
+from infra.tables.schemas import TURNS
+from memagent.records import Turn
+
+_FOLDER = "turns"
+_TURN_FIELDS = [f.name for f in fields(Turn)]
+_KEY = ("reading_id", "lane", "step")
+_COMPACT_ROWS = 100_000
+"""Turns that compaction holds at once, and so those of a sorted part."""
+
+
+class TurnWriter:
+    """Buffers the turns of one worker and writes them as parts. One thread may add while another flushes."""
+
+    def __init__(self, store: Store, corpus: str, run_id: str, policy_id: str) -> None:
+        self._store = store
+        self._folder = (_FOLDER, corpus, run_id)
+        self._extra = {"policy_id": policy_id, "run_id": run_id}
+        self._worker = uuid.uuid4().hex[:12]
+        self._parts = 0
+        self._buffer: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+
+    @property
+    def buffered(self) -> int:
+        """Turns that are not written yet."""
+        return len(self._buffer)
+
+    def add(self, turn: Turn) -> None:
+        """Take a turn; it is durable after the next `flush`."""
+        row = {**asdict(turn), **self._extra, "written_at": now()}
+        with self._lock:  # or it goes into a buffer that has just been written
+            self._buffer.append(row)
+
+    def flush(self) -> int:
+        """Write what is buffered as one part; return how many turns."""
+        with self._lock:
+            rows, self._buffer = self._buffer, []
+        if not rows:
+            return 0
+        try:
+            table = pa.Table.from_pylist(rows, schema=TURNS)
+            self._store.write_part(table, *self._folder, f"{self._worker}-{self._parts:06d}.parquet")
+        except BaseException:
+            with self._lock:
+                self._buffer[:0] = rows
+            raise
+        self._parts += 1
+        return len(rows)
+
+
+def turns(store: Store, corpus: str, reading_ids: Iterable[str], run_id: str | None = None) -> list[Turn]:
+    """Return all logged turns of some readings, in order, each key once."""
+    table = _scan(store, corpus, list(reading_ids), run_id, _TURN_FIELDS)
+    return _turns(table)
+
+
+def turn_table(store: Store, corpus: str, reading_ids: Iterable[str], columns: list[str]) -> pa.Table:
+    """Return chosen columns of all logged turns of some readings, in order, each key once.
+
+    For those that need no token ids: they are most of a row. `columns` includes the key.
+    """
+    return _scan(store, corpus, list(reading_ids), None, columns)
+
+
+def resume_points(store: Store, corpus: str, reading_ids: Iterable[str]) -> dict[str, list[Turn]]:
+    """Return, per reading, what a reading needs to go on: see `memagent.reading.Reading`, `past`.
+
+    The turns that changed the memory, the first and the last of every lane, and the answer, if it is logged. Only of
+    these are texts and token ids held in memory: a log has millions of turns, and few are telling.
+    """
+    wanted = list(reading_ids)
+    keys = _scan(store, corpus, wanted, None, [*_KEY, "kind", "changed"])
+    telling = keys.filter(_telling(keys)).select([*_KEY, "written_at"])
+    by_reading: dict[str, list[Turn]] = defaultdict(list)
+    if not telling.num_rows:
+        return {}
+    found = [
+        _among(batch, telling)
+        for batch in _dataset(store.list(_FOLDER, corpus), store).to_batches(
+            columns=[*_TURN_FIELDS, "written_at"], filter=_of(telling["reading_id"].unique().to_pylist())
+        )
+    ]
+    for turn in _turns(_dedupe(pa.concat_tables(found))):
+        by_reading[turn.reading_id].append(turn)
+    return dict(by_reading)
+
+
+def _among(batch: pa.RecordBatch, keys: pa.Table) -> pa.Table:
+    """Return the rows of a batch whose key and time stand among `keys`."""
+    table = pa.table(batch)
+    numbered = table.select([*_KEY, "written_at"]).append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    kept = numbered.join(keys, keys=[*_KEY, "written_at"], join_type="left semi")["row"]
+    return table.take(kept)
+
+
+def _telling(table: pa.Table) -> pa.Array:
+    """Tell which turns of a sorted log say what the ones beside them do not say.
+
+    Most turns leave the memory as it was. Of a run of these the last one stays where it ends its lane or
+    stands before the answer. Column by column: a log has millions of turns, and few are telling.
+    """
+    if not table.num_rows:
+        return pa.array([], pa.bool_())
+    kind, step = table["kind"].combine_chunks(), table["step"].combine_chunks()
+    unchanged = pc.invert(table["changed"].combine_chunks())
+    passing = pc.and_(pc.and_(unchanged, pc.equal(kind, "update")), pc.greater(step, 0))
+    last = pc.equal(kind.slice(1), "answer")
+    for name in ("reading_id", "lane"):
+        column = table[name].combine_chunks()
+        last = pc.or_(last, pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
+    return pc.or_(pc.invert(passing), pa.concat_arrays([last, pa.array([True])]))
+
+
+def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
+    """Turn the log of an earlier reading into the beginning of another, for its first `keep` segments.
+
+    The memory after segment k depends on the segments up to k alone, so a document whose first `keep`
+    segments are unchanged is read on from there. Only readings of one lane have such a memory.
+    Returns turns of kind ``carried``, empty when the earlier log does not reach so far.
+    """
+    read = [turn for turn in past if turn.lane == 0 and turn.kind in ("update", "carried")]
+    keep = min(keep, read[-1].step + 1) if read else 0
+    before = [turn for turn in read if turn.step < keep]
+    if not before:
+        return []
+    latest = before[-1]
+    last = replace(latest, step=keep - 1, changed=latest.changed and latest.step == keep - 1)
+    chosen = [turn for turn in before if turn.changed and turn.step < keep - 1] + [last]
+    return [
+        replace(
+            turn,
+            reading_id=to,
+            kind="carried",
+            carried_from=turn.carried_from or turn.reading_id,
+            response_ids=[],
+            response="",
+            prompt_tokens=0,
+            cached_tokens=0,
+            seconds=0.0,
+            logprobs=None,
+        )
+        for turn in chosen
+    ]
+
+
+def compact(store: Store, corpus: str, run_id: str) -> int:
+    """Put the small parts of a finished run together, sorted by reading; return how many parts are left.
+
+    It holds a bounded number of turns at once, whatever the run's size. Safe to interrupt: the new parts stand before
+    the old ones go, and readers count a key once.
+    """
+    parts = store.list(_FOLDER, corpus, run_id)
+    paths = [path for path in parts if "/sorted-" not in path]
+    if len(paths) < 2:
+        return len(parts)
+    dataset = _dataset(paths, store)
+    stamp = uuid.uuid4().hex[:8]
+    count = len(parts) - len(paths)
+    for first, last in _ranges(dataset):
+        among = (ds.field("reading_id") >= first) & (ds.field("reading_id") <= last)
+        part = _dedupe(dataset.to_table(filter=among))
+        store.write_part(part, _FOLDER, corpus, run_id, f"sorted-{stamp}-{count:04d}.parquet", row_group_size=2_000)
+        count += 1
+    for path in paths:
+        store.delete(path)
+    return count
+
+
+def _ranges(dataset: ds.Dataset) -> Iterator[tuple[str, str]]:
+    """Yield ranges of reading ids, first and last, of about `_COMPACT_ROWS` turns each. A reading is never cut."""
+    counts: Counter[str] = Counter()
+    for batch in dataset.to_batches(columns=["reading_id"]):
+        for entry in pc.value_counts(batch["reading_id"]).to_pylist():
+            counts[entry["values"]] += entry["counts"]
+    readings: list[str] = []
+    rows = 0
+    for reading_id in sorted(counts):
+        if readings and rows + counts[reading_id] > _COMPACT_ROWS:
+            yield readings[0], readings[-1]
+            readings, rows = [], 0
+        readings.append(reading_id)
+        rows += counts[reading_id]
+    if readings:
+        yield readings[0], readings[-1]
+
+
+def _scan(store: Store, corpus: str, reading_ids: list[str], run_id: str | None, columns: list[str]) -> pa.Table:
+    paths = store.list(_FOLDER, corpus, *([run_id] if run_id else []))
+    if not paths or not reading_ids:
+        return TURNS.empty_table()
+    return _dedupe(_dataset(paths, store).to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))
+
+
+def _dataset(paths: list[str], store: Store) -> ds.Dataset:
+    return ds.dataset(paths, filesystem=store.arrow, schema=TURNS)
+
+
+def _of(reading_ids: list[str]) -> Any:
+    return ds.field("reading_id").isin(pa.array(reading_ids, pa.string()))
+
+
+def _dedupe(table: pa.Table) -> pa.Table:
+    """Sort by key, and keep the first written row of each."""
+    order = [("reading_id", "ascending"), ("lane", "ascending"), ("step", "ascending"), ("written_at", "ascending")]
+    table = table.take(pc.sort_indices(table, sort_keys=order))
+    if table.num_rows < 2:
+        return table
+    repeated = None
+    for name in _KEY:
+        column = table[name].combine_chunks()
+        equal = pc.equal(column.slice(1), column.slice(0, len(column) - 1))
+        repeated = equal if repeated is None else pc.and_(repeated, equal)
+    keep = pa.concat_arrays([pa.array([True]), pc.invert(repeated)])
+    return table.filter(keep)
+
+
+def _turns(table: pa.Table) -> list[Turn]:
+    return [Turn(**row) for row in table.select(_TURN_FIELDS).to_pylist()]

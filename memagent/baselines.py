@@ -1,0 +1,285 @@
+"""What a user would pick in place of the reading segment by segment, on the same engine, prompts and log.
+
+A baseline takes the arguments of `Reading`, its `run` returns a `ReadingResult`, and its conversations are `Turn`s, so
+that a worker runs any of them in a reading's place. Turns of two baselines must not have the same reading id: see
+`config_hash`.
+"""
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import Any, Protocol
+
+from memagent.conversations import Generate, ReadingRequest, ReadingSpec, Record
+from memagent.errors import ConfigError, UsageError
+from memagent.reading import Reading
+from memagent.records import Evidence, ReadingResult, Segment, digest
+
+
+def widened(spec: ReadingSpec, window_tokens: int | None) -> ReadingSpec:
+    """Return the spec of conversations over `window_tokens` of text; None: as much as a segment has.
+
+    Its `check_window` tells whether a policy's context window has room for that.
+
+    Raises:
+        ConfigError: not even one segment fits.
+    """
+    size = spec.config.segment_tokens
+    if window_tokens is None or window_tokens == size:
+        return spec
+    if window_tokens < size:
+        raise ConfigError(
+            f"a window of {window_tokens} tokens holds no segment of {size}. Raise it to at least that, or lower "
+            "reading.segment_tokens."
+        )
+    return replace(spec, config=spec.config.model_copy(update={"segment_tokens": window_tokens}))
+
+
+class WindowReading(ABC):
+    """One reading of the part of a stream that fits one conversation; which part, a method says in `choose`.
+
+    The conversation is logged under the first chosen segment. Made and run as `Reading` is.
+    """
+
+    def __init__(
+        self,
+        request: ReadingRequest,
+        spec: ReadingSpec,
+        generate: Generate,
+        record: Record,
+        *,
+        window_tokens: int | None = None,
+    ) -> None:
+        """Take what `Reading` takes, and the tokens of text that one conversation holds at most.
+
+        Raises:
+            ConfigError: the window holds no segment.
+        """
+        self._request = request
+        self._question = request.question
+        self._stream = request.stream
+        self._spec = widened(spec, window_tokens)
+        self._generate = generate
+        self._record = record
+
+    @abstractmethod
+    async def choose(self, window_tokens: int) -> list[Segment]:
+        """Return the segments to read, in the order of the stream, of `window_tokens` at most."""
+
+    async def run(self) -> ReadingResult:
+        """Choose, read and answer. Raises what `generate` raises."""
+        began = time.monotonic()
+        chosen = await self.choose(self._spec.config.segment_tokens)
+        joined = _Joined(chosen)
+        result = await Reading(replace(self._request, stream=joined), self._spec, self._generate, self._record).run()
+        return replace(
+            result,
+            evidence=[place for evidence in result.evidence for place in joined.places(evidence)],
+            segments=result.segments * len(chosen),
+            seconds=time.monotonic() - began,
+        )
+
+
+class _Joined:
+    """A stream of one segment: the chosen ones joined. Its offsets count from the start of the joined text."""
+
+    def __init__(self, parts: list[Segment]) -> None:
+        self._parts = parts
+        self._starts = [0, *accumulate(len(part.text) for part in parts)]
+
+    def __len__(self) -> int:
+        return min(1, len(self._parts))
+
+    async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
+        for _ in range(start, min(stop, len(self))):
+            first = self._parts[0]
+            yield Segment(
+                first.content_hash,
+                first.index,
+                0,
+                self._starts[-1],
+                "".join(part.text for part in self._parts),
+                [token for part in self._parts for token in part.token_ids],
+            )
+
+    def places(self, said: Evidence) -> list[Evidence]:
+        """Return where a place of the joined text stands in the documents.
+
+        A quote that runs on into another segment ends with its own. Where nothing is quoted, no segment among the
+        chosen can be named.
+        """
+        found = []
+        for part, start in zip(self._parts, self._starts, strict=False):
+            if start <= said.quote_start < start + len(part.text):
+                low, high = said.quote_start - start, min(said.quote_end - start, len(part.text))
+                found.append(
+                    Evidence(
+                        part.content_hash,
+                        part.index,
+                        part.char_start,
+                        part.char_end,
+                        part.text[low:high],
+                        part.char_start + low,
+                        part.char_start + high,
+                    )
+                )
+        return found
+
+
+class Truncate(WindowReading):
+    """One reading of a stream's first and last segments. Made and run as `Reading` is."""
+
+    async def choose(self, window_tokens: int) -> list[Segment]:
+        """Take segments from both ends in turn until the next one does not fit."""
+        head: list[Segment] = []
+        tail: list[Segment] = []
+        low, high = 0, len(self._stream)
+        while low < high:
+            side, position = (head, low) if len(head) <= len(tail) else (tail, high - 1)
+            async for segment in self._stream.read(position, position + 1):
+                window_tokens -= len(segment.token_ids)
+                side.append(segment)
+            if window_tokens < 0:
+                side.pop()
+                break
+            low, high = len(head), len(self._stream) - len(tail)
+        return head + tail[::-1]
+
+
+_OTHER = ""
+"""Stands for every word that was not asked for: it counts in a segment's length and in nothing else."""
+
+
+class BM25(WindowReading):
+    """One reading of the segments nearest to the question, in the order of the stream. Made and run as `Reading` is."""
+
+    async def choose(self, window_tokens: int) -> list[Segment]:
+        """Rank all segments; of equals the earlier comes first. Take from the top until the next one does not fit."""
+        asked = _words(self._question)
+        texts: list[list[str]] = []
+        tokens: list[int] = []
+        async for segment in self._stream.read(0, len(self._stream)):
+            # A long document's text is not kept: for this question all its other words are one.
+            texts.append([word if word in asked else _OTHER for word in _words(segment.text)])
+            tokens.append(len(segment.token_ids))
+        scores = await asyncio.to_thread(_scores, texts, sorted(set(asked)))
+        best: list[int] = []
+        for position in sorted(range(len(texts)), key=lambda at: (-scores[at], at)):
+            window_tokens -= tokens[position]
+            if window_tokens < 0:
+                break
+            best.append(position)
+        return [segment for position in sorted(best) async for segment in self._stream.read(position, position + 1)]
+
+
+def _words(text: str) -> list[str]:
+    words: list[list[str]] = _library().tokenize([text], return_ids=False, show_progress=False)
+    return words[0]
+
+
+def _scores(texts: list[list[str]], asked: list[str]) -> list[float]:
+    if not asked or not any(texts):
+        return [0.0] * len(texts)  # the library divides by the mean length and takes no empty query
+    ranker = _library().BM25()
+    ranker.index(texts, show_progress=False)
+    return [float(score) for score in ranker.get_scores(asked)]
+
+
+def _library() -> Any:
+    import bm25s  # type: ignore[import-untyped]
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets DEBUG, whatever the program has set
+    return bm25s
+
+
+_AT_ONCE = 32
+"""Segments of one reading in memory at once: it must not grow with the document."""
+
+
+class MapReduce:
+    """A reading with a lane for every segment, whose notes are read in conversations of a window each.
+
+    An "update" turn a segment, a "merge" turn a window of notes, the answer. Made and run as `Reading` is.
+    """
+
+    def __init__(
+        self,
+        request: ReadingRequest,
+        spec: ReadingSpec,
+        generate: Generate,
+        record: Record,
+        *,
+        window_tokens: int | None = None,
+    ) -> None:
+        """Take what `Reading` takes, and the tokens of notes that one conversation holds at most.
+
+        Raises:
+            ConfigError: the window holds no segment.
+        """
+        self._window = widened(spec, window_tokens).config.segment_tokens
+        self._prompts = spec.prompts
+        lanes = spec.config.model_copy(update={"lanes": max(1, len(request.stream))})
+        self._reading = Reading(request, replace(spec, config=lanes), generate, record)
+
+    async def run(self) -> ReadingResult:
+        """Read every segment by itself, then the notes. Raises what `generate` raises."""
+        if self._reading.answered:
+            return await self._reading.finish([])
+        memories = await self._reading.read_lanes(_AT_ONCE)
+        if len(memories) == 1:
+            return await self._reading.finish(memories[0])
+        notes = [memory for memory in memories if memory != self._prompts.no_memory]
+        texts = packed(notes, self._prompts.tokenizer.encode("\n"), self._window)
+        return await self._reading.finish(await self._reading.merge(texts))
+
+
+def packed(notes: list[list[int]], between: list[int], window_tokens: int) -> list[list[int]]:
+    """Join notes in order, `between` them, to texts of at most `window_tokens`; a longer note stands alone."""
+    texts: list[list[int]] = []
+    for note in notes:
+        if texts and len(texts[-1]) + len(between) + len(note) <= window_tokens:
+            texts[-1] += between + note
+        else:
+            texts.append(list(note))
+    return texts
+
+
+class Readable(Protocol):
+    """What a worker runs: a reading, or what stands in its place."""
+
+    async def run(self) -> ReadingResult:
+        """Read to the end and answer."""
+
+
+Method = Callable[..., Readable]
+"""Takes request, spec, generate and record, as `Reading` does."""
+
+METHODS: dict[str, Method] = {"memagent": Reading, "truncate": Truncate, "bm25": BM25, "map-reduce": MapReduce}
+
+
+def method(name: str, window_tokens: int | None = None) -> Method:
+    """Return the method of that name, reading at most `window_tokens` of text in one conversation.
+
+    Without a window it has the one that the policy reads in anyway: ``segment_tokens`` of the reading configuration.
+    The reading itself has no other.
+
+    Raises:
+        UsageError: no such method, or a window for the reading itself.
+    """
+    if name not in METHODS:
+        raise UsageError(f"no method {name!r}. There are: {', '.join(METHODS)}.")
+    if window_tokens is None:
+        return METHODS[name]
+    if name == "memagent":
+        raise UsageError("the window of the reading itself is reading.segment_tokens: set that in place of a window.")
+    return partial(METHODS[name], window_tokens=window_tokens)
+
+
+def config_hash(name: str, window_tokens: int | None, reading_config_hash: str) -> str:
+    """Return the hash that names a method's readings; for the reading itself it is the configuration's own."""
+    return reading_config_hash if name == "memagent" else digest(name, window_tokens, reading_config_hash)

@@ -1,0 +1,200 @@
+"""The conversations of a reading: each prompts the engine once, is counted once and is logged as one turn."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from memagent.config import ReadingConfig
+from memagent.engine import Completion, Sampling, repeats
+from memagent.errors import ConfigError
+from memagent.evidence import Note
+from memagent.lanes import Lanes, Position
+from memagent.prompts import Prompts, Update
+from memagent.records import Evidence, ReadingResult, Segment, Turn, TurnKind
+
+Generate = Callable[[list[int], Sampling, int], Awaitable[Completion]]
+"""Continues token ids; the last argument is a priority, lower first (see `memagent.engine.Engine.generate`)."""
+Record = Callable[[Turn], None]
+"""Takes each turn as it is done."""
+
+
+class Stream(Protocol):
+    """The segments of a reading, in order, read lazily."""
+
+    def __len__(self) -> int:
+        """Return the number of segments."""
+
+    def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
+        """Yield segments `start` to `stop` (exclusive), loading few of them at a time."""
+
+
+class ListStream:
+    """A stream whose segments are in memory."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
+        """Yield segments `start` to `stop` (exclusive)."""
+        for segment in self._segments[start:stop]:
+            yield segment
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRequest:
+    """What to read, and what has been read of it."""
+
+    reading_id: str
+    question: str
+    stream: Stream
+    past: Sequence[Turn] = ()
+    """What the turn log holds of it: all turns that changed the memory, and the last turn of every lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingSpec:
+    """How to read: the compiled prompts and the reading configuration."""
+
+    prompts: Prompts
+    config: ReadingConfig
+    logprobs: bool = False
+
+    def sampling(self, max_tokens: int) -> Sampling:
+        """Return the sampling parameters of one conversation."""
+        config = self.config
+        return Sampling(
+            max_tokens=max_tokens,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            seed=config.seed if config.temperature > 0 else None,
+            stop_ids=self.prompts.stop_ids,
+            repetitions=config.repetitions,
+            logprobs=self.logprobs,
+        )
+
+    def check_window(self, question: list[int], max_model_len: int) -> None:
+        """Refuse a question that does not fit the context window beside a segment and the memory.
+
+        Raises:
+            ConfigError: saying by how much, and what to change.
+        """
+        config = self.config
+        need = self.prompts.overhead(question) + config.segment_tokens + 2 * config.memory_tokens
+        if need > max_model_len:
+            raise ConfigError(
+                f"a turn needs {need} tokens (prompt and question {self.prompts.overhead(question)}, segment "
+                f"{config.segment_tokens}, memory before and after {2 * config.memory_tokens}) and the window has "
+                f"{max_model_len}. Lower reading.segment_tokens or reading.memory_tokens, or shorten the question."
+            )
+
+
+class Conversations:
+    """Runs the conversations of one reading.
+
+    `notes` are the memory's changes so far, in which evidence is looked for.
+    """
+
+    def __init__(
+        self, request: ReadingRequest, spec: ReadingSpec, generate: Generate, record: Record, lanes: Lanes
+    ) -> None:
+        self._reading_id = request.reading_id
+        self._spec = spec
+        self._prompts = spec.prompts
+        self._generate = generate
+        self._record = record
+        self._lanes = lanes
+        self._question = spec.prompts.tokenizer.encode(request.question)
+        self._usage = ReadingResult(request.reading_id, "", False)
+        self.notes = [
+            Note(lanes.index((turn.lane, turn.step)), turn.memory)
+            for turn in lanes.past
+            if turn.changed and turn.kind in ("update", "carried")
+        ]
+
+    async def update(self, position: Position, memory: list[int], segment: Segment) -> Update:
+        """Overwrite the memory after a segment."""
+        return await self._overwrite(position, "update", memory, segment.token_ids, segment)
+
+    async def merge(self, position: Position, memory: list[int], text: list[int]) -> Update:
+        """Overwrite the memory after another lane's memory, which is read like a segment."""
+        return await self._overwrite(position, "merge", memory, text, None)
+
+    async def answer(self, position: Position, memory: list[int]) -> tuple[str, bool]:
+        """Answer from the last memory; return the answer and whether one was found."""
+        prompt = self._prompts.answer(self._question, memory)
+        completion, seconds = await self._ask(prompt, self._spec.config.answer_tokens, 0)
+        turn = self._turn(position, "answer", completion, seconds, None)
+        self._record(replace(turn, memory_ids=memory, memory=self._prompts.memory_text(memory)))
+        return self._prompts.read_answer(completion.ids)
+
+    def logged_answer(self) -> tuple[str, bool] | None:
+        """Return the answer that the turn log holds."""
+        ids = self._lanes.logged_answer
+        return None if ids is None else self._prompts.read_answer(ids)
+
+    def result(self, answer: str, found: bool, evidence: list[Evidence], seconds: float) -> ReadingResult:
+        """Return the reading's result with its counts."""
+        return replace(self._usage, answer=answer, found=found, evidence=evidence, seconds=seconds)
+
+    async def _overwrite(
+        self, position: Position, kind: TurnKind, memory: list[int], ids: list[int], segment: Segment | None
+    ) -> Update:
+        prompt = self._prompts.update(self._question, memory, ids)
+        # Longer readings first: the one with most segments to go decides when the run ends.
+        priority = -self._lanes.remaining(position)
+        completion, seconds = await self._ask(prompt, self._spec.config.memory_tokens, priority)
+        if completion.finish_reason == "repetition":
+            update = Update(memory, changed=False, done=False)
+        else:
+            update = self._prompts.read_update(completion.ids, memory)
+        text = self._prompts.memory_text(update.memory_ids)
+        if update.changed and segment is not None:
+            self.notes.append(Note(self._lanes.index(position), text))
+        turn = self._turn(position, kind, completion, seconds, segment)
+        self._record(replace(turn, memory_ids=update.memory_ids, memory=text, changed=update.changed))
+        return update
+
+    async def _ask(self, prompt: list[int], max_tokens: int, priority: int) -> tuple[Completion, float]:
+        began = time.monotonic()
+        sampling = self._spec.sampling(max_tokens)
+        completion = await self._generate(prompt, sampling, priority)
+        if completion.finish_reason == "length" and repeats(completion.ids, sampling.repetitions):
+            completion = replace(completion, finish_reason="repetition")  # not every engine looks for it
+        return completion, time.monotonic() - began
+
+    def _turn(
+        self, position: Position, kind: TurnKind, completion: Completion, seconds: float, segment: Segment | None
+    ) -> Turn:
+        """Count a conversation and return its turn, but for the memory after it."""
+        usage = self._usage
+        self._usage = replace(
+            usage,
+            segments=usage.segments + (segment is not None),
+            conversations=usage.conversations + 1,
+            prompt_tokens=usage.prompt_tokens + completion.prompt_tokens,
+            cached_tokens=usage.cached_tokens + completion.cached_tokens,
+            output_tokens=usage.output_tokens + len(completion.ids),
+        )
+        return Turn(
+            reading_id=self._reading_id,
+            lane=position[0],
+            step=position[1],
+            kind=kind,
+            content_hash=segment.content_hash if segment else "",
+            segment_index=segment.index if segment else -1,
+            response_ids=completion.ids,
+            response=self._prompts.tokenizer.decode(completion.ids, special=True),
+            memory_ids=[],
+            memory="",
+            changed=False,
+            prompt_tokens=completion.prompt_tokens,
+            cached_tokens=completion.cached_tokens,
+            finish_reason=completion.finish_reason,
+            seconds=seconds,
+            logprobs=completion.logprobs,
+            weight_version=completion.weight_version,
+        )

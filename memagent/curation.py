@@ -1,0 +1,242 @@
+"""Harvest: which answered questions may teach, with their provenance.
+
+Pure rules over rows; where rows come from and go to is the stage's business. A row is one question on one
+stream with the answers that count as right, and says why it is believed.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from memagent.metrics import normalise
+from memagent.records import digest
+
+Source = Literal["feedback", "gold", "agreement", "generated"]
+TRUST: tuple[Source, ...] = ("feedback", "gold", "agreement", "generated")
+"""Whom to believe first where two sources differ: people who saw the answer, then who wrote the question."""
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+_SHARES = (0.8, 0.9)
+_SIMILAR = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Qa:
+    """One row of the `qa` table."""
+
+    question: str
+    answers: tuple[str, ...]
+    """Right answers; one empty text where the stream does not say."""
+    stream: tuple[str, ...]
+    """Content hashes of what was read, in reading order."""
+    documents: tuple[str, ...]
+    """Ids of the documents (`families`); the split goes by them, so that a changed document stays on its side."""
+    source: Source
+    reading_id: str = ""
+    policy_id: str = ""
+    share: float | None = None
+    """Of sampled readings, those that agreed."""
+    pass_rate: float | None = None
+    """Of the policy's sampled readings, those that were right."""
+    evidence: tuple[tuple[str, int], ...] = ()
+    """(content hash, segment index) of what the answer stands in, where that is known."""
+    tags: tuple[str, ...] = field(default=())
+    """Tags of the documents, by which sources are excluded."""
+
+    @property
+    def qa_id(self) -> str:
+        """Names the row by what is asked of what; asking again is not a new row."""
+        return digest(normalise(self.question) or self.question, list(self.stream))
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A row that does not teach, and why."""
+
+    row: Qa
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """What came of some rows."""
+
+    kept: list[Qa]
+    dropped: list[Dropped]
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many rows were dropped for which reason."""
+        counts: dict[str, int] = defaultdict(int)
+        for one in self.dropped:
+            counts[one.reason] += 1
+        return dict(sorted(counts.items()))
+
+
+def gather(
+    rows: Iterable[Qa],
+    exclude: Iterable[str] = (),
+    least_share: float = 0.0,
+    rejected: Mapping[str, Collection[str]] | None = None,
+    seed: int = 0,
+) -> Harvest:
+    """Choose the rows that teach, one for each question on a stream. The order of `rows` does not matter.
+
+    Dropped are: rows without a question or an answer; with a tag of `exclude`; agreed on by less than
+    `least_share` of the sampled readings; saying what was rejected; contradicted by a row of the same source
+    (both go: neither is believed more); said by a better source; near-duplicates on the same stream; and those
+    over documents on different sides of the split.
+
+    Args:
+        rows: candidates.
+        exclude: tags whose documents do not teach.
+        least_share: of the sampled readings that must agree.
+        rejected: answers that people rejected, normalised (`memagent.metrics.normalise`), by qa_id.
+        seed: of the split.
+    """
+    banned, refused = set(exclude), rejected or {}
+    dropped: list[Dropped] = []
+    by_id: dict[str, list[Qa]] = defaultdict(list)
+    for row in rows:
+        reason = _unfit(row, banned, least_share)
+        said = _unrejected(row, refused)
+        if reason or not said:
+            dropped.append(Dropped(row, reason or "rejected"))
+        else:
+            by_id[row.qa_id].append(replace(row, answers=said))
+    chosen: list[Qa] = []
+    for same in by_id.values():
+        chosen += _settle(same, dropped)
+    distinct = _distinct(chosen, dropped)
+    apart = leaks(distinct, seed)
+    dropped += [Dropped(row, "on both sides of the split") for row in distinct if row.qa_id in apart]
+    return Harvest([row for row in distinct if row.qa_id not in apart], dropped)
+
+
+def families(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return, for each document, the one that stands for it: the first of all that share a text with it, at any time.
+
+    So a copy is on its original's side of the split, and a text is on one side however many documents it is in.
+
+    Args:
+        documents: (doc_id, content_hash) of every version of every document, the oldest first.
+    """
+    parent: dict[str, str] = {}
+    age: dict[str, int] = {}
+    holder: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    for doc_id, content_hash in documents:
+        age.setdefault(parent.setdefault(doc_id, doc_id), len(age))
+        one, two = root(doc_id), root(holder.setdefault(content_hash, doc_id))
+        older, younger = sorted((one, two), key=age.__getitem__)
+        parent[younger] = older
+    return {name: root(name) for name in parent}
+
+
+def split_of(documents: Sequence[str], seed: int = 0) -> Split:
+    """Return the side that a row is on, from its documents' ids alone: 80, 10 and 10 in a hundred documents.
+
+    All questions on a document are on one side. A row over several documents is on the side of the one that is
+    held out most, so that training sees no held-out document; `leaks` finds those that mix.
+    """
+    return max((_side(name, seed) for name in documents), key=SPLITS.index, default="train")
+
+
+def leaks(rows: Iterable[Qa], seed: int = 0) -> set[str]:
+    """Return ids of the rows over documents of different sides: they would show a document on two sides."""
+    return {row.qa_id for row in rows if len({_side(name, seed) for name in row.documents}) > 1}
+
+
+def agreement(answers: Sequence[tuple[str, bool] | None]) -> tuple[str, float]:
+    """Return the answer that most of some sampled readings gave, and their share (self-consistency, 2203.11171).
+
+    Args:
+        answers: (answer, found) of each reading; None for one that failed: it agrees with nothing, so that it
+            lowers the share.
+
+    Raises:
+        ValueError: no reading.
+    """
+    if not answers:
+        raise ValueError("agreement needs at least one reading")
+    counts: dict[str, list[str]] = defaultdict(list)
+    for one in answers:
+        if one is not None:
+            answer, found = one
+            counts[normalise(answer) if found else ""].append(answer if found else "")
+    best = max(counts.values(), key=len, default=[])
+    return (best[0] if best else ""), len(best) / len(answers)
+
+
+def teachable(row: Qa, low: float = 0.0, high: float = 1.0) -> bool:
+    """Whether a row is neither hopeless nor settled: low < pass rate < high; unknown rates are tried."""
+    return row.pass_rate is None or low < row.pass_rate < high
+
+
+def _unfit(row: Qa, banned: set[str], least_share: float) -> str:
+    if not row.question.strip():
+        return "no question"
+    if not row.answers or (len(row.answers) > 1 and not all(answer.strip() for answer in row.answers)):
+        return "no answer"
+    if not row.stream or not row.documents:
+        return "no document"
+    if banned & set(row.tags):
+        return "excluded"
+    if row.share is not None and row.share < least_share:
+        return "no agreement"
+    if row.source == "agreement" and row.answers == ("",):
+        return "nothing found"  # readings that find nothing agree, whether or not there is something
+    return ""
+
+
+def _unrejected(row: Qa, rejected: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    said = rejected.get(row.qa_id, ())
+    return tuple(answer for answer in row.answers if normalise(answer) not in said)
+
+
+def _side(document: str, seed: int) -> Split:
+    draw = int(digest(seed, [document])[:12], 16) / 16**12
+    return "train" if draw < _SHARES[0] else "validation" if draw < _SHARES[1] else "test"
+
+
+def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:
+    """Decide between rows that ask the same of the same stream."""
+    ranked = sorted(same, key=lambda row: (TRUST.index(row.source), repr(row)))
+    best = [row for row in ranked if row.source == ranked[0].source]
+    dropped += [Dropped(row, "a better source") for row in ranked[len(best) :]]
+    if len({frozenset(map(normalise, row.answers)) for row in best}) > 1:
+        dropped += [Dropped(row, "contradictory") for row in best]
+        return []
+    dropped += [Dropped(row, "duplicate") for row in best[1:]]
+    seen = {place for row in best for place in row.evidence}
+    return [replace(best[0], evidence=tuple(sorted(seen)))]
+
+
+def _distinct(rows: list[Qa], dropped: list[Dropped]) -> list[Qa]:
+    """Drop questions that differ from an earlier one on the same stream in little but their wording."""
+    kept: list[Qa] = []
+    by_stream: dict[tuple[str, ...], list[tuple[set[str], Qa]]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (TRUST.index(row.source), row.qa_id)):
+        words = set(normalise(row.question).split())
+        answers = frozenset(map(normalise, row.answers))
+        near = [
+            other
+            for others, other in by_stream[row.stream]
+            if _overlap(words, others) >= _SIMILAR and frozenset(map(normalise, other.answers)) == answers
+        ]
+        if near:
+            dropped.append(Dropped(row, "near-duplicate"))
+        else:
+            by_stream[row.stream].append((words, row))
+            kept.append(row)
+    return kept
+
+
+def _overlap(one: set[str], two: set[str]) -> float:
+    return len(one & two) / len(one | two) if one or two else 1.0

@@ -1,0 +1,49 @@
+"""Group-relative advantages: what a rollout earned above the others of its prompt."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from memagent.rl.trajectory import Group
+
+Baseline = Literal["mean", "mean-std", "rloo"]
+_EPSILON = 1e-6
+
+
+def advantages(rewards: Sequence[float], baseline: Baseline = "mean") -> list[float]:
+    """Return the advantage of each rollout of one group.
+
+    mean: reward minus the group's mean, as MemAgent trains (arXiv 2507.02259, section 3.2) and Dr. GRPO
+    argues (arXiv 2503.20783): dividing by the deviation gives nearly settled prompts more weight.
+    mean-std: that, divided by the deviation over the group (GRPO, arXiv 2402.03300, section 4.1).
+    rloo: minus the mean of the other rollouts (arXiv 2402.14740), n / (n - 1) times `mean`.
+
+    Raises:
+        ValueError: a reward is not a number; or a group of one, which has nothing to be compared with.
+    """
+    n = len(rewards)
+    if n < 2:
+        raise ValueError(f"a group needs at least two rollouts, not {n}")
+    if not all(math.isfinite(reward) for reward in rewards):
+        raise ValueError(f"rewards must be finite numbers: {list(rewards)}")
+    if len(set(rewards)) == 1:
+        return [0.0] * n  # rounding of the mean must not make a gradient of nothing
+    mean = math.fsum(rewards) / n
+    above = [reward - mean for reward in rewards]
+    if baseline == "mean-std":
+        deviation = math.sqrt(math.fsum(value * value for value in above) / n)
+        return [value / (deviation + _EPSILON) for value in above]
+    if baseline == "rloo":
+        return [value * n / (n - 1) for value in above]
+    return above
+
+
+def with_advantages(group: Group, baseline: Baseline = "mean") -> Group:
+    """Return the group with each trajectory's advantage set.
+
+    Once per trajectory, before it is taken apart into conversations: longer readings weigh no more in
+    the baseline.
+    """
+    values = advantages(group.rewards, baseline)
+    pairs = zip(group.trajectories, values, strict=True)
+    return Group(group.sample_id, tuple(trajectory.with_advantage(value) for trajectory, value in pairs))

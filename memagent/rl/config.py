@@ -1,0 +1,188 @@
+"""Recipes: every choice of a training run, as data. Parsed before anything heavy is imported."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from memagent.config import Section, put_setting, validate
+from memagent.errors import ConfigError
+
+SHIPPED = Path(__file__).parent / "recipes"
+
+
+class RolloutRecipe(Section):
+    """How trajectories are sampled."""
+
+    prompts: int = Field(128, ge=1)
+    """Groups of a step (MemAgent, arXiv 2507.02259, section 4.1)."""
+    group_size: int = Field(16, ge=2)
+    """Rollouts of a prompt."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling; below 1 the learner's log-probabilities are not those that were sampled from."""
+    dynamic_sampling: bool = True
+    """Refill with other prompts where all rollouts of a group are paid the same (DAPO, section 3.2)."""
+    most_prompts: int = Field(0, ge=0)
+    """Groups to sample for a step at most; 0: ten times `prompts`."""
+    segments: int = Field(8, ge=1)
+    """Segments of a training document at most."""
+    ahead: bool = False
+    """Sample the next step's rollouts while this step trains: one step off-policy."""
+
+
+class RewardRecipe(Section):
+    """What is paid for."""
+
+    weights: dict[str, float] = Field(default_factory=lambda: {"exact": 1.0})
+    """Weight of each reward function (`memagent.rl.reward.FUNCTIONS`)."""
+    overlong_tokens: int = Field(0, ge=0)
+    """Tokens before a response's limit at which its penalty begins (DAPO, equation 13); 0: none."""
+
+    @model_validator(mode="after")
+    def _known(self) -> "RewardRecipe":
+        from memagent.rl.reward import FUNCTIONS
+
+        unknown = sorted(set(self.weights) - set(FUNCTIONS))
+        if unknown or not self.weights:
+            raise ValueError(f"weights {unknown} are unknown; there are {', '.join(sorted(FUNCTIONS))}")
+        return self
+
+
+class LossRecipe(Section):
+    """What is minimised."""
+
+    baseline: Literal["mean", "mean-std", "rloo"] = "mean"
+    """Advantage within a group; the mean alone is Dr. GRPO's and MemAgent's."""
+    normaliser: Literal["tokens", "constant"] = "tokens"
+    """Token mean (DAPO, section 3.3), or a constant count of tokens a trajectory (Dr. GRPO, arXiv 2503.20783)."""
+    constant_tokens: int = Field(1024, ge=1)
+    """The constant, in tokens a trajectory."""
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    """How far a probability may fall."""
+    clip_high: float = Field(0.2, gt=0)
+    """How far a probability may rise; DAPO's clip-higher is 0.28."""
+    dual_clip: float = Field(3.0, ge=0)
+    """Bound for negative advantages; 0: none."""
+    importance_cap: float = Field(2.0, ge=0)
+    """Cap of the engine-to-learner weight; 0: no correction."""
+    kl: float = Field(0.0, ge=0)
+    """Weight of the KL term to the reference; at 0 no reference model is loaded."""
+
+
+class LearnerRecipe(Section):
+    """The optimiser and where it runs."""
+
+    minibatch_prompts: int = Field(8, ge=1)
+    """Groups of an optimiser step; `rollout.prompts` / this many steps are taken on one batch."""
+    rate: float = Field(1e-6, gt=0)
+    """Learning rate, constant after the warm-up."""
+    warmup_steps: int = Field(20, ge=0)
+    """Optimiser steps over which the rate rises."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decay."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's moments."""
+    gradient_clip: float = Field(1.0, gt=0)
+    """Norm of the gradient at most."""
+    zero: Literal[0, 1, 2, 3] = 0
+    """What DeepSpeed shards: nothing, optimiser states, gradients, parameters."""
+    ranks: int = Field(1, ge=1)
+    """Learner processes; one a GPU."""
+    gpus: float = Field(0.0, ge=0)
+    """Ray GPUs of a rank."""
+    cpus: float = Field(1.0, ge=0)
+    """Ray CPUs of a rank."""
+    threads: int = Field(0, ge=0)
+    """Threads of a rank; 0: an even share of the machine's cores."""
+    token_budget: int = Field(16384, ge=1)
+    """Tokens of a packed micro-batch."""
+    share_prefixes: bool = True
+    """Compute what the prompts of a group's rollouts begin with once; the same arithmetic, fewer tokens."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the forward and backward pass; weights are kept in float32."""
+    lora_rank: int = Field(0, ge=0)
+    """Rank of what is trained beside each linear layer's frozen weight (LoRA, arXiv 2106.09685); 0: all weights."""
+    lora_alpha: float = Field(32.0, gt=0)
+    """Scale of it, divided by the rank."""
+    checkpointing: bool = False
+    """Make activations again in the backward pass rather than keep them."""
+    transfer: Literal["files", "broadcast"] = "files"
+    """How weights go to the engines: as files through Ray's object store and shared memory, or over a process group
+    (NCCL between GPUs, gloo between CPUs)."""
+
+
+class StageRecipe(Section):
+    """How long a stage runs, and what it leaves."""
+
+    steps: int = Field(100, ge=1)
+    """Training steps at most."""
+    save_every: int = Field(1, ge=1)
+    """Steps between checkpoints."""
+    validate_every: int = Field(10, ge=1)
+    """Steps between validations."""
+    validate_with: int = Field(64, ge=1)
+    """Exercises of a validation, read greedily; the same ones every time."""
+    patience: int = Field(5, ge=1)
+    """Validations without a better score after which the stage ends."""
+    record: bool = False
+    """Keep the rollouts of every step, so that a run can be taken again from them without engines."""
+    wandb: str = ""
+    """Project of Weights & Biases that metrics go to besides; empty: none. The package must be installed."""
+    seed: int = 0
+    """Of the data's order and the engines."""
+
+
+class Recipe(Section):
+    """A training run."""
+
+    model: str = "nano"
+    """Policy to start from: `nano`, a folder, or a Hugging Face name."""
+    reading: dict[str, Any] = Field(default_factory=dict)
+    """Reading keys that differ from the model's own."""
+    engine: dict[str, Any] = Field(default_factory=dict)
+    """Engine keys of the run (`memagent.config.EngineConfig`)."""
+    pool: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the rollout workers (`memagent.config.PoolConfig`)."""
+    rollout: RolloutRecipe = RolloutRecipe()
+    reward: RewardRecipe = RewardRecipe()
+    loss: LossRecipe = LossRecipe()
+    learner: LearnerRecipe = LearnerRecipe()
+    stage: StageRecipe = StageRecipe()
+
+    @model_validator(mode="after")
+    def _batches(self) -> "Recipe":
+        if self.rollout.prompts % self.learner.minibatch_prompts:
+            raise ValueError(
+                f"rollout.prompts {self.rollout.prompts} is no multiple of learner.minibatch_prompts "
+                f"{self.learner.minibatch_prompts}"
+            )
+        return self
+
+
+def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
+    """Load a shipped recipe by name, or a TOML file by path.
+
+    Args:
+        name_or_path: the recipe.
+        sets: ``section.key=value`` strings over it.
+
+    Raises:
+        ConfigError: no such recipe, or a key is unknown or wrong.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = SHIPPED / f"{name_or_path}.toml"
+    if not path.is_file():
+        names = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
+        raise ConfigError(f"no recipe {name_or_path!r}. Shipped: {names}; or give a .toml file.")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        for item in sets:
+            put_setting(data, item)
+        return validate(Recipe, data, "")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigError) as error:
+        raise ConfigError(f"recipe {path}: {error}") from error

@@ -1,0 +1,122 @@
+"""The gate: whether a candidate takes the place of the policy that is at work. Pure; no model is read here.
+
+A candidate is promoted when it is better over all samples, and worse in no group of them, both beyond what chance
+gives (`memagent.metrics.paired`). A failed reading is a wrong answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field
+
+from memagent.config import Section
+from memagent.metrics import Paired, mean, paired
+
+
+class GateSpec(Section):
+    """The tests of a gate: the same for both policies and on every day."""
+
+    kinds: tuple[str, ...] = ("niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1")
+    """Kinds of needles, each with a single answer."""
+    segments: int = Field(8, ge=1)
+    """Segments of the shorter texts: as long as those of training."""
+    times: int = Field(16, ge=2)
+    """The longer texts are this many times as long."""
+    lengths: tuple[int, ...] = ()
+    """Lengths in tokens in place of those two."""
+    n: int = Field(25, ge=1)
+    """Texts of each kind and length."""
+    corpora: tuple[str, ...] = ()
+    """Corpora whose harvested questions, those held out for validation, are asked as well."""
+    questions: int = Field(200, ge=1)
+    """Validation questions at most."""
+    texts: tuple[str, ...] = ()
+    """Files and folders whose text the needles are planted in; by default readmes of installed packages."""
+    seed: int = 1
+    """Of the texts, and of which validation questions are asked."""
+    alpha: float = Field(0.05, gt=0, lt=0.5)
+    """What counts as beyond chance."""
+
+    def lengths_for(self, segment_tokens: int) -> tuple[int, ...]:
+        """Return the lengths of the texts, in tokens, for a policy that reads segments of some tokens."""
+        short = self.segments * segment_tokens
+        return tuple(dict.fromkeys(self.lengths or (short, short * self.times)))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Samples of one sort with both policies' scores, 0 to 1, in the same order; None: the reading failed."""
+
+    name: str
+    candidate: tuple[float | None, ...]
+    incumbent: tuple[float | None, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return means and comparison as plain data."""
+        means = {"candidate": mean("", self.candidate).value, "incumbent": mean("", self.incumbent).value}
+        failed = {"candidate_failed": self.candidate.count(None), "incumbent_failed": self.incumbent.count(None)}
+        return {"name": self.name, **means, **failed, **self.paired().as_dict()}
+
+    def paired(self) -> Paired:
+        """Compare candidate and incumbent."""
+        return paired(self.candidate, self.incumbent)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the gate came to."""
+
+    promoted: bool
+    reason: str
+    overall: Group
+    groups: tuple[Group, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "promoted": self.promoted,
+            "reason": self.reason,
+            "overall": self.overall.as_dict(),
+            "groups": [group.as_dict() for group in self.groups],
+        }
+
+
+def decide(groups: Sequence[Group], alpha: float) -> Decision:
+    """Decide between a candidate and the policy at work.
+
+    Raises:
+        ValueError: there is no sample, or a group's scores are not of the same samples.
+    """
+    overall = Group(
+        "all",
+        tuple(score for group in groups for score in group.candidate),
+        tuple(score for group in groups for score in group.incumbent),
+    )
+    if not overall.candidate or any(len(group.candidate) != len(group.incumbent) for group in groups):
+        raise ValueError("a gate needs samples that both policies have read")
+    whole = overall.paired()
+    against = []
+    if _worse(whole, alpha):
+        against.append(f"worse: {_shown(whole)}")
+    elif not (whole.difference > 0 and whole.p < alpha):
+        against.append(f"not better beyond noise: {_shown(whole)}")
+    for group in groups:
+        found = group.paired()
+        if _worse(found, alpha):
+            against.append(f"worse on {group.name}: {_shown(found)}")
+    reason = "; ".join(against) or f"better: {_shown(whole)}"
+    return Decision(not against, reason, overall, tuple(groups))
+
+
+def _worse(found: Paired, alpha: float) -> bool:
+    return found.difference < 0 and found.p < alpha
+
+
+def _shown(found: Paired) -> str:
+    low, high = _signed(found.low, 2), _signed(found.high, 2)
+    return f"{_signed(found.difference, 3)} [{low}, {high}], n={found.n}, p={found.p:.2g}"
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")

@@ -1,0 +1,117 @@
+"""Rewards: small functions of an answer and its gold, put together by weights.
+
+The reward of training is strict (exact match of the boxed answer; MemAgent, arXiv 2507.02259, section 3.2)
+and evaluation is lenient (containment), so both are always reported.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from memagent.metrics import containment, exact_match, f1
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a reward looks at."""
+
+    answer: str
+    """The answer taken from its box; empty for "not found"."""
+    found: bool
+    gold: Sequence[str]
+    """Right answers; one empty text where the documents do not say."""
+    formed: bool = True
+    """Every conversation ended by itself, within its limit."""
+    judged: float = 0.0
+    """Score by the task's own measure, 0 to 1 (`memagent.tasks.grading`)."""
+
+    @property
+    def answerable(self) -> bool:
+        """Whether there is something to be found."""
+        return any(gold.strip() for gold in self.gold)
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What a rollout is paid, and what it would score."""
+
+    total: float
+    strict: float
+    """1 for an exact match, or for rightly finding nothing."""
+    lenient: float
+    """1 where the answer holds the gold, or for rightly finding nothing."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Each function's value, unweighted."""
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing is amiss: an exact match, or right in full by the task's own measure."""
+        return self.strict >= 1 or self.parts.get("task", 0.0) >= 1
+
+
+def exact(said: Answered) -> float:
+    """Return 1 for an exact match after normalisation; "not found" matches where there is nothing to find."""
+    return exact_match(said.answer, said.gold) if said.found == said.answerable else 0.0
+
+
+def contains(said: Answered) -> float:
+    """Return 1 where a gold answer stands in the answer."""
+    return containment(said.answer, said.gold) if said.found == said.answerable else 0.0
+
+
+def token_f1(said: Answered) -> float:
+    """Return the token F1, which pays for parts of an answer."""
+    return f1(said.answer, said.gold) if said.found == said.answerable else 0.0
+
+
+def abstention(said: Answered) -> float:
+    """Return 1 for rightly saying "not found", -1 for wrongly saying it or for making an answer up, else 0."""
+    if said.found:
+        return 0.0 if said.answerable else -1.0
+    return -1.0 if said.answerable else 1.0
+
+
+def by_task(said: Answered) -> float:
+    """Return the score by the task's own measure: dates and places as what they are, several needles by their share."""
+    return said.judged
+
+
+def formed(said: Answered) -> float:
+    """Return 1 where every conversation ended by itself."""
+    return float(said.formed)
+
+
+FUNCTIONS: dict[str, Callable[[Answered], float]] = {
+    "exact": exact,
+    "contains": contains,
+    "f1": token_f1,
+    "abstention": abstention,
+    "task": by_task,
+    "format": formed,
+}
+
+
+def reward(said: Answered, weights: Mapping[str, float]) -> Reward:
+    """Weigh the functions named in `weights`.
+
+    Raises:
+        KeyError: no such function.
+        ValueError: nothing to compare with; a sample without gold cannot be paid.
+    """
+    if not said.gold:
+        raise ValueError("a sample without gold answers cannot be rewarded")
+    parts = {name: FUNCTIONS[name](said) for name in weights}
+    total = sum(weight * parts[name] for name, weight in weights.items())
+    return Reward(total, exact(said), contains(said), parts)
+
+
+def overlong(length: int, limit: int, soft: int) -> float:
+    """Return the length penalty of one response, from 0 down to -1 (DAPO, arXiv 2503.14476, equation 13).
+
+    Args:
+        length: tokens of the response.
+        limit: tokens at most; a response that reaches it was cut.
+        soft: how many tokens before the limit the penalty begins; 0 switches it off.
+    """
+    if soft <= 0:
+        return 0.0
+    return -min(1.0, max(0, length - (limit - soft)) / soft)

@@ -1,0 +1,181 @@
+"""Rollouts: the product's own reading, several times for one question, with everything kept that training needs.
+
+No lockstep: each rollout is a coroutine on one continuously batching engine, and with the section first
+the rollouts of a group share each segment's prefix in the engine's cache.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from memagent.conversations import Generate, ReadingRequest, ReadingSpec
+from memagent.engine import Completion, Sampling
+from memagent.reading import Reading
+from memagent.records import Turn, digest
+from memagent.rl.dataset import Task
+from memagent.rl.reward import Answered, Reward, overlong, reward
+from memagent.rl.trajectory import Conversation, Group, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class RewardConfig:
+    """What is paid for (`memagent.rl.config.RewardRecipe`)."""
+
+    weights: Mapping[str, float]
+    overlong_tokens: int = 0
+
+
+class _Recorder:
+    """Stands between one reading and its engine, and keeps what passes."""
+
+    def __init__(self, generate: Generate, seed: str | None) -> None:
+        self._generate = generate
+        self._seed = seed
+        self._asked: dict[asyncio.Task[object] | None, tuple[list[int], Completion]] = {}
+        self.kept: dict[tuple[int, int], Conversation] = {}
+        self.limits: dict[tuple[int, int], int] = {}
+        self._limit: dict[asyncio.Task[object] | None, int] = {}
+
+    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        # One seed for a whole group would make its rollouts the same.
+        seed = int(digest(self._seed, ids)[:8], 16) if self._seed is not None else None
+        completion = await self._generate(ids, replace(sampling, seed=seed, logprobs=True), priority)
+        if completion.logprobs is None:
+            raise ValueError("the engine gives no log-probabilities, which training needs")
+        # The turn is recorded by the same task before it asks again, also where lanes are read side by side.
+        task = asyncio.current_task()
+        self._asked[task], self._limit[task] = (ids, completion), sampling.max_tokens
+        return completion
+
+    def record(self, turn: Turn) -> None:
+        task = asyncio.current_task()
+        ids, completion = self._asked.pop(task)
+        assert turn.kind != "carried", "a rollout begins at the beginning"
+        place = (turn.lane, turn.step)
+        self.limits[place] = self._limit.pop(task)
+        self.kept[place] = Conversation(
+            ids,
+            completion.ids,
+            list(completion.logprobs or []),
+            turn.kind,
+            completion.cut,
+            completion.weight_version,
+        )
+
+
+async def roll_out(
+    exercise: Task, rollout: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
+) -> Trajectory:
+    """Read once and pay for the answer. Raises what `generate` raises.
+
+    Raises:
+        ValueError: the engine gives no log-probabilities.
+    """
+    recorder = _Recorder(generate, None if seed is None else f"{seed} {exercise.sample_id} {rollout}")
+    name = f"{exercise.sample_id}/{rollout}"
+    request = ReadingRequest(name, exercise.question, exercise.stream())
+    outcome = await Reading(request, scheme, recorder.generate, recorder.record).run()
+    places = sorted(recorder.kept)
+    conversations = tuple(recorder.kept[place] for place in places)
+    limits = [recorder.limits[place] for place in places]
+    paid = _paid(exercise, outcome.answer, outcome.found, conversations, limits, pay)
+    return Trajectory(exercise.sample_id, rollout, conversations, paid, outcome.answer)
+
+
+async def roll_out_group(
+    exercise: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
+) -> Group:
+    """Read `size` times side by side. Where one rollout fails the group fails, and the others are given up."""
+    tasks = [asyncio.ensure_future(roll_out(exercise, rollout, scheme, generate, pay, seed)) for rollout in range(size)]
+    try:
+        return Group(exercise.sample_id, tuple(await asyncio.gather(*tasks)))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _paid(
+    exercise: Task,
+    answer: str,
+    found: bool,
+    conversations: Sequence[Conversation],
+    limits: Sequence[int],
+    pay: RewardConfig,
+) -> Reward:
+    formed = not any(conversation.cut for conversation in conversations)
+    judged = exercise.judge(answer if found else "")
+    paid = reward(Answered(answer, found, exercise.gold, formed, judged), pay.weights)
+    # The worst response counts, so that a long reading is not fined for its number of turns.
+    fine = min(
+        (
+            overlong(len(conversation.response_ids), limit, pay.overlong_tokens)
+            for conversation, limit in zip(conversations, limits, strict=True)
+        ),
+        default=0.0,
+    )
+    return replace(paid, total=paid.total + fine, parts={**paid.parts, "overlong": fine}) if fine else paid
+
+
+@dataclass(slots=True)
+class Batch:
+    """The groups of one training step while they come in."""
+
+    size: int
+    """Groups that a step learns from."""
+    keep_equal: bool = False
+    """Learn from groups of equal rewards too (they still carry the KL term, where it is on)."""
+    most: int = 0
+    """Groups to sample at most; 0: ten times `size`. A policy that is right everywhere must not sample for ever."""
+    kept: list[Group] = field(default_factory=list)
+    all_right: int = 0
+    all_wrong: int = 0
+    """Groups of equal rewards that are not all right: half right counts as wrong."""
+    failed: int = 0
+    """Groups whose rollouts could not be completed; they are sampled again and counted."""
+
+    @property
+    def seen(self) -> int:
+        """Groups that were sampled to the end."""
+        return len(self.kept) + self.all_right + self.all_wrong
+
+    @property
+    def limit(self) -> int:
+        """Groups to sample at most."""
+        return self.most or 10 * self.size
+
+    @property
+    def missing(self) -> int:
+        """Groups still to be sampled; 0 when the batch is full or the limit reached."""
+        if len(self.kept) >= self.size:
+            return 0
+        return max(0, min(self.size - len(self.kept), self.limit - self.seen - self.failed))
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the sampled groups that teach."""
+        return len(self.kept) / self.seen if self.seen else 0.0
+
+    def take(self, group: Group) -> bool:
+        """Take a group; return whether it is learnt from.
+
+        Raises:
+            ValueError: the batch is full.
+        """
+        if len(self.kept) >= self.size:
+            raise ValueError("the batch is full")
+        if group.has_signal or self.keep_equal:
+            self.kept.append(group)
+            return True
+        if group.trajectories and all(trajectory.reward.right for trajectory in group.trajectories):
+            self.all_right += 1
+        else:
+            self.all_wrong += 1
+        return False
+
+
+def pass_rate(groups: Sequence[Group]) -> float:
+    """Return the share of rollouts that are strictly right."""
+    paid = [trajectory.reward.strict for group in groups for trajectory in group.trajectories]
+    return sum(value >= 1 for value in paid) / len(paid) if paid else 0.0

@@ -1,0 +1,243 @@
+"""Courses that need no harvest: needles made on the spot, and contracts with gold."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from memagent.config import ReadingConfig
+from memagent.curation import Qa, teachable
+from memagent.errors import UsageError
+from memagent.nano.trials import needle_trials
+from memagent.records import Segment, text_hash
+from memagent.rl.dataset import Task, exercise, nothing, window
+from memagent.segmenting import segments
+from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, load_contracts, remove_answer, split
+from memagent.tasks.contracts import REWORDED as REWORDINGS
+from memagent.tasks.controls import control
+from memagent.tasks.needles import KINDS, REWORDED
+from memagent.tasks.ruler import make_samples
+from memagent.tasks.sample import Sample
+from memagent.tokens import Tokenizer
+
+NEEDLES: dict[str, float] = {
+    "niah_single_1": 0.5,
+    "niah_single_2": 0.5,
+    "niah_single_3": 1.0,
+    "niah_multikey_1": 1.0,
+    "niah_multikey_2": 2.0,
+    "niah_multikey_3": 1.0,
+    "niah_multivalue": 1.0,
+    "niah_multiquery": 1.0,
+}
+"""RULER's needle kinds, and how much of each."""
+_SHORTEST = 256
+"""Tokens of a text that any of these kinds fits into."""
+_DRAWS = 200
+_OWN = 0.5
+_REMOVED = 0.15
+"""Share of the texts whose answer is taken out."""
+_REWORDED = 0.5
+"""Share of the questions that are worded as the supervised reader never saw them."""
+_VALIDATION = 30
+_FULL = 0.8
+"""How full a softly cut segment is, about."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How texts become segments."""
+
+    tokenizer: Tokenizer
+    reading: ReadingConfig
+    most: int
+    """Segments of an exercise at most."""
+
+    def __call__(self, text: str) -> list[Segment]:
+        """Return the segments of a text."""
+        return list(segments("", text, self.tokenizer, self.reading.segment_tokens, self.reading.boundary))
+
+
+@dataclass(frozen=True)
+class NeedleCourse:
+    """Needles in texts: half in RULER's kinds, half in all the wordings that the product has; some are not there."""
+
+    cut: Cut
+    texts: Sequence[str]
+    seed: int
+
+    def exercise(self, number: int) -> Task:
+        """Return exercise `number`."""
+        rng = random.Random(f"{self.seed} needles {number}")
+        for _ in range(_DRAWS):
+            try:
+                sample = self._draw(rng)
+                cut = self.cut(sample.text())
+            except UsageError:  # the kind needs a longer text than was drawn
+                continue
+            if len(cut) <= self.cut.most and self._fits(sample):
+                return exercise(sample, f"needles-{self.seed}-{number}", cut, self.cut.most, rng)
+        raise UsageError(
+            f"{self.cut.most} segments of {self.cut.reading.segment_tokens} tokens are too few for needles: raise "
+            "rollout.segments"
+        )
+
+    def _draw(self, rng: random.Random) -> Sample:
+        return self._own(rng) if rng.random() < _OWN else self._ruler(rng)
+
+    def _fits(self, sample: Sample) -> bool:
+        """Whether memory and answer have room for what is to be noted: no policy could learn the others."""
+        room = min(self.cut.reading.memory_tokens, self.cut.reading.answer_tokens)
+        facts = max((len(self.cut.tokenizer.encode(fact)) for fact in sample.facts), default=0)
+        return max(facts, sum(len(self.cut.tokenizer.encode(f" {answer}")) for answer in sample.answers)) < room
+
+    def _ruler(self, rng: random.Random) -> Sample:
+        kind = rng.choices(list(NEEDLES), list(NEEDLES.values()))[0]
+        size = int(rng.randint(1, self.cut.most) * self.cut.reading.segment_tokens * _FULL)
+        size = max(size, _SHORTEST)
+        texts = rng.sample(self.texts, min(len(self.texts), 20))
+        made = make_samples(kind, size, 1, seed=rng.getrandbits(31), tokenizer=self.cut.tokenizer, texts=texts)
+        if rng.random() >= _REMOVED:
+            return next(made)
+        # RULER always asks for what is there: a policy paid for that alone learns to answer whatever is asked.
+        return replace(next(control(made, "answer-removed", self.seed)), answers=("",))
+
+    def _own(self, rng: random.Random) -> Sample:
+        length = rng.randint(1, self.cut.most)
+        size = int(self.cut.reading.segment_tokens * _FULL)
+        kind = rng.choice(KINDS)
+        asked = REWORDED[kind][:-1] if rng.random() < _REWORDED else ()
+        one = needle_trials(rng, self.texts, self.cut.tokenizer, kind, length, 1, size, asked)[0]
+        text = one.text
+        return Sample("", one.group, 0, lambda: iter((text,)), one.question, (one.answer,), "all", _value(one.answer))
+
+
+class ContractCourse:
+    """Contracts of a CUAD folder that are not held out: what is asked, and a few other segments of each.
+
+    `validation` takes thirty of them that training does not see.
+    """
+
+    def __init__(self, cut: Cut, folder: Path, seed: int, *, validation: bool = False) -> None:
+        """Read the folder.
+
+        Raises:
+            UsageError: it does not hold what it should.
+        """
+        known = split(load_contracts(folder))[0]
+        apart = held_out((contract.name for contract in known), _VALIDATION)
+        self._contracts = [contract for contract in known if (contract.name in apart) == validation]
+        if not self._contracts:
+            raise UsageError(f"{folder} has too few contracts: of {len(known)} none is left for this part of training.")
+        self._cut, self._seed = cut, seed
+        self._segments: Callable[[str], list[Segment]] = lru_cache(maxsize=64)(cut)
+
+    def exercise(self, number: int) -> Task:
+        """Return exercise `number`."""
+        rng = random.Random(f"{self._seed} contracts {number}")
+        contract = rng.choice(self._contracts)
+        category = rng.choice(CATEGORIES)
+        text, answer = contract.text, contract.answers[category]
+        facts = _facts(contract, category)
+        if facts and rng.random() < _REMOVED:
+            text, answer, facts = remove_answer(text, contract.spans[category]), "", ()
+        sample = Sample(
+            "",
+            category,
+            0,
+            lambda: iter((text,)),
+            rng.choice(REWORDINGS[category][:-1] if rng.random() < _REWORDED else QUESTIONS[category]),
+            (answer,),
+            "contract",
+            facts[:1],
+            about={"category": category, "document": contract.name},
+        )
+        name, cut = f"contracts-{self._seed}-{number}", self._segments(text)
+        return exercise(sample, name, cut, self._cut.most, rng, scattered=True)
+
+
+def halves(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (training, validation) texts, nine to one by their hash."""
+    held = [text for text in texts if int(text_hash(text)[:4], 16) % 10 == 0]
+    return [text for text in texts if text not in set(held)], held or list(texts)
+
+
+def _facts(contract: Contract, category: str) -> tuple[str, ...]:
+    spans = contract.spans[category]  # type: ignore[index]
+    return tuple(contract.text[start:end] for start, end in spans if contract.text[start:end].strip())
+
+
+def _value(answer: str) -> tuple[str, ...]:
+    return (answer,) if answer else ()
+
+
+_HELD = 64
+"""Documents whose segments are kept at once."""
+
+
+@dataclass(frozen=True)
+class RowCourse:
+    """Harvested rows: the row's own documents, or its evidence among segments of other documents.
+
+    Every epoch has all rows in an order of its own.
+    """
+
+    cut: Cut
+    rows: Sequence[Qa]
+    text: Callable[[str], str]
+    """Gives the text of a content hash."""
+    seed: int
+    _kept: dict[str, list[Segment]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise UsageError("there are no rows to learn from: memagent harvest CORPUS")
+
+    def exercise(self, number: int) -> Task:
+        """Return exercise `number`."""
+        epoch, place = divmod(number, len(self.rows))
+        order = list(range(len(self.rows)))
+        random.Random(f"{self.seed} epoch {epoch}").shuffle(order)
+        row = self.rows[order[place]]
+        rng = random.Random(f"{self.seed} rows {number}")
+        own = [segment for name in row.stream for segment in self._of(name)]
+        evidence = {(name, index) for name, index in row.evidence}
+        wanted = [i for i, segment in enumerate(own) if (segment.content_hash, segment.index) in evidence]
+        chosen = [own[i] for i in window(len(own), wanted, self.cut.most, rng)]
+        sample = Sample(f"qa-{row.qa_id[:12]}-{epoch}", row.source, 0, nothing, row.question, row.answers, "part")
+        return Task(sample, tuple(self._among(chosen, set(row.stream), rng)))
+
+    def _among(self, chosen: list[Segment], own: set[str], rng: random.Random) -> list[Segment]:
+        """Put distractors around a short text, up to the training length; the text keeps its order."""
+        size = rng.randint(len(chosen), max(len(chosen), self.cut.most))
+        others = [name for row in self.rows for name in row.stream if name not in own]
+        result = list(chosen)
+        while len(result) < size and others:
+            parts = self._of(rng.choice(others))
+            result.insert(rng.choice((0, len(result))), rng.choice(parts))
+        return result
+
+    def _of(self, name: str) -> list[Segment]:
+        if name not in self._kept:
+            if len(self._kept) > _HELD:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[name] = [replace(segment, content_hash=name) for segment in self.cut(self.text(name))]
+        return self._kept[name]
+
+
+def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
+    """Return the rows that a policy can learn from (`memagent.curation.teachable`).
+
+    Raises:
+        UsageError: none are left, or all ask for nothing: a policy would learn to say one thing.
+    """
+    kept = [row for row in rows if teachable(row, low, high)]
+    if not kept:
+        raise UsageError(f"of {len(rows)} rows none can be learnt from: all are settled or hopeless by their pass rate")
+    if len({frozenset(row.answers) for row in kept}) < 2 and len(kept) > 1:
+        raise UsageError(
+            f"all {len(kept)} rows have the same answer: a policy would learn to say nothing else. Harvest more, "
+            "or add a course: --data needles"
+        )
+    return kept

@@ -1,0 +1,213 @@
+"""From answers to scores: each sample judged by its own measure, then means with intervals."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from memagent.errors import UsageError
+from memagent.metrics import MATCHES, Score, balanced_accuracy, containment, exact_match, mean, normalise
+from memagent.records import Turn
+from memagent.tasks.contract_match import right
+from memagent.tasks.sample import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What an answer to a sample was worth."""
+
+    sample: Sample
+    answer: str | None
+    """Empty: "not found". None: the reading failed."""
+    score: float
+    """By the sample's `match`, 0 to 1; a failure counts 0."""
+    exact: float
+    """Exact match after normalisation."""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether something of the gold is missing."""
+        return self.score < 1.0
+
+
+def judge(sample: Sample, answer: str | None) -> Judged:
+    """Score one answer; where the text does not say, the empty answer is right and any other wrong."""
+    if answer is None:
+        return Judged(sample, None, 0.0, 0.0)
+    if sample.match == "contract":
+        value = float(right(str(sample.about["category"]), answer, sample.answers[0]))
+    elif not any(sample.answers):
+        value = float(not answer.strip())
+    else:
+        value = MATCHES[sample.match](answer, sample.answers)
+    return Judged(sample, answer, value, exact_match(answer, sample.answers))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a score table: what was scored, and how."""
+
+    task: str
+    length: int
+    score: Score
+    failed: int
+
+
+def lines(judged: Sequence[Judged]) -> list[Line]:
+    """Return a line for each task and length, and where there are several tasks, one for each length over all.
+
+    Yes/no tasks of contracts are also scored together by balanced accuracy, and the answers that were "not found"
+    where the text says so, or made up where it does not, have lines of their own; so have the questions whose wording
+    no training of the bundled reader has (`memagent.tasks.controls`).
+    """
+    found = [_line(task, length, group) for (task, length), group in _grouped(judged).items()]
+    lengths = dict.fromkeys(one.sample.length for one in judged)
+    if len({one.sample.task for one in judged}) > 1:
+        found += [_line("all", length, [one for one in judged if one.sample.length == length]) for length in lengths]
+    clauses = [one for one in judged if one.sample.about.get("kind") == "yes/no"]
+    if clauses:
+        balanced = balanced_accuracy((one.sample.answers[0].lower() == "yes", not one.wrong) for one in clauses)
+        if balanced.value is not None:
+            score = Score("balanced accuracy", balanced.value, len(clauses), balanced.low, balanced.high)
+            found.append(Line("yes/no", 0, score, _failed(clauses)))
+    silent = [one for one in judged if not any(one.sample.answers)]
+    if silent and len(silent) < len(judged):
+        found.append(_line("not in the text", 0, silent))
+    untaught = [one for one in judged if one.sample.about.get("taught") is False]
+    if untaught and len(untaught) < len(judged):
+        found.append(_line("wordings in no training", 0, untaught))
+    return found
+
+
+def overall(judged: Sequence[Judged]) -> Score:
+    """Return the mean over all samples."""
+    return _mean(judged)
+
+
+def not_found(judged: Iterable[Judged]) -> Score:
+    """Return the share of answers that were "not found": what a control asks for."""
+    return mean("not found", [float(one.answer == "") for one in judged])
+
+
+def row(judged: Judged) -> dict[str, Any]:
+    """Return a judged sample as plain data, without its text."""
+    sample = judged.sample
+    return {
+        "sample_id": sample.sample_id,
+        "task": sample.task,
+        "length": sample.length,
+        "depth": sample.depth,
+        "question": sample.question,
+        "gold": list(sample.answers),
+        "answer": judged.answer,
+        "score": judged.score,
+        "exact": judged.exact,
+    }
+
+
+def _grouped(judged: Sequence[Judged]) -> dict[tuple[str, int], list[Judged]]:
+    groups: dict[tuple[str, int], list[Judged]] = {}
+    for one in judged:
+        groups.setdefault((one.sample.task, one.sample.length), []).append(one)
+    return groups
+
+
+def _line(task: str, length: int, group: Sequence[Judged]) -> Line:
+    return Line(task, length, _mean(group), _failed(group))
+
+
+def _mean(group: Sequence[Judged]) -> Score:
+    return mean("score", [one.score for one in group])
+
+
+def _failed(group: Sequence[Judged]) -> int:
+    return sum(one.answer is None for one in group)
+
+
+Kind = Literal["never noted", "noted and overwritten", "noted and not used", "made up"]
+"""No memory ever held the gold; one did, and the last one does not; the last one does, and the answer is wrong all
+the same; the text does not say, and something was answered."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong in one reading, with the place for what was noted and overwritten."""
+
+    kind: Kind
+    gold: tuple[str, ...] = ()
+    """The gold that this says it of: the answers that count for one another."""
+    lane: int = -1
+    step: int = -1
+    content_hash: str = ""
+    """Document of the segment at which the gold was lost; empty where it was lost in a merge."""
+    segment_index: int = -1
+
+
+def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
+    """Say why `answer` (empty: not found) to `sample` is wrong; the caller has judged that it is.
+
+    `turns` is the reading's log, whole or as it is kept to resume from. Where every gold text is asked for (``match``
+    "all") it speaks of the one that was lost earliest, first of those that the answer lacks; otherwise the gold
+    texts count for one another. Gold that no fact says in its own words (a date in other form, "yes") is noted by a
+    memory that holds such a fact word for word.
+
+    Raises:
+        UsageError: the log has no answer (a failed reading), or nothing was said where there was nothing to say.
+    """
+    lanes = _lanes(turns)
+    wanted = [gold for gold in sample.answers if gold]
+    if not wanted:
+        if not answer:
+            raise UsageError(f"sample {sample.sample_id}: 'not found' is the right answer, no failure.")
+        return Failure("made up")
+    groups = [(gold,) for gold in wanted] if sample.match == "all" else [tuple(wanted)]
+    lacking = [group for group in groups if not containment(answer, group)]
+    return min((_one(group, sample, lanes) for group in lacking or groups), key=lambda one: KINDS.index(one.kind))
+
+
+def _one(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Failure:
+    # "There is no appeal" has the word, not the verdict "no".
+    words = [text for text in gold if normalise(text) not in ("yes", "no")]
+    said_so = any(containment(fact, words) for fact in sample.facts)
+    holds = _holder(gold if said_so or not sample.facts else gold + sample.facts)
+    held = [lane for lane in lanes if any(holds(turn) for turn in lane)]
+    if not held:
+        return Failure("never noted", gold)
+    if holds(lanes[-1][-1]):
+        return Failure("noted and not used", gold)
+    lost = _lost(held, lanes, holds)
+    return Failure("noted and overwritten", gold, lost.lane, lost.step, lost.content_hash, lost.segment_index)
+
+
+def _lost(held: list[list[Turn]], lanes: list[list[Turn]], holds: Callable[[Turn], bool]) -> Turn:
+    """Return the turn that lost what got furthest: through a merge, to the end of its lane, or into it."""
+    to_the_end = [lane for lane in held if holds(lane[-1])]
+    lane = held[-1] if held[-1] is lanes[-1] or not to_the_end else to_the_end[-1]
+    after = max(i for i, turn in enumerate(lane) if holds(turn)) + 1
+    if after < len(lane):
+        return lane[after]
+    # The merge reads the lanes' memories in order, a turn each (or several a turn: then it is the nearest).
+    merges = [turn for turn in lanes[-1] if turn.kind == "merge"] or lanes[-1]
+    return merges[min(lanes.index(lane), len(merges) - 1)]
+
+
+def _holder(texts: tuple[str, ...]) -> Callable[[Turn], bool]:
+    known: dict[str, bool] = {}
+
+    def holds(turn: Turn) -> bool:
+        # Most turns leave the memory as it was, and to normalise it is what takes the time.
+        if turn.memory not in known:
+            known[turn.memory] = containment(turn.memory, texts) == 1.0
+        return known[turn.memory]
+
+    return holds
+
+
+def _lanes(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Part a log by lane; the last has the answer, and the merges before it where several lanes were read."""
+    if not any(turn.kind == "answer" for turn in turns):
+        raise UsageError("the log of this reading has no answer: it failed, and is counted as such.")
+    by_lane: dict[int, list[Turn]] = {}
+    for turn in sorted(turns, key=lambda turn: (turn.lane, turn.step)):
+        by_lane.setdefault(turn.lane, []).append(turn)
+    return list(by_lane.values())

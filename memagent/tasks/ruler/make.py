@@ -1,0 +1,105 @@
+"""Making samples of the thirteen kinds, one at a time, each the same whatever else is made."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from memagent.errors import UsageError
+from memagent.records import digest
+from memagent.tasks.ruler.aggregation import CommonWords, FrequentWords, Tracking
+from memagent.tasks.ruler.kinds import Draft, Kind, find_kind
+from memagent.tasks.ruler.needles import NeedleLines, Planted
+from memagent.tasks.ruler.qa import Asked, Documents, Paragraph
+from memagent.tasks.sample import Sample
+from memagent.tokens import Tokenizer
+
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+def make_samples(
+    kind: Kind | str,
+    length: int,
+    n: int,
+    *,
+    seed: int,
+    tokenizer: Tokenizer,
+    texts: Iterable[str] = (),
+    paragraphs: Iterable[Paragraph] = (),
+    questions: Sequence[Asked] = (),
+    documents: int | None = None,
+) -> Iterator[Sample]:
+    """Make `n` samples of a kind.
+
+    Sample i is decided by seed, kind, length (or documents), its number, and the texts given, never by `n`. Depths of
+    the asked needle fill 0 to 1 evenly, however many samples are made. Texts are made while they are read.
+
+    Args:
+        kind: one of `KINDS`, by name or with parameters of your own.
+        length: tokens of each text, reached from below.
+        n: how many samples.
+        seed: decides everything that is left to chance.
+        tokenizer: counts the tokens.
+        texts: what needles are hidden in by the kinds with real text; read as far as `length` needs, and repeated
+            where they are shorter.
+        paragraphs: what the questions' own paragraphs are hidden among; repeated (`about` says so) where they are few.
+        questions: what the question kinds ask, sample i question i.
+        documents: for question kinds, how many documents in place of a length, which is then 0.
+
+    Raises:
+        UsageError: no such kind, or it cannot be made of what was given.
+    """
+    kind = find_kind(kind)
+    if documents is not None and kind.family != "documents":
+        raise UsageError(f"{kind.name} has a length, no number of documents: only qa_1 and qa_2 have.")
+    if (length > 0) == (documents is not None):
+        raise UsageError(f"give {kind.name} either a length above 0 or, with length 0, a number of documents.")
+    draft = _family(kind, length, tokenizer, texts, paragraphs, questions, documents)
+    return (_sample(kind, length, documents, seed, index, draft) for index in range(n))
+
+
+def _family(
+    kind: Kind,
+    length: int,
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    paragraphs: Iterable[Paragraph],
+    questions: Sequence[Asked],
+    documents: int | None,
+) -> Callable[[int, random.Random, float], Draft]:
+    if kind.family == "tracking":
+        return Tracking(kind, length, tokenizer).draft
+    if kind.family == "common words":
+        return CommonWords(kind, length, tokenizer).draft
+    if kind.family == "frequent words":
+        return FrequentWords(kind, length, tokenizer).draft
+    if kind.family == "documents":
+        return Documents(kind, length, tokenizer, paragraphs, questions, documents).draft
+    if kind.haystack == "needles":
+        return NeedleLines(kind, length, tokenizer).draft
+    return Planted(kind, length, tokenizer, texts).draft
+
+
+def _sample(
+    kind: Kind,
+    length: int,
+    documents: int | None,
+    seed: int,
+    index: int,
+    make: Callable[[int, random.Random, float], Draft],
+) -> Sample:
+    # Steps of the golden ratio: any number of samples is spread evenly over 0 to 1, and no two depths are the same.
+    start = random.Random(digest("ruler depths", seed, kind.name, length, documents)).random()
+    rng = random.Random(digest("ruler", seed, kind.name, length, documents, index))
+    draft = make(index, rng, (start + index * _GOLDEN) % 1.0)
+    size = f"{documents}d" if documents is not None else str(length)
+    return Sample(
+        sample_id=f"{kind.name}-{size}-s{seed}-{index:04d}",
+        task=kind.name,
+        length=length,
+        pieces=draft.pieces,
+        question=draft.question,
+        answers=draft.answers,
+        match=draft.match,
+        facts=draft.facts,
+        depth=draft.depths[0] if draft.depths else None,
+        about=draft.about | ({"depths": list(draft.depths)} if len(draft.depths) > 1 else {}),
+    )

@@ -1,0 +1,1 @@
+"""The command line: `main.app`. Importing it loads nothing heavy."""

@@ -1,0 +1,5 @@
+"""``python -m pipelines.cli``: the command line."""
+
+from pipelines.cli.main import main
+
+main()

@@ -1,0 +1,162 @@
+"""The commands ``evaluate`` and ``scores``. Importing them loads nothing heavy."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from memagent.errors import UsageError
+from pipelines.cli.options import (
+    ConfigOption,
+    EngineOption,
+    JsonOption,
+    ModelOption,
+    RunIdOption,
+    SetOption,
+    StoreOption,
+    configured,
+    display,
+    out,
+)
+
+if TYPE_CHECKING:
+    from memagent.config import Config
+    from memagent.tasks.suites import Suite
+
+_UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
+
+
+def evaluate(
+    suite: Annotated[str, typer.Option(help="needles, ruler, contracts or files.")] = "needles",
+    lengths: Annotated[str, typer.Option(help="Tokens, as 8k,128k,3.5m; for HotpotQA numbers of documents.")] = "",
+    kinds: Annotated[str, typer.Option(help="Kinds of the suite, with commas; by default all.")] = "",
+    n: Annotated[int, typer.Option("--n", min=1, help="Samples of each kind and length; of each file.")] = 100,
+    data: Annotated[list[Path] | None, typer.Option(help="Folder of contracts, or files; may be repeated.")] = None,
+    passages: Annotated[Path | None, typer.Option(help="Passages to grow HotpotQA's questions with.")] = None,
+    text: Annotated[list[Path] | None, typer.Option(help="Texts to hide needles in; by default readmes.")] = None,
+    control: Annotated[str | None, typer.Option(help="no-document, wrong-document or answer-removed.")] = None,
+    reworded: Annotated[
+        bool, typer.Option("--reworded", help="Ask in wordings that nano's supervised version never saw.")
+    ] = False,
+    method: Annotated[str | None, typer.Option(help="memagent, truncate, bm25 or map-reduce.")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens of text that another method reads at once.")] = None,
+    policy: Annotated[str | None, typer.Option("--policy", help="The same as --model.")] = None,
+    against: Annotated[str | None, typer.Option(help="A model to compare with, on the same samples.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report there, as HTML.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Only write the samples there, as RULER's JSON lines.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    json_: JsonOption = False,
+    run_id: RunIdOption = None,
+) -> None:
+    """Score a policy: made texts of any length, contracts, files in public formats; with controls and other methods."""
+    from infra.store import Store
+    from memagent.tasks.suites import Suite
+    from pipelines.evaluate import compare
+    from pipelines.evaluate import evaluate as run
+    from pipelines.report.evaluation import write_evaluation
+
+    chosen = Suite(
+        suite,  # type: ignore[arg-type]
+        kinds=tuple(part.strip() for part in kinds.split(",") if part.strip()),
+        lengths=_lengths(lengths),
+        n=n,
+        seed=seed,
+        data=tuple(str(path) for path in data or []),
+        passages=str(passages) if passages else None,
+        control=control,  # type: ignore[arg-type]
+        reworded=reworded,
+    )
+    chosen.check()
+    texts = tuple(str(path) for path in text or [])
+    sets = [*(set_ or []), *([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
+    settings = configured(store, config, sets, policy or model, engine)
+    if write is not None:
+        _write(chosen, texts, settings, write, json_)
+        return
+    with display(json_) as show:
+        summary = run(chosen, settings, texts=texts, run_id=run_id, show=show)
+        if against is not None:
+            other = run(chosen, configured(store, config, sets, against, engine), texts=texts, show=show)
+            failed = other["readings"]["failed"]
+            summary["against"] = {"run_id": other["run_id"], "policy_id": other["policy_id"], "failed": failed}
+            summary["paired"] = compare(Store(settings.store), summary["run_id"], other["run_id"]).as_dict()
+    if output is not None:
+        summary["report"] = str(write_evaluation(Store(settings.store), summary["run_id"], output))
+    _end(summary, json_)
+
+
+def scores(
+    suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
+    run: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated; 'last' is the newest.")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="Draw the runs shown into this folder.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a run's report there, as HTML.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show the scores of all evaluations, and draw them."""
+    from infra.store import Store
+    from pipelines.cli.tables import scores_table
+    from pipelines.report.evaluation import draw, write_evaluation
+    from pipelines.scores import by_run, last_evaluation, score_table
+
+    place = Store(configured(store, config, set_).store)
+    wanted = {last_evaluation(place, suite) if one == "last" else one for one in run or []}
+    found = [one for one in by_run(score_table(place, suite)) if not wanted or one["run_id"] in wanted]
+    if not found:
+        raise UsageError("there are no such scores: see memagent scores, or run memagent evaluate")
+    drawn = [str(path) for path in draw(place, [one["run_id"] for one in found], pictures)] if pictures else []
+    if output is not None:
+        write_evaluation(place, found[-1]["run_id"], output)
+    if json_:
+        out({"runs": found, "pictures": drawn})
+        return
+    from rich.console import Console
+
+    console = Console()
+    for one in found:
+        console.print(scores_table(one))
+    for path in drawn:
+        console.print(path, markup=False, highlight=False)
+
+
+def _write(suite: "Suite", texts: tuple[str, ...], settings: "Config", folder: Path, json_: bool) -> None:
+    from infra.readers import ReaderSpec
+    from pipelines.stages.make_samples import write_files
+
+    written = write_files(suite, texts, ReaderSpec(settings).tokenizer, folder)
+    if json_:
+        out({"files": [{"path": str(path), "samples": count} for path, count in written]})
+        return
+    for path, count in written:
+        typer.echo(f"{count:>6} samples  {path}")
+
+
+def _end(summary: dict[str, Any], json_: bool) -> None:
+    if json_:
+        out(summary)
+    else:
+        from rich.console import Console
+
+        from pipelines.cli.tables import evaluation_summary
+
+        evaluation_summary(Console(), summary)
+    failed = summary["readings"]["failed"] + summary.get("against", {}).get("failed", 0)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    found = []
+    for part in text.split(",") if text else []:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmM]?)\s*", part)
+        if not match or not float(match[1]):
+            raise UsageError(f"--lengths {text!r}: write lengths as 8k,128k,3.5m (k is 1,000, m is 1,000,000)")
+        found.append(round(float(match[1]) * _UNITS[match[2].lower()]))
+    return tuple(dict.fromkeys(found))

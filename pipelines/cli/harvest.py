@@ -1,0 +1,121 @@
+"""The commands ``harvest``, ``feedback`` and ``qa``. Importing them loads nothing heavy."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import (
+    ConfigOption,
+    CorpusArgument,
+    EngineOption,
+    JsonOption,
+    ModelOption,
+    RunIdOption,
+    SetOption,
+    StoreOption,
+    configured,
+    display,
+    finish,
+)
+
+FileArgument = Annotated[Path, typer.Argument(help="A Parquet file in the columns of verl and MemAgent.")]
+
+
+def harvest(
+    corpus: CorpusArgument,
+    agreement: Annotated[int, typer.Option(min=0, help="Sampled readings of each question without gold.")] = 0,
+    generate: Annotated[int, typer.Option(min=0, help="Questions that the model writes from segments.")] = 0,
+    least_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the sampled readings that must agree.")
+    ] = 0.7,
+    exclude_tag: Annotated[
+        list[str] | None, typer.Option(help="Documents with this tag do not teach; by default sensitive. '': none.")
+    ] = None,
+    export: Annotated[Path | None, typer.Option(help="Write the rows there, as Parquet.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    json_: JsonOption = False,
+    run_id: RunIdOption = None,
+) -> None:
+    """Make training rows of what was answered: gold, feedback, agreement, and questions that the model writes."""
+    from infra.store import Store
+    from infra.tables.corpora import check_name
+    from pipelines.exchange.verl import export_qa
+    from pipelines.harvest import EXCLUDED
+    from pipelines.harvest import harvest as run
+
+    settings = configured(store, config, set_, model, engine)
+    excluded = EXCLUDED if exclude_tag is None else [tag for tag in exclude_tag if tag]
+    with display(json_) as show:
+        summary = run(
+            check_name(corpus),
+            settings,
+            samples=agreement,
+            questions=generate,
+            exclude=excluded,
+            least_share=least_share,
+            run_id=run_id,
+            show=show,
+        )
+    if export is not None and summary["rows"]:
+        export_qa(Store(settings.store), corpus, export)
+        summary["export"] = str(export)
+    finish(summary, json_, 0)
+
+
+def feedback(
+    file: Annotated[Path, typer.Argument(help="A .csv or .jsonl file: reading_id, verdict, answer.")],
+    corpus: Annotated[str | None, typer.Argument(help="Only readings of this corpus; by default of any.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Take back answers that people accepted, rejected or corrected; the next harvest goes by them."""
+    from infra.store import Store
+    from pipelines.exchange.feedback import take_feedback
+
+    summary = take_feedback(Store(configured(store, config, set_).store), file, corpus)
+    finish(summary, json_, summary["unknown_readings"])
+
+
+qa = typer.Typer(help="Exchange training rows with other tools.", add_completion=False, no_args_is_help=True)
+
+
+@qa.command("export")
+def export(
+    corpus: CorpusArgument,
+    file: FileArgument,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Write the training rows of a corpus to a Parquet file."""
+    from infra.store import Store
+    from pipelines.exchange.verl import export_qa
+
+    rows = export_qa(Store(configured(store, config, set_).store), corpus, file)
+    finish({"kind": "export", "corpus": corpus, "rows": rows, "file": str(file)}, json_, 0)
+
+
+@qa.command("import")
+def import_(
+    corpus: CorpusArgument,
+    file: FileArgument,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+    run_id: RunIdOption = None,
+) -> None:
+    """Take the rows of a Parquet file as gold, and their contexts as documents of a corpus."""
+    from infra.store import Store
+    from pipelines.exchange.verl import import_qa
+
+    summary = import_qa(Store(configured(store, config, set_).store), corpus, file, run_id)
+    finish(summary, json_, 0)

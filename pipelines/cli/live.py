@@ -1,0 +1,327 @@
+"""What a run looks like in a terminal: live progress, the summary at its end, answers as a table.
+
+Text that comes from documents and models is shown as text: no markup is read in it and no control
+character reaches the terminal. Everything live goes to standard error, so that standard output
+stays clean for JSON.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pipelines.formatting import duration, failures, number, pace, percent, plain
+
+__all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "number", "percent", "plain", "summary"]
+
+Mode = Literal["auto", "live", "lines", "quiet"]
+
+_WINDOW = 30.0
+"""Seconds over which speeds are taken."""
+_SETTLED = 5.0
+"""Seconds of progress before a time left is worth saying."""
+_LINE_EVERY = 10.0
+"""Seconds between lines where there is no terminal."""
+
+
+class Display:
+    """Progress of a run, as a context manager.
+
+    `update` takes the keys of ``progress.jsonl`` and besides ``stage`` and ``engine``, or, from an
+    ingest, sources ``done`` of ``total``; what is missing is not shown.
+
+    Modes: ``live`` redraws a panel, ``lines`` writes a line now and then, ``quiet`` writes nothing,
+    ``auto`` is ``live`` on a terminal and ``lines`` elsewhere.
+    """
+
+    def __init__(self, mode: Mode = "auto", console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self.mode: Mode = mode if mode != "auto" else ("live" if self._console.is_terminal else "lines")
+        self._began = time.monotonic()
+        self._snapshot: dict[str, Any] = {}
+        self._samples: deque[dict[str, float]] = deque()
+        self._moved = self._began
+        self._line_at = -_LINE_EVERY
+        self._line_stage = ""
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Display":
+        self._began = self._moved = time.monotonic()
+        if self.mode == "live":
+            self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, snapshot: Mapping[str, Any]) -> None:
+        """Take the newest counts."""
+        now = time.monotonic()
+        if snapshot.get("stage") != self._snapshot.get("stage") or _work(snapshot)[1] < _work(self._snapshot)[1]:
+            self._samples.clear()  # another stage counts from zero
+        if not self._samples or _work(snapshot)[1] > _work(self._snapshot)[1]:
+            self._moved = now
+        self._snapshot = dict(snapshot)
+        tokens = _count(snapshot, "prompt_tokens") + _count(snapshot, "output_tokens")
+        at = float(snapshot.get("t", now - self._began))
+        self._samples.append({"at": at, "work": _work(snapshot)[1], "tokens": tokens})
+        while len(self._samples) > 2 and self._samples[1]["at"] <= self._samples[-1]["at"] - _WINDOW:
+            self._samples.popleft()
+        if self.mode == "lines":
+            self._line(now)
+
+    def speed(self, key: str) -> float:
+        """Return how much ``work`` (segments; sources in an ingest) or ``tokens`` grow in a second, over 30 s."""
+        if len(self._samples) < 2:
+            return 0.0
+        first, last = self._samples[0], self._samples[-1]
+        seconds = last["at"] - first["at"]
+        return max(0.0, last[key] - first[key]) / seconds if seconds > 0 else 0.0
+
+    def time_left(self) -> str:
+        """Say how long the run will go on, or why that cannot be said."""
+        unit, done, total = _work(self._snapshot)
+        if self._snapshot.get("stage") == "done":
+            return "nothing"
+        if total and done >= total:
+            return "finishing"
+        if not done:
+            return "starting the engine" if self._snapshot.get("engine") else "starting"
+        idle = time.monotonic() - self._moved
+        if idle > _WINDOW:
+            return f"unknown: no {unit} for {duration(idle)}"
+        span = self._samples[-1]["at"] - self._samples[0]["at"]
+        rate = self.speed("work")
+        if not total or span < _SETTLED or not rate:
+            return "measuring"
+        return "about " + duration((total - done) / rate)
+
+    def render(self) -> RenderableType:
+        """Return the panel as it stands now."""
+        said = self._snapshot
+        _, done, total = _work(said)
+        title = Text(plain(said.get("stage") or "starting"), style="bold")
+        if said.get("engine"):
+            title.append(f"  {plain(said['engine'])}", style="dim")
+        fields = self._fields()
+        grid = Table.grid(padding=(0, 3))
+        for start in range(0, len(fields), 4):
+            grid.add_row(*(Text.assemble((f"{name} ", "dim"), value) for name, value in fields[start : start + 4]))
+        bar = Table.grid(padding=(0, 2), expand=True)
+        bar.add_column(ratio=1)
+        bar.add_column(no_wrap=True)
+        left = Text(self.time_left(), style="cyan")
+        bar.add_row(ProgressBar(total=max(1, total), completed=done, pulse=not done), left)
+        return Panel(Group(grid, bar), title=title, title_align="left", border_style="dim", padding=(0, 1))
+
+    def _fields(self) -> list[tuple[str, str | Text]]:
+        said = self._snapshot
+        unit, done, _ = _work(said)
+        failures = _count(said, "failures") + _count(said, "quarantined")
+        fields: list[tuple[str, str | Text]] = []
+        if "total" in said:
+            fields.append(("sources", f"{number(_count(said, 'done'))} of {number(_count(said, 'total'))}"))
+        fields += [(key, _of(said, key)) for key in ("documents", "readings", "segments") if key in said]
+        if failures or done:
+            fields.append(("failures", Text(number(failures), style="bold red" if failures else "")))
+        if done:
+            fields.append((f"{unit}s/s", f"{self.speed('work'):,.1f}"))
+        if "prompt_tokens" in said:
+            fields += [
+                ("tokens/s", number(self.speed("tokens"))),
+                ("from cache", percent(_count(said, "cached_tokens"), _count(said, "prompt_tokens"))),
+            ]
+        return [*fields, ("elapsed", duration(self._elapsed()))]
+
+    def _elapsed(self) -> float:
+        return max(float(self._snapshot.get("t") or 0), time.monotonic() - self._began)
+
+    def _line(self, now: float) -> None:
+        stage = plain(self._snapshot.get("stage") or "")
+        if now - self._line_at < _LINE_EVERY and stage == self._line_stage:
+            return
+        self._line_at, self._line_stage = now, stage
+        parts = [f"{name} {value}" for name, value in self._fields()]
+        if any(_work(self._snapshot)[1:]):
+            parts.append(f"left {self.time_left()}")
+        self._console.print(Text(f"{stage or 'run'}: {', '.join(parts)}"), soft_wrap=True)
+
+
+def summary(console: Console, said: Mapping[str, Any]) -> None:
+    """Print what a run came to: counts, scores with n and interval, failures by reason.
+
+    A summary of another shape (an ingest, a dry run) is printed as it stands.
+    """
+    counts = said.get("readings")
+    if not isinstance(counts, Mapping):
+        _as_it_stands(console, said)
+        return
+    total = counts.get("total", 0)
+    seconds = said.get("seconds") or 0.0
+    prompt, cached, output = (said.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    rows: list[tuple[str, str]] = [
+        ("sources", _sources(said)),
+        ("documents", number(said.get("documents") or 0)),
+        (
+            "readings",
+            f"{number(total)}: {number(counts.get('read_now', 0))} read now, "
+            f"{number(counts.get('answered_before', 0))} answered before, {number(counts.get('failed', 0))} failed",
+        ),
+        (
+            "answer found",
+            f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
+        ),
+        ("segments", number(said.get("segments") or 0) + (f" ({pace(said)})" if pace(said) else "")),
+        ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
+        ("time", duration(seconds)),
+        ("policy", plain(said.get("policy_id") or said.get("policy") or "")),
+        ("engine", plain(said.get("engine") or "")),
+    ]
+    for name, value in rows:
+        if value:
+            table.add_row(name, Text(value))
+    console.print(table)
+    for title, part in (("Scores", _scores(said)), ("Failures", _failures(said))):
+        if part is not None:
+            console.print()
+            console.print(Text(title, style="bold"))
+            console.print(part)
+
+
+def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print answers.
+
+    Each row has ``document``, ``question``, ``answer``, ``found`` and ``evidence`` (a quote, or a list
+    of them, or of dicts with ``quote``); what is missing stays empty.
+    """
+    if not rows:
+        console.print(Text("no answers"))
+        return
+    table = Table(show_lines=True, expand=True, header_style="bold", border_style="dim")
+    for name, ratio in (("document", 2), ("question", 3), ("answer", 3), ("evidence", 5)):
+        table.add_column(name, ratio=ratio, overflow="fold")
+    for row in rows:
+        found = row.get("found", bool(row.get("answer")))
+        answer = Text(_one_line(row.get("answer") or "")) if found else Text("not found", style="dim italic")
+        quote = _one_line(_quote(row.get("evidence")))
+        table.add_row(
+            Text(_one_line(row.get("document") or "")),
+            Text(_one_line(row.get("question") or "")),
+            answer,
+            Text(f"“{quote}”" if quote else "", style="dim"),
+        )
+    console.print(table)
+
+
+def answer_with_evidence(console: Console, row: Mapping[str, Any]) -> None:
+    """Print one answer with the place in the document that it comes from; keys as in `answers_table`."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    quote = _one_line(_quote(row.get("evidence")))
+    for name, text in (
+        ("question", _one_line(row.get("question") or "")),
+        ("document", _one_line(row.get("document") or "")),
+        ("answer", _one_line(row.get("answer") or "") or "not found"),
+        ("evidence", f"“{quote}”" if quote else ""),
+    ):
+        if text:
+            table.add_row(name, Text(text, style="bold" if name == "answer" else ""))
+    console.print(table)
+
+
+def _as_it_stands(console: Console, said: Mapping[str, Any]) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for key, value in said.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{inner} {count}" for inner, count in value.items())
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            value = ", ".join(str(item) for item in value)
+        if key.endswith("seconds") and isinstance(value, int | float):
+            key, value = key.removesuffix("_seconds").replace("seconds", "time"), duration(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            value = number(value)
+        if value not in (None, ""):
+            table.add_row(Text(plain(key).replace("_", " ")), Text(plain(value)))
+    console.print(table)
+
+
+def _sources(said: Mapping[str, Any]) -> str:
+    taken = said.get("ingest")
+    if not isinstance(taken, Mapping):
+        return ""
+    kinds = ("new", "changed", "unchanged", "failed")
+    return f"{number(taken['sources'])}: " + ", ".join(f"{number(taken[kind])} {kind}" for kind in kinds)
+
+
+def _scores(said: Mapping[str, Any]) -> Table | None:
+    if not said.get("scores"):
+        return None
+    table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
+    for name in ("metric", "value", "95% interval", "n"):
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    for score in said["scores"]:
+        low, high = score.get("low"), score.get("high")
+        interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+        table.add_row(Text(plain(score["metric"])), f"{score['value']:.3f}", interval, f"{score.get('n', 0):,}")
+    return table
+
+
+def _failures(said: Mapping[str, Any]) -> Table | None:
+    reasons = failures(said)
+    if not reasons:
+        return None
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", style="red")
+    table.add_column()
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(f"{count:,}", Text(plain(reason)))
+    return table
+
+
+def _quote(evidence: object) -> str:
+    if isinstance(evidence, Sequence) and not isinstance(evidence, str):
+        evidence = next(iter(evidence), "")
+    if isinstance(evidence, Mapping):
+        evidence = evidence.get("quote")
+    return str(evidence or "")
+
+
+def _one_line(text: object) -> str:
+    return " ".join(plain(text).split())
+
+
+def _count(snapshot: Mapping[str, Any], key: str) -> float:
+    return float(snapshot.get(key) or 0)
+
+
+def _work(snapshot: Mapping[str, Any]) -> tuple[str, float, float]:
+    """Return what the time left is told by: unit, done, total."""
+    if "total" in snapshot:
+        return "source", _count(snapshot, "done"), _count(snapshot, "total")
+    if "documents_total" in snapshot and "segments_total" not in snapshot:
+        return "document", _count(snapshot, "documents"), _count(snapshot, "documents_total")
+    return "segment", _count(snapshot, "segments"), _count(snapshot, "segments_total")
+
+
+def _of(snapshot: Mapping[str, Any], key: str) -> str:
+    done, total = snapshot.get(key) or 0, snapshot.get(f"{key}_total") or 0
+    return f"{number(done)} of {number(total)}" if total else number(done)

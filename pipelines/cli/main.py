@@ -1,0 +1,308 @@
+"""The command line. Importing it loads nothing heavy; each command imports what it runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from memagent import __version__
+from memagent.config import Config
+from memagent.errors import MemagentError, UsageError
+from pipelines.cli.evaluate import evaluate, scores
+from pipelines.cli.harvest import feedback, harvest, qa
+from pipelines.cli.options import (
+    AnswersOption,
+    ConfigOption,
+    CorpusArgument,
+    DryOption,
+    EngineOption,
+    JsonOption,
+    LanesOption,
+    ModelOption,
+    RunIdOption,
+    SetOption,
+    StoreOption,
+    configured,
+    display,
+    finish,
+    out,
+)
+from pipelines.cli.policies import app as policies_app
+from pipelines.cli.policies import gate_spec
+from pipelines.cli.train import app as train_app
+
+app = typer.Typer(
+    name="memagent",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(train_app, name="train")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"memagent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
+    """Read archives of long documents with a memory of fixed size, and answer questions with evidence."""
+
+
+app.command()(evaluate)
+app.command()(scores)
+app.command()(harvest)
+app.command()(feedback)
+app.add_typer(qa, name="qa")
+app.add_typer(policies_app, name="policies")
+
+
+@app.command()
+def doctor(
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Say what works here: engine, Ray, store, Prefect, memory, cores."""
+    from pipelines.doctor import examine, show
+
+    settings = configured(store, config, set_, model, engine)
+    checks = examine(settings)
+    out({"checks": checks}) if json_ else show(checks)
+    raise typer.Exit(0 if all(check["ok"] for check in checks) else 1)
+
+
+@app.command()
+def ingest(
+    corpus: CorpusArgument,
+    sources: Annotated[list[str], typer.Argument(help="Folders, files, globs, s3:// URLs.")],
+    tag: Annotated[list[str] | None, typer.Option(help="Tag all that lies under them, as in sensitive.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+    run_id: RunIdOption = None,
+) -> None:
+    """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are noticed."""
+    from infra.cluster.session import lazy_ray
+    from infra.store import Store
+    from infra.tables.corpora import check_name, remember
+    from infra.tables.corpora import tag as set_tags
+    from pipelines.runs import keep_ingest, new_run_id
+    from pipelines.stages.ingest import ingest as run_ingest
+
+    settings = configured(store, config, set_)
+    check_name(corpus)
+    place, run_id = Store(settings.store), run_id or new_run_id()
+    named = [_absolute(source) for source in sources]
+    if tag:
+        set_tags(place, corpus, named, tag)  # before: no document may stand a moment without its tag
+    with display(json_) as show, lazy_ray(settings.ray):
+        summary = run_ingest(place, corpus, sources, settings, run_id, show).as_dict()
+    remember(place, corpus, sources=named)
+    keep_ingest(place, run_id, summary)
+    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])
+
+
+@app.command()
+def ask(
+    corpus: CorpusArgument,
+    question: Annotated[list[str] | None, typer.Option("-q", "--question", help="May be repeated.")] = None,
+    questions: Annotated[str | None, typer.Option("--questions", help="A .jsonl, .csv or .toml file.")] = None,
+    archive: Annotated[bool, typer.Option("--archive", help="One answer over the archive as one stream.")] = False,
+    reread: Annotated[bool, typer.Option("--reread", help="Read again what an older policy has answered.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    lanes: LanesOption = None,
+    dry_run: DryOption = False,
+    json_: JsonOption = False,
+    answers: AnswersOption = True,
+    run_id: RunIdOption = None,
+) -> None:
+    """Ask questions of a corpus: one answer per document, or one over the archive."""
+    from infra.tables.corpora import check_name
+    from memagent.questions import ask as make
+    from memagent.questions import load_questions
+    from pipelines.ask import ask as run_ask
+
+    settings = configured(store, config, set_, model, engine, lanes)
+    asked = [make(text) for text in question or []] + (load_questions(questions) if questions else [])
+    if not asked:
+        raise UsageError("ask what? Give -q 'a question', or --questions FILE")
+    check_name(corpus)
+    with display(json_) as show:
+        summary = run_ask(
+            corpus, asked, settings, archive=archive, reread=reread, dry_run=dry_run, run_id=run_id, show=show
+        )
+    _conclude(settings, summary, json_, answers)
+
+
+@app.command()
+def digest(
+    corpus: CorpusArgument,
+    questions: Annotated[str | None, typer.Option("--questions", help="The standing questions from now on.")] = None,
+    fetch: Annotated[bool, typer.Option(help="Look at the corpus's sources again first.")] = True,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    lanes: LanesOption = None,
+    dry_run: DryOption = False,
+    json_: JsonOption = False,
+    answers: AnswersOption = True,
+    run_id: RunIdOption = None,
+) -> None:
+    """Bring a corpus and the answers to its standing questions up to date, and roll the answers up."""
+    from infra.tables.corpora import check_name
+    from memagent.questions import load_questions
+    from pipelines.ask import digest as run_digest
+
+    settings = configured(store, config, set_, model, engine, lanes)
+    standing = load_questions(questions) if questions else None
+    check_name(corpus)
+    with display(json_) as show:
+        summary = run_digest(corpus, standing, settings, fetch=fetch, dry_run=dry_run, run_id=run_id, show=show)
+    _conclude(settings, summary, json_, answers)
+
+
+@app.command()
+def answers(
+    corpus: CorpusArgument,
+    format_: Annotated[str, typer.Option("--format", help="table, csv, jsonl or parquet.")] = "table",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File; standard output by default.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Only the answers of this run.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Show the newest answer to every question for every document of a corpus."""
+    from pipelines.exchange.answers import answer_table, write_answers
+
+    settings = configured(store, config, set_)
+    write_answers(answer_table(settings, corpus, run), format_, output)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run id, or 'last'.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = Path("report.html"),
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Write a run's report: one HTML file that needs no network."""
+    from infra.store import Store
+    from pipelines.report import write
+    from pipelines.status import find_run
+
+    place = Store(configured(store, config, set_).store)
+    typer.echo(str(write(place, find_run(place, run), output)))
+
+
+@app.command()
+def status(
+    corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; all by default.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show documents, answers, failures and the last runs of a corpus."""
+    from pipelines.status import corpus_status, show_status
+
+    state = corpus_status(configured(store, config, set_), corpus)
+    out(state) if json_ else show_status(state)
+
+
+@app.command()
+def quarantine(
+    corpus: CorpusArgument,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show what could not be worked on, and why."""
+    from pipelines.status import quarantined, show_quarantine
+
+    rows = quarantined(configured(store, config, set_), corpus)
+    out({"corpus": corpus, "quarantined": rows}) if json_ else show_quarantine(rows)
+
+
+@app.command()
+def up(
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    cron: Annotated[str, typer.Option(help="When the nightly digest runs.")] = "0 2 * * *",
+    scores_cron: Annotated[str, typer.Option(help="When the policy is scored.")] = "0 5 * * *",
+    retrain_cron: Annotated[
+        str | None, typer.Option(help="When to retrain besides; else only when enough is new.")
+    ] = None,
+    enough: Annotated[int, typer.Option(min=1, help="New training rows that start a training.")] = 500,
+    recipe: Annotated[str, typer.Option(help="Recipe of trainings: a name or a TOML file.")] = "nano-cpu",
+    timezone: Annotated[str, typer.Option(help="Time zone of the schedules.")] = "UTC",
+    gate: Annotated[list[str] | None, typer.Option(help="key=value of the gate; may be repeated.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="Flow runs at the same time; the others wait.")] = 1,
+    port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
+) -> None:
+    """Run the Prefect server, the nightly digest, bulk answering, harvest and retraining on this machine."""
+    from pipelines.cli.up import Plan
+    from pipelines.cli.up import up as run_up
+
+    keys = gate_spec(gate, None).model_dump(mode="json", exclude_unset=True)
+    plan = Plan(cron, scores_cron, timezone, recipe, retrain_cron, enough, keys, at_once)
+    run_up(configured(store, config, set_, model, engine), plan, port)
+
+
+def main() -> None:
+    """Run the command line; errors of use end with status 2, others with 1."""
+    try:
+        app(standalone_mode=True)
+    except UsageError as error:
+        _fail(error, 2)
+    except MemagentError as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from here", 130)
+
+
+def _absolute(source: str) -> str:
+    return source if "://" in source else str(Path(source).expanduser().absolute())
+
+
+def _conclude(settings: Config, summary: dict[str, Any], json_: bool, answers: bool) -> None:
+    from pipelines.formatting import failures
+
+    if summary.get("dry_run"):
+        finish(summary, json_, 0)
+    failed = failures(summary)
+    if json_ and not answers:
+        summary.pop("rollup", None)  # it names documents
+    elif json_:
+        from pipelines.exchange.answers import answer_table
+
+        summary = {"summary": summary, "answers": answer_table(settings, summary["corpus"], summary["run_id"])}
+    finish(summary, json_, failed)
+
+
+def _fail(error: object, status: int) -> None:
+    typer.echo(f"memagent: {error}", err=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What commands share: their common options, the configuration from them, and how they end."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from memagent.config import Config, load_config
+
+StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or s3:// URL (or $MEMAGENT_STORE).")]
+ConfigOption = Annotated[str | None, typer.Option("--config", help="TOML file.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="nano, a model folder, or a Hugging Face name.")]
+EngineOption = Annotated[str | None, typer.Option("--engine", help="vllm, openai or scripted.")]
+LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document read side by side.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
+AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: the answers as well.")]
+RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what there is to read, and read nothing.")]
+CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
+
+
+def configured(
+    store: str | None,
+    config: str | None,
+    sets: list[str] | None,
+    model: str | None = None,
+    engine: str | None = None,
+    lanes: int | None = None,
+) -> Config:
+    """Return the configuration that a command's options give."""
+    settings = load_config(config, sets, store=store, engine__model=model, engine__kind=engine, reading__lanes=lanes)
+    if "://" not in settings.store:
+        # Ray's workers and Prefect's runs have other working folders.
+        settings = settings.model_copy(update={"store": str(Path(settings.store).expanduser().resolve())})
+    return settings
+
+
+@contextmanager
+def display(json_: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
+    """Show progress while the body runs, unless JSON is wanted."""
+    if json_:
+        yield None
+        return
+    from pipelines.cli.live import Display
+
+    with Display() as display:
+        yield display.update
+
+
+def finish(summary: dict[str, Any], json_: bool, failed: Any) -> None:
+    """Print a summary and end with status 1 if anything failed."""
+    if json_:
+        out(summary)
+    else:
+        from rich.console import Console
+
+        from pipelines.cli.live import summary as show_summary
+
+        show_summary(Console(), summary)
+    raise typer.Exit(1 if failed else 0)
+
+
+def out(data: Any) -> None:
+    """Print JSON."""
+    typer.echo(json.dumps(data, default=str))

@@ -1,0 +1,254 @@
+"""The commands ``policies``: the versions of the reader, and which of them is at work. Importing them is light."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from memagent.errors import UsageError
+from pipelines.cli.options import (
+    ConfigOption,
+    EngineOption,
+    JsonOption,
+    ModelOption,
+    SetOption,
+    StoreOption,
+    configured,
+    display,
+    out,
+)
+
+if TYPE_CHECKING:
+    from memagent.rl.promotion import GateSpec
+
+app = typer.Typer(help="Versions of the reader: list, show, promote, roll back, compare.", add_completion=False)
+
+IdArgument = Annotated[str, typer.Argument(help="A policy's id, its beginning, or 'promoted'.")]
+CorpusOption = Annotated[
+    list[str] | None, typer.Option("--corpus", help="Ask its validation questions too; may be repeated.")
+]
+GateOption = Annotated[
+    list[str] | None, typer.Option("--gate", help="key=value of the tests, as n=50; may be repeated.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def policies(
+    context: typer.Context,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show the versions of the reader and what became of them."""
+    if context.invoked_subcommand is None:
+        _list(store, config, set_, json_)
+    elif store or config or set_ or json_:
+        raise UsageError(f"options go behind the command: memagent policies {context.invoked_subcommand} ... --store S")
+
+
+@app.command("list")
+def _list(
+    store: StoreOption = None, config: ConfigOption = None, set_: SetOption = None, json_: JsonOption = False
+) -> None:
+    """List all versions, oldest first."""
+    from infra.store import Store
+    from infra.tables.policies import policies as registered
+
+    place = Store(configured(store, config, set_).store)
+    rows = registered(place)
+    if json_:
+        out({"policies": rows})
+    elif rows:
+        from rich.console import Console
+
+        Console().print(versions_table(rows))
+    else:
+        typer.echo(f"no versions in {place.url}: the models that are given read themselves")
+
+
+@app.command()
+def show(
+    policy_id: IdArgument,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show all that is known of a version."""
+    from infra.store import Store
+    from infra.tables.policies import policy
+    from pipelines.formatting import plain
+
+    row = policy(Store(configured(store, config, set_).store), policy_id)
+    if json_:
+        out(row)
+        return
+    for name, value in row.items():
+        if name not in ("corpus", "gate"):
+            shown = json.dumps(value) if isinstance(value, dict | list) else value
+            typer.echo(f"{name:<13} {plain('' if shown is None else shown)}")
+    if row["gate"]:
+        show_comparison(row["gate"])
+
+
+@app.command()
+def promote(
+    policy_id: IdArgument,
+    force: Annotated[bool, typer.Option("--force", help="By hand: no gate, even if it was refused.")] = False,
+    corpus: CorpusOption = None,
+    gate: GateOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    model: ModelOption = None,
+    engine: EngineOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Put a version to work if it is better than the one that is: both read the same tests. Status 1: refused."""
+    from infra.store import Store
+    from infra.tables.policies import policy
+    from infra.tables.policies import promote as run_promote
+
+    settings, spec = configured(store, config, set_, model, engine), gate_spec(gate, corpus)
+    place = Store(settings.store)
+    wanted = policy(place, policy_id)["policy_id"]
+    if force:
+        row = run_promote(place, wanted, "by hand", force=True)
+        out(row) if json_ else typer.echo(f"{row['policy_id']} is at work: {row['reason']}")
+        return
+    from pipelines.promote import run_gate
+
+    with display(json_) as show_:
+        record = run_gate(settings, wanted, gate=spec, show=show_)
+    _shown(record, json_)
+    raise typer.Exit(0 if record["promoted"] else 1)
+
+
+@app.command()
+def rollback(
+    name: Annotated[str | None, typer.Argument(help="The line; not needed where only one has a promoted.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Put the version to work that was at work before the present one; that one is refused."""
+    from infra.store import Store
+    from infra.tables.policies import policies as registered
+    from infra.tables.policies import rollback as run_rollback
+
+    place = Store(configured(store, config, set_).store)
+    if name is None:
+        lines = sorted({row["name"] for row in registered(place) if row["status"] == "promoted"})
+        if len(lines) != 1:
+            raise UsageError(f"roll back which line? Promoted are versions of: {', '.join(lines) or 'none'}")
+        name = lines[0]
+    row = run_rollback(place, name)
+    if json_:
+        out({"name": name, "promoted": row})
+    elif row is None:
+        typer.echo(f"no version of {name} is promoted any more: the model that it began with is at work")
+    else:
+        typer.echo(f"{row['policy_id']} is at work again")
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="A policy's id, its beginning, 'promoted', nano@shipped, or a folder.")],
+    b: Annotated[str, typer.Argument(help="What it is compared with.")],
+    corpus: CorpusOption = None,
+    gate: GateOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    engine: EngineOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Let two versions read the gate's tests; no status changes."""
+    from infra.store import Store
+    from pipelines.promote import compare_policies
+
+    settings, spec = configured(store, config, set_, engine=engine), gate_spec(gate, corpus)
+    place = Store(settings.store)
+    with display(json_) as show_:
+        record = compare_policies(settings, _model(place, a), _model(place, b), spec, show_)
+    _shown(record, json_)
+
+
+def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return registered versions as a table for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from pipelines.formatting import plain
+
+    styles = {"promoted": "bold green", "refused": "red", "retired": "dim"}
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("policy", "status", "parent", "made", "gate", "reason"):
+        table.add_column(name, no_wrap=name in ("policy", "status", "made"), overflow="fold")
+    for row in rows:
+        overall = (row["gate"] or {}).get("overall")
+        gate = f"{overall['difference']:+.1%}" if overall else "–"
+        policy_id, reason = (Text(plain(row[name])) for name in ("policy_id", "reason"))
+        parent = Text(plain(row["parent"].removeprefix(row["name"])))
+        status = Text(row["status"], style=styles.get(row["status"], ""))
+        table.add_row(policy_id, status, parent, f"{row['made_at']:%Y-%m-%d}", Text(gate), reason)
+    return table
+
+
+def show_comparison(record: Mapping[str, Any]) -> None:
+    """Print what a comparison came to, by group and over all."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from pipelines.formatting import plain
+
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("samples", "n", "candidate", "incumbent", "difference", "95% interval", "p", "failed"):
+        table.add_column(name, justify="left" if name == "samples" else "right")
+    for group in (*record["groups"], record["overall"]):
+        table.add_row(
+            Text(plain(group["name"])),
+            f"{group['n']:,}",
+            f"{group['candidate']:.1%}",
+            f"{group['incumbent']:.1%}",
+            f"{group['difference']:+.1%}",
+            f"{group['low']:+.1%} to {group['high']:+.1%}",
+            f"{group['p']:.2g}",
+            f"{group['candidate_failed']} / {group['incumbent_failed']}",
+        )
+    console = Console()
+    console.print(Text(f"{plain(record['candidate'])} against {plain(record['incumbent'])}", style="bold"))
+    console.print(table)
+    console.print(Text(plain(record["reason"])))
+
+
+def _shown(record: Mapping[str, Any], json_: bool) -> None:
+    out(record) if json_ else show_comparison(record)
+
+
+def _model(place: Any, given: str) -> str:
+    """Return how `engine.model` names what an argument means: short forms of registered ids are made whole."""
+    from infra.tables.policies import policy
+
+    short = given.rpartition("@")[2] == "promoted" or re.fullmatch(r"[0-9a-f]{2,12}", given)
+    return str(policy(place, given)["policy_id"]) if short else given
+
+
+def gate_spec(gate: list[str] | None, corpora: list[str] | None) -> "GateSpec":
+    """Return the tests that options give; lists are written with commas."""
+    from memagent.config import validate
+    from memagent.rl.promotion import GateSpec
+
+    given: dict[str, Any] = {"corpora": corpora} if corpora else {}
+    for item in gate or []:
+        key, sign, value = item.partition("=")
+        if not sign:
+            raise UsageError(f"--gate {item!r}: write it as key=value")
+        many = key in ("kinds", "lengths", "texts", "corpora")
+        given[key] = [part.strip() for part in value.strip("[]").split(",") if part.strip()] if many else value
+    return validate(GateSpec, given, "gate.")

@@ -1,0 +1,1 @@
+"""Files in and out: answers, reviews, and the training data of other frameworks."""

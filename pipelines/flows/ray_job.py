@@ -1,0 +1,108 @@
+"""What flows share: where their work runs, how they show it, and how it is stopped."""
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+import pyarrow.compute as pc
+from prefect import get_run_logger, runtime
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+from infra.cluster.jobs_api import run_job, stop_job
+from infra.store import Store
+from infra.tables.delta import Table
+from memagent.config import Config, load_config
+from memagent.errors import MemagentError
+
+_PROGRESS_SECONDS = 3.0
+_log = logging.getLogger("memagent.flows")
+
+
+watcher: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("watcher", default=None)
+"""Who else is told how a run gets on: the terminal of a flow that is run by hand."""
+
+
+class FailedItems(MemagentError):
+    """The run is complete and committed, and some of its items failed."""
+
+
+def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
+    """On cancellation: end the Ray jobs that this flow run, or one below it, has submitted; they survive a signal."""
+    address = load_config().ray.jobs_address  # the operator's: no parameter names it
+    if address:
+        stop_job(address, str(flow_run.id))
+
+
+def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
+    if not settings.ray.jobs_address:
+        return here()
+    last_words = submit(settings, argv, submission())
+    rows = Table(Store(settings.store), "runs").read(columns=["summary"], filters=pc.field("run_id") == run_id)
+    if not rows.num_rows:
+        raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {last_words}")
+    summary: dict[str, Any] = json.loads(rows["summary"][0].as_py())
+    return summary
+
+
+def submit(settings: Config, argv: list[str], submission: str) -> str:
+    """Run a command as a Ray job, its output in the flow run's log; return what `run_job` does."""
+    logger = get_run_logger()
+    return run_job(settings, argv, submission, lambda line: logger.info("%s", line))
+
+
+class Progress:
+    """A Prefect progress artifact that follows a run's counts."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._artifact: UUID | None = None
+        self._last = 0.0
+        self._lock = threading.Lock()
+        self._watcher = watcher.get()
+
+    def __enter__(self) -> Callable[[dict[str, Any]], None]:
+        created = create_progress_artifact(progress=0.0, key=artifact_key(self._what), description=self._what)
+        self._artifact = created if isinstance(created, UUID) else None
+        return self.show
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._set(100.0)
+
+    def show(self, counts: dict[str, Any]) -> None:
+        """Take a snapshot of the run."""
+        if self._watcher is not None:
+            self._watcher(counts)
+        total = counts.get("segments_total")
+        if total and time.monotonic() - self._last > _PROGRESS_SECONDS and self._lock.acquire(blocking=False):
+            try:
+                self._last = time.monotonic()
+                self._set(min(99.0, 100.0 * counts.get("segments", 0) / total))
+            finally:
+                self._lock.release()
+
+    def _set(self, percent: float) -> None:
+        if self._artifact is None:
+            return
+        try:
+            update_progress_artifact(self._artifact, progress=percent)
+        except Exception as error:  # a server that is away must not end a run of hours
+            _log.warning("the progress artifact cannot be updated: %s", error)
+
+
+def submission() -> str:
+    """Name the Ray job of the present flow run after it and the flow run that it belongs to: either can end it."""
+    root, own = runtime.flow_run.root_flow_run_id, runtime.flow_run.id
+    return f"memagent-{own}" if root == own else f"memagent-{root}-{own}"
+
+
+def artifact_key(text: str) -> str:
+    """Make a key of letters, digits and dashes, as Prefect wants them."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

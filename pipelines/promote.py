@@ -1,0 +1,256 @@
+"""The gate: a candidate and the policy at work read the same fixed tests; the better one goes to work.
+
+The tests are needles in texts as long as those of training and many times longer, and questions harvested from the
+archive that no training sees. Evaluations are resumable and read nothing twice: called again, the gate goes on.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.cluster.session import ray_session
+from infra.models import cache_folder
+from infra.readers import SHIPPED, ReaderSpec, resolve_policy
+from infra.store import Store
+from infra.tables.delta import Table
+from infra.tables.documents import document_texts
+from infra.tables.policies import policy, promote, promoted, refuse
+from memagent.config import Config
+from memagent.errors import ConfigError, MemagentError, UsageError
+from memagent.records import digest
+from memagent.rl.promotion import GateSpec, Group, decide
+from memagent.tasks.ruler import write_jsonl
+from memagent.tasks.sample import Sample
+from memagent.tasks.suites import Suite
+from memagent.tasks.texts import Whole
+from pipelines.evaluate import evaluate, run_results
+from pipelines.runs import Progress
+
+__all__ = ["GateSpec", "compare_policies", "run_gate"]
+
+_VALIDATION = "validation questions"
+_COLUMNS = ["qa_id", "question", "answers", "stream", "split"]
+
+
+def run_gate(
+    config: Config,
+    candidate_id: str,
+    incumbent: str | None = None,
+    gate: GateSpec | None = None,
+    show: Progress | None = None,
+) -> dict[str, Any]:
+    """Compare a candidate with the policy at work and promote or refuse it; return the record.
+
+    Args:
+        config: how both read. `engine.model` is the model that the line began with, or a version of it.
+        candidate_id: policy_id, or its beginning.
+        incumbent: what to compare with; by default the promoted version, or the model that the line began with.
+        gate: the tests.
+        show: is given the counts as they come.
+
+    Returns:
+        What is kept in the row's `gate`: ``promoted``, ``reason``, numbers over all and by group, run ids, the tests.
+
+    Raises:
+        UsageError: there is no such candidate, it was refused or is at work already, there is nothing to test with,
+            or another version went to work meanwhile.
+        MemagentError: an engine cannot be started, or all readings of a policy failed. No status has changed.
+    """
+    store = Store(config.store)
+    row = policy(store, candidate_id)
+    name, candidate = row["name"], row["policy_id"]
+    if row["status"] == "promoted":
+        raise UsageError(f"{candidate} is at work already")
+    if row["status"] == "refused":
+        raise UsageError(f"{candidate} was refused ({row['reason']}): memagent policies promote {candidate} --force")
+    _check_engine(config)
+    at_work = promoted(store, name)
+    before = at_work["policy_id"] if at_work else None
+    record = compare_policies(config, candidate, incumbent or before or _origin(config, name), gate, show)
+    if record["promoted"]:
+        promote(store, candidate, record["reason"], record, instead_of=before)
+    else:
+        refuse(store, candidate, record["reason"], record)
+    return record
+
+
+def compare_policies(
+    config: Config, candidate: str, incumbent: str, gate: GateSpec | None = None, show: Progress | None = None
+) -> dict[str, Any]:
+    """Read the gate's tests with two policies and decide between them; no status changes.
+
+    Raises:
+        UsageError: the two are one or cannot be compared, or there is nothing to test with.
+        MemagentError: an engine cannot be started, or all readings of a policy failed.
+    """
+    gate, began = gate or GateSpec(), time.monotonic()
+    _check_engine(config)
+    configs = {"candidate": _with_model(config, candidate), "incumbent": _with_model(config, incumbent)}
+    readers = {side: ReaderSpec(one) for side, one in configs.items()}
+    ids = {side: reader.policy.policy_id for side, reader in readers.items()}
+    if ids["candidate"] == ids["incumbent"]:
+        raise UsageError(f"{candidate} and {incumbent} are one policy: {ids['candidate']}")
+    if len({reader.tokenizer.fingerprint for reader in readers.values()}) > 1:
+        raise UsageError(f"{ids['candidate']} and {ids['incumbent']} have different tokenizers: no test fits both")
+    questions = validation_questions(Store(config.store), gate)
+    suites = _suites(gate, readers["incumbent"].reading.segment_tokens, questions)
+    if not suites:
+        raise UsageError("the gate has no tests: give kinds of needles, or corpora with validation questions")
+    groups, runs = [], {}
+    with ray_session(config.ray):
+        for name, suite in suites.items():
+            found = {side: _read(suite, configs[side], gate, show) for side in configs}
+            runs[name] = {side: run_id for side, (run_id, _) in found.items()}
+            groups += _groups(name, found["candidate"][1], found["incumbent"][1])
+    return {
+        **ids,
+        **decide(groups, gate.alpha).as_dict(),
+        "runs": runs,
+        "validation": questions.counts,
+        "spec": gate.model_dump(mode="json"),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Validation questions as a file."""
+
+    path: Path | None
+    """None: there are none."""
+    counts: dict[str, int]
+    """How many there are, how many of them are asked, and how many have no text any more."""
+
+
+def validation_questions(store: Store, gate: GateSpec) -> Questions:
+    """Write the validation questions of some corpora as a file of samples; it is named by what it holds.
+
+    Which are asked, where there are too many, depends on the seed and their ids alone. They are scored by token F1,
+    which an answer that says everything cannot win.
+    """
+    rows = [
+        {**row, "corpus": corpus}
+        for corpus in dict.fromkeys(gate.corpora)
+        for row in Table(store, "qa").read(corpus, _COLUMNS).to_pylist()
+        if row["split"] == "validation"
+    ]
+    rows.sort(key=lambda row: digest(gate.seed, row["corpus"], row["qa_id"]))
+    chosen = rows[: gate.questions]
+    samples = list(_samples(store, chosen))
+    counts = {"there": len(rows), "asked": len(samples), "without_text": len(chosen) - len(samples)}
+    return Questions(_file(store, samples) if samples else None, counts)
+
+
+def _samples(store: Store, rows: list[dict[str, Any]]) -> Iterator[Sample]:
+    texts: dict[tuple[str, str], str] = {}
+    for corpus in {row["corpus"] for row in rows}:
+        wanted = {name for row in rows if row["corpus"] == corpus for name in row["stream"]}
+        texts |= {(corpus, name): text for name, text in document_texts(store, corpus, wanted)}
+    for row in rows:
+        parts = [texts.get((row["corpus"], name)) for name in row["stream"]]
+        text = "\n\n".join(part for part in parts if part is not None)
+        if None in parts or not text.strip() or not _encodable(text + row["question"] + "".join(row["answers"])):
+            continue
+        yield Sample(
+            sample_id=f"{row['corpus']}/{row['qa_id']}",
+            task=_VALIDATION,
+            length=0,
+            pieces=Whole(text),
+            question=row["question"],
+            answers=tuple(row["answers"]),
+            match="f1",
+        )
+
+
+def _file(store: Store, samples: list[Sample]) -> Path:
+    """Write samples to a file on this machine, and to the store."""
+    with tempfile.TemporaryDirectory() as folder:
+        aside = Path(folder) / "validation.jsonl"
+        write_jsonl(samples, aside)
+        data = aside.read_bytes()
+    place = ("gates", digest(data.decode("ascii"))[:12], "validation.jsonl")
+    path = Path(store.write_bytes(data, *place))
+    if store.is_s3:
+        path = Path(Store(str(cache_folder())).write_bytes(data, *place))
+    return path
+
+
+def _suites(gate: GateSpec, segment_tokens: int, questions: Questions) -> dict[str, Suite]:
+    suites = {}
+    if gate.kinds:
+        lengths = gate.lengths_for(segment_tokens)
+        suites["needles"] = Suite("needles", kinds=gate.kinds, lengths=lengths, n=gate.n, seed=gate.seed)
+    if questions.path is not None:
+        suites["validation"] = Suite("files", data=(str(questions.path),), n=questions.counts["asked"], seed=gate.seed)
+    return suites
+
+
+def _read(suite: Suite, config: Config, gate: GateSpec, show: Progress | None) -> tuple[str, list[dict[str, Any]]]:
+    """Let a policy read a suite; return the run's id and the judged samples."""
+    texts = gate.texts if suite.is_made else ()
+    summary = evaluate(suite, config, texts=texts, show=show)
+    if summary["carried_segments"]:  # samples never change, so it can only have been another version's memory
+        raise MemagentError(f"{summary['policy_id']} went on from another version's memory, which says nothing of it")
+    rows = run_results(Store(config.store), summary["run_id"]).to_pylist()
+    if all(row["answer"] is None for row in rows):
+        said = json.dumps(summary["failures_by_reason"])
+        raise MemagentError(
+            f"all {len(rows)} readings of {summary['policy_id']} failed ({said}), so nothing was decided: "
+            "memagent quarantine says why"
+        )
+    return summary["run_id"], rows
+
+
+def _groups(suite: str, candidate: list[dict[str, Any]], incumbent: list[dict[str, Any]]) -> list[Group]:
+    """Put the samples of a suite into groups: needles by length, the shortest first."""
+    sides = [{row["sample_id"]: row for row in rows} for rows in (candidate, incumbent)]
+    if sides[0].keys() != sides[1].keys():
+        raise MemagentError("the policies were not given the same samples: run the gate again")
+    named: dict[str, list[str]] = {}
+    for sample_id, row in sorted(sides[0].items(), key=lambda item: item[1]["length"]):
+        name = f"needles at {row['length']:,} tokens" if suite == "needles" else _VALIDATION
+        named.setdefault(name, []).append(sample_id)
+    return [
+        Group(name, *(tuple(_score(side[one]) for one in members) for side in sides)) for name, members in named.items()
+    ]
+
+
+def _score(row: dict[str, Any]) -> float | None:
+    return None if row["answer"] is None else float(row["score"])
+
+
+def _check_engine(config: Config) -> None:
+    if config.engine.kind != "vllm":
+        raise UsageError("versions of a policy are compared with vllm, which loads their weights: --engine vllm")
+
+
+def _with_model(config: Config, model: str) -> Config:
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"model": model})})
+
+
+def _origin(config: Config, name: str) -> str:
+    """Return how the model is named that a line began with."""
+    if name == "nano":
+        return f"nano{SHIPPED}"
+    model = config.engine.model.removesuffix(SHIPPED) + SHIPPED
+    try:
+        found = resolve_policy(_with_model(config, model).engine).name
+    except ConfigError:
+        found = ""
+    if found != name:
+        raise UsageError(
+            f"nothing of {name!r} is promoted yet: give --model with the model that it began with, to compare with"
+        )
+    return model
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

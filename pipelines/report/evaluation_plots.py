@@ -1,0 +1,234 @@
+"""The pictures of an evaluation, each as SVG and PNG; equal data give equal files.
+
+Three of them take one row a reading (`READINGS`), one takes a row a conversation (`MEMORIES`); rows are dicts or a
+pyarrow table. What is drawn is counted here: means with 95% intervals (`memagent.metrics.mean`), medians, quartiles.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from memagent.errors import UsageError
+from memagent.metrics import mean
+from pipelines.report.plotting import COLOURS, MARKS, WIDE, canvas, looks, save, shown_name
+
+READINGS = {
+    "method": "name of the method or policy, as in the legend",
+    "length": "tokens of the text, above 0",
+    "depth": "where the fact stands, 0 (start) to 1 (end); None where that has no meaning",
+    "score": "0 (wrong, or the reading failed) to 1 (right)",
+    "tokens": "tokens of all prompts and responses; None for a failed reading",
+    "seconds": "the reading's share of the engine's time; None for a failed reading",
+}
+MEMORIES = {
+    "share": "how much of the text was read when the memory was written, 0 to 1",
+    "tokens": "tokens of the memory",
+}
+PUBLISHED_LABEL = "published (paper), RULER-HQA"
+PUBLISHED_LENGTHS = (7_000, 28_000, 112_000, 448_000, 896_000, 1_750_000, 3_500_000)
+PUBLISHED: dict[str, tuple[float, ...]] = {
+    "RL-MemAgent-14B": (83.6, 84.4, 76.6, 75.0, 77.3, 76.6, 78.1),
+    "RL-MemAgent-7B": (82.0, 78.9, 79.7, 74.2, 76.6, 75.8, 71.1),
+    "QwenLong-L1-32B": (72.7, 72.7, 31.3, 13.3, 11.7),
+    "Qwen2.5-14B-1M": (60.2, 50.0, 50.0, 8.6, 0.0),
+}
+"""Percent right (sub_em) by length. Source: MemAgent, arXiv 2507.02259, version 1, main results on RULER-HQA."""
+
+Rows = Any
+"""A list of dicts or a pyarrow table."""
+
+_GREYS = ("#555555", "#777777", "#8c8c8c", "#a0a0a0")
+_DEPTHS = 10
+_SHARES = 20
+_MOST_LABELLED = 12
+
+
+def accuracy_by_length(rows: Rows, folder: Path, *, published: bool = True) -> list[Path]:
+    """Draw accuracy by length with 95% intervals, a line a method, before the published curves.
+
+    Needs method, length, score. Raises UsageError if there are no rows or columns are missing.
+    """
+    groups = _grouped(_rows(rows, "method", "length", "score"), "score")
+    below = 1.2 + 0.24 * max(len(groups), len(PUBLISHED) * published)  # inches for the legends
+    with canvas(WIDE, 4.2 + below) as figure:
+        axes = figure.add_subplot()
+        past = [
+            axes.plot(PUBLISHED_LENGTHS[: len(values)], values, "--", color=grey, marker=mark, ms=4, lw=1, label=name)[
+                0
+            ]
+            for (name, values), grey, mark in zip(PUBLISHED.items(), _GREYS, MARKS, strict=False)
+            if published
+        ]
+        ours = []
+        for i, (method, (colour, mark)) in enumerate(looks(groups).items()):
+            # Side by side, so that intervals at one length do not hide each other.
+            aside = 1.03 ** (i - (len(groups) - 1) / 2)
+            scores = {length * aside: mean("accuracy", values) for length, values in groups[method].items()}
+            share = [100 * score.value for score in scores.values()]
+            low = [100 * (score.value - score.low) for score in scores.values()]
+            high = [100 * (score.high - score.value) for score in scores.values()]
+            line = axes.errorbar(
+                list(scores), share, [low, high], color=colour, marker=mark, ms=5, lw=1.8, capsize=3, label=method
+            )
+            ours.append(line)
+        _lengths(axes, {*PUBLISHED_LENGTHS * published, *(length for group in groups.values() for length in group)})
+        axes.set(ylim=(-3, 103), ylabel="Right answers (%)")
+        bottom = below / (4.2 + below)
+        figure.subplots_adjust(left=0.09, right=0.97, top=0.97, bottom=bottom)
+        top = bottom - 0.65 / (4.2 + below)
+        figure.legend(handles=ours, loc="upper left", bbox_to_anchor=(0.08, top), title="measured, 95% interval")
+        if past:
+            figure.legend(handles=past, loc="upper left", bbox_to_anchor=(0.5, top), title=PUBLISHED_LABEL)
+        return save(figure, folder, "accuracy-by-length")
+
+
+def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
+    """Draw a heat map of one method's accuracy by depth of the fact (tenths) and length.
+
+    Needs method, length, depth, score; readings without a depth are left out. Raises UsageError if there are no
+    rows, columns are missing, or rows are of several methods.
+    """
+    known = [row for row in _rows(rows, "method", "length", "score", may_lack=("depth",)) if row["depth"] is not None]
+    methods = {row["method"] for row in known}
+    if len(methods) != 1:
+        raise UsageError(f"a heat map is of one method's readings with a depth; these are of {len(methods)} methods.")
+    cells: dict[tuple[int, int], list[float]] = {}
+    for row in known:
+        cells.setdefault((_bin(row["depth"], _DEPTHS), int(row["length"])), []).append(float(row["score"]))
+    lengths = sorted({length for _, length in cells})
+    share = {place: 100 * sum(values) / len(values) for place, values in cells.items()}
+    grid = [[share.get((depth, length), math.nan) for length in lengths] for depth in range(_DEPTHS)]
+    with canvas(WIDE, 5.0) as figure:
+        axes = figure.add_subplot()
+        mesh = axes.pcolormesh(grid, cmap="cividis", vmin=0, vmax=100, edgecolors="white", linewidth=1)
+        for (depth, length), value in share.items():
+            if len(lengths) <= _MOST_LABELLED:
+                colour = "white" if value < 50 else "black"
+                place = (lengths.index(length) + 0.5, depth + 0.5)
+                axes.text(*place, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9)
+        axes.set_xticks([i + 0.5 for i in range(len(lengths))], [tokens_label(length) for length in lengths])
+        axes.set_yticks(range(0, _DEPTHS + 1, 2), [f"{10 * i}%" for i in range(0, _DEPTHS + 1, 2)])
+        axes.invert_yaxis()
+        axes.set(xlabel="Length of the text (tokens)", ylabel="Depth of the fact", title=shown_name(methods.pop()))
+        figure.colorbar(mesh, label="Right answers (%)").outline.set_visible(False)
+        figure.tight_layout()
+        return save(figure, folder, "accuracy-by-depth")
+
+
+def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
+    """Draw tokens and seconds of a reading by length (medians), both axes logarithmic, beside a line of slope 1.
+
+    Needs method, length, tokens, seconds; failed readings (None) are left out. Raises UsageError if there are no
+    rows or columns are missing.
+    """
+    known = _rows(rows, "method", "length", may_lack=("tokens", "seconds"))
+    styles = looks(shown_name(row["method"]) for row in known)
+    shown: dict[str, Any] = {}
+    with canvas(WIDE, 4.6) as figure:
+        for i, (column, label) in enumerate(
+            [("tokens", "Tokens of a reading"), ("seconds", "Engine seconds of a reading")]
+        ):
+            axes = figure.add_subplot(1, 2, i + 1)
+            groups = _grouped([row for row in known if (row[column] or 0) > 0], column)
+            if not groups:
+                raise UsageError(f"no reading with {column} above 0: there is no cost to draw.")
+            for method, group in groups.items():
+                costs = [median(values) for values in group.values()]
+                colour, mark = styles[method]
+                axes.plot(list(group), costs, color=colour, marker=mark, ms=5, lw=1.8, label=method)
+            lengths = sorted({length for group in groups.values() for length in group})
+            first = next(iter(groups.values()))
+            start, values = next(iter(first.items()))
+            line = [median(values) * length / start for length in lengths]
+            axes.plot(lengths, line, color="#d9d9d9", lw=7, zorder=1, label="slope 1 (linear)")
+            axes.set_yscale("log")
+            _label(axes.yaxis, *axes.get_ylim())
+            _lengths(axes, lengths)
+            axes.set(ylabel=label)
+            handles, labels = axes.get_legend_handles_labels()
+            shown |= dict(zip(labels, handles, strict=True))
+        figure.tight_layout(rect=(0, 0.12, 1, 1))
+        figure.legend(shown.values(), shown, loc="lower center", ncols=min(5, len(shown)))
+        return save(figure, folder, "cost-by-length")
+
+
+def memory_by_share(rows: Rows, folder: Path) -> list[Path]:
+    """Draw the memory's length over the share of the text that was read: median and quartiles, by twentieths.
+
+    Needs share, tokens. Raises UsageError if there are no rows or columns are missing.
+    """
+    bins: dict[int, list[float]] = {}
+    for row in _rows(rows, "share", "tokens", columns=MEMORIES):
+        bins.setdefault(_bin(row["share"], _SHARES), []).append(float(row["tokens"]))
+    places = [100 * (i + 0.5) / _SHARES for i in sorted(bins)]
+    quarters = [_quartiles(bins[i]) for i in sorted(bins)]
+    low, middle, high = ([quarter[i] for quarter in quarters] for i in range(3))
+    with canvas(WIDE, 4.4) as figure:
+        axes = figure.add_subplot()
+        axes.fill_between(places, low, high, color=COLOURS[0], alpha=0.25, lw=0, label="middle half")
+        axes.plot(places, middle, color=COLOURS[0], marker="o", ms=4, lw=1.8, label="median")
+        axes.set(xlim=(0, 100), xlabel="Read so far (% of the text)", ylabel="Tokens of the memory")
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.1), ncols=2)
+        figure.tight_layout()
+        return save(figure, folder, "memory-by-share")
+
+
+def tokens_label(value: float) -> str:
+    """Write a count as axes do: 0.5, 8K, 1.75M."""
+    for unit, size in (("M", 1_000_000), ("K", 1_000)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _rows(
+    rows: Rows, *needed: str, may_lack: Sequence[str] = (), columns: dict[str, str] = READINGS
+) -> list[dict[str, Any]]:
+    known: list[dict[str, Any]] = rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
+    if not known:
+        raise UsageError("there are no rows to draw.")
+    for name in (*needed, *may_lack):
+        if any(name not in row or (row[name] is None and name in needed) for row in known):
+            raise UsageError(f"rows without {name!r} ({columns[name]}) cannot be drawn.")
+    if "length" in needed and any(row["length"] <= 0 for row in known):
+        raise UsageError("rows with a length of 0 cannot be drawn: give the tokens that their texts have.")
+    return known
+
+
+def _grouped(rows: Iterable[dict[str, Any]], column: str) -> dict[str, dict[int, list[float]]]:
+    """Return values by method (in order of appearance) and length (rising)."""
+    groups: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        groups.setdefault(shown_name(row["method"]), {}).setdefault(int(row["length"]), []).append(float(row[column]))
+    return {method: dict(sorted(group.items())) for method, group in groups.items()}
+
+
+def _bin(share: float, count: int) -> int:
+    return min(count - 1, max(0, int(share * count)))
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    return quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+
+
+def _lengths(axes: Any, lengths: Iterable[int]) -> None:
+    low, high = min(lengths), max(lengths)
+    room = 1.3 if high > low else 2
+    axes.set_xscale("log")
+    axes.set_xlim(low / room, high * room)
+    _label(axes.xaxis, low / room, high * room)
+    axes.set_xlabel("Length of the text (tokens)")
+    axes.grid(color="#e5e5e5", lw=0.8)
+    axes.set_axisbelow(True)
+
+
+def _label(axis: Any, low: float, high: float) -> None:
+    """Put plain numbers at a logarithmic axis, as many as can be read."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 3) if high / low > 50 else (1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: tokens_label(value))

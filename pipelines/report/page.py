@@ -1,0 +1,125 @@
+"""From the tables to one HTML file.
+
+Everything that comes from documents, questions or models travels as JSON in script elements that are
+not run, and the page's own script turns it into text nodes. The content security policy names the
+hashes of that script and of the style sheet: nothing else runs, and nothing is fetched.
+"""
+
+import base64
+import hashlib
+from collections import Counter
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from infra.store import Store
+from pipelines.formatting import number, plain
+from pipelines.report import overview as header
+from pipelines.report.data import Row, Run, load_failures, load_progress, load_rows, load_run, load_titles
+from pipelines.report.details import gather
+from pipelines.report.embed import embed, size
+from pipelines.report.listing import Listing
+
+LIMIT_BYTES = 20 * 2**20
+"""A file that opens quickly and passes as an attachment."""
+_ROWS_SHARE = 0.75
+"""Share of the room for answers and their evidence; these go before memories and documents."""
+_FAILURES_MOST = 1_000
+_DETAIL_CHARS = 2_000
+_FRAME_BYTES = 30_000
+"""The page without scripts, styles and data."""
+_SCRIPTS = ("dom.js", "diff.js", "table.js", "document.js", "reading.js", "chart.js", "main.js")
+
+
+def page(store: Store, run_id: str, limit: int) -> str:
+    """Return the report of a run as HTML; see `pipelines.report.build`."""
+    run = load_run(store, run_id)
+    failures = load_failures(store, run)
+    rows = load_rows(store, run, failures)
+    titles = load_titles(store, run, _hashes(rows))
+    style, script = _asset("report.css"), _script()
+    data: dict[str, Any] = {
+        "readings": len(rows),
+        "corpus": run.corpus,
+        "progress": load_progress(store, run_id),
+        "failures": [_failure(failure, run) for failure in failures[:_FAILURES_MOST]],
+        "failureCounts": _failure_counts(failures, run),
+    }
+    room = max(0, limit - len(style) - len(script) - size(data) - _FRAME_BYTES)
+    listing = Listing(titles)
+    listed = listing.take(rows, int(room * _ROWS_SHARE))
+    room -= size(listing.data) + sum(size(listing.reading(row)) for row in listed if row.answer)
+    lengths = {content_hash: row["chars"] or 0 for content_hash, row in titles.items()}
+    details = gather(store, run, listed, lengths, max(0, room))
+    readings = [
+        (i, embed(listing.reading(row, details.memories.get(row.reading_id))))
+        for i, row in enumerate(listed)
+        if row.answer
+    ]
+    documents = [(listing.document(name), embed(passages)) for name, passages in details.documents.items()]
+    data["leftOut"] = {
+        "rows": len(rows) - len(listed),
+        "memories": details.memories_left_out,
+        "documents": details.documents_left_out,
+        "limit": f"{limit / 2**20:.3g} MiB",
+    }
+    html: str = (
+        _environment()
+        .from_string(_asset("template.html.j2"))
+        .render(
+            run=run,
+            facts=header.facts(run, rows, failures),
+            scores=run.summary.get("scores") or [],
+            origin=header.origin(run),
+            policies=header.shares(rows, "policy_id"),
+            configs=header.shares(rows, "config_hash"),
+            settings=list(header.settings(run.config)),
+            data=embed(data | listing.data),
+            readings=readings,
+            documents=documents,
+            style=Markup(style),  # noqa: S704  our own file
+            script=Markup(script),  # noqa: S704
+            style_hash=_sha(style),
+            script_hash=_sha(script),
+        )
+    )
+    return html
+
+
+def _hashes(rows: list[Row]) -> set[str]:
+    return {content_hash for row in rows for content_hash in row.plan["stream"] or [row.plan["content_hash"]]}
+
+
+def _failure(failure: dict[str, Any], run: Run) -> dict[str, Any]:
+    kept = {key: (failure[key] or "")[:_DETAIL_CHARS] for key in ("stage", "item", "reason", "detail")}
+    return {**kept, "mine": failure["run_id"] == run.run_id, "at": header.when(failure["at"])}
+
+
+def _failure_counts(failures: list[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
+    counts = Counter((f["stage"], f["reason"], f["run_id"] == run.run_id) for f in failures)
+    return [
+        {"stage": stage, "reason": reason, "mine": mine, "count": count}
+        for (stage, reason, mine), count in counts.most_common()
+    ]
+
+
+def _environment() -> Environment:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"plain": plain, "when": header.when, "number": number, "figure": header.figure}
+    return environment
+
+
+def _asset(name: str) -> str:
+    return (files("pipelines.report") / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    parts = "\n".join(_asset(name) for name in _SCRIPTS)
+    return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
+
+
+def _sha(text: str) -> str:
+    """Return the hash that a content security policy wants for the text of an inline element."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

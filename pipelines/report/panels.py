@@ -1,0 +1,248 @@
+"""Small pictures by step, three in a row: the parts that the pictures of training runs are made of."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from memagent.metrics import mean
+from pipelines.report.plotting import COLOURS, canvas, looks, save
+
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Rows of ``metrics.jsonl`` by the name of their run."""
+Line = Mapping[int, float]
+"""Values by step."""
+COLUMNS = 3
+
+_WIDTH = 10.0
+_HEIGHT = 2.5
+_CHARS = 150
+"""Of a line of the legend."""
+_PERCENT = 100
+_FEW = 40
+"""Points of a line up to which each is marked."""
+_FEW_STEPS = 6
+_STYLES = ("-", "--", ":")
+_GREY = "#8c8c8c"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a panel shows."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+    """Names in the rows, with what the legend calls them where there are several."""
+    share: bool = False
+    """It is a share, shown in percent."""
+
+    def known(self, runs: Rows, *, above_zero: bool = False) -> bool:
+        """Tell whether any run has a value of it."""
+        found = (series(rows, name) for rows in runs.values() for name, _ in self.lines)
+        return any(any(values.values()) if above_zero else values for values in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One of the small pictures: its title, and what draws it on its axes."""
+
+    title: str
+    draw: Callable[[Any], None]
+
+
+def picture(
+    folder: Path, name: str, panels: Sequence[Panel], handles: Sequence[Any], *, even: bool = False
+) -> list[Path]:
+    """Draw panels with a legend below all of them; `even`: one scale a column, and the same steps in all.
+
+    Returns:
+        The files.
+    """
+    longest = max((len(str(one.get_label())) for one in handles), default=0)
+    beside = max(1, min(8, _CHARS // (longest + 3)))
+    below = 0.28 * math.ceil(len(handles) / beside)
+    rows = math.ceil(len(panels) / COLUMNS)
+    height = _HEIGHT * rows + below
+    with canvas(_WIDTH, height) as figure:
+        places = [figure.add_subplot(rows, COLUMNS, i + 1) for i in range(len(panels))]
+        for panel, axes in zip(panels, places, strict=True):
+            panel.draw(axes)
+        spans = [tuple(axes.dataLim.intervalx) for axes in places]
+        if even:
+            spans = [(min(left for left, _ in spans), max(right for _, right in spans))] * len(places)
+        for i, (panel, axes, span) in enumerate(zip(panels, places, spans, strict=True)):
+            axes.set_title(panel.title, fontsize=10, loc="left")
+            axes.tick_params(labelsize=9)
+            axes.grid(color="#e5e5e5", lw=0.8)
+            axes.set_axisbelow(True)
+            _steps(axes, *span, labelled=i + COLUMNS >= len(panels))
+        for column in range(COLUMNS if even else 0):
+            _same_scale(places[column::COLUMNS])
+        figure.tight_layout(rect=(0, below / height, 1, 1))
+        if handles:
+            figure.legend(handles=handles, loc="lower center", ncols=beside, fontsize=9.5)
+        return save(figure, folder, name)
+
+
+def series(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[int, float]:
+    """Return a metric by step, where it is known and finite; ``/`` goes into a metric of several parts."""
+    found: dict[int, float] = {}
+    for row in rows:
+        value: Any = row
+        for name in metric.split("/"):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, int | float) and math.isfinite(value):
+            found[int(row["step"])] = float(value)
+    return dict(sorted(found.items()))
+
+
+def interval(value: float, n: int) -> tuple[float, float] | None:
+    """Return the 95% interval of a mean over n values in 0..1; None where it is no such mean."""
+    if n < 1 or not 0 <= value <= 1:
+        return None
+    score = mean("validation", [value] * n)
+    return score.low, score.high
+
+
+def legend(runs: Rows, *, spread: bool = False, window: int = 1, parts: Sequence[str] = ()) -> list[Any]:
+    """Return what the legend says: which line is which run, what was smoothed, and the parts of stacks."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    found: list[Any] = []
+    if spread:
+        found.append(Line2D([], [], color=COLOURS[0], lw=1.8, label=f"mean of {len(runs)} runs"))
+        found.append(Patch(color=COLOURS[0], alpha=0.2, lw=0, label="lowest to highest"))
+    elif len(runs) > 1:
+        found += [
+            Line2D([], [], color=colour, marker=mark, ms=4, lw=1.8, label=name)
+            for name, (colour, mark) in looks(runs).items()
+        ]
+    if window > 1:
+        found.append(Line2D([], [], color=_GREY, lw=1, alpha=0.6, label="a step"))
+        found.append(Line2D([], [], color=_GREY, lw=2, label=f"mean of the last {window} steps"))
+    found += [Patch(color=colour, lw=0, label=part) for part, colour in zip(parts, COLOURS, strict=False)]
+    return found
+
+
+def draw_lines(axes: Any, runs: Rows, metric: Metric, *, spread: bool = False, window: int = 1) -> None:
+    """Draw a line for each run, apart by colour; with `spread` their mean and range. Several names differ by style.
+
+    From a `window` above 1 on, each line is thin, and the mean of its last values is drawn over it.
+    """
+    apart = len(runs) > 1 and not spread
+    for i, (name, label) in enumerate(metric.lines):
+        lines = {run: _scaled(series(rows, name), metric) for run, rows in runs.items()}
+        if spread:
+            _range(axes, list(lines.values()), COLOURS[i], _STYLES[i])
+        else:
+            for run, (colour, mark) in looks(runs).items():
+                _line(axes, lines[run], colour if apart else COLOURS[i], mark, _STYLES[i], window)
+        if label:
+            axes.plot([], [], color=_GREY if apart else COLOURS[i], ls=_STYLES[i], lw=1.6, label=label)
+    if len(metric.lines) > 1:
+        axes.legend(fontsize=8.5, loc="best")
+
+
+def draw_intervals(axes: Any, runs: Rows, metric: Metric, counts: str) -> None:
+    """Draw means with their 95% intervals, those of several runs side by side; `counts` says of how many each is."""
+    name = metric.lines[0][0]
+    scale = _PERCENT if metric.share else 1
+    last = max((step for rows in runs.values() for step in series(rows, name)), default=0)
+    for i, (run, (colour, mark)) in enumerate(looks(runs).items()):
+        found, of = series(runs[run], name), series(runs[run], counts)
+        ranges = [interval(value, int(of.get(step, 0))) or (value, value) for step, value in found.items()]
+        aside = 0.008 * last * (i - (len(runs) - 1) / 2)
+        axes.errorbar(
+            [step + aside for step in found],
+            [scale * value for value in found.values()],
+            [
+                [scale * (value - low) for value, (low, _) in zip(found.values(), ranges, strict=True)],
+                [scale * (high - value) for value, (_, high) in zip(found.values(), ranges, strict=True)],
+            ],
+            color=colour,
+            marker=mark,
+            ms=4,
+            lw=1.6,
+            capsize=2.5,
+            elinewidth=1,
+        )
+
+
+def draw_bounds(axes: Any, values: Iterable[float], bounds: Mapping[str, float]) -> None:
+    """Make the axis of values logarithmic, and put named bounds on it."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    for (text, at), colour in zip(bounds.items(), COLOURS[2:0:-1], strict=False):
+        axes.axhline(at, color=colour, ls="--", lw=1)
+        axes.text(0.02, at, text, color=colour, fontsize=8.5, va="bottom", transform=axes.get_yaxis_transform())
+    shown = [*(value for value in values if value > 0), *bounds.values()]
+    axes.set_yscale("log", nonpositive="mask")
+    axes.set_ylim(min(shown) / 2, max(shown) * 5)
+    axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def draw_stack(axes: Any, parts: Mapping[str, Line]) -> None:
+    """Draw shares on each other; a step is as wide as the way to its neighbours."""
+    steps = sorted({step for line in parts.values() for step in line})
+    between = [(left + right) / 2 for left, right in pairwise(steps)]
+    edges = [steps[0] - 0.5, *between, steps[-1] + 0.5]
+    base = [0.0] * len(steps)
+    for line, colour in zip(parts.values(), COLOURS, strict=False):
+        top = [low + _PERCENT * line.get(step, 0.0) for low, step in zip(base, steps, strict=True)]
+        axes.stairs(top, edges, baseline=base, fill=True, color=colour, lw=0)
+        base = top
+    axes.set_ylim(0, 100)
+
+
+def middle(lines: Sequence[Line]) -> dict[int, float]:
+    """Return the mean of lines, at the steps that all of them have; a line without any is left out."""
+    known = [line for line in lines if line]
+    steps = sorted(set.intersection(*map(set, known))) if known else []
+    return {step: sum(line[step] for line in known) / len(known) for step in steps}
+
+
+def _range(axes: Any, lines: Sequence[Line], colour: str, style: str) -> None:
+    mean_of = middle(lines)
+    values = [[line[step] for line in lines if step in line] for step in mean_of]
+    axes.fill_between(list(mean_of), [*map(min, values)], [*map(max, values)], color=colour, alpha=0.2, lw=0)
+    _line(axes, mean_of, colour, "o", style, 1)
+
+
+def _line(axes: Any, line: Line, colour: str, mark: str, style: str, window: int) -> None:
+    steps, values = list(line), list(line.values())
+    if window > 1:
+        axes.plot(steps, values, color=colour, ls=style, lw=1, alpha=0.35)
+        ends = range(1, len(values) + 1)
+        values = [fmean(values[max(0, end - window) : end]) for end in ends]
+        axes.plot(steps, values, color=colour, ls=style, lw=2)
+    else:
+        marked = {"marker": mark, "ms": 3} if len(steps) <= _FEW else {}
+        axes.plot(steps, values, color=colour, ls=style, lw=1.6, **marked)
+
+
+def _steps(axes: Any, left: float, right: float, *, labelled: bool) -> None:
+    """Show whole steps from `left` to `right`."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+
+    room = 0.5 if right - left < 1 else 0.04 * (right - left)
+    axes.set_xlim(left - room, right + room)
+    few = range(math.ceil(left), math.floor(right) + 1)
+    axes.xaxis.set_major_locator(FixedLocator(few) if len(few) <= _FEW_STEPS else MaxNLocator(nbins=6, integer=True))
+    if labelled:
+        axes.set_xlabel("Step", fontsize=9.5)
+
+
+def _same_scale(places: Sequence[Any]) -> None:
+    limits = [limit for axes in places for limit in axes.get_ylim()]
+    for axes in places:
+        axes.set_ylim(min(limits), max(limits))
+
+
+def _scaled(line: Line, metric: Metric) -> dict[int, float]:
+    return {step: (_PERCENT if metric.share else 1) * value for step, value in line.items()}

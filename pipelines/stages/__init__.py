@@ -1,0 +1,1 @@
+"""Ray Data jobs. They meet through tables and do not import each other."""

@@ -1,0 +1,196 @@
+"""Candidates: what runs have asked and answered, as rows that may teach. Ray Data jobs over plans and answers."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.cluster.session import quiet_ray_data
+from infra.store import Store
+from infra.tables.delta import Table
+from memagent.curation import Qa, agreement
+from memagent.metrics import exact_match, normalise
+
+KINDS = ("ask", "digest")
+"""Runs that people asked for. Evaluations are not among them: what scores a policy must not teach it."""
+_LEAST_READINGS = 2
+"""One reading is no rate: it says 0 or 1 of every question."""
+_COLUMNS = ["reading_id", "answered_by", "question_id", "question", "stream", "doc_id", "scope", "gold"]
+_ASKED = pa.schema(
+    [
+        *((name, pa.string()) for name in ("reading_id", "question_id", "question", "doc_id", "scope")),
+        ("stream", pa.list_(pa.string())),
+        ("gold", pa.list_(pa.string())),
+        ("run", pa.int64()),  # its place among the runs
+    ]
+)
+_TOLD = pa.schema(
+    [
+        *((name, pa.string()) for name in ("reading_id", "policy_id", "answer")),
+        ("found", pa.bool_()),
+        ("hashes", pa.list_(pa.string())),
+        ("indices", pa.list_(pa.int32())),
+    ]
+)
+
+
+def runs_of(store: Store, corpus: str, kinds: Sequence[str] = KINDS) -> list[str]:
+    """Return the ids of a corpus's runs of some kinds, oldest first."""
+    runs = Table(store, "runs").read(corpus, ["run_id", "ended_at"], pc.field("kind").isin(list(kinds)))
+    return list(runs.sort_by("ended_at")["run_id"].to_pylist())
+
+
+def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[dict[str, Any]]:
+    """Return what runs asked of which streams: a row a reading and run (`_ASKED`), oldest run first.
+
+    Needs a Ray session. `reading_id` is the reading whose answer counted. A run without a plan asked nothing.
+
+    Args:
+        store: the store.
+        runs: their ids, oldest first.
+        gold: only what has gold, or has none; None: all.
+    """
+    blocks = [pa.table({"run_id": [run_id], "run": [at]}) for at, run_id in enumerate(runs)]
+    rows = _job(blocks, _read_plan, store.url, gold)
+    return sorted(rows, key=lambda row: (row["run"], row["reading_id"], row["question_id"]))
+
+
+def told(store: Store, corpus: str, readings: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the answers of some readings (`_TOLD`) by reading_id; those that failed are absent.
+
+    Needs a Ray session. The answers table is read once, file by file.
+    """
+    wanted = frozenset(readings)
+    if not wanted:
+        return {}
+    root = store.delta_uri("answers").removeprefix("s3://")
+    paths = [fragment.path for fragment in Table(store, "answers").fragments(corpus)]
+    blocks = [pa.table({"path": [path if path.startswith(root) else f"{root}/{path}"]}) for path in paths]
+    return {row["reading_id"]: row for row in _job(blocks, _read_answers, store.url, wanted)}
+
+
+def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[str, Any]]) -> list[Qa]:
+    """Make a row of each question with gold on a stream; the gold of the newest run counts.
+
+    The pass rate is the share right among the readings, where there are two or more; one that failed is wrong.
+
+    Args:
+        rows: of `asked`, all with gold.
+        answers: of `told`.
+    """
+    groups: dict[tuple[str, str, tuple[str, ...]], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["question_id"], row["question"], tuple(row["stream"])].append(row)
+    found = []
+    for (_, question, stream), same in groups.items():
+        gold = tuple(same[-1]["gold"])
+        readings = {row["reading_id"]: answers.get(row["reading_id"]) for row in same}
+        right = {k: v for k, v in readings.items() if v is not None and exact_match(v["answer"], gold)}
+        shown = next(reversed(right or readings))
+        rate = len(right) / len(readings) if len(readings) >= _LEAST_READINGS else None
+        policy = (readings[shown] or {}).get("policy_id", "")
+        evidence = _evidence(right.values())
+        found.append(Qa(question, gold, stream, (), "gold", shown, policy, None, rate, evidence))
+    return found
+
+
+def agreed_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[str, Any]]) -> list[Qa]:
+    """Make a row of each question on a stream that was read several times, with the share that agreed.
+
+    Args:
+        rows: of `asked`, of the runs that sampled readings.
+        answers: of `told`.
+    """
+    groups: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
+    for row in rows:
+        groups[row["question"], tuple(row["stream"])].add(row["reading_id"])
+    found = []
+    for (question, stream), readings in groups.items():
+        known = {name: answers[name] for name in sorted(readings) if name in answers}
+        drawn = [(known[name]["answer"], known[name]["found"]) if name in known else None for name in sorted(readings)]
+        said, share = agreement(drawn)
+        same = {k: v for k, v in known.items() if normalise(v["answer"]) == normalise(said)}
+        shown = next(iter(same), "")
+        policy = same[shown]["policy_id"] if shown else ""
+        evidence = _evidence(same.values())
+        found.append(Qa(question, (said,), stream, (), "agreement", shown, policy, share, None, evidence))
+    return found
+
+
+def feedback_rows(said: Sequence[Mapping[str, Any]]) -> tuple[list[Qa], dict[str, set[str]]]:
+    """Make a row of each accepted or corrected answer; also return what was rejected, by qa_id, normalised.
+
+    An answer that was corrected is rejected as well. Where it is what somebody else accepted, both are dropped.
+
+    Args:
+        said: of `infra.tables.qa.verdicts`.
+    """
+    found, rejected = [], defaultdict(set)
+    for one in said:
+        answer, verdict = one["of"], one["verdict"]
+        right = answer["answer"] if verdict == "accepted" else one["answer"] or ""
+        evidence = _evidence([answer | _places(answer)]) if verdict == "accepted" else ()
+        row = Qa(
+            answer["question"],
+            (right,),
+            tuple(answer["stream"]),
+            (),
+            "feedback",
+            answer["reading_id"],
+            answer["policy_id"],
+            evidence=evidence,
+        )
+        if verdict != "rejected":
+            found.append(row)
+        if verdict != "accepted" and not (verdict == "corrected" and normalise(right) == normalise(answer["answer"])):
+            rejected[row.qa_id].add(normalise(answer["answer"]))
+    return found, dict(rejected)
+
+
+def _job(blocks: list[pa.Table], read: Any, *arguments: Any) -> list[dict[str, Any]]:
+    if not blocks:
+        return []
+    import ray.data
+
+    quiet_ray_data()
+    job = ray.data.from_arrow(blocks).map_batches(read, batch_size=None, batch_format="pyarrow", fn_args=arguments)
+    return [row for batch in job.iter_batches(batch_size=None, batch_format="pyarrow") for row in batch.to_pylist()]
+
+
+def _read_plan(block: pa.Table, url: str, gold: bool | None) -> pa.Table:
+    rows = []
+    for run in block.to_pylist():
+        try:
+            plan = Store(url).read_part("runs", run["run_id"], "plan.parquet", columns=_COLUMNS)
+        except FileNotFoundError:
+            continue
+        if gold is not None:
+            plan = plan.filter(pc.is_valid(plan["gold"]) if gold else pc.is_null(plan["gold"]))
+        for row in plan.to_pylist():
+            rows.append(row | {"reading_id": row["answered_by"] or row["reading_id"], "run": run["run"]})
+    return pa.Table.from_pylist(rows, schema=_ASKED)
+
+
+def _read_answers(block: pa.Table, url: str, wanted: frozenset[str]) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    columns = ["reading_id", "policy_id", "answer", "found", "evidence"]
+    rows = []
+    for path in block["path"].to_pylist():
+        with pq.ParquetFile(path, filesystem=Store(url).arrow) as file:
+            for batch in file.iter_batches(columns=columns):
+                # A merge writes strings as views, which pyarrow 26 can neither filter nor take.
+                mine = [i for i, name in enumerate(batch["reading_id"].to_pylist()) if name in wanted]
+                rows += [row | _places(row) for i in mine for row in batch.slice(i, 1).to_pylist()]
+    return pa.Table.from_pylist(rows, schema=_TOLD)
+
+
+def _places(answer: Mapping[str, Any]) -> dict[str, Any]:
+    places = answer["evidence"] or []
+    return {"hashes": [one["content_hash"] for one in places], "indices": [one["segment_index"] for one in places]}
+
+
+def _evidence(answers: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted({at for one in answers for at in zip(one["hashes"], one["indices"], strict=True)}))

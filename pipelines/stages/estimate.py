@@ -1,0 +1,109 @@
+"""What a plan will take, without reading: the answer to ``--dry-run``."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.engines.cpu_format import parameters
+from infra.processes import usable_cores
+from infra.readers import ReaderSpec
+from infra.store import Store
+from infra.tables.delta import Table
+from memagent.config import Config
+from memagent.number_format import format_speed
+from pipelines.stages.plan import Plan
+
+_LEAST_CONVERSATIONS = 50
+"""A shorter run says little about the pace of a long one."""
+_GPU_FLOPS = 5e13
+"""What an engine gets out of a GPU in bulk reading, as measured with small models; a rule of thumb."""
+
+
+def estimate(store: Store, corpus: str, reader: ReaderSpec, plan: Plan, config: Config) -> dict[str, Any]:
+    """Count the readings, segments and tokens of a plan, and estimate its time.
+
+    The time comes from the last run of the same policy on this store, its engine's start with it; before there is
+    one, from the model's size without a start, and says so.
+    """
+    pending = plan.pending
+    overhead = {}
+    tokens = 0
+    for row in pending:
+        question = row["question"]
+        if question not in overhead:
+            ids = reader.tokenizer.encode(question)
+            overhead[question] = reader.scheme.prompts.overhead(ids)
+        left = plan.left(row)
+        share = left / row["segments"] if row["segments"] else 0
+        tokens += round(row["tokens"] * share) + (left + 1) * overhead[question]
+    conversations = plan.conversations
+    expected = pace(store, reader, config)
+    start = expected.start_seconds if conversations else 0.0
+    return {
+        "corpus": corpus,
+        "dry_run": True,
+        "documents": plan.documents,
+        "readings": len(plan.rows),
+        "readings_answered_before": len(plan.rows) - len(pending),
+        "readings_to_read": len(pending),
+        "segments": sum(plan.left(row) for row in pending),
+        "conversations": conversations,
+        "prompt_tokens": tokens,
+        "output_tokens_at_most": (conversations - len(pending)) * reader.reading.memory_tokens
+        + len(pending) * reader.reading.answer_tokens,
+        "estimated_seconds": round(conversations / expected.rate + start, 1) if expected.rate else None,
+        "estimate_from": expected.source,
+        "unmatched_questions": [question.question_id for question in plan.unmatched],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast the configured engines are expected to read."""
+
+    rate: float | None
+    """Conversations a second of all engines together; None: not known."""
+    start_seconds: float
+    """Seconds that an engine takes to start; 0 where no run has shown it."""
+    source: str
+    """What says so."""
+
+
+def pace(store: Store, reader: ReaderSpec, config: Config) -> Pace:
+    """Expect the pace of the last run of the same policy on this store; before there is one, by the model's size."""
+    return _by_last_run(store, reader, config) or _by_size(reader, config)
+
+
+def _by_last_run(store: Store, reader: ReaderSpec, config: Config) -> Pace | None:
+    runs = Table(store, "runs").read(columns=["run_id", "summary", "ended_at"]).sort_by("ended_at")
+    for row in reversed(runs.to_pylist()):
+        summary = json.loads(row["summary"])
+        if (
+            summary.get("policy") == reader.policy.name
+            and summary.get("engine") == config.engine.kind
+            and summary.get("conversations", 0) >= _LEAST_CONVERSATIONS
+            and summary.get("engine_seconds", 0) > 1
+        ):
+            engines = summary["config"]["pool"]["max_size"]
+            rate = summary["conversations"] / summary["engine_seconds"] / engines * config.pool.max_size
+            start = summary.get("stage_seconds", {}).get("read", 0.0) - summary["engine_seconds"]
+            return Pace(rate, max(0.0, start), f"run {row['run_id']}")
+    return None
+
+
+def _by_size(reader: ReaderSpec, config: Config) -> Pace:
+    """Two operations for a parameter and a token of a full segment, its memory read and written."""
+    size = parameters(Path(reader.folder)) if config.engine.kind == "vllm" else 0
+    if not size:
+        return Pace(None, 0.0, "no run of this policy yet: the first one gives the rate")
+    # On CPU one core is left to scheduling, and a matrix product shows what the others compute.
+    cores = max(1, usable_cores() - 1)
+    flops = _GPU_FLOPS * config.pool.gpus if config.pool.gpus else format_speed().flops * cores
+    tokens = reader.reading.segment_tokens + 2 * reader.reading.memory_tokens
+    rate = flops / (2 * size * tokens) * config.pool.max_size
+    return Pace(
+        rate,
+        0.0,
+        f"the model's {size / 1e6:.0f}M parameters, within a factor of three; a first run gives the rate",
+    )

@@ -1,0 +1,332 @@
+"""Ingest: sources become documents (a Ray Data job).
+
+Sources are listed here and parsed by workers, each of which commits what it has parsed. A source counts
+as read once its row in the sources table is committed, after its documents; so a run that was killed
+goes on where it was when it is started again.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from infra.cluster.session import ensure_ray, quiet_ray_data
+from infra.sources import TITLE_CHARS, Parsed, Refused
+from infra.sources.diff import Plan, Work, failed_stamp, make_plan
+from infra.sources.sandbox import Guard
+from infra.store import Store
+from infra.tables.corpora import check_name
+from infra.tables.delta import Table, now
+from infra.tables.documents import DocumentWriter, current_sources, newest, quarantined
+from infra.tables.schemas import DOCUMENTS
+from memagent.config import Config, IngestConfig
+from memagent.errors import SourceError
+
+_BLOCK_BYTES = 32 * 2**20
+_BLOCK_SOURCES = 500
+_BLOCKS_PER_CPU = 4
+"""Blocks are small enough that no worker waits long for the last one."""
+_AGAIN = {"vanished", "unreadable", "not-a-file"}
+"""Reasons that lie outside a source: it is looked at again in the next run even where its stamp is the same."""
+
+
+@dataclass(frozen=True)
+class IngestSummary:
+    """What an ingest came to. Sources: new + changed + unchanged + failed are all that were seen."""
+
+    corpus: str
+    run_id: str
+    sources: int
+    """Sources seen."""
+    new: int
+    changed: int
+    unchanged: int
+    failed: int
+    """Sources of which not all could be read, now or when they were last parsed: one that has failed is not parsed
+    again until it, or how it is parsed, changes. Those that could be read before keep their documents."""
+    deleted: int
+    """Sources that are gone."""
+    hidden: int
+    """Names that start with a dot, passed over."""
+    quarantined: dict[str, int]
+    """Sources and rows that became no document, by reason."""
+    documents: int
+    """Documents written: new ones and new versions."""
+    bytes: int
+    """Bytes of the sources that were opened."""
+    chars: int
+    """Characters of the documents written."""
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, fit for JSON."""
+        return asdict(self)
+
+
+def ingest(
+    store: Store,
+    corpus: str,
+    sources: list[str],
+    config: Config,
+    run_id: str,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> IngestSummary:
+    """Bring a corpus up to date with its sources. Needs a Ray session, if only when something is new.
+
+    Args:
+        store: where the documents go.
+        corpus: the name of the set of documents.
+        sources: folders, globs, files and ``s3://`` URLs; only what they cover is looked at.
+        config: the `ingest` section matters.
+        run_id: what the rows of this run are marked with.
+        progress: is given sources ``done`` of ``total``, ``documents``, ``bytes`` and ``quarantined`` so far.
+
+    Raises:
+        UsageError: a source does not exist or matches nothing, or the corpus's name cannot be used.
+    """
+    begun = time.monotonic()
+    known = current_sources(store, check_name(corpus)).to_pylist()
+    at = max([now(), *(row["seen_at"] + timedelta(microseconds=1) for row in known)])
+    plan = make_plan(sources, {row["source"]: row for row in known if row["state"] != "deleted"}, config.ingest)
+    writer = DocumentWriter(store, corpus, run_id, at, config.commit_seconds)
+    tally = Counter[str]()
+    reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(store, corpus, plan.failed)
+    for result in _parse_all(plan.work, (store, corpus, run_id, at, config)):
+        reasons.update(dict(result.pop("refused")))
+        tally.update({"done": 1, result.pop("kind"): 1, **result})
+        if progress is not None:
+            counts = {key: tally[key] for key in ("done", "documents", "bytes")}
+            progress({**counts, "total": len(plan.work), "quarantined": reasons.total()})
+    for bad in plan.listing.unusable:
+        writer.refuse(bad.source, bad.reason, bad.detail)
+        doc_id = plan.earlier.get(bad.source, {}).get("doc_id", "")
+        writer.source(bad.source, doc_id, "", "failed", 0)
+    _delete(store, corpus, plan, writer, keep=config.ingest.keep_deleted)
+    writer.flush()
+    for name in ("documents", "sources"):
+        Table(store, name).compact(corpus)
+    return IngestSummary(
+        corpus=corpus,
+        run_id=run_id,
+        sources=len(plan.listing.found) + len(plan.listing.unusable),
+        new=tally["new"],
+        changed=tally["changed"],
+        unchanged=plan.unchanged,
+        failed=tally["failed"] + len(plan.listing.unusable) + len(plan.failed),
+        deleted=len(plan.gone),
+        hidden=plan.listing.hidden,
+        quarantined=dict(sorted(reasons.items())),
+        documents=tally["documents"],
+        bytes=tally["bytes"],
+        chars=tally["chars"],
+        seconds=round(time.monotonic() - begun, 3),
+    )
+
+
+def _reasons(store: Store, corpus: str, failed: list[str]) -> Counter[str]:
+    """Return the reasons for which sources failed in earlier runs."""
+    if not failed:
+        return Counter()
+    table = quarantined(store, corpus)
+    mine = pc.and_(pc.equal(table["stage"], "ingest"), pc.is_in(table["item"], pa.array(failed, pa.string())))
+    return Counter(table.filter(mine)["reason"].to_pylist())
+
+
+_Job = tuple[Store, str, str, datetime, Config]
+"""Store, corpus, run id, time of the run, configuration."""
+
+
+def _parse_all(work: list[Work], job: _Job) -> Iterator[dict[str, Any]]:
+    """Have everything parsed and committed by workers; yield one result per source."""
+    if not work:
+        return
+    ensure_ray()
+    import ray
+    from ray.data import from_arrow
+
+    quiet_ray_data()
+    blocks = list(_blocks(work, int(ray.cluster_resources().get("CPU", 1))))
+    done = from_arrow(blocks).map_batches(
+        _parse_block, batch_size=None, batch_format="pyarrow", fn_kwargs={"job": job}, zero_copy_batch=True
+    )
+    for batch in done.iter_batches(batch_size=None, batch_format="pyarrow"):
+        yield from batch.to_pylist()
+
+
+def _blocks(work: list[Work], cpus: int) -> Iterator[pa.Table]:
+    """Cut the work into blocks of similar size, by bytes and by count."""
+    total = sum(item.source.size for item in work)
+    most_bytes = min(_BLOCK_BYTES, total // (cpus * _BLOCKS_PER_CPU) + 1)
+    most_sources = min(_BLOCK_SOURCES, len(work) // cpus + 1)
+    block: list[dict[str, Any]] = []
+    size = 0
+    for item in work:
+        # Paths go as bytes: some are no UTF-8.
+        row = {**asdict(item.source), "path": os.fsencode(item.source.path), "known": item.known, "was": item.was}
+        if block and (size + item.source.size > most_bytes or len(block) >= most_sources):
+            yield pa.Table.from_pylist(block)
+            block, size = [], 0
+        block.append(row)
+        size += item.source.size
+    yield pa.Table.from_pylist(block)
+
+
+_guards: dict[str, Guard] = {}
+"""The parser process of this worker, by its options: it serves one block after another."""
+
+
+def _guard(options: IngestConfig) -> Guard:
+    key = options.model_dump_json()
+    if key not in _guards:
+        for guard in _guards.values():
+            guard.close()
+        _guards.clear()
+        _guards[key] = Guard(options)
+    return _guards[key]
+
+
+def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
+    """Parse and commit the sources of a block; return one result per source."""
+    store, corpus, run_id, at, config = job
+    writer = DocumentWriter(store, corpus, run_id, at, config.commit_seconds)
+    items = block.to_pylist()
+    old = [name for item in items for name in (item["source"] if item["known"] else "", item["was"]) if name]
+    present = _present(store, corpus, old)
+    results = []
+    for item in items:
+        before = {**present.get(item["was"], {}), **present.get(item["source"], {})}
+        results.append(_parse_source(item, before, writer, at, config.ingest))
+    writer.flush()
+    return pa.Table.from_pylist(results, schema=_RESULT)
+
+
+_RESULT = pa.schema(
+    [
+        ("kind", pa.string()),  # new | changed | failed
+        ("documents", pa.int64()),
+        ("bytes", pa.int64()),
+        ("chars", pa.int64()),
+        ("refused", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+
+
+def _parse_source(
+    item: dict[str, Any], before: dict[str, dict[str, Any]], writer: DocumentWriter, at: datetime, options: IngestConfig
+) -> dict[str, Any]:
+    """Give the writer what has changed in one source.
+
+    Args:
+        item: a row of a block.
+        before: rows of the documents that the source has so far, by id; those still there are taken out.
+        writer: takes the rows.
+        at: time of the run.
+        options: limits and columns.
+    """
+    tally = Counter[str]()
+    refusals = _Refusals(writer, item["source"], options.max_refused)
+    found = 0
+    stamp = item["stamp"]
+    kind = "changed" if item["known"] else "new"
+    try:
+        for record in _guard(options).parse(os.fsdecode(item["path"]), item["source"].rsplit("/", 1)[-1], item["size"]):
+            if isinstance(record, Refused):
+                refusals.row(record)
+                continue
+            row = _document(item, *record, at)
+            found += 1
+            old = before.pop(row["doc_id"], None)
+            if old is not None:
+                if all(old[name] == row[name] for name in ("content_hash", "title", "source")):
+                    continue
+                row["first_seen"] = old["first_seen"]
+            writer.document(row)
+            tally.update(documents=1, chars=row["chars"])
+    except SourceError as error:
+        kind = "failed"
+        refusals.source(error)
+        stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
+    refused = list(refusals.end().items())
+    if kind != "failed" and not options.keep_deleted:
+        writer.delete(before.values())
+    state = "failed" if kind == "failed" else "read"
+    writer.source(item["source"], item["doc_id"], stamp, state, found)
+    return {"kind": kind, "bytes": item["size"], "refused": refused, "documents": 0, "chars": 0, **tally}
+
+
+class _Refusals:
+    """What a source has that became no document: the first rows by name, the others as a count."""
+
+    def __init__(self, writer: DocumentWriter, source: str, named: int) -> None:
+        self._writer = writer
+        self._source = source
+        self._named = named
+        self._all = Counter[str]()
+        self._unnamed = Counter[str]()
+
+    def row(self, record: Refused) -> None:
+        if self._all.total() < self._named:
+            self._writer.refuse(f"{self._source}#{record.row}", record.reason, record.detail)
+        else:
+            self._unnamed[record.reason] += 1
+        self._all[record.reason] += 1
+
+    def source(self, error: SourceError) -> None:
+        self._writer.refuse(self._source, error.reason, error.detail)
+        self._all[error.reason] += 1
+
+    def end(self) -> Counter[str]:
+        """Write the row that counts the others; return how many there were in all, by reason."""
+        if self._unnamed:
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in self._unnamed.most_common())
+            detail = f"{self._unnamed.total():,} more rows became no document: {counts}; see ingest.max_refused"
+            self._writer.refuse(f"{self._source}#", "more-rows", detail)
+        return self._all
+
+
+def _document(item: dict[str, Any], parsed: Parsed, content_hash: str, at: datetime) -> dict[str, Any]:
+    of_row = "" if parsed.row is None else f"#{parsed.row}"
+    title = " ".join(parsed.title.split())[:TITLE_CHARS] or item["source"].rsplit("/", 1)[-1] + of_row
+    return {
+        "doc_id": item["doc_id"] + of_row,
+        "content_hash": content_hash,
+        "title": title,
+        "source": item["source"],
+        "source_stamp": item["stamp"],
+        "media_type": parsed.media_type,
+        "encoding": parsed.encoding,
+        "size_bytes": item["size"] if parsed.row is None else len(parsed.text.encode()),
+        "chars": len(parsed.text),
+        "state": "present",
+        "first_seen": at,
+        "text": parsed.text,
+    }
+
+
+def _present(store: Store, corpus: str, sources: Collection[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the rows of the documents that are present, by source and id, without their texts."""
+    if not sources:
+        return {}
+    columns = [name for name in DOCUMENTS.names if name != "text"]
+    mine = ds.field("source").isin(pa.array(sorted(sources), pa.string()))
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in newest(Table(store, "documents").read(corpus, columns, mine), "doc_id").to_pylist():
+        if row["state"] == "present":
+            rows.setdefault(row["source"], {})[row["doc_id"]] = row
+    return rows
+
+
+def _delete(store: Store, corpus: str, plan: Plan, writer: DocumentWriter, keep: bool) -> None:
+    """Take the documents of gone sources out, unless they are to be kept."""
+    if plan.gone and not keep:
+        for rows in _present(store, corpus, [row["source"] for row in plan.gone]).values():
+            writer.delete(rows.values())
+    for row in (*plan.gone, *plan.moved):
+        writer.source(row["source"], row["doc_id"], row["source_stamp"], "deleted", 0)

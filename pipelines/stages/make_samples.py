@@ -1,0 +1,192 @@
+"""Samples: the texts of an evaluation become documents of a corpus, a Ray Data job.
+
+From there on an evaluation is bulk answering: the same reading, log, resumption and report.
+"""
+
+import json
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from infra.cluster.session import quiet_ray_data
+from infra.readers import ReaderSpec
+from infra.store import Store
+from infra.tables.delta import now
+from infra.tables.documents import DocumentWriter, current_sources
+from memagent.errors import UsageError
+from memagent.nano.texts import load_texts
+from memagent.records import Question, text_hash
+from memagent.tasks.ruler import write_jsonl
+from memagent.tasks.sample import Sample
+from memagent.tasks.suites import Group, Suite
+from memagent.tokens import Tokenizer
+
+_SOURCE = "sample:"
+_TITLE_CHARS = 200
+_BLOCK_TOKENS = 4_000_000
+"""Tokens that one task makes, about: a few seconds."""
+_WHOLE = 1_000_000
+_KEPT = ("sample_id", "task", "length", "question", "answers", "match", "facts", "depth", "about")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A sample whose text stands in the corpus."""
+
+    sample: Sample
+    """Without its text: its pieces are none."""
+    doc_id: str
+
+    def question(self) -> Question:
+        """Return it as a question of its document."""
+        return Question(self.sample.sample_id, self.sample.question, (self.doc_id,), self.sample.answers)
+
+
+@lru_cache(maxsize=2)
+def haystack(paths: tuple[str, ...]) -> list[str]:
+    """Return the texts that needles are planted in.
+
+    By default those of the installed packages: their readmes and licences are text that any machine has.
+    """
+    return load_texts([Path(path) for path in paths or (sysconfig.get_paths()["purelib"],)])
+
+
+def take(
+    store: Store, suite: Suite, texts: tuple[str, ...], reader: ReaderSpec, run_id: str
+) -> tuple[str, list[Taken]]:
+    """Write the documents of a suite's samples that are not there yet; return the corpus and all samples.
+
+    Needs a Ray session. Interrupted, the same call goes on: a sample whose source row stands is done.
+
+    Raises:
+        UsageError: the suite cannot be made, or a file of it is malformed.
+    """
+    import ray.data
+
+    corpus = suite.corpus(reader.tokenizer, haystack(texts) if suite.is_made else [])
+    groups = suite.groups()
+    blocks = [
+        {"group": index, "start": start, "stop": stop}
+        for index, group in enumerate(groups)
+        for start, stop in _cuts(suite, group)
+    ]
+    quiet_ray_data()
+    job = ray.data.from_arrow([pa.Table.from_pylist([block]) for block in blocks]).map_batches(
+        _make, batch_size=None, batch_format="pyarrow", fn_args=(store.url, corpus, run_id, suite, texts, reader)
+    )
+    made = [row for batch in job.iter_batches(batch_size=None, batch_format="pyarrow") for row in batch.to_pylist()]
+    made.sort(key=lambda row: (row["group"], row["index"]))
+    for row in made:
+        if row["fatal"]:
+            raise UsageError(row["fatal"])
+    return corpus, [_taken(row) for row in made]
+
+
+def _cuts(suite: Suite, group: Group) -> list[tuple[int, int]]:
+    """Cut a group into ranges of samples; groups that are read from files, or need each other, are one."""
+    if suite.name in ("contracts", "files") or suite.control == "wrong-document":
+        return [(0, _WHOLE)]
+    size = max(1, min(suite.n, _BLOCK_TOKENS // max(1, group.length)))
+    return [(start, min(suite.n, start + size)) for start in range(0, suite.n, size)]
+
+
+_MADE = pa.schema(
+    [
+        ("group", pa.int64()),
+        ("index", pa.int64()),
+        ("doc_id", pa.string()),
+        ("sample", pa.string()),  # JSON
+        ("fatal", pa.string()),
+    ]
+)
+
+
+def _make(
+    block: pa.Table, url: str, corpus: str, run_id: str, suite: Suite, texts: tuple[str, ...], reader: ReaderSpec
+) -> pa.Table:
+    """Make the samples of a block and commit their texts."""
+    rows: list[dict[str, Any]] = []
+    for item in block.to_pylist():
+        group = suite.groups()[item["group"]]
+        try:
+            known = haystack(texts) if suite.is_made else []
+            samples = islice(group.samples(reader.tokenizer, known), item["start"], item["stop"])
+            for at, (sample, doc_id) in enumerate(_written(Store(url), corpus, run_id, samples), item["start"]):
+                kept = json.dumps({name: getattr(sample, name) for name in _KEPT})
+                rows.append({"group": item["group"], "index": at, "doc_id": doc_id, "sample": kept, "fatal": ""})
+        except UsageError as error:  # its class would not survive the way back
+            rows.append({"group": item["group"], "index": -1, "doc_id": "", "sample": "", "fatal": str(error)})
+    return pa.Table.from_pylist(rows, schema=_MADE)
+
+
+def _written(store: Store, corpus: str, run_id: str, samples: Iterator[Sample]) -> Iterator[tuple[Sample, str]]:
+    """Yield each sample with its document, and write those that are not there."""
+    known = {row["source"]: row["doc_id"] for row in current_sources(store, corpus).to_pylist()}
+    there = set(known.values())
+    writer = DocumentWriter(store, corpus, run_id, at := now(), seconds=5.0)
+    for sample in samples:
+        source = f"{_SOURCE}{sample.sample_id}"
+        if source in known:
+            yield sample, known[source]
+            continue
+        text = sample.text()
+        doc_id = text_hash(text)  # samples on one text share its document
+        if doc_id not in there:
+            there.add(doc_id)
+            writer.document(_document(sample, source, doc_id, text) | {"first_seen": at})
+        writer.source(source, doc_id, doc_id, "read", 1)
+        yield sample, doc_id
+    writer.flush()
+
+
+def _document(sample: Sample, source: str, doc_id: str, text: str) -> dict[str, Any]:
+    return {
+        "doc_id": doc_id,
+        "content_hash": doc_id,
+        "title": str(sample.about.get("document") or sample.sample_id)[:_TITLE_CHARS],
+        "source": source,
+        "source_stamp": doc_id,
+        "media_type": "text/plain",
+        "encoding": "utf-8",
+        "size_bytes": len(text.encode("utf-8", "surrogatepass")),
+        "chars": len(text),
+        "state": "present",
+        "text": text,
+    }
+
+
+def _taken(row: dict[str, Any]) -> Taken:
+    kept = json.loads(row["sample"])
+    kept |= {"answers": tuple(kept["answers"]), "facts": tuple(kept["facts"])}
+    return Taken(Sample(**kept, pieces=_none), row["doc_id"])
+
+
+def _none() -> Iterator[str]:
+    return iter(())
+
+
+def write_files(suite: Suite, texts: tuple[str, ...], tokenizer: Tokenizer, folder: Path) -> list[tuple[Path, int]]:
+    """Write a made suite as files in RULER's layout and format; return each with its number of samples.
+
+    Raises:
+        UsageError: the suite is not made, or cannot be.
+    """
+    if not suite.is_made:
+        raise UsageError(f"--write is for suites that are made (needles, ruler): {suite.name} is read from files")
+    found = []
+    for group in suite.groups():
+        path = folder / str(group.length) / "data" / group.kind / "validation.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found.append((path, write_jsonl(group.samples(tokenizer, haystack(texts)), path)))
+    return found
+
+
+def questions(taken: Sequence[Taken]) -> list[Question]:
+    """Return the questions to ask."""
+    return [one.question() for one in taken]

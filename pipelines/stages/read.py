@@ -1,0 +1,316 @@
+"""Read: the memory pass, a Ray Data job over a pool of engines."""
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.cluster.progress import Counters, ProgressReporter, Totals
+from infra.cluster.reading_worker import PassSpec, ReadingWorker
+from infra.cluster.session import board_name, ensure_ray
+from infra.readers import ReaderSpec
+from infra.store import Store
+from infra.tables.delta import Table, now
+from memagent.config import Config, PoolConfig
+from memagent.errors import ConfigError, EngineDied, MemagentError
+from pipelines.stages.plan import Plan, groups
+
+_log = logging.getLogger("memagent.read")
+_CALLS = 64
+"""Blocks that one worker has in hand at once at most."""
+_BLOCK_CONVERSATIONS = 64
+"""Of a block, unless a single stream has more: its answers come out together, so it ends soon."""
+_COMMITS = 100
+"""After so many commits of answers their small files are put together, lest a long run's commits get slow."""
+_PAUSE = 5
+"""A commit takes longer the more answers stand; the next one is at least so many times as far off."""
+_ROUNDS = 3
+"""A pass that ends early (a worker lost for good) is begun again with what is left, so often."""
+
+
+@dataclass(slots=True)
+class PassResult:
+    """What a memory pass came to."""
+
+    answered: int = 0
+    failed: list[dict[str, Any]] = field(default_factory=list)
+    """Quarantine rows of the readings that failed."""
+    counts: dict[str, int] = field(default_factory=lambda: Counters().as_dict())
+    seconds: float = 0.0
+    engine_seconds: float = 0.0
+    """Seconds from the first engine that is up to the last answer."""
+
+
+def read(
+    store: Store,
+    corpus: str,
+    run_id: str,
+    reader: ReaderSpec,
+    plan: Plan,
+    config: Config,
+    progress: Callable[[dict[str, int]], None] | None = None,
+) -> PassResult:
+    """Hold the conversations that a plan leaves to be held, and commit the answers.
+
+    Needs a Ray session. Turns are logged as they come and answers committed every few seconds; the
+    same call after a crash goes on from there. A reading that fails becomes a quarantine row.
+
+    Raises:
+        MemagentError: no engine can be started, or engines die again and again.
+    """
+    ensure_ray()
+    result = PassResult()
+    rows = {row["reading_id"]: row for row in plan.pending}
+    left = {item["reading_id"]: item for item in plan.items()}
+    began = time.monotonic()
+    for attempt in range(_ROUNDS):
+        if not left:
+            break
+        sink = _Sink(store, corpus, run_id, reader, rows, config.commit_seconds, result)
+        try:
+            _round(store, corpus, run_id, reader, config, list(left.values()), sink, result, progress)
+        except MemagentError:
+            raise
+        except Exception as error:
+            if not sink.done and attempt == _ROUNDS - 1:
+                raise
+            _log.warning("the pass was broken off (%s); going on with what is left", type(error).__name__)
+        finally:
+            sink.commit()
+        left = {k: v for k, v in left.items() if k not in sink.done}
+    for reading_id in left:
+        result.failed.append(_failure(corpus, run_id, rows[reading_id], "lost", "no worker finished this reading"))
+    Table(store, "quarantine").upsert(result.failed)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _round(
+    store: Store,
+    corpus: str,
+    run_id: str,
+    reader: ReaderSpec,
+    config: Config,
+    items: list[dict[str, Any]],
+    sink: "_Sink",
+    result: PassResult,
+    progress: Callable[[dict[str, int]], None] | None,
+) -> None:
+    import ray.data
+
+    pool = config.pool
+    spec = PassSpec(store.url, corpus, run_id, reader, pool.inflight, config.flush_seconds)
+    tally = ProgressReporter(board_name())
+    base = dict(result.counts)
+    blocks = _blocks(items, pool.max_size)
+    job = ray.data.from_arrow(blocks).map_batches(
+        ReadingWorker,
+        batch_size=None,
+        fn_constructor_args=(spec, tally),
+        compute=ray.data.ActorPoolStrategy(**_pool_options(pool, len(blocks))),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus or None,
+    )
+    with _Watch(tally, base, result, progress) as watch:
+        for block in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            for row in map(json.loads, block["row"].to_pylist()):
+                if "counts" in row:
+                    watch.take(**row)
+                else:
+                    sink.take(row)
+
+
+class _Watch:
+    """Sums up the workers' counts, for the run's result and for whoever shows them."""
+
+    def __init__(
+        self,
+        tally: ProgressReporter,
+        base: dict[str, int],
+        result: PassResult,
+        progress: Callable[[dict[str, int]], None] | None,
+    ) -> None:
+        self._tally, self._base, self._result, self._progress = tally, base, result, progress
+        self._totals = Totals()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._first_engine: float | None = None
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+        if self._first_engine is not None:
+            self._result.engine_seconds += time.monotonic() - self._first_engine
+
+    def take(self, worker: str, counts: dict[str, int]) -> None:
+        """Take the totals that came with a worker's answers."""
+        with self._lock:
+            self._totals.take(worker, counts)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(1.0):
+            self._look()
+
+    def _look(self) -> None:
+        import ray
+
+        try:
+            reports = ray.get(self._tally.reports(), timeout=10)
+        except (ray.exceptions.RayError, ValueError) as error:
+            _log.warning("no counts now: %s", type(error).__name__)
+            reports = {}
+        for worker, counts in reports.items():
+            self.take(worker, counts)
+        with self._lock:
+            total = self._totals.sum()
+        if total["engines"] and self._first_engine is None:
+            self._first_engine = time.monotonic()
+        self._result.counts = {k: v + (self._base[k] if k != "engines" else 0) for k, v in total.items()}
+        if self._progress:
+            self._progress(self._result.counts)
+
+
+class _Sink:
+    """Takes finished readings and commits them every few seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        corpus: str,
+        run_id: str,
+        reader: ReaderSpec,
+        rows: dict[str, dict[str, Any]],
+        seconds: float,
+        result: PassResult,
+    ) -> None:
+        self._answers = Table(store, "answers")
+        self._corpus, self._run_id, self._reader, self._rows = corpus, run_id, reader, rows
+        self._seconds, self._result = seconds, result
+        self._quarantine = Table(store, "quarantine")
+        failed = self._quarantine.read(corpus, ["item"], pc.field("stage") == "read")
+        self._once_failed = set(failed["item"].to_pylist())
+        self._buffer: list[dict[str, Any]] = []
+        self._due = time.monotonic() + seconds
+        self._commits = 0
+        self.done: set[str] = set()
+
+    def take(self, outcome: dict[str, Any]) -> None:
+        """Take a worker's row. One that came before, after a worker was lost, counts once.
+
+        Raises:
+            ConfigError: the worker's engine cannot be started as configured.
+            EngineDied: the worker's engine died too often.
+        """
+        if "fatal" in outcome:
+            raise (ConfigError if outcome["usage"] else EngineDied)(outcome["fatal"])
+        reading = outcome["reading_id"]
+        if reading in self.done:
+            return
+        self.done.add(reading)
+        row = self._rows[reading]
+        if "failed" in outcome:
+            self._result.failed.append(_failure(self._corpus, self._run_id, row, outcome["failed"], outcome["detail"]))
+        else:
+            self._buffer.append(self._answer(row, outcome))
+        if time.monotonic() > self._due:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit what is buffered; what failed before and is answered now leaves quarantine."""
+        began = time.monotonic()
+        self._answers.insert_new(self._buffer)
+        self._result.answered += len(self._buffer)
+        if self._once_failed:
+            answered = {_item(self._rows[row["reading_id"]]) for row in self._buffer}
+            self._quarantine.delete(self._corpus, stage=["read"], item=answered & self._once_failed)
+        self._buffer = []
+        self._commits += 1
+        if self._commits % _COMMITS == 0:
+            self._answers.compact(self._corpus)
+        ended = time.monotonic()
+        self._due = ended + max(self._seconds, _PAUSE * (ended - began))
+
+    def _answer(self, row: dict[str, Any], outcome: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **{k: row[k] for k in ("question_id", "question", "scope", "content_hash", "stream")},
+            **{k: row[k] for k in ("carried_from", "carried_segments")},
+            **outcome,
+            "corpus": self._corpus,
+            "policy_id": self._reader.policy.policy_id,
+            "config_hash": self._reader.config_hash,
+            "run_id": self._run_id,
+            "answered_at": now(),
+        }
+
+
+def _pool_options(pool: PoolConfig, blocks: int) -> dict[str, int]:
+    """Return the options of Ray Data's actor pool: its size, and the blocks that one worker holds.
+
+    A pool grows where its workers have almost twice as many blocks (175%) as they work on; so a pool that may grow is
+    given twice as many. No worker is given more than its share of a pool of full size: the others, once they are up,
+    would find nothing left.
+    """
+    share = max(2, math.ceil(blocks / pool.max_size))
+    if pool.min_size == pool.max_size:
+        calls = min(_CALLS, share)
+        return {
+            "size": pool.max_size,
+            "max_tasks_in_flight_per_actor": calls + 1,
+            "max_concurrent_calls_per_actor": calls,
+        }
+    calls = min(_CALLS, share // 2)
+    return {
+        "min_size": pool.min_size,
+        "max_size": pool.max_size,
+        "max_tasks_in_flight_per_actor": 2 * calls,
+        "max_concurrent_calls_per_actor": calls,
+    }
+
+
+def _blocks(items: list[dict[str, Any]], engines: int) -> list[pa.Table]:
+    """Cut the work into blocks by conversations, longest streams first; a block's answers come out together.
+
+    Where there is little work the blocks are smaller, so that every engine gets some.
+    """
+    grouped = groups(items)
+    total = sum(item["left"] + 1 for item in items)
+    most = min(_BLOCK_CONVERSATIONS, math.ceil(total / (2 * engines)))
+    blocks: list[list[dict[str, Any]]] = []
+    room = 0
+    for group in grouped:
+        size = sum(item["left"] + 1 for item in group)
+        if size > room:
+            blocks.append([])
+            room = most
+        blocks[-1] += group
+        room -= size
+    return [pa.table({"item": [json.dumps(item) for item in block]}) for block in blocks]
+
+
+def _failure(corpus: str, run_id: str, row: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
+    return {
+        "corpus": corpus,
+        "stage": "read",
+        "item": _item(row),
+        "reason": reason,
+        "detail": detail,
+        "run_id": run_id,
+        "at": now(),
+    }
+
+
+def _item(row: dict[str, Any]) -> str:
+    return f"{row['doc_id'] or 'archive'} ? {row['question_id']}"

@@ -1,0 +1,162 @@
+"""Generate: segments -> questions written by the model, a Ray Data job over a pool of engines."""
+
+import asyncio
+import heapq
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from infra.engines.supervised import SupervisedEngine
+from infra.readers import ReaderSpec
+from infra.store import Store
+from infra.tables.segments import StoredStream
+from memagent.config import Config
+from memagent.curation import Qa
+from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, MemagentError, UsageError
+from memagent.question_writer import Questioner, Written, write
+from memagent.records import digest
+
+_BLOCK = 64
+_CALLS = 4
+"""Blocks that one worker has in hand at once."""
+_PLACE = ("content_hash", "part", "first_row", "segments")
+
+
+def choose(
+    places: Mapping[str, Mapping[str, Any]], count: int, seed: str, known: Collection[tuple[str, int]] = ()
+) -> list[dict[str, Any]]:
+    """Draw segments to write questions from, evenly over all segments of all documents.
+
+    Args:
+        places: rows of ``segmented`` by content hash.
+        count: how many; fewer where there are not so many.
+        seed: of the draw.
+        known: (content hash, segment index) that have a question already.
+    """
+    every = ((name, index) for name, place in places.items() for index in range(place["segments"]))
+    free = (at for at in every if at not in known)
+    drawn = heapq.nsmallest(count, free, key=lambda at: digest(seed, *at))
+    return [
+        {"place": {k: places[name][k] for k in _PLACE}, "index": index, "seed": int(digest(seed, name, index)[:8], 16)}
+        for name, index in drawn
+    ]
+
+
+def generate(
+    store: Store,
+    reader: ReaderSpec,
+    config: Config,
+    chosen: list[dict[str, Any]],
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> tuple[list[Qa], Counter[str]]:
+    """Write a question from each chosen segment; return those that stood all trials, and the others by reason.
+
+    Needs a Ray session.
+
+    Raises:
+        ConfigError: a segment does not fit the window beside the wording, or the engine cannot be started.
+        EngineDied: an engine died too often.
+    """
+    if not chosen:
+        return [], Counter()
+    _check_window(reader)
+    import ray.data
+
+    pool = config.pool
+    size = {"min_size": min(pool.min_size, len(chosen)), "max_size": min(pool.max_size, len(chosen))}
+    cuts = [chosen[i : i + _BLOCK] for i in range(0, len(chosen), _BLOCK)]
+    job = ray.data.from_arrow([pa.table({"item": [json.dumps(item) for item in cut]}) for cut in cuts]).map_batches(
+        Writer,
+        batch_size=None,
+        fn_constructor_args=(store.url, reader, pool.inflight),
+        compute=ray.data.ActorPoolStrategy(
+            **size, max_tasks_in_flight_per_actor=_CALLS + 1, max_concurrent_calls_per_actor=_CALLS
+        ),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus or None,
+    )
+    rows: list[Qa] = []
+    refused: Counter[str] = Counter()
+    for block in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for said in map(json.loads, block["row"].to_pylist()):
+            if "fatal" in said:
+                raise (ConfigError if said["usage"] else EngineDied)(said["fatal"])
+            if "refused" in said:
+                refused[said["refused"]] += 1
+            else:
+                rows.append(_row(reader, said))
+        if progress:
+            progress({"segments": len(rows) + refused.total(), "segments_total": len(chosen)})
+    return rows, refused
+
+
+class Writer:
+    """Writes questions. One instance per engine; every segment is its own coroutine."""
+
+    def __init__(self, store_url: str, reader: ReaderSpec, inflight: int) -> None:
+        """Build what the segments share."""
+        self._store = Store(store_url)
+        self._questioner = questioner(reader)
+        self._engine = SupervisedEngine(reader.make_engine, reader.engine_restarts)
+        self._inflight = inflight
+        self._free: asyncio.Semaphore | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Work on a block of items (`choose`), each JSON; yield one row an item: ``{"row": [JSON]}``."""
+        try:
+            if self._starting is None:
+                self._free = asyncio.Semaphore(self._inflight)
+                self._starting = asyncio.create_task(self._engine.start())
+            await asyncio.shield(self._starting)
+            rows = await asyncio.gather(*[self._one(json.loads(item)) for item in block["item"]])
+        except MemagentError as error:
+            # Said in a row: an exception that crosses Ray Data arrives as text without its class.
+            rows = [{"fatal": str(error), "usage": isinstance(error, UsageError)}]
+        yield {"row": [json.dumps(row) for row in rows]}
+
+    async def _one(self, item: dict[str, Any]) -> dict[str, Any]:
+        assert self._free is not None
+        async with self._free:
+            stream = StoredStream(self._store, [item["place"]])
+            segments = [segment async for segment in stream.read(item["index"], item["index"] + 1)]
+            try:
+                made = await write(segments[0].token_ids, self._questioner, self._engine.generate, item["seed"])
+            except EngineDied:
+                raise
+            except (EngineError, ItemError) as error:
+                return {"refused": f"the engine refused it ({type(error).__name__})"}
+        if not isinstance(made, Written):
+            return {"refused": made.reason}
+        at = {"content_hash": item["place"]["content_hash"], "index": item["index"]}
+        return {"question": made.question, "answer": made.answer, **at}
+
+
+def questioner(reader: ReaderSpec) -> Questioner:
+    """Return the wording for a reader's model."""
+    return Questioner(reader.scheme.prompts, reader.reading.answer_tokens)
+
+
+def _check_window(reader: ReaderSpec) -> None:
+    need = questioner(reader).overhead + reader.reading.segment_tokens
+    if reader.max_model_len and need > reader.max_model_len:
+        raise ConfigError(
+            f"to write a question takes {need} tokens (a segment of {reader.reading.segment_tokens}, its wording and a "
+            f"response) and the window has {reader.max_model_len}. Lower reading.segment_tokens or "
+            "reading.answer_tokens."
+        )
+
+
+def _row(reader: ReaderSpec, said: dict[str, Any]) -> Qa:
+    return Qa(
+        said["question"],
+        (said["answer"],),
+        (said["content_hash"],),
+        (),
+        "generated",
+        policy_id=reader.policy.policy_id,
+        evidence=((said["content_hash"], said["index"]),),
+    )
