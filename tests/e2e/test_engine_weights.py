@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from infra.engines.vllm import VllmEngine
-from infra.learner.weight_broadcast import Meeting, send
+from infra.learner.weight_broadcast import Rendezvous, send
 from memagent.config import EngineConfig
 from memagent.engine import Sampling
 
@@ -39,7 +39,7 @@ async def main(first, second):
     layout = tuple((name, tuple(one.shape), "float32") for name, one in weights.items())
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        meeting = Meeting("127.0.0.1", sock.getsockname()[1], 2, layout)
+        meeting = Rendezvous("127.0.0.1", sock.getsockname()[1], 2, layout)
     given = asyncio.to_thread(send, meeting, weights.items(), torch.device("cpu"))
     await asyncio.gather(given, engine.receive(meeting, 1, "broadcast"))
     await say()

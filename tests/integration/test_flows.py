@@ -185,7 +185,7 @@ def test_prefect_yaml_names_flows_that_exist():
 
 
 CLUSTER = """
-from pipelines.flows import running
+from pipelines.flows import ray_job as running
 heard, run_job = [], running.run_job
 def hear(config, argv, submission, line):
     def both(text):
