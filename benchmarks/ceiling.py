@@ -41,20 +41,18 @@ def make_archive(folder: Path, documents: int, longest: int, seed: int = 0) -> N
         (folder / f"doc{i:04}.txt").write_text(" ".join(lines))
 
 
-def pass_rate(store: Store, run_id: str) -> tuple[int, float]:
-    """Return conversations and seconds of a run, from its first conversation's start to its last one's end."""
-    columns = ["written_at", "seconds"]
-    rows = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table(columns=columns).to_pylist()
-    began = min(row["written_at"].timestamp() - row["seconds"] for row in rows)
-    return len(rows), max(row["written_at"].timestamp() for row in rows) - began
-
-
-def first_answer(store: Store, run_id: str) -> float:
-    """Return the seconds from a run's first conversation's start to its first answer."""
+def ends(store: Store, run_id: str) -> list[tuple[float, str]]:
+    """Return when each conversation of a run ended, in seconds from the first one's start, and its kind."""
     columns = ["written_at", "seconds", "kind"]
     rows = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table(columns=columns).to_pylist()
     began = min(row["written_at"].timestamp() - row["seconds"] for row in rows)
-    return min(row["written_at"].timestamp() for row in rows if row["kind"] == "answer") - began
+    return [(row["written_at"].timestamp() - began, row["kind"]) for row in rows]
+
+
+def pass_rate(store: Store, run_id: str) -> tuple[int, float]:
+    """Return conversations and seconds of a run, from its first conversation's start to its last one's end."""
+    turns = ends(store, run_id)
+    return len(turns), max(seconds for seconds, _ in turns)
 
 
 def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
@@ -122,17 +120,16 @@ def main() -> None:
         ceilings = [asyncio.run(all_at_once(config(0), prompts))]
         shares, paces, firsts = [], [], []
         for i in range(1, given.times + 1):
-            store, run_id = Store(config(i).store), read_all(config(i), documents)
-            conversations, seconds = pass_rate(store, run_id)
-            firsts.append(first_answer(store, run_id))
-            assert conversations == len(prompts)
+            turns = ends(Store(config(i).store), read_all(config(i), documents))
+            firsts.append(min(seconds for seconds, kind in turns if kind == "answer"))
+            assert len(turns) == len(prompts)
             ceilings.append(asyncio.run(all_at_once(config(0), prompts)))
             # A machine's speed drifts by a sixth in a minute: a pass counts against what came before and after it.
             around = statistics.mean(ceilings[-2:])
-            paces.append(conversations / seconds)
+            paces.append(len(turns) / max(seconds for seconds, _ in turns))
             shares.append(paces[-1] / around)
             row = {
-                "conversations": conversations,
+                "conversations": len(turns),
                 "pass_per_second": round(paces[-1], 1),
                 "ceilings_per_second": [round(one, 1) for one in ceilings[-2:]],
                 "share": round(shares[-1], 3),

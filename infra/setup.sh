@@ -68,9 +68,9 @@ fi
 group "vLLM and what reads models" '^(vllm|transformers|tokenizers|safetensors|deepspeed|xgrammar|numba|llvmlite|mistral|opencv|outlines|compressed)'
 group "Ray, Prefect, Delta and the rest" '.'
 get --no-deps --no-build-isolation --editable .
-if [ $installer = uv ]; then # which compiles nothing, as pip does
-  # Otherwise the first start of every process compiles what it imports, and where PYTHONDONTWRITEBYTECODE is set, as in
-  # many containers, each start does: 7 s more for each of an engine's two processes. All 30,000 files take a minute.
+if [ $installer = uv ]; then # pip compiles what it installs, uv does not
+  # Otherwise a process compiles what it imports when it first starts, and at each start where PYTHONDONTWRITEBYTECODE
+  # is set, as in many containers: 7 s more for each of an engine's two processes. All 30,000 files take a minute.
   say "bytecode of what is imported"
   for modules in vllm.v1.engine.async_llm,vllm.v1.worker.${kind}_worker prefect.server.api.server,prefect.flow_engine,ray.data,s3fs,pipelines.cli.main,deepspeed; do
     env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $modules" >>.venv/bytecode.log 2>&1 &

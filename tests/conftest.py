@@ -26,6 +26,7 @@ GROUPS = {"served": "prefect", "cluster": "prefect", "ray_in_process": "ray"}
 """Fixtures of `integration/` that take long to start, and the group of the files that name them."""
 OTHER_HALF = {"test_evaluate.py", "test_ingest_changes.py", "test_ingest_hostile.py", "test_training.py"}
 """Files of the group "ray" that are one of their own: together they would be the last to end by minutes."""
+TESTS = Path(__file__).parent
 LONGEST_FIRST = ("integration", "e2e", "unit")
 CONTROL = ["<|segment|>", "<|question|>", "<|memory|>", "<|update|>", "<|answer|>", "<|same|>", "<|none|>", "<|end|>"]
 
@@ -35,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow_on_s3") and "[s3" in item.name:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.parent.name))
+    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(TESTS).parts[0]))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -51,7 +51,7 @@ def command(store: str, engine: str, sets: list[str]) -> list[str]:
     argv = [
         sys.executable,
         "-m",
-        "pipelines.cli.main",
+        "pipelines.cli",
         "ask",
         "archive",
         "--store",

@@ -1,4 +1,4 @@
-"""Model folders as the learner reads and writes them."""
+"""Model folders and checkpoints of the learner: whole tensors out of, and into, what DeepSpeed has sharded."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What parsers speak in."""
+"""What parsers take and give, and how much one source may give."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

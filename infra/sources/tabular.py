@@ -1,4 +1,4 @@
-"""Rows as documents: what csv, json lines and parquet have in common."""
+"""Rows as documents: CSV, JSON lines and Parquet, and what they have in common."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Plain text and Markdown."""
+"""Plain text, Markdown and HTML."""
 
 import re
 from collections.abc import Iterator

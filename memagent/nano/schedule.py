@@ -1,4 +1,4 @@
-"""What is taught when: copying first, then short segments, then longer ones as the accuracy allows."""
+"""What is taught when: copying first, then short segments, then longer ones as the accuracy allows; its optimiser."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Courses that need no harvest: needles made on the spot, and contracts with gold."""
+"""Training data by source: needles made on the spot, contracts with gold, and harvested rows."""
 
 import random
 from collections.abc import Callable, Sequence

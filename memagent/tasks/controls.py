@@ -1,4 +1,7 @@
-"""Controls: what a reader answers where the text does not tell. Whoever is right there did not read."""
+"""Controls: what a reader answers where the text does not tell. Whoever is right there did not read.
+
+And the same samples with questions worded otherwise.
+"""
 
 import random
 import re

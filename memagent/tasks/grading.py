@@ -1,4 +1,4 @@
-"""From answers to scores: each sample judged by its own measure, then means with intervals."""
+"""From answers to scores: each sample judged by its own measure, means with intervals, and why an answer is wrong."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -302,7 +302,3 @@ def _conclude(settings: Config, summary: dict[str, Any], json_: bool, answers: b
 def _fail(error: object, status: int) -> None:
     typer.echo(f"memagent: {error}", err=True)
     sys.exit(status)
-
-
-if __name__ == "__main__":
-    main()

@@ -163,7 +163,7 @@ def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     child = int(os.read(reading, 100))
     os.close(reading)
-    wait_for(lambda: not _runs(child))
+    assert wait_for(lambda: not _runs(child))
 
 
 def _runs(pid: int) -> bool:

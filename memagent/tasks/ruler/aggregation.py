@@ -1,4 +1,4 @@
-"""Counting: common words among others (cwe), and the most frequent words of a coded text (fwe)."""
+"""Aggregation: common words (cwe), the most frequent words of a coded text (fwe), and variable tracking (vt)."""
 
 import random
 import string

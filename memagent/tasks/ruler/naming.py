@@ -1,4 +1,4 @@
-"""Names without end, each different and found by its number, so that no list of them is held."""
+"""Token counts that add up; names without end, each found by its number, so that no list of them is held."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""Questions over paragraphs among others (qa_1, qa_2), of a caller's own data."""
+"""Questions over paragraphs among others (qa_1, qa_2), of data in SQuAD's and HotpotQA's formats."""
 
 import random
 import re
