@@ -71,14 +71,14 @@ def _wait(owner: int) -> None:
     os._exit(1)
 
 
-if __name__ == "__main__":
-    end_with(int(sys.argv[1]))
-    sys.argv = sys.argv[2:]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-
-
 def usable_cores() -> int:
     """Return the number of cores that this process may run on, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -11,11 +11,10 @@ import os
 import random
 import secrets
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from memagent.records import text_hash
 from memagent.segmenting import segments
 from memagent.tasks.needles import KINDS, Kind, Needle, make_needles, plant
 from memagent.tokens import Tokenizer
+from pipelines.flows.serve import Server, free_port, variables
 
 DOCUMENTS = 120
 MOST_SEGMENTS = 16
@@ -35,43 +35,45 @@ _NAMES = ("readme", "license", "licence", "notice", "authors", "copying", "chang
 def demo(folder: Path, sets: list[str] | None = None) -> int:
     """Make the archive, digest it, answer questions over it; return the exit status."""
     began = time.monotonic()
-    _own_prefect(folder.resolve() / "prefect")
     store = str((folder / "store").resolve())
     config = load_config(sets=sets, store=store)
     os.environ["MEMAGENT_CONFIG"] = config.model_dump_json(exclude_unset=True)  # flows are told by their environment
     # Prefect's server and Ray take ten seconds each to start, most of it on one core.
-    server = threading.Thread(target=_prefect_ready, daemon=True)
-    server.start()
-    first = not (folder / "store").exists()
-    questions, standing = make_archive(folder, config)
-    print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
+    with _prefect(folder.resolve() / "prefect") as server:
+        first = not (folder / "store").exists()
+        questions, standing = make_archive(folder, config)
+        print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
 
-    from infra.cluster.session import ensure_ray, lazy_ray
-    from infra.store import Store
-    from infra.tables.corpora import remember
-    from memagent.questions import load_questions
-    from pipelines.cli.live import Display
-    from pipelines.flows import answer_archive, digest_corpus, watcher
+        from infra.cluster.session import ensure_ray, lazy_ray
+        from infra.store import Store
+        from infra.tables.corpora import remember
+        from memagent.questions import load_questions
+        from pipelines.cli.live import Display
+        from pipelines.flows import answer_archive, digest_corpus, watcher
 
-    place = Store(store)
-    remember(place, CORPUS, sources=[str((folder / "archive").resolve())], questions=load_questions(str(standing)))
-    with lazy_ray(config.ray):
-        if first:
-            ensure_ray()
-        server.join()
-        print("\nnightly digest: standing questions, of every document that is new or changed", flush=True)
-        with Display() as display:
-            watcher.set(display.update)
-            nightly = digest_corpus(CORPUS, store=store, sets=sets)
-        print("\nbulk answering: a question of its own for every document", flush=True)
-        with Display() as display:
-            watcher.set(display.update)
-            bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
-    return _show(config, nightly, bulk, time.monotonic() - began)
+        sources = [str((folder / "archive").resolve())]
+        remember(Store(store), CORPUS, sources=sources, questions=load_questions(str(standing)))
+        with lazy_ray(config.ray):
+            if first:
+                ensure_ray()
+            if server is not None:
+                server.wait()
+            print("\nnightly digest: standing questions, of every document that is new or changed", flush=True)
+            with Display() as display:
+                watcher.set(display.update)
+                nightly = digest_corpus(CORPUS, store=store, sets=sets)
+            print("\nbulk answering: a question of its own for every document", flush=True)
+            with Display() as display:
+                watcher.set(display.update)
+                bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
+        return _show(config, nightly, bulk, time.monotonic() - began)
 
 
-def _own_prefect(home: Path) -> None:
-    """Keep Prefect's state in the demo's folder, or where the user has said, and out of the user's own server."""
+def _prefect(home: Path) -> AbstractContextManager[Server | None]:
+    """Return the demo's own Prefect server, whose state is in the demo's folder; None where the user has one.
+
+    Call it before Prefect is imported, which takes its settings from the environment then.
+    """
     home = Path(os.environ.setdefault("PREFECT_HOME", str(home)))
     # Prefect takes these two from ~/.prefect whatever PREFECT_HOME says, and warns where that does not exist.
     os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
@@ -79,16 +81,12 @@ def _own_prefect(home: Path) -> None:
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
-    if "PREFECT_API_URL" not in os.environ:  # Prefect then starts a server of its own, which anybody here could ask
-        token = os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", f"demo:{secrets.token_urlsafe(32)}")
-        os.environ.setdefault("PREFECT_API_AUTH_STRING", token)
-
-
-def _prefect_ready() -> None:
-    from pipelines.flows.serve import wait_until_ready
-
-    with suppress(Exception):  # the first flow meets the same, and says it
-        wait_until_ready()
+    if "PREFECT_API_URL" in os.environ:
+        return nullcontext()
+    port, auth = free_port(), f"demo:{secrets.token_urlsafe(32)}"
+    server = Server(port, {**os.environ, **variables(port, auth), "PREFECT_UI_ENABLED": "false"})
+    os.environ.update(PREFECT_API_URL=f"{server.url}/api", PREFECT_API_AUTH_STRING=auth)
+    return server
 
 
 def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:

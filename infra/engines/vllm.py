@@ -1,21 +1,19 @@
-"""vLLM in process, on GPU or CPU. The only module that imports vllm."""
+"""vLLM in process, on GPU or CPU. No module but this one and `vllm_core` imports vllm."""
 
 import os
 import secrets
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
 from infra.engines.cpu_format import cpu_format
-from infra.processes import own_engines, usable_cores
+from infra.engines.vllm_core import compute_in_core, preload_core
+from infra.processes import own_engines
 from memagent.config import EngineConfig
 from memagent.engine import LONGEST, Completion, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
 
-_FEW_CORES = 4
-"""Up to so many cores a process that only schedules is not worth one of them."""
 _CPU_STEP = 768
 """Tokens of one step on CPU. A conversation waits for whole steps, however early it is served: with vLLM's 2,048 the
 longest documents, which decide when a run ends, got on by one segment in the time that they now get on by five. Smaller
@@ -37,11 +35,13 @@ class VllmEngine:
         return int(self._llm.model_config.max_model_len) if self._llm is not None else None
 
     async def start(self) -> None:
-        """Load the model. Takes 20 to 30 seconds on CPU, most of it imports."""
+        """Load the model. Takes 10 to 20 seconds on CPU, most of it imports."""
         if self._llm is not None:
             return
         _environment(self._config)
         own_engines()
+        if self._config.enforce_eager is not False:  # what compiles is set up by variables that are read at imports
+            preload_core()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
@@ -77,7 +77,7 @@ class VllmEngine:
             )
             # Work in bulk: on a GPU a step then takes 8,192 or 16,384 tokens, where it would take 2,048.
             vllm_config = args.create_engine_config(UsageContext.LLM_CLASS)
-            with _compute_in_core(vllm_config.parallel_config) if cpu else nullcontext():
+            with compute_in_core(vllm_config.parallel_config) if cpu else nullcontext():
                 self._llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         except (ValueError, OSError) as error:
             raise ConfigError(f"vLLM cannot load {self._model}: {error}") from error
@@ -179,31 +179,6 @@ def _environment(config: EngineConfig) -> None:
         "VLLM_DO_NOT_TRACK": "1",
     }.items():
         os.environ.setdefault(name, value)
-
-
-@contextmanager
-def _compute_in_core(parallel: Any) -> Iterator[None]:
-    """On few cores, have the engine's core process compute, too, where vLLM starts a process of its own for that.
-
-    One process less saves its imports (a third of the start), and the core that scheduling would keep busy with
-    waiting. Threads are as many as vLLM takes: all but one core. Whoever binds threads by vLLM's variable keeps
-    vLLM's own way.
-    """
-    binding = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
-    if parallel.world_size > 1 or usable_cores() > _FEW_CORES or binding not in ("auto", "nobind"):
-        yield
-        return
-    parallel.distributed_executor_backend = "uni"
-    before = os.environ.get("OMP_NUM_THREADS")
-    if binding == "auto":
-        os.environ["OMP_NUM_THREADS"] = str(max(1, usable_cores() - 1))  # Ray has set the worker's own
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("OMP_NUM_THREADS", None)
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
 
 
 def _version(spans: Any) -> str:

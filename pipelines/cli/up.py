@@ -5,32 +5,21 @@ origin only, and what callers may not set (`pipelines.flows.parameters`) goes to
 """
 
 import json
-import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import threading
-import time
-import urllib.error
-import urllib.request
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.processes import end, tree
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
 from pipelines.flows.access import auth_string
 from pipelines.flows.parameters import check
-
-_START_SECONDS = 300  # a machine that is busy starts it slowly; one that fails ends, and is not waited for
-_LAST_WORDS = 20
+from pipelines.flows.serve import Server, end_process, ends_with_us, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +63,12 @@ def up(config: Config, plan: Plan, port: int) -> None:
     auth, shown = _auth()
     for sign in (signal.SIGINT, signal.SIGTERM):  # one that a shell's background job was born to ignore, too
         signal.signal(sign, signal.default_int_handler)
-    with _server(port, auth) as url:
+    with Server(port, {**os.environ, **variables(port, auth)}) as server:
+        server.wait()
+        url = server.url
         spec = json.dumps({"store": config.store, **asdict(plan)})
         runner = subprocess.Popen(
-            _ending_with_us("pipelines.cli.up", spec), env=_environment(config, url, auth), start_new_session=True
+            ends_with_us("pipelines.cli.up", spec), env=_environment(config, url, auth), start_new_session=True
         )
         try:
             print(f"Prefect: {url}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
@@ -91,7 +82,7 @@ def up(config: Config, plan: Plan, port: int) -> None:
         except KeyboardInterrupt:
             print("stopped", flush=True)
         finally:
-            _end(runner)
+            end_process(runner)
 
 
 def _check_schedule(option: str, cron: str, timezone: str) -> None:
@@ -129,70 +120,6 @@ def _environment(config: Config, url: str, auth: str) -> dict[str, str]:
     """
     environment = {**os.environ, "PREFECT_API_URL": f"{url}/api", "PREFECT_API_AUTH_STRING": auth}
     return {**environment, "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
-
-
-@contextmanager
-def _server(port: int, auth: str) -> Iterator[str]:
-    from pipelines.flows.serve import HOST, variables
-
-    url = f"http://{HOST}:{port}"
-    if _healthy(url):
-        raise UsageError(f"something answers at {url} already: choose another --port")
-    environment = {**os.environ, **variables(port, auth)}
-    process = subprocess.Popen(
-        _ending_with_us("pipelines.flows.serve", str(port)),
-        env=environment,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    words = _last_words(process)
-    try:
-        until = time.monotonic() + _START_SECONDS
-        while not _healthy(url):
-            _check_start(process, url, until, words)
-            time.sleep(0.3)
-        _check_start(process, url, math.inf, words)  # what answers there must be ours: it is told the token
-        yield url
-    finally:
-        _end(process)
-
-
-def _last_words(process: "subprocess.Popen[bytes]") -> deque[str]:
-    """Return what a process has last written to its standard error; it goes on to be read."""
-    words: deque[str] = deque(maxlen=_LAST_WORDS)
-    error = process.stderr
-    if error is not None:
-        lines = (line.decode(errors="replace") for line in error)
-        threading.Thread(target=words.extend, args=(lines,), name="last words", daemon=True).start()
-    return words
-
-
-def _check_start(process: "subprocess.Popen[bytes]", url: str, until: float, words: deque[str]) -> None:
-    if process.poll() is None and time.monotonic() < until:
-        return
-    said = "".join(words).strip()
-    raise MemagentError(f"the Prefect server does not come up at {url}: {said or 'it says nothing'}")
-
-
-def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/api/health", timeout=2) as answer:  # noqa: S310  (our own address)
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started, gently first."""
-    if process.poll() is None:
-        end(tree(process.pid))
-        process.wait()
-
-
-def _ending_with_us(*module: str) -> list[str]:
-    """Return the command of a module that ends when this process has, by whatever signal."""
-    return [sys.executable, "-P", "-m", "infra.processes", str(os.getpid()), *module]
 
 
 if __name__ == "__main__":

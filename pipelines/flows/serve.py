@@ -8,12 +8,27 @@ rebinding); it does not know the token, and is not answered at all.
 Token, origins and the page's address come from ``PREFECT_`` variables: see `variables`.
 """
 
+import math
+import os
+import socket
+import subprocess
 import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
 
-from memagent.errors import ConfigError
+from infra.processes import end, tree
+from memagent.errors import ConfigError, MemagentError, UsageError
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
+_START_SECONDS = 300  # a machine that is busy starts it slowly; one that fails ends, and is not waited for
+_LAST_WORDS = 20
 
 
 def variables(port: int, auth: str) -> dict[str, str]:
@@ -30,12 +45,86 @@ def variables(port: int, auth: str) -> dict[str, str]:
     }
 
 
-def wait_until_ready() -> None:
-    """Wait for the configured server; where none is, start the temporary one that a flow would start."""
-    from prefect.client.orchestration import get_client
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
-    with get_client(sync_client=True) as client:
-        client.hello()
+
+def ends_with_us(*module: str) -> list[str]:
+    """Return the command of a module that ends when this process has, by whatever signal."""
+    return [sys.executable, "-P", "-m", "infra.processes", str(os.getpid()), *module]
+
+
+class Server:
+    """A Prefect server as a process of its own: starts with the body of `with`, ends with it or with this process."""
+
+    def __init__(self, port: int, environment: Mapping[str, str]) -> None:
+        """Take the port and the server's environment (`variables`, over this process's own)."""
+        self.url = f"http://{HOST}:{port}"
+        self._port = port
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words: deque[str] = deque(maxlen=_LAST_WORDS)
+        """What it has last written to its standard error."""
+
+    def __enter__(self) -> Self:
+        """Start it, and do not wait (`wait`).
+
+        Raises:
+            UsageError: something answers at the port already.
+        """
+        if self._healthy():
+            raise UsageError(f"something answers at {self.url} already: choose another --port")
+        self._process = subprocess.Popen(
+            ends_with_us("pipelines.flows.serve", str(self._port)),
+            env=self._environment,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        lines = (line.decode(errors="replace") for line in self._process.stderr or ())
+        threading.Thread(target=self._words.extend, args=(lines,), name="last words", daemon=True).start()
+        return self
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            MemagentError: it ends, or does not answer within five minutes; with what it said last.
+        """
+        until = time.monotonic() + _START_SECONDS
+        while not self._healthy():
+            self._check(until)
+            time.sleep(0.3)
+        self._check(math.inf)  # what answers there must be ours: it is told the token
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End it and all that it has started, gently first."""
+        assert self._process is not None
+        end_process(self._process)
+
+    def _check(self, until: float) -> None:
+        assert self._process is not None
+        if self._process.poll() is None and time.monotonic() < until:
+            return
+        said = "".join(self._words).strip()
+        raise MemagentError(f"the Prefect server does not come up at {self.url}: {said or 'it says nothing'}")
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/health", timeout=2) as answer:  # noqa: S310  (our own address)
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def end_process(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and all that it has started, gently first."""
+    if process.poll() is None:
+        end(tree(process.pid))
+        process.wait()
 
 
 def main(port: int) -> None:

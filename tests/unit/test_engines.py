@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import infra.engines.vllm
+from infra.engines import vllm_core
 from infra.engines.supervised import SupervisedEngine
 from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, RequestError
@@ -95,6 +95,6 @@ def test_on_few_cores_one_process_schedules_and_computes(monkeypatch, cores, ran
     if binding:
         monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", binding)
     parallel = SimpleNamespace(world_size=ranks, distributed_executor_backend="mp")
-    with infra.engines.vllm._compute_in_core(parallel):
+    with vllm_core.compute_in_core(parallel):
         assert os.environ["OMP_NUM_THREADS"] == threads
     assert (parallel.distributed_executor_backend, os.environ["OMP_NUM_THREADS"]) == (backend, "7")

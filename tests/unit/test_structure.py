@@ -13,7 +13,7 @@ from pipelines.cli.main import app
 ROOT = Path(__file__).parents[2]
 RANK = {"memagent": 0, "infra": 1, "pipelines": 2}
 HOMES = {
-    "vllm": {"infra/engines/vllm.py"},
+    "vllm": {"infra/engines/vllm.py", "infra/engines/vllm_core.py"},
     "deepspeed": {"infra/learner/"},
     "prefect": {"pipelines/flows/", "pipelines/cli/up.py"},
     "ray": {
