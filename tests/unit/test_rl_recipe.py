@@ -3,7 +3,7 @@
 import pytest
 
 from memagent.errors import ConfigError
-from memagent.rl.config import SHIPPED, load_recipe
+from memagent.rl.config import SHIPPED, load_recipe, todays_keys
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
@@ -20,7 +20,7 @@ def test_the_papers_values():
     for recipe in (small, large):
         assert recipe.rollout.group_size == 16 and recipe.rollout.temperature == 1.0
         assert recipe.reading["segment_tokens"] == 5000 and recipe.reading["memory_tokens"] == 1024
-        assert recipe.loss.kl == 1e-3 and recipe.loss.baseline == "mean" and recipe.learner.rate == 1e-6
+        assert recipe.loss.kl_coef == 1e-3 and recipe.loss.baseline == "mean" and recipe.learner.lr == 1e-6
         assert recipe.rollout.prompts // recipe.learner.minibatch_prompts == 16
     assert (small.rollout.prompts, large.rollout.prompts) == (128, 256)
     assert "14B" in large.model
@@ -34,6 +34,9 @@ def test_the_papers_values():
         ("[reward]\nweights = { kindness = 1 }", "kindness"),
         ("[reward]\nweights = {}", "weights"),
         ("speed = 3", "speed"),
+        ("[learner]\nrate = 1e-6", r"learner\.rate is called learner\.lr now"),
+        ("[loss]\nkl = 0.1", r"loss\.kl is called loss\.kl_coef now"),
+        ("[rollout]\nahead = true", r"rollout\.ahead is called rollout\.max_off_policy_steps now"),
         ("[loss", "recipe"),
     ],
 )
@@ -47,3 +50,10 @@ def test_a_wrong_recipe_says_what_is_wrong(tmp_path, text, said):
 def test_an_unknown_recipe_names_the_shipped_ones():
     with pytest.raises(ConfigError, match="nano-cpu"):
         load_recipe("nano-tpu")
+
+
+def test_what_runs_have_stored_is_read_under_todays_keys():
+    recipe = load_recipe("nano-cpu", ["rollout.max_off_policy_steps=1", "learner.zero_stage=2"])
+    stored = recipe.first_keys()
+    assert (stored["rollout"]["ahead"], stored["learner"]["zero"], stored["stage"]["steps"]) == (True, 2, 40)
+    assert todays_keys(stored) == recipe.model_dump()
