@@ -3,6 +3,7 @@
 import pytest
 
 from memagent.errors import ConfigError
+from memagent.records import stable_hash
 from memagent.rl.config import SHIPPED, load_recipe, todays_keys
 
 
@@ -57,3 +58,9 @@ def test_what_runs_have_stored_is_read_under_todays_keys():
     stored = recipe.first_keys()
     assert (stored["rollout"]["ahead"], stored["learner"]["zero"], stored["stage"]["steps"]) == (True, 2, 40)
     assert todays_keys(stored) == recipe.model_dump()
+
+
+def test_the_name_of_a_run_does_not_depend_on_what_keys_are_called():
+    # Of version 0.1's keys: a run that it began is found again.
+    keys = load_recipe("nano-cpu").first_keys()
+    assert stable_hash({section: keys[section] for section in ("rollout", "reward", "loss", "learner")}) == "7690a45b766ef7040dc138d5e246b788"
