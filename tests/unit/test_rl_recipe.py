@@ -63,4 +63,5 @@ def test_what_runs_have_stored_is_read_under_todays_keys():
 def test_the_name_of_a_run_does_not_depend_on_what_keys_are_called():
     # Of version 0.1's keys: a run that it began is found again.
     keys = load_recipe("nano-cpu").first_keys()
-    assert stable_hash({section: keys[section] for section in ("rollout", "reward", "loss", "learner")}) == "7690a45b766ef7040dc138d5e246b788"
+    named = {section: keys[section] for section in ("rollout", "reward", "loss", "learner")}
+    assert stable_hash(named) == "7690a45b766ef7040dc138d5e246b788"
