@@ -12,13 +12,14 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 
 from benchmarks.record import Row, arguments, result, write
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.segments import StoredStream
 from memagent.config import Config, load_config
 from memagent.questions import ask as make_question
@@ -58,10 +59,10 @@ def pass_rate(store: Store, run_id: str) -> tuple[int, float]:
 def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
     """Make the prompts of a run again from its turn log."""
     reader = ReaderSpec(config)
-    plan = make_plan(store, "bench", reader, [make_question(QUESTION)])
+    plan = make_plan(Corpus(store, "bench"), reader, [make_question(QUESTION)])
     prompts, question = reader.scheme.prompts, reader.tokenizer.encode(QUESTION)
     table = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table()
-    by_reading: dict[str, list[dict]] = {}
+    by_reading: dict[str, list[dict[str, Any]]] = {}
     for row in table.sort_by([("lane", "ascending"), ("step", "ascending")]).to_pylist():
         by_reading.setdefault(row["reading_id"], []).append(row)
 
@@ -96,7 +97,7 @@ async def all_at_once(config: Config, prompts: list[list[int]]) -> float:
 def read_all(config: Config, documents: Path) -> str:
     """Read the documents from the start; return the run."""
     with ray_session(config.ray):
-        ingest(Store(config.store), "bench", [str(documents)], config, "ingest")
+        ingest(Corpus(Store(config.store), "bench"), [str(documents)], config, "ingest")
         return ask("bench", [make_question(QUESTION)], config)["run_id"]
 
 

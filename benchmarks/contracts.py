@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.record import Row, arguments, result, write
 from infra.cluster.session import ray_session
-from infra.store import Store
+from infra.store import Corpus, Store
 from memagent.config import Config, load_config
 from memagent.metrics import mean
 from memagent.records import Question
@@ -31,16 +32,20 @@ LAW = re.compile(
     r"(?:(?i:state|commonwealth|province|republic)s? (?i:of ))?(?i:the )?([A-Z][A-Za-z]+(?: (?:of )?[A-Z][A-Za-z]+)*)"
 )
 ASKED = [Question(category, QUESTIONS[category][0]) for category in CATEGORIES]
+Given = dict[tuple[str, str], str]
+"""(document, category) -> answer."""
 
 
-def read_all(config: Config, corpus: str, folder: Path, questions: list[Question]) -> tuple[dict, dict]:
+def read_all(config: Config, corpus: str, folder: Path, questions: list[Question]) -> tuple[Given, dict[str, Any]]:
     """Ingest a folder and ask; return (document, question id) -> answer, and the run's summary."""
     with ray_session(config.ray):
-        taken = ingest(Store(config.store), corpus, [str(folder)], config, f"ingest-{corpus}").as_dict()
+        taken = ingest(Corpus(Store(config.store), corpus), [str(folder)], config, f"ingest-{corpus}").as_dict()
         summary = ask(corpus, questions, config)
     rows = answer_table(config, corpus, summary["run_id"])
-    summary["ingest_seconds"] = taken["seconds"]
-    return {(row["document"], row["question_id"]): row["answer"] for row in rows}, summary
+    return {(row["document"], row["question_id"]): row["answer"] for row in rows}, {
+        **summary,
+        "ingest_seconds": taken["seconds"],
+    }
 
 
 def show(group: str, column: str, name: str, verdicts: Iterable[bool]) -> Row:
@@ -51,7 +56,7 @@ def show(group: str, column: str, name: str, verdicts: Iterable[bool]) -> Row:
     return Row(name, value, "%", column=column, interval=(low, high), n=one.n)
 
 
-def accuracy(group: str, column: str, contracts: list[Contract], said: dict) -> list[Row]:
+def accuracy(group: str, column: str, contracts: list[Contract], said: Given) -> list[Row]:
     """Show how many answers of a reader are right, by category and by whether the contract has one."""
     rows = []
     for category in CATEGORIES:
@@ -63,7 +68,7 @@ def accuracy(group: str, column: str, contracts: list[Contract], said: dict) -> 
     return rows
 
 
-def regular_expression(contracts: list[Contract]) -> dict:
+def regular_expression(contracts: list[Contract]) -> Given:
     found = {c.name: LAW.search(" ".join(c.text.split())) for c in contracts}
     return {(name, "Governing Law"): match.group(1) if match else "" for name, match in found.items()}
 

@@ -30,7 +30,8 @@ def make(job: tuple[Suite, float, int]) -> tuple[int, float, list[str]]:
     samples = group.samples(tokenizer, haystack(()))
     for _ in range(core):
         next(samples, None)
-    kept, chars, began = [], 0, time.monotonic()
+    kept: list[str] = []
+    chars, began = 0, time.monotonic()
     for sample in samples:
         text = sample.text()
         chars += len(json.dumps(text)) - 2  # as it is written to a file
@@ -71,7 +72,7 @@ def main() -> None:
     parser.add_argument("--hotpot")
     arguments(parser)
     given = parser.parse_args()
-    kinds = [(group.kind, ()) for group in Suite("ruler", lengths=(1,)).groups()]
+    kinds: list[tuple[str, tuple[str, ...]]] = [(group.kind, ()) for group in Suite("ruler", lengths=(1,)).groups()]
     kinds += [(kind, (path,)) for kind, path in (("qa_1", given.squad), ("qa_2", given.hotpot)) if path]
     wanted = [name for name in given.kinds.split(",") if name]
     rows = []

@@ -12,12 +12,14 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.record import Row, arguments, result, write
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import remember
 from infra.tables.documents import current_documents, document_texts
+from infra.tables.runs import RunSummary
 from memagent.config import Config, load_config
 from memagent.records import Question
 from memagent.segmenting import segments
@@ -30,9 +32,9 @@ ASKED = [Question(category, QUESTIONS[category][0]) for category in CATEGORIES]
 SHOWN = ("segments", "conversations", "carried_segments", "engine_seconds", "seconds", "stage_seconds")
 
 
-def digested(config: Config, folder: Path) -> tuple[dict, dict]:
+def digested(config: Config, folder: Path) -> tuple[RunSummary, dict[tuple[str, str], tuple[Any, Any, str]]]:
     """Digest the folder; return the run's summary and (document, question) -> what was answered."""
-    remember(Store(config.store), "contracts", sources=[str(folder)])
+    remember(Corpus(Store(config.store), "contracts"), sources=[str(folder)])
     summary = digest("contracts", ASKED, config)
     rows = answer_table(config, "contracts", summary["run_id"])
     said = {
@@ -48,11 +50,11 @@ def cuts(config: Config) -> dict[str, list[tuple[int, ...]]]:
     Documents of one content are read once, and count once: the key is the first of their ids.
     """
     store, reader = Store(config.store), ReaderSpec(config)
-    rows = current_documents(store, "contracts", ["doc_id", "content_hash"]).to_pylist()
+    rows = current_documents(Corpus(store, "contracts"), ["doc_id", "content_hash"]).to_pylist()
     rows = list(
         {row["content_hash"]: row for row in sorted(rows, key=lambda row: row["doc_id"], reverse=True)}.values()
     )
-    texts = dict(document_texts(store, "contracts", [row["content_hash"] for row in rows]))
+    texts = dict(document_texts(Corpus(store, "contracts"), [row["content_hash"] for row in rows]))
     size, boundary = reader.reading.segment_tokens, reader.reading.boundary
     return {
         row["doc_id"]: [
@@ -90,7 +92,9 @@ def main() -> None:
         after = cuts(config)
         fresh, anew = digested(load_config(sets=given.set, store=f"{name}/fresh"), folder)
     for title, summary in (("first", first), ("after growth", second), ("from the start", fresh)):
-        print(json.dumps({"digest": title} | {key: summary[key] for key in SHOWN}), flush=True)
+        print(
+            json.dumps({"digest": title} | {key: value for key, value in summary.items() if key in SHOWN}), flush=True
+        )
     due = len(ASKED) * sum(changed(before[doc], after[doc]) + 1 for doc in after)
     differing = sum(grown.get(key) != what for key, what in anew.items())
     print(

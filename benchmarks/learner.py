@@ -11,8 +11,9 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,8 @@ from memagent.rl.advantage import with_advantages
 from memagent.rl.model import load_model
 from memagent.rl.packing import Item, Packed, balance, items, pack, units
 from pipelines.training.checkpoints import Checkpoints
+
+_T = TypeVar("_T")
 
 
 def packed_rows(flat: Sequence[Item], budget: int, share: bool) -> list[Packed]:
@@ -61,12 +64,13 @@ def run_padded(model: torch.nn.Module, batch: list[Item]) -> None:
         weight[i, len(one.prompt_ids) : one.tokens] = item.advantage
     logits = model(input_ids=ids, attention_mask=seen, use_cache=False).logits[:, :-1]
     chosen = F.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
-    (-(chosen * weight[:, 1:]).sum()).backward()
+    torch.autograd.backward(-(chosen * weight[:, 1:]).sum())
 
 
-def timed(work: Callable[[], None]) -> float:
+def timed(work: Callable[[_T], None], items: Iterable[_T]) -> float:
     began = time.monotonic()
-    work()
+    for item in items:
+        work(item)
     return time.monotonic() - began
 
 
@@ -94,11 +98,11 @@ def main() -> None:
         conversations += len(flat)
         for share in (True, False):
             name = "packed, shared prefixes" if share else "packed"
-            rows = packed_rows(flat, given.budget, share)
-            spent[name] += timed(lambda rows=rows: [run_packed(model, row) for row in rows] and None)
+            packed = packed_rows(flat, given.budget, share)
+            spent[name] += timed(lambda row: run_packed(model, row), packed)
             model.zero_grad()
         batches = padded_batches(flat, given.budget)
-        spent["padded"] += timed(lambda batches=batches: [run_padded(plain, batch) for batch in batches] and None)
+        spent["padded"] += timed(lambda batch: run_padded(plain, batch), batches)
         plain.zero_grad()
     rates = {name: round(total / seconds) for name, seconds in spent.items()}
     about = {"conversations": conversations, "tokens": total, "mean": total // conversations, "longest": longest}

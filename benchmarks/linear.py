@@ -18,7 +18,7 @@ from benchmarks.record import Row, arguments, result, write
 from infra.readers import ReaderSpec
 from memagent.config import load_config
 from memagent.conversations import ReadingRequest
-from memagent.engine import Completion, Engine
+from memagent.engine import Completion, Engine, Sampling
 from memagent.reading import Reading
 from memagent.records import Segment
 
@@ -62,15 +62,15 @@ class Turns:
         self.seconds += time.monotonic() - self._began
         self.lock.release()
 
-    async def generate(self, *given, **options) -> Completion:
+    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         if self.conversations and self.conversations % self.slice == 0:
             await self.__aexit__()
             await self.__aenter__()
         self.conversations += 1
-        return await self.engine.generate(*given, **options)
+        return await self.engine.generate(ids, sampling, priority)
 
 
-async def read(reader: ReaderSpec, turns: Turns, length: int, segments: int, seed: str) -> dict:
+async def read(reader: ReaderSpec, turns: Turns, length: int, segments: int, seed: str) -> dict[str, float]:
     """Read as many documents of one length as have so many segments; no two have the same text, or the prefix cache
     would help."""
     async with turns:
@@ -88,7 +88,7 @@ async def read(reader: ReaderSpec, turns: Turns, length: int, segments: int, see
     }
 
 
-async def measure(reader: ReaderSpec, lengths: list[int], slice: int) -> list[dict]:
+async def measure(reader: ReaderSpec, lengths: list[int], slice: int) -> list[dict[str, float]]:
     engine = reader.make_engine()
     await engine.start()
     lock = asyncio.Lock()
@@ -117,7 +117,7 @@ def main() -> None:
         length, longest = (f"{one['segments']:,}" for one in (row, rows[-1]))
         if row is not rows[-1]:
             kept.append(Row(f"time a segment, of {length} segments against of {longest}", share))
-        kept.append(Row(f"time a segment, of {length} segments", row["ms_per_segment"], "ms", n=row["documents"]))
+        kept.append(Row(f"time a segment, of {length} segments", row["ms_per_segment"], "ms", n=int(row["documents"])))
         kept.append(Row(f"tokens a segment, of {length} segments", row["tokens_per_segment"]))
     write(result("linear", "Cost by length", kept, given, number_format=config.engine.dtype))
 

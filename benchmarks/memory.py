@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.record import Row, arguments, result, write
 from infra.cluster.reading_worker import PassSpec, ReadingWorker
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.segments import write_segments
 from memagent.config import load_config
 from memagent.records import text_hash
@@ -41,12 +41,12 @@ def text_of(reader: ReaderSpec, tokens: int) -> str:
 def prepare(url: str, sets: list[str], tokens: int, out: Any) -> None:
     reader = ReaderSpec(load_config(sets=sets, store=url))
     text = text_of(reader, tokens)
-    out.put(write_segments(Store(url), "c", [(text_hash(text), text)], reader.tokenizer, reader.reading)[0])
+    out.put(write_segments(Corpus(Store(url), "c"), [(text_hash(text), text)], reader.tokenizer, reader.reading)[0])
 
 
 def work(url: str, sets: list[str], place: dict[str, Any], out: Any) -> None:
     config = load_config(sets=sets, store=url)
-    spec = PassSpec(url, "c", "run", ReaderSpec(config), config.pool.inflight, config.flush_seconds)
+    spec = PassSpec(Corpus(Store(url), "c"), "run", ReaderSpec(config), config.pool.inflight, config.flush_seconds)
     place = {k: place[k] for k in ("content_hash", "part", "first_row", "segments")}
     item = {"reading_id": "r", "question": QUESTION, "places": [place], "past": []}
 

@@ -7,6 +7,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,14 @@ def _lost(error: OSError) -> bool:
     cause = error.__cause__
     said = getattr(cause, "response", {}).get("Error", {}).get("Code", "")
     return said in _LOST or isinstance(error, FileExistsError)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A corpus of a store: what its rows in every table are found by."""
+
+    store: Store
+    name: str
 
 
 def file_system(url: str) -> Any:

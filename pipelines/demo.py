@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from memagent.config import Config, load_config
 from memagent.records import text_hash
@@ -24,6 +24,9 @@ from memagent.segmenting import segments
 from memagent.tasks.needles import KINDS, Kind, Needle, make_needles, plant
 from memagent.tokens import Tokenizer
 from pipelines.flows.serve import Server, free_port, variables
+
+if TYPE_CHECKING:
+    from infra.tables.runs import RunSummary
 
 DOCUMENTS = 120
 MOST_SEGMENTS = 16
@@ -45,14 +48,14 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
         print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
 
         from infra.cluster.session import ensure_ray, lazy_ray
-        from infra.store import Store
+        from infra.store import Corpus, Store
         from infra.tables.corpora import remember
         from memagent.questions import load_questions
         from pipelines.cli.live import Display
         from pipelines.flows import answer_archive, digest_corpus, watcher
 
         sources = [str((folder / "archive").resolve())]
-        remember(Store(store), CORPUS, sources=sources, questions=load_questions(str(standing)))
+        remember(Corpus(Store(store), CORPUS), sources=sources, questions=load_questions(str(standing)))
         with lazy_ray(config.ray):
             if first:
                 ensure_ray()
@@ -61,7 +64,7 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
             print("\nnightly digest: standing questions, of every document that is new or changed", flush=True)
             with Display() as display:
                 watcher.set(display.update)
-                nightly = digest_corpus(CORPUS, store=store, sets=sets)
+                nightly = cast("RunSummary", digest_corpus(CORPUS, store=store, sets=sets))
             print("\nbulk answering: a question of its own for every document", flush=True)
             with Display() as display:
                 watcher.set(display.update)
@@ -161,7 +164,7 @@ def _installed() -> Iterator[tuple[str, str, str]]:
             yield f"{package}-{file.name.split('.')[0]}".lower(), str(file), text
 
 
-def _show(config: Config, nightly: dict[str, Any], bulk: dict[str, Any], seconds: float) -> int:
+def _show(config: Config, nightly: "RunSummary", bulk: "RunSummary", seconds: float) -> int:
     from rich.console import Console
 
     from pipelines.cli.live import answer_with_evidence, summary

@@ -8,8 +8,10 @@ import pyarrow as pa
 
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
+from infra.tables.rows import AnswerRow, ScoreRow
+from infra.tables.runs import RunExtras, RunSummary
 from infra.tables.schemas import RESULTS
 from infra.tables.turns import resume_points
 from memagent.config import Config
@@ -30,7 +32,7 @@ def evaluate(
     texts: tuple[str, ...] = (),
     run_id: str | None = None,
     show: Progress | None = None,
-) -> dict[str, Any]:
+) -> RunSummary:
     """Read a suite's samples, score the answers and keep both; return the run's summary.
 
     Interrupted, or called again, it reads only what was not read by this very policy. A failed reading counts 0.
@@ -49,41 +51,40 @@ def evaluate(
     store, reader = Store(config.store), ReaderSpec(config)
     run_id = run_id or new_run_id()
     with ray_session(config.ray):
-        corpus, taken = take(store, suite, texts, reader, run_id)
+        name, taken = take(store, suite, texts, reader, run_id)
         if not taken:
             raise UsageError(f"suite {suite.name} has no samples of this kind")
         # An answer of another version of the policy says nothing about this one: all of them are read by it.
-        extra = {"suite": suite.as_dict(), "method": config.method}
+        extra: RunExtras = {"suite": suite.as_dict(), "method": config.method}
         summary = ask(
-            corpus, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, show=show, extra=extra
+            name, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, show=show, extra=extra
         )
-    judged, table = results(store, corpus, run_id, taken)
+    judged, table = results(Corpus(store, name), run_id, taken)
     store.write_part(table, "runs", run_id, "results.parquet")
-    rows = _score_rows(suite, config, reader, summary, corpus, judged)
+    rows = _score_rows(suite, config, reader.policy.policy_id, summary, judged)
     Table(store, "scores").upsert(rows)
     measure = not_found(judged) if suite.control else overall(judged)
     return {**summary, "evaluation": [_shown(one) for one in rows], "overall": measure.as_dict()}
 
 
-def results(store: Store, corpus: str, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:
+def results(corpus: Corpus, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:
     """Judge the answers of a run; return them, and `infra.tables.schemas.RESULTS` with why each wrong one is wrong."""
-    plan = store.read_part("runs", run_id, "plan.parquet").to_pylist()
-    answers = run_answers(store, corpus, plan)
+    plan = corpus.store.read_part("runs", run_id, "plan.parquet").to_pylist()
+    answers = run_answers(corpus, plan)
     readings = {item["question_id"]: item["answered_by"] or item["reading_id"] for item in plan}
     by_reading = {answer["reading_id"]: answer for answer in answers.values()}
     judged = []
-    for one in taken:
-        answer = by_reading.get(readings.get(one.sample.sample_id, ""))
-        judged.append(judge(one.sample, answer["answer"] if answer else None))
+    for item in taken:
+        answer = by_reading.get(readings.get(item.sample.sample_id, ""))
+        judged.append(judge(item.sample, answer["answer"] if answer else None))
     wrong = {readings[one.sample.sample_id] for one in judged if one.wrong and one.answer is not None}
-    logs = resume_points(store, corpus, wrong)
+    logs = resume_points(corpus, wrong)
     rows = []
     for one in judged:
         reading = readings.get(one.sample.sample_id, "")
-        answer = by_reading.get(reading, {})
-        tokens = answer.get("prompt_tokens", 0) + answer.get("output_tokens", 0) if answer else None
-        cost = {"tokens": tokens, "seconds": answer.get("engine_seconds"), "segments": answer.get("segments")}
-        rows.append({**row(one), "reading_id": reading, **cost, **_why(one, logs.get(reading))})
+        rows.append(
+            {**row(one), "reading_id": reading, **_cost(by_reading.get(reading)), **_why(one, logs.get(reading))}
+        )
     return judged, pa.Table.from_pylist(rows, schema=RESULTS)
 
 
@@ -112,6 +113,13 @@ def run_results(store: Store, run_id: str) -> pa.Table:
         raise UsageError(f"run {run_id} is no evaluation, or has not ended: see memagent scores") from error
 
 
+def _cost(answer: AnswerRow | None) -> dict[str, Any]:
+    if answer is None:
+        return {"tokens": None, "seconds": None, "segments": None}
+    tokens = answer["prompt_tokens"] + answer["output_tokens"]
+    return {"tokens": tokens, "seconds": answer["engine_seconds"], "segments": answer["segments"]}
+
+
 def _why(one: Judged, log: Any) -> dict[str, Any]:
     if not one.wrong:
         return {"failure": "", "lost_step": None, "lost_segment": None}
@@ -126,35 +134,34 @@ def _why(one: Judged, log: Any) -> dict[str, Any]:
 
 
 def _score_rows(
-    suite: Suite, config: Config, reader: ReaderSpec, summary: dict[str, Any], corpus: str, judged: Sequence[Judged]
-) -> list[dict[str, Any]]:
-    common = {
-        "corpus": corpus,
-        "run_id": summary["run_id"],
-        "suite": suite.name,
-        "policy_id": reader.policy.policy_id,
-        "method": config.method,
-        "control": suite.control or "",
-        "seed": suite.seed,
-        "samples": json.dumps(suite.as_dict()),
-        "scored_at": now(),
-    }
+    suite: Suite, config: Config, policy_id: str, summary: RunSummary, judged: Sequence[Judged]
+) -> list[ScoreRow]:
+    samples, at = json.dumps(suite.as_dict()), now()
     return [
         {
-            **common,
+            "corpus": summary["corpus"],
             "score_id": stable_hash(summary["run_id"], line.task, line.length, line.score.metric),
+            "run_id": summary["run_id"],
+            "suite": suite.name,
             "task": line.task,
             "length": line.length,
+            "policy_id": policy_id,
+            "method": config.method,
+            "control": suite.control or "",
             "metric": line.score.metric,
             "value": line.score.value,
             "low": line.score.low,
             "high": line.score.high,
             "n": line.score.n,
             "failed": line.failed,
+            "seed": suite.seed,
+            "samples": samples,
+            "scored_at": at,
         }
         for line in lines(judged)
     ]
 
 
-def _shown(one: dict[str, Any]) -> dict[str, Any]:
-    return {name: one[name] for name in ("task", "length", "metric", "value", "low", "high", "n", "failed")}
+def _shown(row: ScoreRow) -> dict[str, Any]:
+    shown = ("task", "length", "metric", "value", "low", "high", "n", "failed")
+    return {name: value for name, value in row.items() if name in shown}

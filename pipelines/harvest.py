@@ -1,23 +1,22 @@
 """Harvest: what was answered becomes rows that teach. The stages put together, top to bottom."""
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
-from infra.store import Store
-from infra.tables.delta import Table, now
+from infra.store import Corpus, Store
+from infra.tables.delta import now
 from infra.tables.documents import current_documents
 from infra.tables.qa import CorpusIndex, qa_version, read_qa, verdicts, write_qa
+from infra.tables.runs import HarvestSummary, run_ids, write_run
 from memagent.config import Config
 from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
 from memagent.records import Question
 from pipelines.ask import ask
 from pipelines.runs import Progress, Recorder, new_run_id
-from pipelines.stages.collect_qa import agreed_rows, asked, feedback_rows, gold_rows, runs_of, told
+from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers
 from pipelines.stages.segment import places, segment
 from pipelines.stages.write_questions import choose, generate
 
@@ -26,7 +25,7 @@ LEAST_SHARE = 0.7
 
 
 def harvest(
-    corpus: str,
+    name: str,
     config: Config,
     *,
     samples: int = 0,
@@ -35,13 +34,13 @@ def harvest(
     least_share: float = LEAST_SHARE,
     run_id: str | None = None,
     show: Progress | None = None,
-) -> dict[str, Any]:
+) -> HarvestSummary:
     """Bring the `qa` table of a corpus up to date with what was asked, answered and said; return the summary.
 
     The table is what teaches now: rows of earlier harvests are judged again, and leave it when they no longer may.
 
     Args:
-        corpus: the corpus.
+        name: the corpus.
         config: the policy and how it reads, for `samples` and `questions`.
         samples: sampled readings of each question without gold, whose agreement makes a row.
         questions: segments that the model writes a question from.
@@ -54,16 +53,17 @@ def harvest(
         UsageError: the corpus is empty, or there is nothing to harvest at all.
         MemagentError: the engine cannot be started.
     """
-    store, started, run_id = Store(config.store), now(), run_id or new_run_id()
-    if not current_documents(store, corpus, ["doc_id"]).num_rows:
-        raise UsageError(f"corpus {corpus!r} has no documents in {store.url}: memagent ingest {corpus} FOLDER")
-    shelf, recorder = CorpusIndex(store, corpus), Recorder(store, run_id, show)
+    corpus, started, run_id = Corpus(Store(config.store), name), now(), run_id or new_run_id()
+    store = corpus.store
+    if not current_documents(corpus, ["doc_id"]).num_rows:
+        raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")
+    shelf, recorder = CorpusIndex(corpus), Recorder(store, run_id, show)
     refused: Counter[str] = Counter()
     with ray_session(config.ray):
         recorder.stage("collect")
-        runs = runs_of(store, corpus)
+        runs = run_ids(corpus, KINDS)
         rows = asked(store, runs, gold=True)
-        fresh = gold_rows(rows, told(store, corpus, (row["reading_id"] for row in rows)))
+        fresh = gold_rows(rows, load_answers(corpus, (row["reading_id"] for row in rows)))
         if samples:
             recorder.stage("sample")
             fresh += sample(corpus, config, runs, fresh, shelf, exclude, samples, run_id, show)
@@ -72,20 +72,20 @@ def harvest(
             written, refused = write(corpus, config, shelf, exclude, questions, run_id, recorder)
             fresh += written
     recorder.stage("choose")
-    if not (fresh or refused or verdicts(store, corpus) or read_qa(store, corpus)):
+    if not (fresh or refused or verdicts(corpus) or read_qa(store, corpus.name)):
         raise UsageError(
-            f"nothing was answered with gold yet: memagent ask {corpus} --questions FILE with answers in it, "
+            f"nothing was answered with gold yet: memagent ask {name} --questions FILE with answers in it, "
             "memagent feedback FILE, or harvest with --agreement N or --generate N"
         )
-    summary = settle(store, corpus, fresh, run_id, exclude=exclude, least_share=least_share, refused=refused)
+    summary = settle(corpus, fresh, run_id, exclude=exclude, least_share=least_share, refused=refused)
     recorder.stage("done")
     summary["seconds"] = round((now() - started).total_seconds(), 2)
-    keep_run(store, summary, started, config.public())
+    write_run(store, summary, started, config.public())
     return summary
 
 
 def sample(
-    corpus: str,
+    corpus: Corpus,
     config: Config,
     runs: Sequence[str],
     gold: Sequence[Qa],
@@ -99,7 +99,7 @@ def sample(
 
     Each sampling is a run of kind ``agreement``. Its readings are kept like any other: the same again reads nothing.
     """
-    store, known = Store(config.store), {row.qa_id for row in gold}
+    store, known = corpus.store, {row.qa_id for row in gold}
     documents: dict[str, dict[str, None]] = defaultdict(dict)
     names: dict[str, str] = {}
     for row in asked(store, runs, gold=False):
@@ -113,14 +113,14 @@ def sample(
     for seed in range(1, samples + 1) if wanted else ():
         reading = {**config.reading, "temperature": 1.0, "seed": seed}
         settings = config.model_copy(update={"reading": reading})
-        done = ask(corpus, wanted, settings, kind="agreement", run_id=f"{run_id}-s{seed}", show=show)
+        done = ask(corpus.name, wanted, settings, kind="agreement", run_id=f"{run_id}-s{seed}", show=show)
         drawn.append(done["run_id"])
     rows = asked(store, drawn)
-    return agreed_rows(rows, told(store, corpus, (row["reading_id"] for row in rows)))
+    return agreed_rows(rows, load_answers(corpus, (row["reading_id"] for row in rows)))
 
 
 def write(
-    corpus: str,
+    corpus: Corpus,
     config: Config,
     shelf: CorpusIndex,
     exclude: Collection[str],
@@ -129,44 +129,43 @@ def write(
     recorder: Recorder,
 ) -> tuple[list[Qa], Counter[str]]:
     """Have the model write questions from segments that have none yet."""
-    store, reader = Store(config.store), ReaderSpec(config)
-    hashes = current_documents(store, corpus, ["content_hash"])["content_hash"].to_pylist()
+    store, reader = corpus.store, ReaderSpec(config)
+    hashes = current_documents(corpus, ["content_hash"])["content_hash"].to_pylist()
     hashes = [name for name in hashes if not shelf.tags(name) & set(exclude)]
-    segment(store, corpus, reader, hashes, run_id)
-    known = {at for row in read_qa(store, corpus) if row.source == "generated" for at in row.evidence}
-    chosen = choose(places(store, corpus, reader, hashes), count, run_id, known)
+    segment(corpus, reader, hashes, run_id)
+    known = {at for row in read_qa(store, corpus.name) if row.source == "generated" for at in row.evidence}
+    chosen = choose(places(corpus, reader, hashes), count, run_id, known)
     return generate(store, reader, config, chosen, recorder)
 
 
 def settle(
-    store: Store,
-    corpus: str,
+    corpus: Corpus,
     fresh: Sequence[Qa],
     run_id: str,
     *,
     exclude: Collection[str] = EXCLUDED,
     least_share: float = LEAST_SHARE,
     refused: Mapping[str, int] | None = None,
-) -> dict[str, Any]:
+) -> HarvestSummary:
     """Choose between new rows, feedback and the rows of the table; make the table what was chosen.
 
     Returns:
         The summary: how many rows teach, by source and side, what changed, and what was dropped, by reason.
     """
-    said, rejected = feedback_rows(verdicts(store, corpus))
+    said, rejected = feedback_rows(verdicts(corpus))
     new = [*fresh, *said]
     anew = {(row.qa_id, row.source) for row in new}
-    stored = [row for row in read_qa(store, corpus) if (row.qa_id, row.source) not in anew]
-    shelf = CorpusIndex(store, corpus)
+    stored = [row for row in read_qa(corpus.store, corpus.name) if (row.qa_id, row.source) not in anew]
+    shelf = CorpusIndex(corpus)
     chosen = gather(map(shelf.place, [*new, *stored]), exclude, least_share, rejected)
-    written = write_qa(store, corpus, chosen.kept, run_id)
+    written = write_qa(corpus, chosen.kept, run_id)
     sources, splits = (
         Counter(row.source for row in chosen.kept),
         Counter(split_of(row.documents) for row in chosen.kept),
     )
     return {
         "run_id": run_id,
-        "corpus": corpus,
+        "corpus": corpus.name,
         "kind": "harvest",
         "candidates": len(new) + len(stored) + sum((refused or {}).values()),
         "rows": len(chosen.kept),
@@ -176,12 +175,6 @@ def settle(
         "by_source": {source: sources[source] for source in TRUST if sources[source]},
         "by_split": {split: splits[split] for split in SPLITS if splits[split]},
         "dropped": dict(sorted((Counter(chosen.reasons) + Counter(refused or {})).items())),
-        "qa_version": qa_version(store),
+        "qa_version": qa_version(corpus.store),
+        "seconds": 0.0,
     }
-
-
-def keep_run(store: Store, summary: dict[str, Any], started: Any, config: dict[str, Any]) -> None:
-    """Write the row of a run that ended well."""
-    row = {name: summary[name] for name in ("corpus", "run_id", "kind")}
-    row |= {"status": "completed", "started_at": started, "ended_at": now()}
-    Table(store, "runs").insert_new([row | {"config": json.dumps(config), "summary": json.dumps(summary)}])

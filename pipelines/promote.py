@@ -15,7 +15,7 @@ from typing import Any
 from infra.cluster.session import ray_session
 from infra.models import cache_folder
 from infra.readers import SHIPPED, ReaderSpec, resolve_policy
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts
 from infra.tables.policies import policy, promote, promoted, refuse
@@ -149,7 +149,7 @@ def _samples(store: Store, rows: list[dict[str, Any]]) -> Iterator[Sample]:
     texts: dict[tuple[str, str], str] = {}
     for corpus in {row["corpus"] for row in rows}:
         wanted = {name for row in rows if row["corpus"] == corpus for name in row["stream"]}
-        texts |= {(corpus, name): text for name, text in document_texts(store, corpus, wanted)}
+        texts |= {(corpus, name): text for name, text in document_texts(Corpus(store, corpus), wanted)}
     for row in rows:
         parts = [texts.get((row["corpus"], name)) for name in row["stream"]]
         text = "\n\n".join(part for part in parts if part is not None)

@@ -4,22 +4,23 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 import pyarrow.compute as pc
 
-from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
+from infra.tables.rows import AnswerRow, PlannedReading
+from infra.tables.runs import RunExtras, RunSummary, write_run
 from infra.tables.turns import compact
-from memagent.config import Config
 from memagent.metrics import score
 from memagent.records import Question
 from pipelines.formatting import failures
 from pipelines.stages.plan import Plan
-from pipelines.stages.read import PassResult
+from pipelines.stages.read import PassResult, ReadingPass
 
 _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
@@ -94,22 +95,22 @@ def kept_ingest(store: Store, run_id: str) -> dict[str, Any] | None:
     return kept
 
 
-def run_answers(store: Store, corpus: str, plan_rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def run_answers(corpus: Corpus, plan_rows: Sequence[PlannedReading]) -> dict[str, AnswerRow]:
     """Return the answers that count for a plan's rows, by the row's reading_id; those that failed are absent."""
     wanted = {row["answered_by"] or row["reading_id"] for row in plan_rows}
-    table = Table(store, "answers").read(corpus, filters=pc.field("reading_id").isin(list(wanted)))
-    answers = {row["reading_id"]: row for row in table.to_pylist()}
+    table = Table(corpus.store, "answers").read(corpus.name, filters=pc.field("reading_id").isin(list(wanted)))
+    answers: dict[str, AnswerRow] = {row["reading_id"]: row for row in table.to_pylist()}
     counted = {row["reading_id"]: answers.get(row["answered_by"] or row["reading_id"]) for row in plan_rows}
     return {reading: answer for reading, answer in counted.items() if answer is not None}
 
 
-def sampled_runs(store: Store, corpus: str) -> set[str]:
+def sampled_runs(corpus: Corpus) -> set[str]:
     """Return the runs of a corpus whose answers are samples drawn for a harvest: nobody asked for them."""
-    runs = Table(store, "runs").read(corpus, ["run_id", "kind"]).to_pylist()
+    runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "kind"]).to_pylist()
     return {row["run_id"] for row in runs if row["kind"] == "agreement"}
 
 
-def scores(plan: Plan, answers: dict[str, dict[str, Any]], unmatched: list[Question]) -> list[dict[str, Any]] | None:
+def scores(plan: Plan, answers: dict[str, AnswerRow], unmatched: list[Question]) -> list[dict[str, Any]] | None:
     """Score what has gold; None where nothing has. Failures, and questions about no document, count as wrong."""
     pairs = [
         (answers[row["reading_id"]]["answer"] if row["reading_id"] in answers else None, row["gold"])
@@ -121,40 +122,40 @@ def scores(plan: Plan, answers: dict[str, dict[str, Any]], unmatched: list[Quest
 
 
 def finish(
-    store: Store,
-    corpus: str,
-    run_id: str,
+    reading: ReadingPass,
     kind: str,
-    started: Any,
-    config: Config,
-    reader: ReaderSpec,
+    started: datetime,
     plan: Plan,
     result: PassResult,
-    extra: dict[str, Any],
-) -> dict[str, Any]:
+    extra: RunExtras,
+) -> RunSummary:
     """Close a run: compact its turn log and its tables, write its row, and return its summary."""
-    compact(store, corpus, run_id)
+    corpus, reader, config = reading.corpus, reading.reader, reading.config
+    compact(corpus, reading.run_id)
     for name in _COMPACTED:
-        Table(store, name).compact(corpus)
-    answers = run_answers(store, corpus, plan.rows)
-    before = sum(row["state"] == "answered" for row in plan.rows)
+        Table(corpus.store, name).compact(corpus.name)
+    answers = run_answers(corpus, plan.rows)
     elsewhere = Counter({"no-document": len(plan.unmatched), "segment": plan.unsegmented})
     reasons = Counter(row["reason"] for row in result.failed) + elsewhere
     counts = result.counts
-    summary: dict[str, Any] = {
-        "run_id": run_id,
-        "corpus": corpus,
+    summary: RunSummary = {
+        "run_id": reading.run_id,
+        "corpus": corpus.name,
         "kind": kind,
         "documents": plan.documents,
         "readings": {
             "total": len(plan.rows),
-            "answered_before": before,
+            "answered_before": sum(row["state"] == "answered" for row in plan.rows),
             "read_now": result.answered,
             "continued": sum(row["state"] == "continued" for row in plan.rows),
             "failed": reasons.total(),
             "found": sum(answer["found"] for answer in answers.values()),
         },
-        **{k: counts[k] for k in ("segments", "conversations", "prompt_tokens", "cached_tokens", "output_tokens")},
+        "segments": counts["segments"],
+        "conversations": counts["conversations"],
+        "prompt_tokens": counts["prompt_tokens"],
+        "cached_tokens": counts["cached_tokens"],
+        "output_tokens": counts["output_tokens"],
         "failures_by_reason": dict(reasons),
         "engine_deaths": counts["engine_deaths"],
         "carried_segments": sum(row["carried_segments"] for row in plan.rows if row["state"] == "continued"),
@@ -167,19 +168,5 @@ def finish(
         "config": {**config.public(), "reading": reader.reading.model_dump()},
         **extra,
     }
-    failed = failures(summary)
-    Table(store, "runs").insert_new(
-        [
-            {
-                "corpus": corpus,
-                "run_id": run_id,
-                "kind": kind,
-                "status": "failed" if failed else "completed",
-                "started_at": started,
-                "ended_at": now(),
-                "config": json.dumps(summary["config"]),
-                "summary": json.dumps(summary),
-            }
-        ]
-    )
+    write_run(corpus.store, summary, started, summary["config"], failed=bool(failures(summary)))
     return summary

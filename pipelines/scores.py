@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from infra.store import Store
 from infra.tables.delta import Table
+from infra.tables.rows import ScoreRow
 from memagent.errors import UsageError
 
 
@@ -45,24 +46,28 @@ def by_run(table: pa.Table) -> list[dict[str, Any]]:
     return list(runs.values())
 
 
-def same_before(store: Store, run_id: str) -> tuple[list[dict[str, Any]], str | None]:
+def same_before(store: Store, run_id: str) -> tuple[list[ScoreRow], str | None]:
     """Return the score rows of a run, and the run before it of the same policy name, samples and method, if any."""
-    table = score_table(store).to_pylist()
+    table: list[ScoreRow] = score_table(store).to_pylist()
     rows = [row for row in table if row["run_id"] == run_id]
     if not rows:
         raise UsageError(f"run {run_id} has no scores")
-    alike = ("corpus", "samples", "method", "control")
-    name = _policy_name(rows[0])
+    alike, name = _samples(rows[0]), _policy_name(rows[0])
     earlier = [
         row["run_id"]
         for row in table
         if row["run_id"] != run_id
         and row["scored_at"] < rows[0]["scored_at"]
-        and all(row[column] == rows[0][column] for column in alike)
+        and _samples(row) == alike
         and _policy_name(row) == name
     ]
     return rows, earlier[-1] if earlier else None
 
 
-def _policy_name(row: dict[str, Any]) -> str:
-    return str(row["policy_id"]).rpartition("@")[0]
+def _samples(row: ScoreRow) -> tuple[str, str, str, str]:
+    """Return what names the samples of a score, and how they were read."""
+    return (row["corpus"], row["samples"], row["method"], row["control"])
+
+
+def _policy_name(row: ScoreRow) -> str:
+    return row["policy_id"].rpartition("@")[0]

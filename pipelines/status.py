@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import check_name, corpora, sources_of, standing_questions
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents
@@ -36,19 +36,21 @@ def corpus_status(config: Config, corpus: str | None) -> dict[str, Any]:
     """Return what is known of one corpus, or of all."""
     store = Store(config.store)
     names = [check_name(corpus)] if corpus else corpora(store)
-    return {"store": store.url, "corpora": [_one(store, name) for name in names]}
+    return {"store": store.url, "corpora": [_one(Corpus(store, name)) for name in names]}
 
 
 def quarantined(config: Config, corpus: str) -> list[dict[str, Any]]:
     """Return what stands in the quarantine of a corpus now."""
-    return list(documents_quarantined(Store(config.store), check_name(corpus)).to_pylist())
+    return list(documents_quarantined(Corpus(Store(config.store), check_name(corpus))).to_pylist())
 
 
-def _one(store: Store, corpus: str) -> dict[str, Any]:
-    documents = current_documents(store, corpus, ["doc_id", "content_hash", "chars"])
-    answers = Table(store, "answers").read(corpus, ["content_hash", "question", "found", "run_id"])
-    samples = sampled_runs(store, corpus)
-    runs = Table(store, "runs").read(corpus, ["run_id", "kind", "status", "started_at", "ended_at", "summary"])
+def _one(corpus: Corpus) -> dict[str, Any]:
+    documents = current_documents(corpus, ["doc_id", "content_hash", "chars"])
+    answers = Table(corpus.store, "answers").read(corpus.name, ["content_hash", "question", "found", "run_id"])
+    samples = sampled_runs(corpus)
+    runs = Table(corpus.store, "runs").read(
+        corpus.name, ["run_id", "kind", "status", "started_at", "ended_at", "summary"]
+    )
     present = set(documents["content_hash"].to_pylist())
     current = {
         (row["content_hash"], row["question"]): row["found"]
@@ -57,14 +59,14 @@ def _one(store: Store, corpus: str) -> dict[str, Any]:
     }
     newest = runs.sort_by([("ended_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
     return {
-        "corpus": corpus,
+        "corpus": corpus.name,
         "documents": documents.num_rows,
         "chars": sum(documents["chars"].to_pylist()),
         "answers": len(current),
         "found": sum(current.values()),
-        "quarantined": documents_quarantined(store, corpus).num_rows,
-        "sources": sources_of(store, corpus),
-        "standing_questions": [question.text for question in standing_questions(store, corpus)],
+        "quarantined": documents_quarantined(corpus).num_rows,
+        "sources": sources_of(corpus),
+        "standing_questions": [question.text for question in standing_questions(corpus)],
         "runs": [
             {k: run[k] for k in ("run_id", "kind", "status")}
             | {"started_at": run["started_at"].isoformat(timespec="seconds")}

@@ -3,11 +3,9 @@
 import json
 from typing import Any
 
-import pyarrow.compute as pc
-
 from infra.store import Store
-from infra.tables.delta import Table
 from infra.tables.policies import policies
+from infra.tables.runs import read_summary
 from infra.tables.schemas import POLICIES_OF
 from memagent.errors import TrainingError, UsageError
 
@@ -55,8 +53,7 @@ def metrics_of(store: Store, run_id: str) -> list[Row]:
 
 def summary_of_ended(store: Store, run_id: str) -> Row | None:
     """Return the summary of a run that ended; None: it has not, or was interrupted."""
-    rows = Table(store, "runs").read(POLICIES_OF, ["run_id", "summary"], pc.field("run_id") == run_id).to_pylist()
-    return dict(json.loads(rows[0]["summary"])) if rows else None
+    return read_summary(store, run_id, POLICIES_OF)
 
 
 def candidate_of(store: Store, run_id: str, policy_id: str) -> Row | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.schemas import PLAN, SEGMENTS
 from infra.tables.turns import TurnWriter
@@ -48,7 +48,7 @@ class MadeUpRun:
     summary: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.turns = TurnWriter(self.store, CORPUS, RUN, "pol-nano")
+        self.turns = TurnWriter(Corpus(self.store, CORPUS), RUN, "pol-nano")
         self.by_hash: dict[str, dict[str, Any]] = {}
 
     def document(self, doc_id: str, text: str, title: str = "") -> str:

@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypedDict
 
 from infra.cluster.concurrency import Slots, ThroughputSearch
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus
+from infra.tables.rows import SegmentRange
 from infra.tables.segments import StoredStream
 from infra.tables.turns import TurnWriter, turns
 from memagent.conversations import Generate, ReadingRequest
@@ -65,12 +66,24 @@ _PART_SECONDS = 0.5
 """Between two parts of the turn log at least; blocks that end meanwhile share the next one."""
 
 
+class WorkItem(TypedDict):
+    """A reading to be done, as a worker is given it."""
+
+    reading_id: str
+    question: str
+    places: list[SegmentRange]
+    """Where the segments of its documents stand, in reading order."""
+    past: list[dict[str, Any]]
+    """The turns (`memagent.records.Turn`) from which it goes on, as plain data."""
+    left: int
+    """Segments that are still to be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class PassSpec:
     """What every worker of a memory pass needs to know."""
 
-    store_url: str
-    corpus: str
+    corpus: Corpus
     run_id: str
     reader: ReaderSpec
     inflight: int
@@ -83,9 +96,9 @@ class ReadingWorker:
     def __init__(self, spec: PassSpec, tally: ProgressReporter | None) -> None:
         """Build what the readings share; `tally` takes counts."""
         self._spec = spec
-        self._store = Store(spec.store_url)
+        self._store = spec.corpus.store
         self._scheme = spec.reader.scheme
-        self._writer = TurnWriter(self._store, spec.corpus, spec.run_id, spec.reader.policy.policy_id)
+        self._writer = TurnWriter(spec.corpus, spec.run_id, spec.reader.policy.policy_id)
         self._engine = SupervisedEngine(spec.reader.make_engine, spec.reader.engine_restarts)
         self._time = EngineTimeMeter()
         self._tally = tally
@@ -99,13 +112,13 @@ class ReadingWorker:
         self._next_part = 0.0
         self._flush_task: asyncio.Task[None] | None = None
         # A worker in place of a dead one finds here what that one has logged in this run.
-        self._had_predecessor = bool(self._store.list("turns", spec.corpus, spec.run_id))
+        self._had_predecessor = bool(self._store.list("turns", spec.corpus.name, spec.run_id))
 
     async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Read a block of work items; yield one row a reading, and one of counts: ``{"row": [JSON]}``.
+        """Read a block of work items; yield one row per reading, and one of counts: ``{"row": [JSON]}``.
 
-        A work item is JSON: reading_id, question, places (rows of ``segmented``), past (turns). The last row has
-        this worker's totals: what a run says that it did comes with its answers, whatever becomes of the board.
+        A work item is JSON (`WorkItem`). The last row has this worker's totals: what a run says that it did comes with
+        its answers, whatever becomes of the actor that shows progress.
         """
         try:
             rows = await self._block([json.loads(item) for item in block["item"]])
@@ -114,7 +127,7 @@ class ReadingWorker:
             rows = [json.dumps({"fatal": str(error), "usage": isinstance(error, UsageError)})]
         yield {"row": rows}
 
-    async def _block(self, items: list[dict[str, Any]]) -> list[str]:
+    async def _block(self, items: list[WorkItem]) -> list[str]:
         await self._ready()
         logged = self._logged([item["reading_id"] for item in items])
         open_readings = Counter(_stream(item) for item in items)
@@ -148,7 +161,7 @@ class ReadingWorker:
         self._counts.engines = 1
         self._report()
 
-    async def _one(self, item: dict[str, Any], logged: list[Turn], open_readings: Counter[Any]) -> str:
+    async def _one(self, item: WorkItem, logged: list[Turn], open_readings: Counter[Any]) -> str:
         assert self._inflight is not None
         async with self._inflight:
             past = {(turn.lane, turn.step): turn for turn in logged}
@@ -189,7 +202,7 @@ class ReadingWorker:
         counts.cached_tokens += turn.cached_tokens
         counts.output_tokens += len(turn.response_ids)
 
-    def _failed(self, item: dict[str, Any], reason: str, detail: str) -> str:
+    def _failed(self, item: WorkItem, reason: str, detail: str) -> str:
         self._counts.readings += 1
         self._counts.failures += 1
         return json.dumps({"reading_id": item["reading_id"], "failed": reason, "detail": detail[:2000]})
@@ -198,7 +211,7 @@ class ReadingWorker:
         if not self._had_predecessor:
             return {}
         found: dict[str, list[Turn]] = {}
-        for turn in turns(self._store, self._spec.corpus, reading_ids, self._spec.run_id):
+        for turn in turns(self._spec.corpus, reading_ids, self._spec.run_id):
             found.setdefault(turn.reading_id, []).append(turn)
         return found
 
@@ -258,7 +271,7 @@ class _Asker:
             self._slots.done(tokens)
 
 
-def _stream(item: dict[str, Any]) -> tuple[str, ...]:
+def _stream(item: WorkItem) -> tuple[str, ...]:
     return tuple(place["content_hash"] for place in item["places"])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fsspec.utils import glob_translate
 
 from infra.naming import quoted
-from infra.store import Store
+from infra.store import Corpus, Store
 from memagent.errors import UsageError
 from memagent.records import Question, mended
 
@@ -29,9 +29,7 @@ def check_name(corpus: str) -> str:
     return corpus
 
 
-def remember(
-    store: Store, corpus: str, *, sources: Sequence[str] = (), questions: Sequence[Question] | None = None
-) -> None:
+def remember(corpus: Corpus, *, sources: Sequence[str] = (), questions: Sequence[Question] | None = None) -> None:
     """Add sources of a corpus, or set its standing questions."""
 
     def change(known: dict[str, Any]) -> None:
@@ -39,10 +37,10 @@ def remember(
         if questions is not None:
             known["questions"] = [asdict(question) for question in questions]
 
-    _change(store, corpus, change)
+    _change(corpus, change)
 
 
-def tag(store: Store, corpus: str, sources: Sequence[str], tags: Sequence[str]) -> None:
+def tag(corpus: Corpus, sources: Sequence[str], tags: Sequence[str]) -> None:
     """Tag all that lies under some sources, now or later. A tag stays.
 
     Raises:
@@ -56,17 +54,17 @@ def tag(store: Store, corpus: str, sources: Sequence[str], tags: Sequence[str]) 
         tagged = known.setdefault("tags", {})
         tagged |= {source: sorted({*tagged.get(source, []), *tags}) for source in sources}
 
-    _change(store, corpus, change)
+    _change(corpus, change)
 
 
-def sources_of(store: Store, corpus: str) -> list[str]:
+def sources_of(corpus: Corpus) -> list[str]:
     """Return the sources that the corpus was ingested from."""
-    return list(_load(store, corpus).get("sources", []))
+    return list(_load(corpus).get("sources", []))
 
 
-def tagger(store: Store, corpus: str) -> Callable[[str], tuple[str, ...]]:
+def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:
     """Return a function that gives the tags of a document by its source: those of all sources that it lies under."""
-    tagged = [(_covers(source), tags) for source, tags in _load(store, corpus).get("tags", {}).items()]
+    tagged = [(_covers(source), tags) for source, tags in _load(corpus).get("tags", {}).items()]
 
     def tags_of(source: str) -> tuple[str, ...]:
         return tuple(sorted({tag for covers, tags in tagged if covers(source) for tag in tags}))
@@ -74,13 +72,13 @@ def tagger(store: Store, corpus: str) -> Callable[[str], tuple[str, ...]]:
     return tags_of
 
 
-def standing_questions(store: Store, corpus: str) -> list[Question]:
+def standing_questions(corpus: Corpus) -> list[Question]:
     """Return the corpus's standing questions.
 
     Halves of characters, which questions of earlier versions may hold, come as U+FFFD: one of them would keep all
     the others from being answered.
     """
-    rows = _load(store, corpus).get("questions", [])
+    rows = _load(corpus).get("questions", [])
     return [
         Question(
             mended(row["question_id"]),
@@ -97,15 +95,15 @@ def corpora(store: Store) -> list[str]:
     return [path.rsplit("/", 1)[-1].removesuffix(".json") for path in store.list("corpora", suffix=".json")]
 
 
-def _load(store: Store, corpus: str) -> dict[str, Any]:
+def _load(corpus: Corpus) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(store.read_bytes("corpora", f"{check_name(corpus)}.json"))
+        data: dict[str, Any] = json.loads(corpus.store.read_bytes("corpora", f"{check_name(corpus.name)}.json"))
     except FileNotFoundError:
         return {}
     return data
 
 
-def _change(store: Store, corpus: str, change: Callable[[dict[str, Any]], None]) -> None:
+def _change(corpus: Corpus, change: Callable[[dict[str, Any]], None]) -> None:
     """Change what is remembered of a corpus, whoever else is changing it."""
 
     def changed(before: bytes | None) -> bytes:
@@ -113,7 +111,7 @@ def _change(store: Store, corpus: str, change: Callable[[dict[str, Any]], None])
         change(known)
         return json.dumps(known, indent=1).encode()
 
-    store.update_bytes(changed, "corpora", f"{check_name(corpus)}.json")
+    corpus.store.update_bytes(changed, "corpora", f"{check_name(corpus.name)}.json")
 
 
 def _covers(given: str) -> Callable[[str], bool]:

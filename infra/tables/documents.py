@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from infra.store import Store
+from infra.store import Corpus
 from infra.tables.delta import Table
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
 
@@ -17,7 +17,7 @@ _FLUSH_CHARS = 32 * 2**20
 _FLUSH_ROWS = 10_000
 
 
-def current_documents(store: Store, corpus: str, columns: list[str] | None = None) -> pa.Table:
+def current_documents(corpus: Corpus, columns: list[str] | None = None) -> pa.Table:
     """Return the newest row of each document that is present, ordered by `first_seen`, then `doc_id`.
 
     An archive is read in this order, so that new documents come last.
@@ -32,18 +32,18 @@ def current_documents(store: Store, corpus: str, columns: list[str] | None = Non
     if "text" in names:
         raise ValueError("texts are read by document_texts, by content_hash")
     needed = list(dict.fromkeys([*names, "doc_id", "state", "seen_at", "first_seen"]))
-    table = newest(Table(store, "documents").read(corpus, needed), "doc_id")
+    table = newest(Table(corpus.store, "documents").read(corpus.name, needed), "doc_id")
     table = table.filter(pc.equal(table["state"], "present"))
     return table.sort_by([("first_seen", "ascending"), ("doc_id", "ascending")]).select(names)
 
 
-def document_texts(store: Store, corpus: str, content_hashes: Collection[str]) -> Iterator[tuple[str, str]]:
+def document_texts(corpus: Corpus, content_hashes: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield (content_hash, text), each hash once, in no order; those that are not there are left out.
 
     One part of the table is held at a time, and only parts that have a wanted text are read.
     """
     wanted = set(content_hashes)
-    for fragment in Table(store, "documents").fragments(corpus):
+    for fragment in Table(corpus.store, "documents").fragments(corpus.name):
         if not wanted:
             return
         with_text = ds.field("state") == "present"  # the row of a deleted one has none
@@ -59,38 +59,40 @@ def document_texts(store: Store, corpus: str, content_hashes: Collection[str]) -
                     yield name, text.as_py()
 
 
-def standing_texts(store: Store, corpus: str) -> set[str]:
+def standing_texts(corpus: Corpus) -> set[str]:
     """Return the content hashes of all versions of the documents that are present now; deleted ones have none."""
-    present = set(current_documents(store, corpus, ["doc_id"])["doc_id"].to_pylist())
-    rows = Table(store, "documents").read(corpus, ["doc_id", "content_hash"], pc.field("state") == "present")
+    present = set(current_documents(corpus, ["doc_id"])["doc_id"].to_pylist())
+    rows = Table(corpus.store, "documents").read(
+        corpus.name, ["doc_id", "content_hash"], pc.field("state") == "present"
+    )
     return {row["content_hash"] for row in rows.to_pylist() if row["doc_id"] in present}
 
 
-def text_files(store: Store, corpus: str, content_hashes: Collection[str]) -> list[str]:
+def text_files(corpus: Corpus, content_hashes: Collection[str]) -> list[str]:
     """Return the paths of the Parquet files that hold any of the texts: a nightly run opens no others."""
     wanted = pa.array(sorted(content_hashes), pa.string())
     found = []
-    for fragment in Table(store, "documents").fragments(corpus):
+    for fragment in Table(corpus.store, "documents").fragments(corpus.name):
         names = fragment.to_table(columns=["content_hash"])["content_hash"].cast(pa.string())
         if pc.any(pc.is_in(names, value_set=wanted)).as_py():
             found.append(fragment)
-    root = store.delta_uri("documents").removeprefix("s3://")
+    root = corpus.store.delta_uri("documents").removeprefix("s3://")
     return [path if path.startswith(root) else f"{root}/{path}" for path in (part.path for part in found)]
 
 
-def current_sources(store: Store, corpus: str) -> pa.Table:
+def current_sources(corpus: Corpus) -> pa.Table:
     """Return the newest row of each source that an ingest has seen (`infra.tables.schemas.SOURCES`)."""
-    return newest(Table(store, "sources").read(corpus), "source")
+    return newest(Table(corpus.store, "sources").read(corpus.name), "source")
 
 
-def quarantined(store: Store, corpus: str) -> pa.Table:
+def quarantined(corpus: Corpus) -> pa.Table:
     """Return what stands in quarantine now (`infra.tables.schemas.QUARANTINE`), ordered by stage and item.
 
     An ingest row counts while it is of the run that read its source last: what was read well since, or
     is gone, has left. Of other stages the newest row of each stage, item and reason counts.
     """
-    table = Table(store, "quarantine").read(corpus)
-    latest = {row["source"]: row for row in current_sources(store, corpus).to_pylist()}
+    table = Table(corpus.store, "quarantine").read(corpus.name)
+    latest = {row["source"]: row for row in current_sources(corpus).to_pylist()}
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in table.sort_by("at").to_pylist():
         if row["stage"] == "ingest":
@@ -118,7 +120,7 @@ class DocumentWriter:
     is missing is read again, and gives the same rows.
     """
 
-    def __init__(self, store: Store, corpus: str, run_id: str, at: datetime, seconds: float) -> None:
+    def __init__(self, corpus: Corpus, run_id: str, at: datetime, seconds: float) -> None:
         """Prepare to write.
 
         Args:
@@ -128,9 +130,9 @@ class DocumentWriter:
             at: time of the run; all its rows have it.
             seconds: a commit is due this long after the last one.
         """
-        self._tables = {name: Table(store, name) for name in ("documents", "quarantine", "sources")}
+        self._tables = {name: Table(corpus.store, name) for name in ("documents", "quarantine", "sources")}
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in self._tables}
-        self._common = {"corpus": corpus, "run_id": run_id}
+        self._common = {"corpus": corpus.name, "run_id": run_id}
         self._at = at
         self._seconds = seconds
         self._chars = 0

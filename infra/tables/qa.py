@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import tagger
 from infra.tables.delta import Table, now
 from infra.tables.documents import newest
@@ -36,19 +36,19 @@ def read_qa(store: Store, corpus: str | None = None, split: Split | None = None)
     return [from_row(row) for row in Table(store, "qa").read(corpus, filters=filters).to_pylist()]
 
 
-def write_qa(store: Store, corpus: str, rows: Sequence[Qa], run_id: str) -> Written:
+def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> Written:
     """Make the rows of a corpus these: new and changed ones are written, others leave the table.
 
     Earlier versions of the table keep what left. Where nothing changed, there is no new version.
     """
-    table, at = Table(store, "qa"), now()
-    before = {row["qa_id"]: row for row in table.read(corpus).to_pylist()}
-    after = {row.qa_id: to_row(corpus, row, run_id, at) for row in rows}
+    table, at = Table(corpus.store, "qa"), now()
+    before = {row["qa_id"]: row for row in table.read(corpus.name).to_pylist()}
+    after = {row.qa_id: to_row(corpus.name, row, run_id, at) for row in rows}
     new = [row for qa_id, row in after.items() if qa_id not in before]
     changed = [row for qa_id, row in after.items() if qa_id in before and not _same(row, before[qa_id])]
     removed = before.keys() - after.keys()
     table.upsert([*new, *changed])
-    table.delete(corpus, qa_id=removed)
+    table.delete(corpus.name, qa_id=removed)
     return Written(len(new), len(changed), len(removed))
 
 
@@ -97,13 +97,13 @@ class CorpusIndex:
     A text counts while a document that has it, or had it in an earlier version, is present.
     """
 
-    def __init__(self, store: Store, corpus: str) -> None:
+    def __init__(self, corpus: Corpus) -> None:
         columns = ["doc_id", "content_hash", "source", "state", "seen_at", "first_seen"]
-        table = Table(store, "documents").read(corpus, columns)
+        table = Table(corpus.store, "documents").read(corpus.name, columns)
         state = dict(zip(*(newest(table, "doc_id")[name].to_pylist() for name in ("doc_id", "state")), strict=True))
         rows = table.sort_by([(name, "ascending") for name in ("first_seen", "doc_id", "seen_at")]).to_pylist()
         family = families((row["doc_id"], row["content_hash"]) for row in rows)
-        tags_of = tagger(store, corpus)
+        tags_of = tagger(corpus)
         self._tags: dict[str, set[str]] = {}
         self._document: dict[str, str] = {}
         self.current: set[str] = set()
@@ -126,12 +126,12 @@ class CorpusIndex:
         return replace(qa, documents=tuple(sorted(documents)), tags=tuple(sorted(tags)))
 
 
-def verdicts(store: Store, corpus: str) -> list[dict[str, Any]]:
+def verdicts(corpus: Corpus) -> list[dict[str, Any]]:
     """Return the last feedback on each reading (`infra.tables.schemas.FEEDBACK`), its answer's row as `of`."""
     said: dict[str, dict[str, Any]] = {}
-    for row in Table(store, "feedback").read(corpus).sort_by("given_at").to_pylist():
+    for row in Table(corpus.store, "feedback").read(corpus.name).sort_by("given_at").to_pylist():
         said[row["reading_id"]] = row
-    answers = {row["reading_id"]: row for row in answers_of(store, corpus, said)}
+    answers = {row["reading_id"]: row for row in answers_of(corpus.store, corpus.name, said)}
     return [row | {"of": answers[name]} for name, row in sorted(said.items()) if name in answers]
 
 

@@ -3,17 +3,17 @@
 import asyncio
 import io
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from threading import Lock
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import now
+from infra.tables.rows import SegmentedRow, SegmentRange
 from infra.tables.schemas import SEGMENTS
 from memagent.config import ReadingConfig
 from memagent.records import Segment, stable_hash
@@ -28,8 +28,8 @@ _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
 
 
 def write_segments(
-    store: Store, corpus: str, texts: Iterable[tuple[str, str]], tokenizer: Tokenizer, reading: ReadingConfig
-) -> list[dict[str, Any]]:
+    corpus: Corpus, texts: Iterable[tuple[str, str]], tokenizer: Tokenizer, reading: ReadingConfig
+) -> list[SegmentedRow]:
     """Segment documents into one part.
 
     Args:
@@ -42,7 +42,7 @@ def write_segments(
     Returns:
         The rows for table ``segmented`` that make the part known; commit them after.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[SegmentedRow] = []
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, SEGMENTS, compression="zstd") as writer:
         first = 0
@@ -56,12 +56,13 @@ def write_segments(
                 tokens += sum(len(segment.token_ids) for segment in group)
             rows.append(
                 {
-                    "corpus": corpus,
+                    "corpus": corpus.name,
                     "segment_key": key,
                     "content_hash": content_hash,
                     "tokenizer": tokenizer.fingerprint,
                     "segment_tokens": reading.segment_tokens,
                     "boundary": reading.boundary,
+                    "part": "",  # named by all of its documents
                     "first_row": first,
                     "segments": count,
                     "tokens": tokens,
@@ -70,8 +71,8 @@ def write_segments(
             )
             first += count
     name = stable_hash(*[row["segment_key"] for row in rows])
-    part = f"{_FOLDER}/{corpus}/{name[:2]}/{name}.parquet"  # spread prefixes: S3 limits requests by prefix
-    store.write_bytes(sink.getvalue(), part)
+    part = f"{_FOLDER}/{corpus.name}/{name[:2]}/{name}.parquet"  # spread prefixes: S3 limits requests by prefix
+    corpus.store.write_bytes(sink.getvalue(), part)
     for row in rows:
         row["part"] = part
     return rows
@@ -82,17 +83,27 @@ def group_rows(segment_tokens: int) -> int:
     return max(1, _GROUP_TOKENS // segment_tokens)
 
 
-def segment_hashes(store: Store, place: dict[str, Any]) -> list[str]:
-    """Return the hashes of a document's segments, in order; `place` is its row of ``segmented``."""
-    first: int = place["first_row"]
+def segment_range(row: SegmentedRow) -> SegmentRange:
+    """Return where the segments stand that a row of ``segmented`` is about."""
+    return {
+        "content_hash": row["content_hash"],
+        "part": row["part"],
+        "first_row": row["first_row"],
+        "segments": row["segments"],
+    }
+
+
+def segment_hashes(store: Store, place: SegmentRange) -> list[str]:
+    """Return the hashes of a document's segments, in order."""
+    first = place["first_row"]
     return _part(store.url, place["part"]).hashes(first, first + place["segments"])
 
 
 class StoredStream:
     """The segments of a list of documents as one stream, loaded a row group at a time."""
 
-    def __init__(self, store: Store, places: list[dict[str, Any]]) -> None:
-        """Read the documents at `places` (rows of ``segmented``), in that order."""
+    def __init__(self, store: Store, places: Sequence[SegmentRange]) -> None:
+        """Read the documents at `places`, in that order."""
         self._store = store
         self._places = places
         self._starts = [0]

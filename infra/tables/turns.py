@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import now
 from infra.tables.schemas import TURNS
 from memagent.records import Turn
@@ -31,9 +31,9 @@ _COMPACT_ROWS = 100_000
 class TurnWriter:
     """Buffers the turns of one worker and writes them as parts. One thread may add while another flushes."""
 
-    def __init__(self, store: Store, corpus: str, run_id: str, policy_id: str) -> None:
-        self._store = store
-        self._folder = (_FOLDER, corpus, run_id)
+    def __init__(self, corpus: Corpus, run_id: str, policy_id: str) -> None:
+        self._store = corpus.store
+        self._folder = (_FOLDER, corpus.name, run_id)
         self._extra = {"policy_id": policy_id, "run_id": run_id}
         self._worker = uuid.uuid4().hex[:12]
         self._parts = 0
@@ -68,35 +68,35 @@ class TurnWriter:
         return len(rows)
 
 
-def turns(store: Store, corpus: str, reading_ids: Iterable[str], run_id: str | None = None) -> list[Turn]:
+def turns(corpus: Corpus, reading_ids: Iterable[str], run_id: str | None = None) -> list[Turn]:
     """Return all logged turns of some readings, in order, each key once."""
-    table = _scan(store, corpus, list(reading_ids), run_id, _TURN_FIELDS)
+    table = _scan(corpus, list(reading_ids), run_id, _TURN_FIELDS)
     return _turns(table)
 
 
-def turn_table(store: Store, corpus: str, reading_ids: Iterable[str], columns: list[str]) -> pa.Table:
+def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -> pa.Table:
     """Return chosen columns of all logged turns of some readings, in order, each key once.
 
     For those that need no token ids: they are most of a row. `columns` includes the key.
     """
-    return _scan(store, corpus, list(reading_ids), None, columns)
+    return _scan(corpus, list(reading_ids), None, columns)
 
 
-def resume_points(store: Store, corpus: str, reading_ids: Iterable[str]) -> dict[str, list[Turn]]:
+def resume_points(corpus: Corpus, reading_ids: Iterable[str]) -> dict[str, list[Turn]]:
     """Return, per reading, what a reading needs to go on: see `memagent.reading.Reading`, `past`.
 
     The turns that changed the memory, the first and the last of every lane, and the answer, if it is logged. Only of
     these are texts and token ids held in memory: a log has millions of turns, and few are telling.
     """
     wanted = list(reading_ids)
-    keys = _scan(store, corpus, wanted, None, [*_KEY, "kind", "changed"])
+    keys = _scan(corpus, wanted, None, [*_KEY, "kind", "changed"])
     telling = keys.filter(_telling(keys)).select([*_KEY, "written_at"])
     by_reading: dict[str, list[Turn]] = defaultdict(list)
     if not telling.num_rows:
         return {}
     found = [
         _among(batch, telling)
-        for batch in _dataset(store.list(_FOLDER, corpus), store).to_batches(
+        for batch in _dataset(corpus.store.list(_FOLDER, corpus.name), corpus.store).to_batches(
             columns=[*_TURN_FIELDS, "written_at"], filter=_of(telling["reading_id"].unique().to_pylist())
         )
     ]
@@ -163,26 +163,28 @@ def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
     ]
 
 
-def compact(store: Store, corpus: str, run_id: str) -> int:
+def compact(corpus: Corpus, run_id: str) -> int:
     """Put the small parts of a finished run together, sorted by reading; return how many parts are left.
 
     It holds a bounded number of turns at once, whatever the run's size. Safe to interrupt: the new parts stand before
     the old ones go, and readers count a key once.
     """
-    parts = store.list(_FOLDER, corpus, run_id)
+    parts = corpus.store.list(_FOLDER, corpus.name, run_id)
     paths = [path for path in parts if "/sorted-" not in path]
     if len(paths) < 2:
         return len(parts)
-    dataset = _dataset(paths, store)
+    dataset = _dataset(paths, corpus.store)
     stamp = uuid.uuid4().hex[:8]
     count = len(parts) - len(paths)
     for first, last in _ranges(dataset):
         among = (ds.field("reading_id") >= first) & (ds.field("reading_id") <= last)
         part = _dedupe(dataset.to_table(filter=among))
-        store.write_part(part, _FOLDER, corpus, run_id, f"sorted-{stamp}-{count:04d}.parquet", row_group_size=2_000)
+        corpus.store.write_part(
+            part, _FOLDER, corpus.name, run_id, f"sorted-{stamp}-{count:04d}.parquet", row_group_size=2_000
+        )
         count += 1
     for path in paths:
-        store.delete(path)
+        corpus.store.delete(path)
     return count
 
 
@@ -204,11 +206,11 @@ def _ranges(dataset: ds.Dataset) -> Iterator[tuple[str, str]]:
         yield readings[0], readings[-1]
 
 
-def _scan(store: Store, corpus: str, reading_ids: list[str], run_id: str | None, columns: list[str]) -> pa.Table:
-    paths = store.list(_FOLDER, corpus, *([run_id] if run_id else []))
+def _scan(corpus: Corpus, reading_ids: list[str], run_id: str | None, columns: list[str]) -> pa.Table:
+    paths = corpus.store.list(_FOLDER, corpus.name, *([run_id] if run_id else []))
     if not paths or not reading_ids:
         return TURNS.empty_table()
-    return _dedupe(_dataset(paths, store).to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))
+    return _dedupe(_dataset(paths, corpus.store).to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))
 
 
 def _dataset(paths: list[str], store: Store) -> ds.Dataset:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from pipelines.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from infra.tables.runs import RunSummary
     from memagent.config import Config
     from memagent.tasks.suites import Suite
 
@@ -139,7 +140,7 @@ def _write(suite: "Suite", texts: tuple[str, ...], settings: "Config", folder: P
         typer.echo(f"{count:>6} samples  {path}")
 
 
-def _end(summary: dict[str, Any], json_: bool) -> None:
+def _end(summary: "RunSummary", json_: bool) -> None:
     if json_:
         out(summary)
     else:

@@ -42,7 +42,7 @@ def harvest(
     run_id: RunIdOption = None,
 ) -> None:
     """Make training rows of what was answered: gold, feedback, agreement, and questions that the model writes."""
-    from infra.store import Store
+    from infra.store import Corpus, Store
     from infra.tables.corpora import check_name
     from pipelines.exchange.verl import export_qa
     from pipelines.harvest import EXCLUDED
@@ -62,9 +62,9 @@ def harvest(
             show=show,
         )
     if export is not None and summary["rows"]:
-        export_qa(Store(settings.store), corpus, export)
+        export_qa(Corpus(Store(settings.store), corpus), export)
         summary["export"] = str(export)
-    finish(summary, json_, 0)
+    finish(summary, json_, failed=False)
 
 
 def feedback(
@@ -80,7 +80,7 @@ def feedback(
     from pipelines.exchange.feedback import take_feedback
 
     summary = take_feedback(Store(configured(store, config, set_).store), file, corpus)
-    finish(summary, json_, summary["unknown_readings"])
+    finish(summary, json_, bool(summary["unknown_readings"]))
 
 
 qa = typer.Typer(help="Exchange training rows with other tools.", add_completion=False, no_args_is_help=True)
@@ -96,11 +96,11 @@ def export(
     json_: JsonOption = False,
 ) -> None:
     """Write the training rows of a corpus to a Parquet file."""
-    from infra.store import Store
+    from infra.store import Corpus, Store
     from pipelines.exchange.verl import export_qa
 
-    rows = export_qa(Store(configured(store, config, set_).store), corpus, file)
-    finish({"kind": "export", "corpus": corpus, "rows": rows, "file": str(file)}, json_, 0)
+    rows = export_qa(Corpus(Store(configured(store, config, set_).store), corpus), file)
+    finish({"kind": "export", "corpus": corpus, "rows": rows, "file": str(file)}, json_, failed=False)
 
 
 @qa.command("import")
@@ -114,8 +114,8 @@ def import_(
     run_id: RunIdOption = None,
 ) -> None:
     """Take the rows of a Parquet file as gold, and their contexts as documents of a corpus."""
-    from infra.store import Store
+    from infra.store import Corpus, Store
     from pipelines.exchange.verl import import_qa
 
-    summary = import_qa(Store(configured(store, config, set_).store), corpus, file, run_id)
-    finish(summary, json_, 0)
+    summary = import_qa(Corpus(Store(configured(store, config, set_).store), corpus), file, run_id)
+    finish(summary, json_, failed=False)

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,6 +31,9 @@ from pipelines.cli.options import (
 from pipelines.cli.policies import app as policies_app
 from pipelines.cli.policies import gate_spec
 from pipelines.cli.train import app as train_app
+
+if TYPE_CHECKING:
+    from infra.tables.runs import RunSummary
 
 app = typer.Typer(
     name="memagent",
@@ -92,23 +95,22 @@ def ingest(
 ) -> None:
     """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are noticed."""
     from infra.cluster.session import lazy_ray
-    from infra.store import Store
+    from infra.store import Corpus, Store
     from infra.tables.corpora import check_name, remember
     from infra.tables.corpora import tag as set_tags
     from pipelines.runs import keep_ingest, new_run_id
     from pipelines.stages.ingest import ingest as run_ingest
 
     settings = configured(store, config, set_)
-    check_name(corpus)
-    place, run_id = Store(settings.store), run_id or new_run_id()
+    into, run_id = Corpus(Store(settings.store), check_name(corpus)), run_id or new_run_id()
     named = [_absolute(source) for source in sources]
     if tag:
-        set_tags(place, corpus, named, tag)  # before: no document may stand a moment without its tag
+        set_tags(into, named, tag)  # before: no document may stand a moment without its tag
     with display(json_) as show, lazy_ray(settings.ray):
-        summary = run_ingest(place, corpus, sources, settings, run_id, show).as_dict()
-    remember(place, corpus, sources=named)
-    keep_ingest(place, run_id, summary)
-    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, summary["quarantined"])
+        summary = run_ingest(into, sources, settings, run_id, show).as_dict()
+    remember(into, sources=named)
+    keep_ingest(into.store, run_id, summary)
+    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, bool(summary["quarantined"]))
 
 
 @app.command()
@@ -134,6 +136,7 @@ def ask(
     from memagent.questions import ask as make
     from memagent.questions import load_questions
     from pipelines.ask import ask as run_ask
+    from pipelines.ask import dry_run as estimated
 
     settings = configured(store, config, set_, model, engine, lanes)
     asked = [make(text) for text in question or []] + (load_questions(questions) if questions else [])
@@ -141,9 +144,12 @@ def ask(
         raise UsageError("ask what? Give -q 'a question', or --questions FILE")
     check_name(corpus)
     with display(json_) as show:
-        summary = run_ask(
-            corpus, asked, settings, archive=archive, reread=reread, dry_run=dry_run, run_id=run_id, show=show
-        )
+        if dry_run:
+            estimate = estimated(corpus, asked, settings, archive=archive, reread=reread, show=show)
+        else:
+            summary = run_ask(corpus, asked, settings, archive=archive, reread=reread, run_id=run_id, show=show)
+    if dry_run:
+        finish(estimate, json_, failed=False)
     _conclude(settings, summary, json_, answers)
 
 
@@ -167,12 +173,18 @@ def digest(
     from infra.tables.corpora import check_name
     from memagent.questions import load_questions
     from pipelines.ask import digest as run_digest
+    from pipelines.ask import digest_dry_run
 
     settings = configured(store, config, set_, model, engine, lanes)
     standing = load_questions(questions) if questions else None
     check_name(corpus)
     with display(json_) as show:
-        summary = run_digest(corpus, standing, settings, fetch=fetch, dry_run=dry_run, run_id=run_id, show=show)
+        if dry_run:
+            estimate = digest_dry_run(corpus, standing, settings, fetch=fetch, show=show)
+        else:
+            summary = run_digest(corpus, standing, settings, fetch=fetch, run_id=run_id, show=show)
+    if dry_run:
+        finish(estimate, json_, failed=False)
     _conclude(settings, summary, json_, answers)
 
 
@@ -284,18 +296,17 @@ def _absolute(source: str) -> str:
     return source if "://" in source else str(Path(source).expanduser().absolute())
 
 
-def _conclude(settings: Config, summary: dict[str, Any], json_: bool, answers: bool) -> None:
+def _conclude(settings: Config, summary: "RunSummary", json_: bool, answers: bool) -> None:
     from pipelines.formatting import failures
 
-    if summary.get("dry_run"):
-        finish(summary, json_, 0)
-    failed = failures(summary)
+    failed = bool(failures(summary))
     if json_ and not answers:
         summary.pop("rollup", None)  # it names documents
     elif json_:
         from pipelines.exchange.answers import answer_table
 
-        summary = {"summary": summary, "answers": answer_table(settings, summary["corpus"], summary["run_id"])}
+        rows = answer_table(settings, summary["corpus"], summary["run_id"])
+        finish({"summary": summary, "answers": rows}, json_, failed)
     finish(summary, json_, failed)
 
 

@@ -1,10 +1,10 @@
 """What commands share: their common options, the configuration from them, and how they end."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -51,7 +51,7 @@ def display(json_: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
         yield display.update
 
 
-def finish(summary: dict[str, Any], json_: bool, failed: Any) -> None:
+def finish(summary: Mapping[str, Any], json_: bool, failed: bool) -> NoReturn:
     """Print a summary and end with status 1 if anything failed."""
     if json_:
         out(summary)

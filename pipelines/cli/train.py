@@ -81,7 +81,7 @@ def _train(
     spec = gate_spec(gate, None)  # before hours of training
     run = prepare(config, data or ["qa"], text or [], store, set_ or [], policy)
     with Progress(quiet=json_) as progress:
-        summary: dict[str, Any] = train(run, replay=replay, show=progress.show)
+        summary = train(run, replay=replay, show=progress.show)
     if output is not None:
         from infra.store import Store
         from pipelines.report.training import write_training

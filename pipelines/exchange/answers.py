@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents
+from infra.tables.rows import AnswerRow
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
@@ -45,10 +46,10 @@ def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list
         UsageError: there is no such run, or the corpus has no documents.
     """
     store = Store(config.store)
-    documents = current_documents(store, corpus, ["doc_id", "content_hash", "title", "source"]).to_pylist()
+    documents = current_documents(Corpus(store, corpus), ["doc_id", "content_hash", "title", "source"]).to_pylist()
     if not documents:
         raise UsageError(f"corpus {corpus!r} has no documents in {store.url}")
-    return _of_run(store, corpus, run_id, documents) if run_id else _newest(store, corpus, documents)
+    return _of_run(Corpus(store, corpus), run_id, documents) if run_id else _newest(Corpus(store, corpus), documents)
 
 
 def write_answers(rows: list[dict[str, Any]], format_: str, output: Path | None) -> None:
@@ -72,13 +73,13 @@ def write_answers(rows: list[dict[str, Any]], format_: str, output: Path | None)
         sys.stdout.buffer.write(data)
 
 
-def _of_run(store: Store, corpus: str, run_id: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of_run(corpus: Corpus, run_id: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
-        plan = store.read_part("runs", run_id, "plan.parquet").to_pylist()
+        plan = corpus.store.read_part("runs", run_id, "plan.parquet").to_pylist()
     except FileNotFoundError as error:
-        raise UsageError(f"no run {run_id} in {store.url}: memagent status {corpus} lists them") from error
+        raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
     by_id = {document["doc_id"]: document for document in documents}
-    answers = run_answers(store, corpus, plan)
+    answers = run_answers(corpus, plan)
     return [
         _row(by_id.get(row["doc_id"], {"doc_id": row["doc_id"], "title": row["title"], "source": ""}), answer)
         | {"question_id": row["question_id"], "gold": row["gold"]}
@@ -87,11 +88,11 @@ def _of_run(store: Store, corpus: str, run_id: str, documents: list[dict[str, An
     ]
 
 
-def _newest(store: Store, corpus: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    newest: dict[tuple[str, str], dict[str, Any]] = {}
-    archive: dict[str, dict[str, Any]] = {}
-    samples = sampled_runs(store, corpus)
-    for answer in Table(store, "answers").read(corpus).sort_by("answered_at").to_pylist():
+def _newest(corpus: Corpus, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    newest: dict[tuple[str, str], AnswerRow] = {}
+    archive: dict[str, AnswerRow] = {}
+    samples = sampled_runs(corpus)
+    for answer in Table(corpus.store, "answers").read(corpus.name).sort_by("answered_at").to_pylist():
         if answer["run_id"] in samples:
             continue
         if answer["scope"] == "archive":
@@ -109,8 +110,8 @@ def _newest(store: Store, corpus: str, documents: list[dict[str, Any]]) -> list[
     return rows + [_row(whole, answer) for answer in archive.values()]
 
 
-def _row(document: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: answer[name] for name in COLUMNS.names if name in answer}
+def _row(document: dict[str, Any], answer: AnswerRow) -> dict[str, Any]:
+    kept = {name: value for name, value in answer.items() if name in COLUMNS.names}
     return {
         "document": document["doc_id"],
         "title": document["title"],

@@ -14,15 +14,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.store import Store
+from infra.store import Corpus
 from infra.tables.corpora import check_name, remember
 from infra.tables.delta import now
 from infra.tables.documents import DocumentWriter, current_documents, document_texts
 from infra.tables.qa import CorpusIndex, read_qa
+from infra.tables.runs import write_run
 from memagent.curation import Qa, split_of
 from memagent.errors import UsageError
 from memagent.records import text_hash
-from pipelines.harvest import keep_run, settle
+from pipelines.harvest import settle
 from pipelines.runs import new_run_id
 
 _SOURCE = "qa:"
@@ -58,7 +59,7 @@ COLUMNS = pa.schema(
 _EXTRA = ("source", "qa_id", "reading_id", "policy_id", "share", "pass_rate")
 
 
-def export_qa(store: Store, corpus: str, path: Path) -> int:
+def export_qa(corpus: Corpus, path: Path) -> int:
     """Write the rows of a corpus to a Parquet file, whole or not at all; return how many.
 
     Rows whose documents have gone since the last harvest are left out.
@@ -66,14 +67,14 @@ def export_qa(store: Store, corpus: str, path: Path) -> int:
     Raises:
         UsageError: there are none, or the file cannot be written.
     """
-    shelf = CorpusIndex(store, check_name(corpus))
-    rows = [row for row in read_qa(store, corpus) if shelf.place(row).documents]
+    shelf = CorpusIndex(Corpus(corpus.store, check_name(corpus.name)))
+    rows = [row for row in read_qa(corpus.store, corpus.name) if shelf.place(row).documents]
     if not rows:
-        raise UsageError(f"corpus {corpus!r} has no rows to export: memagent harvest {corpus}")
+        raise UsageError(f"corpus {corpus.name!r} has no rows to export: memagent harvest {corpus.name}")
     aside = path.with_name(f".{path.name}.tmp")
     try:
         with pq.ParquetWriter(aside, COLUMNS, compression="zstd") as writer:
-            for batch in _exported(store, corpus, rows):
+            for batch in _exported(corpus, rows):
                 writer.write_table(pa.Table.from_pylist(batch, schema=COLUMNS))
         aside.replace(path)
     except OSError as error:
@@ -83,7 +84,7 @@ def export_qa(store: Store, corpus: str, path: Path) -> int:
     return len(rows)
 
 
-def import_qa(store: Store, corpus: str, path: Path, run_id: str | None = None) -> dict[str, Any]:
+def import_qa(corpus: Corpus, path: Path, run_id: str | None = None) -> dict[str, Any]:
     """Take the rows of a Parquet file as gold and their contexts as documents; return the run's summary.
 
     A context that is a document of the corpus already stays that document. The split is by document, as always:
@@ -94,8 +95,10 @@ def import_qa(store: Store, corpus: str, path: Path, run_id: str | None = None) 
     """
     started, run_id, refused = now(), run_id or new_run_id(), Counter[str]()
     file = _open(path)
-    known = set(current_documents(store, check_name(corpus), ["content_hash"])["content_hash"].to_pylist())
-    writer = DocumentWriter(store, corpus, run_id, started, _COMMIT_SECONDS)
+    known = set(
+        current_documents(Corpus(corpus.store, check_name(corpus.name)), ["content_hash"])["content_hash"].to_pylist()
+    )
+    writer = DocumentWriter(corpus, run_id, started, _COMMIT_SECONDS)
     fresh: list[Qa] = []
     documents = 0
     with file:
@@ -113,20 +116,20 @@ def import_qa(store: Store, corpus: str, path: Path, run_id: str | None = None) 
     writer.flush()
     if not fresh:
         raise UsageError(f"{path} has no row that can be taken: {dict(refused) or 'it is empty'}")
-    remember(store, corpus)
-    summary = settle(store, corpus, fresh, run_id, refused=refused) | {"documents": documents, "file": str(path)}
+    remember(corpus)
+    summary = settle(corpus, fresh, run_id, refused=refused) | {"documents": documents, "file": str(path)}
     summary["seconds"] = round((now() - started).total_seconds(), 2)
-    keep_run(store, summary, started, {})
+    write_run(corpus.store, summary, started, {})
     return summary
 
 
-def _exported(store: Store, corpus: str, rows: Sequence[Qa]) -> Iterator[list[dict[str, Any]]]:
+def _exported(corpus: Corpus, rows: Sequence[Qa]) -> Iterator[list[dict[str, Any]]]:
     ordered = sorted(rows, key=lambda row: (row.stream, row.qa_id))  # rows of one document share its text
     for start in range(0, len(ordered), _ROWS):
         batch = ordered[start : start + _ROWS]
-        texts = dict(document_texts(store, corpus, {name for row in batch for name in row.stream}))
+        texts = dict(document_texts(corpus, {name for row in batch for name in row.stream}))
         yield [
-            _exported_row(corpus, index, row, _JOIN.join(texts[name] for name in row.stream))
+            _exported_row(corpus.name, index, row, _JOIN.join(texts[name] for name in row.stream))
             for index, row in enumerate(batch, start)
         ]
 

@@ -8,8 +8,9 @@ from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import corpora, standing_questions
+from infra.tables.runs import RunExtras, RunSummary
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
@@ -28,7 +29,7 @@ EVERY = "*"
 @flow(name="digest-corpus", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
 def digest_corpus(
     corpus: str = EVERY, store: str | None = None, config: str | None = None, sets: list[str] | None = None
-) -> dict[str, Any]:
+) -> RunSummary | dict[str, RunSummary]:
     """Bring a corpus and the answers to its standing questions up to date; ``*`` stands for every corpus.
 
     What is done is skipped, so late runs that start together cost nothing. A corpus that fails does not keep the others
@@ -37,7 +38,7 @@ def digest_corpus(
     settings = settings_for(config, sets, store)
     if corpus == EVERY:
         place = Store(settings.store)
-        names = [name for name in corpora(place) if standing_questions(place, name)]
+        names = [name for name in corpora(place) if standing_questions(Corpus(place, name))]
         return _each({name: digest_corpus(name, store, config, sets, return_state=True) for name in names})
     run_id = new_run_id()
     argv = ["digest", corpus, "--run-id", run_id, "--no-answers"]
@@ -48,7 +49,7 @@ def digest_corpus(
     return _publish(settings, summary, "memagent.corpus.digested")
 
 
-def _each(states: dict[str, Any]) -> dict[str, Any]:
+def _each(states: dict[str, Any]) -> dict[str, RunSummary]:
     failed = {name: state.message for name, state in states.items() if not state.is_completed()}
     if failed:
         said = "; ".join(f"{name}: {message}" for name, message in failed.items())
@@ -66,13 +67,13 @@ def answer_archive(
     store: str | None = None,
     config: str | None = None,
     sets: list[str] | None = None,
-) -> dict[str, Any]:
+) -> RunSummary:
     """Answer questions over a corpus in bulk; `sources` are ingested first, where given."""
     settings = settings_for(config, sets, store)
     asked = [make_question(text, f"questions[{number}]") for number, text in enumerate(questions or [])]
     asked += load_questions(questions_file) if questions_file else []
     run_id = new_run_id()
-    taken = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
+    taken: RunExtras = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
     argv = ["ask", corpus, "--run-id", run_id, "--no-answers", *(["--archive"] if archive else [])]
     argv += [part for text in questions or [] for part in ("-q", text)]
     argv += ["--questions", questions_file] if questions_file else []
@@ -101,32 +102,33 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
             raise MemagentError(f"the Ray job ended before all sources were seen: {last_words}")
         return done
     with lazy_ray(settings.ray):
-        done = ingest(place, corpus, sources, settings, run_id).as_dict()
-    remember(place, corpus, sources=sources)
+        done = ingest(Corpus(place, corpus), sources, settings, run_id).as_dict()
+    remember(Corpus(place, corpus), sources=sources)
     get_run_logger().info("ingested: %s", done)
     return done
 
 
 @task(name="digest", cache_policy=NO_CACHE)
-def digest_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def digest_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], RunSummary]) -> RunSummary:
     """Ingest, segment, plan and read what is new."""
     return work(settings, argv, run_id, here)
 
 
 @task(name="answer", cache_policy=NO_CACHE)
-def answer_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def answer_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], RunSummary]) -> RunSummary:
     """Segment, plan and read."""
     return work(settings, argv, run_id, here)
 
 
 @task(name="publish", cache_policy=NO_CACHE)
-def publish_stage(settings: Config, summary: dict[str, Any]) -> str:
+def publish_stage(settings: Config, summary: RunSummary) -> str:
     """Write the report and the artifacts; return the report's address."""
     address = write_to_store(Store(settings.store), summary["run_id"])
     key = artifact_key(f"{summary['kind']}-{summary['corpus']}")
     readings = summary["readings"]
-    rows = [{"count": name.replace("_", " "), "value": value} for name, value in readings.items()]
-    rows += [{"count": name, "value": summary[name]} for name in ("documents", "segments", "conversations", "seconds")]
+    rows: list[dict[str, object]] = [{"count": name.replace("_", " "), "value": n} for name, n in readings.items()]
+    shown = ("documents", "segments", "conversations", "seconds")
+    rows += [{"count": name, "value": value} for name, value in summary.items() if name in shown]
     rows += [
         {"count": score["metric"], "value": f"{score['value']:.3f} (n={score['n']})"}
         for score in summary["scores"] or []
@@ -137,7 +139,7 @@ def publish_stage(settings: Config, summary: dict[str, Any]) -> str:
     return address
 
 
-def _publish(settings: Config, summary: dict[str, Any], event: str) -> dict[str, Any]:
+def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary:
     address = publish_stage(settings, summary)
     # After the commit: whoever hears of it finds the answers there.
     emit_event(

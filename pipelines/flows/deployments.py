@@ -1,9 +1,11 @@
 """The deployments that `memagent up` serves: what runs when, and what starts what."""
 
+from collections.abc import Iterable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 from prefect import serve
+from prefect.deployments.runner import RunnerDeployment
 from prefect.events import DeploymentEventTrigger
 from prefect.schedules import Cron
 
@@ -82,4 +84,5 @@ def serve_all(
         parameters=learning,
         concurrency_limit=1,
     )
-    serve(nightly, bulk, scores, harvested, trained, limit=at_once, print_starting_message=False)
+    deployments = (nightly, bulk, scores, harvested, trained)
+    serve(*cast(Iterable[RunnerDeployment], deployments), limit=at_once, print_starting_message=False)

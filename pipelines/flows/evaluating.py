@@ -8,6 +8,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
 from infra.store import Store
+from infra.tables.rows import ScoreRow
+from infra.tables.runs import RunSummary
 from memagent.config import Config
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import compare, evaluate
@@ -34,7 +36,7 @@ def evaluate_policy(
     store: str | None = None,
     config: str | None = None,
     sets: list[str] | None = None,
-) -> dict[str, Any]:
+) -> RunSummary:
     """Score the configured policy on a suite; say so, and raise the alarm when it fell beyond noise.
 
     The scores are compared with the last evaluation of a policy of the same name on the same samples.
@@ -56,7 +58,7 @@ def evaluate_policy(
 
 
 @task(name="evaluate", cache_policy=NO_CACHE)
-def evaluate_stage(settings: Config, suite: Suite, texts: tuple[str, ...], run_id: str, show: Any) -> dict[str, Any]:
+def evaluate_stage(settings: Config, suite: Suite, texts: tuple[str, ...], run_id: str, show: Any) -> RunSummary:
     """Make the samples, read them and score the answers."""
     argv = ["evaluate", "--suite", suite.name, "--n", str(suite.n), "--seed", str(suite.seed), "--run-id", run_id]
     argv += ["--kinds", ",".join(suite.kinds)] if suite.kinds else []
@@ -68,18 +70,19 @@ def evaluate_stage(settings: Config, suite: Suite, texts: tuple[str, ...], run_i
 
 
 @task(name="publish-scores", cache_policy=NO_CACHE)
-def _report(settings: Config, run_id: str, rows: list[dict[str, Any]], suite: str) -> str:
+def _report(settings: Config, run_id: str, rows: list[ScoreRow], suite: str) -> str:
     store = Store(settings.store)
     address = store.write_bytes(evaluation_page(store, run_id).encode(), "runs", run_id, "evaluation.html")
+    shown = ("task", "length", "metric", "n", "failed")
     table = [
-        {**{name: row[name] for name in ("task", "length", "metric", "n", "failed")}, "value": f"{row['value']:.3f}"}
+        {**{name: value for name, value in row.items() if name in shown}, "value": f"{row['value']:.3f}"}
         for row in rows
     ]
     create_table_artifact(table, key=artifact_key(f"scores-{suite}"), description=f"Evaluation {run_id}: {address}")
     return address
 
 
-def _publish(settings: Config, summary: dict[str, Any]) -> dict[str, Any]:
+def _publish(settings: Config, summary: RunSummary) -> RunSummary:
     store, run_id = Store(settings.store), summary["run_id"]
     rows, before = same_before(store, run_id)
     address = _report(settings, run_id, rows, rows[0]["suite"])

@@ -11,6 +11,7 @@ from prefect.events import emit_event
 from infra.store import Store
 from infra.tables.delta import Table
 from infra.tables.qa import count_new
+from infra.tables.runs import HarvestSummary, TrainingSummary
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, as_settings, environment
 from memagent.errors import UsageError
@@ -26,6 +27,8 @@ from pipelines.training.settings import Run, prepare
 
 ENOUGH = 500
 """New harvested rows that are worth a training."""
+_TOLD = ("run_id", "parent", "candidate", "steps", "best_step", "data_version")
+"""What an event says of a training."""
 _NO_CODE = "engine.trust_remote_code=false"
 """A recipe names its model, and the learner loads none that brings code: the engines that sample need none either."""
 _OVER_RECIPES = ("engine", "pool", "reading")
@@ -86,7 +89,7 @@ def retrain(
     summary = train_stage(run)
     candidate = summary["candidate"]
     resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(candidate or summary['parent'])}"}
-    told = {name: summary[name] for name in ("run_id", "parent", "candidate", "steps", "best_step", "data_version")}
+    told = {name: value for name, value in summary.items() if name in _TOLD}
     emit_event(event="memagent.policy.trained", resource=resource, payload=told)
     if not candidate:
         return {
@@ -103,20 +106,21 @@ def retrain(
 
 
 @task(name="harvest", cache_policy=NO_CACHE)
-def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> dict[str, Any]:
+def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> HarvestSummary:
     """Make rows of what was answered."""
     argv = ["harvest", corpus, "--agreement", str(samples), "--run-id", run_id]
     return work(settings, argv, run_id, lambda: harvest(corpus, settings, samples=samples, run_id=run_id))
 
 
 @task(name="train", cache_policy=NO_CACHE)
-def train_stage(run: Run) -> dict[str, Any]:
+def train_stage(run: Run) -> TrainingSummary:
     """Train; a run that was interrupted goes on."""
     argv = ["train", "--config", run.name, *(part for course in run.data for part in ("--data", course))]
     argv += [part for text in run.texts for part in ("--text", text)]
     argv += [part for item in run.sets for part in ("--set", item)]
     summary = work(run.config, argv, run.run_id, lambda: train(run))
-    rows = [{"what": name, "value": str(summary[name])} for name in ("steps", "best_step", "candidate", "parent")]
+    shown = ("steps", "best_step", "candidate", "parent")
+    rows = [{"what": name, "value": str(value)} for name, value in summary.items() if name in shown]
     create_table_artifact(rows, key=artifact_key(summary["run_id"]), description=f"Training {summary['run_id']}")
     return summary
 

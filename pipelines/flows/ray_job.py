@@ -1,27 +1,26 @@
 """What flows share: where their work runs, how they show it, and how it is stopped."""
 
-import json
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
-import pyarrow.compute as pc
 from prefect import get_run_logger, runtime
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from infra.cluster.jobs_api import run_job, stop_job
 from infra.store import Store
-from infra.tables.delta import Table
+from infra.tables.runs import HarvestSummary, RunSummary, TrainingSummary, read_summary
 from memagent.config import Config, load_config
 from memagent.errors import MemagentError
 
 _PROGRESS_SECONDS = 3.0
 _log = logging.getLogger("memagent.flows")
+Summary = TypeVar("Summary", RunSummary, HarvestSummary, TrainingSummary)
 
 
 watcher: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("watcher", default=None)
@@ -39,16 +38,15 @@ def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
         stop_job(address, str(flow_run.id))
 
 
-def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], Summary]) -> Summary:
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
     if not settings.ray.jobs_address:
         return here()
     last_words = submit(settings, argv, submission())
-    rows = Table(Store(settings.store), "runs").read(columns=["summary"], filters=pc.field("run_id") == run_id)
-    if not rows.num_rows:
+    summary = read_summary(Store(settings.store), run_id)
+    if summary is None:
         raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {last_words}")
-    summary: dict[str, Any] = json.loads(rows["summary"][0].as_py())
-    return summary
+    return cast(Summary, summary)
 
 
 def submit(settings: Config, argv: list[str], submission: str) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts, quarantined
 from infra.tables.schemas import PLAN
@@ -110,7 +110,7 @@ def load_failures(store: Store, run: Run) -> list[dict[str, Any]]:
     own: list[dict[str, Any]] = (
         Table(store, "quarantine").read(run.corpus, filters=ds.field("run_id") == run.run_id).to_pylist()
     )
-    standing = quarantined(store, run.corpus).to_pylist()
+    standing = quarantined(Corpus(store, run.corpus)).to_pylist()
     earlier = [row for row in standing if row["stage"] in ("ingest", "segment") and row["run_id"] != run.run_id]
     return own + earlier
 
@@ -126,7 +126,7 @@ def load_titles(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, dict
 
 def load_texts(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, str]:
     """Return the texts of documents by content hash."""
-    return dict(document_texts(store, run.corpus, set(hashes)))
+    return dict(document_texts(Corpus(store, run.corpus), set(hashes)))
 
 
 def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.turns import resume_points
 from memagent.records import Turn
 from pipelines.evaluate import run_results
@@ -67,7 +67,7 @@ def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
             made += pictures.cost_by_length(rows, folder)
         if len({row["method"] for row in rows if row["depth"] is not None}) == 1:
             made += pictures.accuracy_by_depth(rows, folder)
-    if len(run_ids) == 1 and (memories := _memories(store, runs[run_ids[0]]["corpus"], run_ids[0])):
+    if len(run_ids) == 1 and (memories := _memories(Corpus(store, runs[run_ids[0]]["corpus"]), run_ids[0])):
         made += pictures.memory_by_share(memories, folder)
     return made
 
@@ -107,11 +107,11 @@ def _pictures(store: Store, run_id: str) -> list[dict[str, str]]:
         return [embedded(path, _TITLES, _NOTES) for path in drawn if path.suffix == ".svg"]
 
 
-def _memories(store: Store, corpus: str, run_id: str) -> list[dict[str, float]]:
+def _memories(corpus: Corpus, run_id: str) -> list[dict[str, float]]:
     """Return the memory's length over some readings: a row for each of `_PLACES` places of each lane."""
-    readings = sorted(row["reading_id"] for row in run_results(store, run_id).to_pylist() if row["segments"])
+    readings = sorted(row["reading_id"] for row in run_results(corpus.store, run_id).to_pylist() if row["segments"])
     rows = []
-    for turns in resume_points(store, corpus, readings[:_MEMORIES_MOST]).values():
+    for turns in resume_points(corpus, readings[:_MEMORIES_MOST]).values():
         lanes: dict[int, list[Turn]] = defaultdict(list)
         for turn in turns:
             if turn.kind in ("update", "carried"):

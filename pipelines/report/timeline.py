@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.turns import turn_table
 from memagent.engine import CUT
 from memagent.evidence import locate
@@ -40,7 +40,7 @@ def timelines(store: Store, run: Run, rows: Iterable[Row]) -> dict[str, dict[str
     """
     by_reading = {row.reading_id: row for row in rows}
     turns: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for turn in turn_table(store, run.corpus, by_reading, _COLUMNS).to_pylist():
+    for turn in turn_table(Corpus(store, run.corpus), by_reading, _COLUMNS).to_pylist():
         turns[turn["reading_id"]].append(turn)
     return {reading_id: _timeline(by_reading[reading_id], logged) for reading_id, logged in turns.items()}
 

@@ -15,7 +15,7 @@ from memagent.rl.config import todays_keys
 from pipelines.formatting import duration, number, percent, plain
 from pipelines.report import training_plots as curves
 from pipelines.report.html import embedded, sheet, write_sheet
-from pipelines.report.panels import interval, series
+from pipelines.report.panels import Rows, interval, series
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.trainings import candidate_of, find_training, metrics_of, summary_of_ended
 
@@ -39,7 +39,7 @@ _NOTES = {
 Row = Mapping[str, Any]
 
 
-def draw(rows_by_run: curves.Rows, folder: Path, *, spread: bool = False) -> list[Path]:
+def draw(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
     """Draw what can be drawn of training runs; return the files.
 
     Raises:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.cluster.session import quiet_ray_data
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.curation import Qa, agreement
 from memagent.metrics import exact_match, normalise
@@ -26,7 +26,7 @@ _ASKED = pa.schema(
         ("run", pa.int64()),  # its place among the runs
     ]
 )
-_TOLD = pa.schema(
+_ANSWERS = pa.schema(
     [
         *((name, pa.string()) for name in ("reading_id", "policy_id", "answer")),
         ("found", pa.bool_()),
@@ -34,12 +34,6 @@ _TOLD = pa.schema(
         ("indices", pa.list_(pa.int32())),
     ]
 )
-
-
-def runs_of(store: Store, corpus: str, kinds: Sequence[str] = KINDS) -> list[str]:
-    """Return the ids of a corpus's runs of some kinds, oldest first."""
-    runs = Table(store, "runs").read(corpus, ["run_id", "ended_at"], pc.field("kind").isin(list(kinds)))
-    return list(runs.sort_by("ended_at")["run_id"].to_pylist())
 
 
 def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[dict[str, Any]]:
@@ -57,18 +51,18 @@ def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[d
     return sorted(rows, key=lambda row: (row["run"], row["reading_id"], row["question_id"]))
 
 
-def told(store: Store, corpus: str, readings: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the answers of some readings (`_TOLD`) by reading_id; those that failed are absent.
+def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the answers of some readings (`_ANSWERS`) by reading_id; those that failed are absent.
 
     Needs a Ray session. The answers table is read once, file by file.
     """
     wanted = frozenset(readings)
     if not wanted:
         return {}
-    root = store.delta_uri("answers").removeprefix("s3://")
-    paths = [fragment.path for fragment in Table(store, "answers").fragments(corpus)]
+    root = corpus.store.delta_uri("answers").removeprefix("s3://")
+    paths = [fragment.path for fragment in Table(corpus.store, "answers").fragments(corpus.name)]
     blocks = [pa.table({"path": [path if path.startswith(root) else f"{root}/{path}"]}) for path in paths]
-    return {row["reading_id"]: row for row in _job(blocks, _read_answers, store.url, wanted)}
+    return {row["reading_id"]: row for row in _job(blocks, _read_answers, corpus.store.url, wanted)}
 
 
 def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[str, Any]]) -> list[Qa]:
@@ -78,7 +72,7 @@ def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[s
 
     Args:
         rows: of `asked`, all with gold.
-        answers: of `told`.
+        answers: of `load_answers`.
     """
     groups: dict[tuple[str, str, tuple[str, ...]], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -101,7 +95,7 @@ def agreed_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping
 
     Args:
         rows: of `asked`, of the runs that sampled readings.
-        answers: of `told`.
+        answers: of `load_answers`.
     """
     groups: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
     for row in rows:
@@ -184,7 +178,7 @@ def _read_answers(block: pa.Table, url: str, wanted: frozenset[str]) -> pa.Table
                 # A merge writes strings as views, which pyarrow 26 can neither filter nor take.
                 mine = [i for i, name in enumerate(batch["reading_id"].to_pylist()) if name in wanted]
                 rows += [row | _places(row) for i in mine for row in batch.slice(i, 1).to_pylist()]
-    return pa.Table.from_pylist(rows, schema=_TOLD)
+    return pa.Table.from_pylist(rows, schema=_ANSWERS)
 
 
 def _places(answer: Mapping[str, Any]) -> dict[str, Any]:

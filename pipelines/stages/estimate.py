@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from infra.engines.cpu_format import parameters
 from infra.processes import usable_cores
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.config import Config
 from memagent.number_format import format_speed
@@ -20,7 +20,27 @@ _GPU_FLOPS = 5e13
 """What an engine gets out of a GPU in bulk reading, as measured with small models; a rule of thumb."""
 
 
-def estimate(store: Store, corpus: str, reader: ReaderSpec, plan: Plan, config: Config) -> dict[str, Any]:
+class Estimate(TypedDict):
+    """What a run would read."""
+
+    corpus: str
+    dry_run: bool
+    documents: int
+    readings: int
+    readings_answered_before: int
+    readings_to_read: int
+    segments: int
+    conversations: int
+    prompt_tokens: int
+    output_tokens_at_most: int
+    estimated_seconds: float | None
+    """None: nothing shows the pace."""
+    estimate_from: str
+    """What shows the pace."""
+    unmatched_questions: list[str]
+
+
+def estimate(corpus: Corpus, reader: ReaderSpec, plan: Plan, config: Config) -> Estimate:
     """Count the readings, segments and tokens of a plan, and estimate its time.
 
     The time comes from the last run of the same policy on this store, its engine's start with it; before there is
@@ -38,10 +58,10 @@ def estimate(store: Store, corpus: str, reader: ReaderSpec, plan: Plan, config: 
         share = left / row["segments"] if row["segments"] else 0
         tokens += round(row["tokens"] * share) + (left + 1) * overhead[question]
     conversations = plan.conversations
-    expected = pace(store, reader, config)
+    expected = pace(corpus.store, reader, config)
     start = expected.start_seconds if conversations else 0.0
     return {
-        "corpus": corpus,
+        "corpus": corpus.name,
         "dry_run": True,
         "documents": plan.documents,
         "readings": len(plan.rows),

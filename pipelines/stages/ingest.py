@@ -21,7 +21,7 @@ from infra.cluster.session import ensure_ray, quiet_ray_data
 from infra.sources import TITLE_CHARS, Parsed, Refused
 from infra.sources.diff import Plan, Work, failed_stamp, make_plan
 from infra.sources.sandbox import Guard
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import check_name
 from infra.tables.delta import Table, now
 from infra.tables.documents import DocumentWriter, current_sources, newest, quarantined
@@ -71,8 +71,7 @@ class IngestSummary:
 
 
 def ingest(
-    store: Store,
-    corpus: str,
+    corpus: Corpus,
     sources: list[str],
     config: Config,
     run_id: str,
@@ -92,13 +91,13 @@ def ingest(
         UsageError: a source does not exist or matches nothing, or the corpus's name cannot be used.
     """
     begun = time.monotonic()
-    known = current_sources(store, check_name(corpus)).to_pylist()
+    known = current_sources(Corpus(corpus.store, check_name(corpus.name))).to_pylist()
     at = max([now(), *(row["seen_at"] + timedelta(microseconds=1) for row in known)])
     plan = make_plan(sources, {row["source"]: row for row in known if row["state"] != "deleted"}, config.ingest)
-    writer = DocumentWriter(store, corpus, run_id, at, config.commit_seconds)
+    writer = DocumentWriter(corpus, run_id, at, config.commit_seconds)
     tally = Counter[str]()
-    reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(store, corpus, plan.failed)
-    for result in _parse_all(plan.work, (store, corpus, run_id, at, config)):
+    reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)
+    for result in _parse_all(plan.work, (corpus.store, corpus.name, run_id, at, config)):
         reasons.update(dict(result.pop("refused")))
         tally.update({"done": 1, result.pop("kind"): 1, **result})
         if progress is not None:
@@ -108,12 +107,12 @@ def ingest(
         writer.refuse(bad.source, bad.reason, bad.detail)
         doc_id = plan.earlier.get(bad.source, {}).get("doc_id", "")
         writer.source(bad.source, doc_id, "", "failed", 0)
-    _delete(store, corpus, plan, writer, keep=config.ingest.keep_deleted)
+    _delete(corpus, plan, writer, keep=config.ingest.keep_deleted)
     writer.flush()
     for name in ("documents", "sources"):
-        Table(store, name).compact(corpus)
+        Table(corpus.store, name).compact(corpus.name)
     return IngestSummary(
-        corpus=corpus,
+        corpus=corpus.name,
         run_id=run_id,
         sources=len(plan.listing.found) + len(plan.listing.unusable),
         new=tally["new"],
@@ -130,11 +129,11 @@ def ingest(
     )
 
 
-def _reasons(store: Store, corpus: str, failed: list[str]) -> Counter[str]:
+def _reasons(corpus: Corpus, failed: list[str]) -> Counter[str]:
     """Return the reasons for which sources failed in earlier runs."""
     if not failed:
         return Counter()
-    table = quarantined(store, corpus)
+    table = quarantined(corpus)
     mine = pc.and_(pc.equal(table["stage"], "ingest"), pc.is_in(table["item"], pa.array(failed, pa.string())))
     return Counter(table.filter(mine)["reason"].to_pylist())
 
@@ -195,10 +194,10 @@ def _guard(options: IngestConfig) -> Guard:
 def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
     """Parse and commit the sources of a block; return one result per source."""
     store, corpus, run_id, at, config = job
-    writer = DocumentWriter(store, corpus, run_id, at, config.commit_seconds)
+    writer = DocumentWriter(Corpus(store, corpus), run_id, at, config.commit_seconds)
     items = block.to_pylist()
     old = [name for item in items for name in (item["source"] if item["known"] else "", item["was"]) if name]
-    present = _present(store, corpus, old)
+    present = _present(Corpus(store, corpus), old)
     results = []
     for item in items:
         before = {**present.get(item["was"], {}), **present.get(item["source"], {})}
@@ -310,23 +309,23 @@ def _document(item: dict[str, Any], parsed: Parsed, content_hash: str, at: datet
     }
 
 
-def _present(store: Store, corpus: str, sources: Collection[str]) -> dict[str, dict[str, dict[str, Any]]]:
+def _present(corpus: Corpus, sources: Collection[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the rows of the documents that are present, by source and id, without their texts."""
     if not sources:
         return {}
     columns = [name for name in DOCUMENTS.names if name != "text"]
     mine = ds.field("source").isin(pa.array(sorted(sources), pa.string()))
     rows: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in newest(Table(store, "documents").read(corpus, columns, mine), "doc_id").to_pylist():
+    for row in newest(Table(corpus.store, "documents").read(corpus.name, columns, mine), "doc_id").to_pylist():
         if row["state"] == "present":
             rows.setdefault(row["source"], {})[row["doc_id"]] = row
     return rows
 
 
-def _delete(store: Store, corpus: str, plan: Plan, writer: DocumentWriter, keep: bool) -> None:
+def _delete(corpus: Corpus, plan: Plan, writer: DocumentWriter, keep: bool) -> None:
     """Take the documents of gone sources out, unless they are to be kept."""
     if plan.gone and not keep:
-        for rows in _present(store, corpus, [row["source"] for row in plan.gone]).values():
+        for rows in _present(corpus, [row["source"] for row in plan.gone]).values():
             writer.delete(rows.values())
     for row in (*plan.gone, *plan.moved):
         writer.source(row["source"], row["doc_id"], row["source_stamp"], "deleted", 0)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from infra.cluster.session import quiet_ray_data
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import now
 from infra.tables.documents import DocumentWriter, current_sources
 from memagent.errors import UsageError
@@ -117,7 +117,7 @@ def _make(
         try:
             known = haystack(texts) if suite.is_made else []
             samples = islice(group.samples(reader.tokenizer, known), item["start"], item["stop"])
-            for at, (sample, doc_id) in enumerate(_written(Store(url), corpus, run_id, samples), item["start"]):
+            for at, (sample, doc_id) in enumerate(_written(Corpus(Store(url), corpus), run_id, samples), item["start"]):
                 kept = json.dumps({name: getattr(sample, name) for name in _KEPT})
                 rows.append({"group": item["group"], "index": at, "doc_id": doc_id, "sample": kept, "fatal": ""})
         except UsageError as error:  # its class would not survive the way back
@@ -125,11 +125,11 @@ def _make(
     return pa.Table.from_pylist(rows, schema=_MADE)
 
 
-def _written(store: Store, corpus: str, run_id: str, samples: Iterator[Sample]) -> Iterator[tuple[Sample, str]]:
+def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator[tuple[Sample, str]]:
     """Yield each sample with its document, and write those that are not there."""
-    known = {row["source"]: row["doc_id"] for row in current_sources(store, corpus).to_pylist()}
+    known = {row["source"]: row["doc_id"] for row in current_sources(corpus).to_pylist()}
     there = set(known.values())
-    writer = DocumentWriter(store, corpus, run_id, at := now(), seconds=5.0)
+    writer = DocumentWriter(corpus, run_id, at := now(), seconds=5.0)
     for sample in samples:
         source = f"{_SOURCE}{sample.sample_id}"
         if source in known:

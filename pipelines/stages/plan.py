@@ -4,35 +4,34 @@ The plan is the only place that decides what is read again. It uses no engine.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 import pyarrow as pa
 
+from infra.cluster.reading_worker import WorkItem
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents
+from infra.tables.rows import AnswerRow, DocumentRow, PlannedReading, Scope, SegmentedRow
 from infra.tables.schemas import PLAN
-from infra.tables.segments import segment_hashes
+from infra.tables.segments import segment_hashes, segment_range
 from infra.tables.turns import carry, resume_points
 from memagent.records import Question, Turn, reading_id, stable_hash
 from pipelines.stages.segment import places
-
-_PLACE = ("content_hash", "part", "first_row", "segments")
 
 
 @dataclass(slots=True)
 class Plan:
     """The readings of a run."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """One a reading, as in schemas.PLAN."""
+    rows: list[PlannedReading] = field(default_factory=list)
+    """One per reading and question."""
     past: dict[str, list[Turn]] = field(default_factory=dict)
     """What the turn log holds of readings that go on, by reading_id."""
-    places: dict[str, dict[str, Any]] = field(default_factory=dict)
+    places: dict[str, SegmentedRow] = field(default_factory=dict)
     """Where the segments of a document stand, by content hash."""
     unmatched: list[Question] = field(default_factory=list)
     """Questions about documents that are not in the corpus."""
@@ -46,7 +45,7 @@ class Plan:
         return max(archives, default=len({row["doc_id"] for row in self.rows}))
 
     @property
-    def pending(self) -> list[dict[str, Any]]:
+    def pending(self) -> list[PlannedReading]:
         """Rows of the readings that are not answered, each reading once."""
         return list({row["reading_id"]: row for row in self.rows if row["state"] != "answered"}.values())
 
@@ -55,7 +54,7 @@ class Plan:
         """Conversations that are still to be held: one a segment left, and the answer."""
         return sum(self.left(row) + 1 for row in self.pending)
 
-    def left(self, row: dict[str, Any]) -> int:
+    def left(self, row: PlannedReading) -> int:
         """Return how many segments of a reading are still to be read."""
         past = [turn for turn in self.past.get(row["reading_id"], []) if turn.kind in ("update", "carried")]
         lanes: dict[int, int] = {}
@@ -63,13 +62,13 @@ class Plan:
             lanes[turn.lane] = turn.step + 1
         return max(0, int(row["segments"]) - sum(lanes.values()))
 
-    def items(self) -> list[dict[str, Any]]:
+    def items(self) -> list[WorkItem]:
         """Return the work: what a worker needs of each pending reading."""
         return [
             {
                 "reading_id": row["reading_id"],
                 "question": row["question"],
-                "places": [{k: self.places[h][k] for k in _PLACE} for h in row["stream"]],
+                "places": [segment_range(self.places[h]) for h in row["stream"]],
                 "past": [asdict(turn) for turn in self.past.get(row["reading_id"], [])],
                 "left": self.left(row),
             }
@@ -82,8 +81,7 @@ class Plan:
 
 
 def make_plan(
-    store: Store,
-    corpus: str,
+    corpus: Corpus,
     reader: ReaderSpec,
     questions: Sequence[Question],
     *,
@@ -97,8 +95,8 @@ def make_plan(
     A reading that was begun goes on; a document that changed is read on from its first changed segment, with `reread`
     only from this version's own memory.
     """
-    documents = current_documents(store, corpus, ["doc_id", "content_hash", "title"]).to_pylist()
-    plan = Plan(places=places(store, corpus, reader, {d["content_hash"] for d in documents}))
+    documents = current_documents(corpus, ["doc_id", "content_hash", "title"]).to_pylist()
+    plan = Plan(places=places(corpus, reader, {d["content_hash"] for d in documents}))
     uncut = [d["doc_id"] for d in documents if d["content_hash"] not in plan.places]
     plan.unsegmented = sum(any(_asked_of(question, doc_id) for question in questions) for doc_id in uncut)
     documents = [d for d in documents if d["content_hash"] in plan.places]
@@ -114,8 +112,8 @@ def make_plan(
             plan.rows.append(_row(reader, question, chosen, plan, "archive"))
         else:
             plan.rows.extend(_row(reader, question, [d], plan, "document") for d in chosen)
-    _mark_answered(store, corpus, reader, plan, reread)
-    _find_beginnings(store, corpus, reader, plan, reread)
+    _mark_answered(corpus, reader, plan, reread)
+    _find_beginnings(corpus, reader, plan, reread)
     return plan
 
 
@@ -124,8 +122,8 @@ def _asked_of(question: Question, doc_id: str) -> bool:
 
 
 def _row(
-    reader: ReaderSpec, question: Question, documents: list[dict[str, Any]], plan: Plan, scope: str
-) -> dict[str, Any]:
+    reader: ReaderSpec, question: Question, documents: Sequence[DocumentRow], plan: Plan, scope: Scope
+) -> PlannedReading:
     stream = [d["content_hash"] for d in documents]
     one = scope == "document"
     return {
@@ -147,13 +145,13 @@ def _row(
     }
 
 
-def _same(row: dict[str, Any]) -> tuple[str, str]:
+def _same(row: PlannedReading | AnswerRow) -> tuple[str, str]:
     return (row["content_hash"], row["question"])
 
 
-def _mark_answered(store: Store, corpus: str, reader: ReaderSpec, plan: Plan, reread: bool) -> None:
+def _mark_answered(corpus: Corpus, reader: ReaderSpec, plan: Plan, reread: bool) -> None:
     columns = ["reading_id", "content_hash", "question", "policy_id", "config_hash", "answered_at"]
-    answers = Table(store, "answers").read(corpus, columns).sort_by("answered_at").to_pylist()
+    answers = Table(corpus.store, "answers").read(corpus.name, columns).sort_by("answered_at").to_pylist()
     exact = {row["reading_id"] for row in answers}
     family = {
         _same(row): row["reading_id"]
@@ -167,12 +165,12 @@ def _mark_answered(store: Store, corpus: str, reader: ReaderSpec, plan: Plan, re
             row["state"], row["answered_by"] = "answered", family[_same(row)]
 
 
-def _find_beginnings(store: Store, corpus: str, reader: ReaderSpec, plan: Plan, reread: bool) -> None:
+def _find_beginnings(corpus: Corpus, reader: ReaderSpec, plan: Plan, reread: bool) -> None:
     pending = {row["reading_id"]: row for row in plan.pending}
-    plan.past = resume_points(store, corpus, pending)
+    plan.past = resume_points(corpus, pending)
     fresh = [row for row in pending.values() if row["reading_id"] not in plan.past]
     if reader.reading.lanes == 1 and reader.goes_on:  # the spans of lanes move with the length of the stream
-        plan.past |= _carried(store, corpus, reader, plan, fresh, reread)
+        plan.past |= _carried(corpus, reader, plan, fresh, reread)
     for row in plan.rows:
         past = plan.past.get(row["reading_id"])
         if past and row["state"] == "new":
@@ -183,38 +181,38 @@ def _find_beginnings(store: Store, corpus: str, reader: ReaderSpec, plan: Plan, 
 
 
 def _carried(
-    store: Store, corpus: str, reader: ReaderSpec, plan: Plan, rows: list[dict[str, Any]], reread: bool
+    corpus: Corpus, reader: ReaderSpec, plan: Plan, rows: list[PlannedReading], reread: bool
 ) -> dict[str, list[Turn]]:
     """Find, for readings not begun, an earlier reading of the same document as it was, and its memory."""
-    earlier = _earlier(store, corpus, reader, rows, reread)
+    earlier = _earlier(corpus, reader, rows, reread)
     if not earlier:
         return {}
-    old_places = places(store, corpus, reader, {h for _, stream, _ in earlier.values() for h in stream})
+    old_places = places(corpus, reader, {h for _, stream, _ in earlier.values() for h in stream})
     at = {**plan.places, **old_places}
     common: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}  # questions on one document share it
     keep = {}
     for new, (old, *streams) in earlier.items():
         before, after = (tuple(stream) for stream in streams)
         if (before, after) not in common:
-            common[before, after] = _common(store, before, after, at)
+            common[before, after] = _common(corpus.store, before, after, at)
         keep[new] = (old, common[before, after])
-    logs = resume_points(store, corpus, {old for old, kept in keep.values() if kept})
+    logs = resume_points(corpus, {old for old, kept in keep.values() if kept})
     carried = {new: carry(logs.get(old, []), new, kept) for new, (old, kept) in keep.items() if kept}
     return {new: turns for new, turns in carried.items() if turns}
 
 
 def _earlier(
-    store: Store, corpus: str, reader: ReaderSpec, rows: list[dict[str, Any]], reread: bool
+    corpus: Corpus, reader: ReaderSpec, rows: list[PlannedReading], reread: bool
 ) -> dict[str, tuple[str, list[str], list[str]]]:
     """Return reading_id -> (earlier reading_id, its stream, this stream) where there is an earlier one."""
     if not rows:
         return {}
     history: dict[str, str] = {}
-    for document in Table(store, "documents").read(corpus, ["doc_id", "content_hash"]).to_pylist():
+    for document in Table(corpus.store, "documents").read(corpus.name, ["doc_id", "content_hash"]).to_pylist():
         history[document["content_hash"]] = document["doc_id"]
     columns = ["reading_id", "stream", "scope", "question", "policy_id", "config_hash", "answered_at"]
-    by_what: dict[tuple[str, str], dict[str, Any]] = {}
-    for answer in Table(store, "answers").read(corpus, columns).sort_by("answered_at").to_pylist():
+    by_what: dict[tuple[str, str], AnswerRow] = {}
+    for answer in Table(corpus.store, "answers").read(corpus.name, columns).sort_by("answered_at").to_pylist():
         mine = answer["policy_id"] == reader.policy.policy_id
         same = mine or (not reread and _name(answer["policy_id"]) == reader.policy.name)
         if same and answer["config_hash"] == reader.config_hash:
@@ -229,7 +227,7 @@ def _earlier(
     return found
 
 
-def _common(store: Store, old: Sequence[str], new: Sequence[str], at: dict[str, dict[str, Any]]) -> int:
+def _common(store: Store, old: Sequence[str], new: Sequence[str], at: Mapping[str, SegmentedRow]) -> int:
     """Count the segments that two streams share at their beginning."""
     count = 0
     for a, b in zip(old, new, strict=False):
@@ -250,9 +248,9 @@ def _name(policy_id: str) -> str:
     return policy_id.rpartition("@")[0]
 
 
-def groups(items: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def groups(items: Iterable[WorkItem]) -> list[list[WorkItem]]:
     """Put the questions on one stream together, the longest work first."""
-    by_stream: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    by_stream: dict[tuple[str, ...], list[WorkItem]] = defaultdict(list)
     for item in items:
         by_stream[tuple(place["content_hash"] for place in item["places"])].append(item)
     return sorted(by_stream.values(), key=lambda group: -sum(item["left"] for item in group))

@@ -7,17 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.cluster.progress import Counters, ProgressReporter, Totals
-from infra.cluster.reading_worker import PassSpec, ReadingWorker
+from infra.cluster.reading_worker import PassSpec, ReadingWorker, WorkItem
 from infra.cluster.session import board_name, ensure_ray
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus
 from infra.tables.delta import Table, now
+from infra.tables.rows import AnswerRow, FailureRow, PlannedReading
 from memagent.config import Config, PoolConfig
 from memagent.errors import ConfigError, EngineDied, MemagentError
 from pipelines.stages.plan import Plan, groups
@@ -40,7 +41,7 @@ class PassResult:
     """What a memory pass came to."""
 
     answered: int = 0
-    failed: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[FailureRow] = field(default_factory=list)
     """Quarantine rows of the readings that failed."""
     counts: dict[str, int] = field(default_factory=lambda: Counters().as_dict())
     seconds: float = 0.0
@@ -48,16 +49,22 @@ class PassResult:
     """Seconds from the first engine that is up to the last answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingPass:
+    """Whose documents are read, by which reader, in which run."""
+
+    corpus: Corpus
+    run_id: str
+    reader: ReaderSpec
+    config: Config
+
+
 def read(
-    store: Store,
-    corpus: str,
-    run_id: str,
-    reader: ReaderSpec,
+    reading: ReadingPass,
     plan: Plan,
-    config: Config,
     progress: Callable[[dict[str, int]], None] | None = None,
 ) -> PassResult:
-    """Hold the conversations that a plan leaves to be held, and commit the answers.
+    """Run a plan's pending readings, and commit the answers.
 
     Needs a Ray session. Turns are logged as they come and answers committed every few seconds; the
     same call after a crash goes on from there. A reading that fails becomes a quarantine row.
@@ -73,9 +80,9 @@ def read(
     for attempt in range(_ROUNDS):
         if not left:
             break
-        sink = _Sink(store, corpus, run_id, reader, rows, config.commit_seconds, result)
+        sink = _Sink(reading, rows, result)
         try:
-            _round(store, corpus, run_id, reader, config, list(left.values()), sink, result, progress)
+            _round(reading, list(left.values()), sink, result, progress)
         except MemagentError:
             raise
         except Exception as error:
@@ -86,27 +93,23 @@ def read(
             sink.commit()
         left = {k: v for k, v in left.items() if k not in sink.done}
     for reading_id in left:
-        result.failed.append(_failure(corpus, run_id, rows[reading_id], "lost", "no worker finished this reading"))
-    Table(store, "quarantine").upsert(result.failed)
+        result.failed.append(_failure(reading, rows[reading_id], "lost", "no worker finished this reading"))
+    Table(reading.corpus.store, "quarantine").upsert(result.failed)
     result.seconds = time.monotonic() - began
     return result
 
 
 def _round(
-    store: Store,
-    corpus: str,
-    run_id: str,
-    reader: ReaderSpec,
-    config: Config,
-    items: list[dict[str, Any]],
+    reading: ReadingPass,
+    items: list[WorkItem],
     sink: "_Sink",
     result: PassResult,
     progress: Callable[[dict[str, int]], None] | None,
 ) -> None:
     import ray.data
 
-    pool = config.pool
-    spec = PassSpec(store.url, corpus, run_id, reader, pool.inflight, config.flush_seconds)
+    config, pool = reading.config, reading.config.pool
+    spec = PassSpec(reading.corpus, reading.run_id, reading.reader, pool.inflight, config.flush_seconds)
     tally = ProgressReporter(board_name())
     base = dict(result.counts)
     blocks = _blocks(items, pool.max_size)
@@ -188,22 +191,18 @@ class _Sink:
 
     def __init__(
         self,
-        store: Store,
-        corpus: str,
-        run_id: str,
-        reader: ReaderSpec,
-        rows: dict[str, dict[str, Any]],
-        seconds: float,
+        reading: ReadingPass,
+        rows: dict[str, PlannedReading],
         result: PassResult,
     ) -> None:
-        self._answers = Table(store, "answers")
-        self._corpus, self._run_id, self._reader, self._rows = corpus, run_id, reader, rows
-        self._seconds, self._result = seconds, result
-        self._quarantine = Table(store, "quarantine")
-        failed = self._quarantine.read(corpus, ["item"], pc.field("stage") == "read")
+        self._reading, self._rows, self._result = reading, rows, result
+        self._corpus, self._seconds = reading.corpus.name, reading.config.commit_seconds
+        self._answers = Table(reading.corpus.store, "answers")
+        self._quarantine = Table(reading.corpus.store, "quarantine")
+        failed = self._quarantine.read(self._corpus, ["item"], pc.field("stage") == "read")
         self._once_failed = set(failed["item"].to_pylist())
-        self._buffer: list[dict[str, Any]] = []
-        self._due = time.monotonic() + seconds
+        self._buffer: list[AnswerRow] = []
+        self._due = time.monotonic() + self._seconds
         self._commits = 0
         self.done: set[str] = set()
 
@@ -222,7 +221,7 @@ class _Sink:
         self.done.add(reading)
         row = self._rows[reading]
         if "failed" in outcome:
-            self._result.failed.append(_failure(self._corpus, self._run_id, row, outcome["failed"], outcome["detail"]))
+            self._result.failed.append(_failure(self._reading, row, outcome["failed"], outcome["detail"]))
         else:
             self._buffer.append(self._answer(row, outcome))
         if time.monotonic() > self._due:
@@ -243,15 +242,21 @@ class _Sink:
         ended = time.monotonic()
         self._due = ended + max(self._seconds, _PAUSE * (ended - began))
 
-    def _answer(self, row: dict[str, Any], outcome: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, row: PlannedReading, outcome: dict[str, Any]) -> AnswerRow:
+        reader = self._reading.reader
         return {
-            **{k: row[k] for k in ("question_id", "question", "scope", "content_hash", "stream")},
-            **{k: row[k] for k in ("carried_from", "carried_segments")},
-            **outcome,
+            **cast(AnswerRow, outcome),
+            "question_id": row["question_id"],
+            "question": row["question"],
+            "scope": row["scope"],
+            "content_hash": row["content_hash"],
+            "stream": row["stream"],
+            "carried_from": row["carried_from"],
+            "carried_segments": row["carried_segments"],
             "corpus": self._corpus,
-            "policy_id": self._reader.policy.policy_id,
-            "config_hash": self._reader.config_hash,
-            "run_id": self._run_id,
+            "policy_id": reader.policy.policy_id,
+            "config_hash": reader.config_hash,
+            "run_id": self._reading.run_id,
             "answered_at": now(),
         }
 
@@ -280,7 +285,7 @@ def _pool_options(pool: PoolConfig, blocks: int) -> dict[str, int]:
     }
 
 
-def _blocks(items: list[dict[str, Any]], engines: int) -> list[pa.Table]:
+def _blocks(items: list[WorkItem], engines: int) -> list[pa.Table]:
     """Cut the work into blocks by conversations, longest streams first; a block's answers come out together.
 
     Where there is little work the blocks are smaller, so that every engine gets some.
@@ -288,7 +293,7 @@ def _blocks(items: list[dict[str, Any]], engines: int) -> list[pa.Table]:
     grouped = groups(items)
     total = sum(item["left"] + 1 for item in items)
     most = min(_BLOCK_CONVERSATIONS, math.ceil(total / (2 * engines)))
-    blocks: list[list[dict[str, Any]]] = []
+    blocks: list[list[WorkItem]] = []
     room = 0
     for group in grouped:
         size = sum(item["left"] + 1 for item in group)
@@ -300,17 +305,17 @@ def _blocks(items: list[dict[str, Any]], engines: int) -> list[pa.Table]:
     return [pa.table({"item": [json.dumps(item) for item in block]}) for block in blocks]
 
 
-def _failure(corpus: str, run_id: str, row: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
+def _failure(reading: ReadingPass, row: PlannedReading, reason: str, detail: str) -> FailureRow:
     return {
-        "corpus": corpus,
+        "corpus": reading.corpus.name,
         "stage": "read",
         "item": _item(row),
         "reason": reason,
         "detail": detail,
-        "run_id": run_id,
+        "run_id": reading.run_id,
         "at": now(),
     }
 
 
-def _item(row: dict[str, Any]) -> str:
+def _item(row: PlannedReading) -> str:
     return f"{row['doc_id'] or 'archive'} ? {row['question_id']}"

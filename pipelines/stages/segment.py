@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from infra.cluster.session import ensure_ray
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus
 from infra.tables.delta import Table, now
 from infra.tables.documents import text_files
+from infra.tables.rows import FailureRow, SegmentedRow
 from infra.tables.segments import write_segments
 from memagent.errors import MemagentError
 from memagent.segmenting import segment_key
@@ -35,17 +36,16 @@ class SegmentSummary:
         return asdict(self)
 
 
-def places(store: Store, corpus: str, reader: ReaderSpec, content_hashes: Iterable[str]) -> dict[str, dict[str, Any]]:
+def places(corpus: Corpus, reader: ReaderSpec, content_hashes: Iterable[str]) -> dict[str, SegmentedRow]:
     """Return the rows of ``segmented`` by content hash, for documents that this reader's segments exist of."""
     reading = reader.reading
     keys = {segment_key(h, reader.tokenizer, reading.segment_tokens, reading.boundary): h for h in content_hashes}
-    rows = Table(store, "segmented").read(corpus).to_pylist()
+    rows = Table(corpus.store, "segmented").read(corpus.name).to_pylist()
     return {keys[row["segment_key"]]: row for row in rows if row["segment_key"] in keys}
 
 
 def segment(
-    store: Store,
-    corpus: str,
+    corpus: Corpus,
     reader: ReaderSpec,
     content_hashes: Iterable[str],
     run_id: str,
@@ -57,7 +57,7 @@ def segment(
     A document that cannot be segmented becomes a quarantine row.
     """
     wanted = set(content_hashes)
-    missing = wanted - set(places(store, corpus, reader, wanted))
+    missing = wanted - set(places(corpus, reader, wanted))
     done, total, tokens, failed = 0, 0, 0, 0
     if missing:
         ensure_ray()
@@ -65,22 +65,22 @@ def segment(
 
         # The newer reader of Parquet first starts two actors that only look at the files' ends.
         ray.data.DataContext.get_current().use_datasource_v2 = False
-        paths = text_files(store, corpus, missing)
-        texts = ray.data.read_parquet(paths, filesystem=store.arrow).select_columns(["content_hash", "text"])
+        paths = text_files(corpus, missing)
+        texts = ray.data.read_parquet(paths, filesystem=corpus.store.arrow).select_columns(["content_hash", "text"])
         job = texts.map_batches(
             _cut,
             batch_size=_ROWS,
             batch_format="pyarrow",
-            fn_args=(store.url, corpus, reader, missing),
+            fn_args=(corpus, reader, missing),
             zero_copy_batch=True,
         )
-        table, quarantine = Table(store, "segmented"), Table(store, "quarantine")
+        table, quarantine = Table(corpus.store, "segmented"), Table(corpus.store, "quarantine")
         for block in job.iter_batches(batch_size=None, batch_format="pyarrow"):
             rows = block.to_pylist()
             good = [row for row in rows if not row["error"]]
             bad = [row for row in rows if row["error"]]
             table.insert_new(good)
-            quarantine.upsert(_quarantine(corpus, run_id, row) for row in bad)
+            quarantine.upsert(_quarantine(corpus.name, run_id, row) for row in bad)
             done, failed = done + len(good), failed + len(bad)
             total += sum(row["segments"] for row in good)
             tokens += sum(row["tokens"] for row in good)
@@ -89,7 +89,7 @@ def segment(
     return SegmentSummary(done, total, tokens, failed)
 
 
-def _cut(batch: pa.Table, url: str, corpus: str, reader: ReaderSpec, missing: set[str]) -> dict[str, list[Any]]:
+def _cut(batch: pa.Table, corpus: Corpus, reader: ReaderSpec, missing: set[str]) -> dict[str, list[Any]]:
     """Cut a batch of documents and write it as one part."""
     texts = {
         h: t
@@ -100,7 +100,7 @@ def _cut(batch: pa.Table, url: str, corpus: str, reader: ReaderSpec, missing: se
     if texts:
         try:
             tokenizer = _tokenizer(reader.engine_config.tokenizer or reader.folder)
-            rows = write_segments(Store(url), corpus, texts.items(), tokenizer, reader.reading)
+            rows = [{**row} for row in write_segments(corpus, texts.items(), tokenizer, reader.reading)]
         except MemagentError as error:
             rows = [{"content_hash": h, "error": str(error)} for h in texts]
     return {name: [row.get(name, default) for row in rows] for name, default in _COLUMNS.items()}
@@ -126,7 +126,7 @@ _COLUMNS: dict[str, Any] = {
 }
 
 
-def _quarantine(corpus: str, run_id: str, row: dict[str, Any]) -> dict[str, Any]:
+def _quarantine(corpus: str, run_id: str, row: dict[str, Any]) -> FailureRow:
     return {
         "corpus": corpus,
         "stage": "segment",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import corpora
 from infra.tables.documents import document_texts, standing_texts
 from infra.tables.qa import read_qa
@@ -67,7 +67,7 @@ def _course(run: Run, name: str) -> Courses:
 
 def _rows(run: Run, cut: Cut, corpus: str | None) -> Courses:
     store, stage = Store(run.config.store), run.recipe.stage
-    there = {text for name in corpora(store) for text in standing_texts(store, name)}
+    there = {text for name in corpora(store) for text in standing_texts(Corpus(store, name))}
     rows = {side: read_qa(store, corpus, split=side) for side in _SIDES}
     kept = {side: [row for row in rows[side] if there.issuperset(row.stream)] for side in _SIDES}
     gone = sum(len(rows[side]) - len(kept[side]) for side in _SIDES)
@@ -84,7 +84,7 @@ def _rows(run: Run, cut: Cut, corpus: str | None) -> Courses:
 def _reader(store: Store) -> Callable[[str], str]:
     def text(content_hash: str) -> str:
         for corpus in corpora(store):
-            for _, found in document_texts(store, corpus, [content_hash]):
+            for _, found in document_texts(Corpus(store, corpus), [content_hash]):
                 return found
         raise TrainingError(f"the document {content_hash} of a harvested row is gone: memagent harvest CORPUS again")
 

@@ -1,14 +1,11 @@
-"""What is kept of a training run beside its own files: its row in `runs`, and what its policy says of itself."""
+"""What is kept of a training run beside its own files: its summary, and the version of the code."""
 
-import json
 import subprocess
-from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from infra.store import Store
-from infra.tables.delta import Table, now
+from infra.tables.runs import TrainingSummary
 from infra.tables.schemas import POLICIES_OF
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.settings import Run
@@ -16,11 +13,12 @@ from pipelines.training.settings import Run
 _ROOT = Path(__file__).parents[2]
 
 
-def summary_of(run: Run, journal: Checkpoints, state: State, policy_id: str) -> dict[str, Any]:
-    """Return the summary of a run as plain data."""
+def summary_of(run: Run, journal: Checkpoints, state: State, policy_id: str) -> TrainingSummary:
+    """Return the summary of a run."""
     validations = [{"step": row["step"], **row["validation"]} for row in journal.metrics if "validation" in row]
     last = journal.metrics[-1] if journal.metrics else {}
-    return {
+    summary = {
+        **state.counts,
         "run_id": journal.run_id,
         "kind": "train",
         "corpus": POLICIES_OF,
@@ -38,26 +36,11 @@ def summary_of(run: Run, journal: Checkpoints, state: State, policy_id: str) -> 
         "last": {
             name: last.get(name) for name in ("reward", "strict", "lenient", "logprob_diff", "entropy", "kept_share")
         },
-        **state.counts,
         "data": list(run.data),
         "data_version": run.data_version,
         "config": {"recipe": run.recipe.model_dump(), **run.config.public()},
     }
-
-
-def write_run(store: Store, started: datetime, summary: dict[str, Any]) -> None:
-    """Write the run's row."""
-    row = {
-        "corpus": summary["corpus"],
-        "run_id": summary["run_id"],
-        "kind": summary["kind"],
-        "status": "completed",
-        "started_at": started,
-        "ended_at": now(),
-        "config": json.dumps(summary["config"]),
-        "summary": json.dumps(summary),
-    }
-    Table(store, "runs").upsert([row])
+    return cast(TrainingSummary, summary)  # and the counts, by whatever names they were counted
 
 
 def code_version() -> str:

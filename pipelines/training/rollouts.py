@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ class Sampled:
     """Exercises of the course that are used up with it."""
     seen: list[tuple[str, Group]] = field(default_factory=list)
     """All groups that were sampled, with their task."""
-    counts: dict[str, float] = field(default_factory=dict)
+    counts: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
 
 

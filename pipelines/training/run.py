@@ -12,19 +12,20 @@ from infra.learner.group import LearnerGroup, check_room
 from infra.store import Store
 from infra.tables.delta import now
 from infra.tables.policies import publish
+from infra.tables.runs import TrainingSummary, write_run
 from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import courses
 from pipelines.training.loop import Loop
 from pipelines.training.monitors import Monitors
-from pipelines.training.records import code_version, summary_of, write_run
+from pipelines.training.records import code_version, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
 from pipelines.training.settings import Run
 
 Show = Callable[[dict[str, Any]], None]
 
 
-def train(run: Run, *, replay: str | None = None, show: Show | None = None) -> dict[str, Any]:
+def train(run: Run, *, replay: str | None = None, show: Show | None = None) -> TrainingSummary:
     """Train one stage and publish its best weights as a candidate; return the run's summary.
 
     Called again after an interruption, it goes on from the last checkpoint; a run that has ended is not taken again.
@@ -49,7 +50,7 @@ def train(run: Run, *, replay: str | None = None, show: Show | None = None) -> d
             state = asyncio.run(_train(run, store, journal, state, replay, show or (lambda _: None)))
     policy_id = _publish(run, store, journal, state)
     summary = summary_of(run, journal, state, policy_id)
-    write_run(store, started, summary)
+    write_run(store, summary, started, summary["config"], replace=True)
     return summary
 
 

@@ -5,37 +5,37 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import corpora, remember, sources_of, standing_questions, tag, tagger
 from memagent.questions import ask
 
 OTHER = """
 import sys
 from infra.tables.corpora import remember, tag
-from infra.store import Store
+from infra.store import Corpus, Store
 from memagent.questions import ask
 for number in range(4):
-    remember(Store(sys.argv[1]), "c", sources=[f"/data/{sys.argv[2]}-{number}"], questions=[ask("Who?")])
-    tag(Store(sys.argv[1]), "c", ["/data/secret"], [f"tag-{sys.argv[2]}-{number}"])
+    remember(Corpus(Store(sys.argv[1]), "c"), sources=[f"/data/{sys.argv[2]}-{number}"], questions=[ask("Who?")])
+    tag(Corpus(Store(sys.argv[1]), "c"), ["/data/secret"], [f"tag-{sys.argv[2]}-{number}"])
 """
 
 
 def test_tags_and_sources_survive_a_race(store: Store) -> None:
-    tag(store, "c", ["/data/secret"], ["sensitive"])
+    tag(Corpus(store, "c"), ["/data/secret"], ["sensitive"])
     others = [subprocess.Popen([sys.executable, "-c", OTHER, store.url, str(number)]) for number in range(2)]
 
     def here(number: int) -> None:
-        remember(store, "c", sources=[f"/data/here-{number}"])
-        tag(store, "c", ["/data/secret"], [f"here-{number}"])
+        remember(Corpus(store, "c"), sources=[f"/data/here-{number}"])
+        tag(Corpus(store, "c"), ["/data/secret"], [f"here-{number}"])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(here, range(8)))
     assert [other.wait() for other in others] == [0, 0]
     tags = {f"tag-{p}-{n}" for p in range(2) for n in range(4)} | {f"here-{n}" for n in range(8)} | {"sensitive"}
-    assert set(tagger(store, "c")("/data/secret/a.txt")) == tags
+    assert set(tagger(Corpus(store, "c"))("/data/secret/a.txt")) == tags
     sources = {f"/data/{p}-{n}" for p in range(2) for n in range(4)} | {f"/data/here-{n}" for n in range(8)}
-    assert set(sources_of(store, "c")) == sources
-    assert [question.text for question in standing_questions(store, "c")] == ["Who?"]
+    assert set(sources_of(Corpus(store, "c"))) == sources
+    assert [question.text for question in standing_questions(Corpus(store, "c"))] == ["Who?"]
     assert corpora(store) == ["c"]
 
 
@@ -43,7 +43,7 @@ def test_a_question_with_half_a_character_that_stands_already_is_mended(store: S
     row = {"question_id": "\ud800", "text": "Who is \udfff?", "documents": ["a\ud800*"], "answers": ["\ud800"]}
     whole = {"question_id": "w", "text": "Who is 🙂?", "documents": [], "answers": None}
     store.write_bytes(json.dumps({"questions": [row, whole]}).encode(), "corpora", "c.json")
-    bad, good = standing_questions(store, "c")
+    bad, good = standing_questions(Corpus(store, "c"))
     assert (bad.question_id, bad.text, bad.documents, bad.answers) == (
         "\ufffd",
         "Who is \ufffd?",
@@ -51,13 +51,13 @@ def test_a_question_with_half_a_character_that_stands_already_is_mended(store: S
         ("\ufffd",),
     )
     assert good.text == "Who is 🙂?" and good.answers is None
-    remember(store, "c", questions=[ask("What?")])
-    assert [question.text for question in standing_questions(store, "c")] == ["What?"]
+    remember(Corpus(store, "c"), questions=[ask("What?")])
+    assert [question.text for question in standing_questions(Corpus(store, "c"))] == ["What?"]
 
 
 def test_names_of_files_that_are_no_utf8_are_remembered(store: Store) -> None:
     name = "/data/caf\udce9"  # as Python gives a byte of a name that is no UTF-8
-    tag(store, "c", [name], ["sensitive"])
-    remember(store, "c", sources=[name])
-    assert sources_of(store, "c") == [name]
-    assert tagger(store, "c")("/data/caf%E9/a.txt") == ("sensitive",)
+    tag(Corpus(store, "c"), [name], ["sensitive"])
+    remember(Corpus(store, "c"), sources=[name])
+    assert sources_of(Corpus(store, "c")) == [name]
+    assert tagger(Corpus(store, "c"))("/data/caf%E9/a.txt") == ("sensitive",)

@@ -39,11 +39,11 @@ FLOW = """
 import json, sys
 from pipelines.flows import answer_archive, digest_corpus
 from infra.tables.corpora import remember
-from infra.store import Store
+from infra.store import Corpus, Store
 from memagent.questions import ask
 store, docs, sets = json.loads(sys.argv[1]) if len(sys.argv) > 1 else json.loads({given!r})
 bulk = answer_archive("c", questions=[{question!r}], sources=[docs], store=store, sets=sets)
-remember(Store(store), "c", questions=[ask({question!r})])
+remember(Corpus(Store(store), "c"), questions=[ask({question!r})])
 {night}
 from prefect.client.orchestration import get_client
 from prefect.artifacts import Artifact
@@ -55,7 +55,7 @@ NIGHT = 'night = digest_corpus("*", store=store, sets=sets)["c"]'
 BAD_NIGHT = """
 from infra.tables.delta import Table
 from pipelines.flows import FailedItems
-remember(Store(store), "a", sources=["/no/such/folder"], questions=[ask("Who?")])
+remember(Corpus(Store(store), "a"), sources=["/no/such/folder"], questions=[ask("Who?")])
 try:
     digest_corpus("*", store=store, sets=sets)
 except FailedItems as error:
@@ -90,12 +90,12 @@ import json
 from pathlib import Path
 from pipelines.flows import FailedItems, answer_archive, digest_corpus
 from infra.tables.corpora import remember
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.questions import ask
 store, docs, sets = json.loads({given!r})
 said = []
-remember(Store(store), "night", sources=[docs], questions=[ask({question!r})])
+remember(Corpus(Store(store), "night"), sources=[docs], questions=[ask({question!r})])
 for run in (
     lambda: digest_corpus("night", store=store, sets=sets),
     lambda: answer_archive("bulk", questions=[{question!r}], sources=[docs], store=store, sets=sets),

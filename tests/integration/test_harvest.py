@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import tag
 from infra.tables.delta import Table, now
 from infra.tables.documents import DocumentWriter
@@ -29,7 +29,7 @@ from pipelines.exchange.answers import answer_table, write_answers
 from pipelines.exchange.feedback import take_feedback
 from pipelines.exchange.verl import export_qa, import_qa
 from pipelines.harvest import harvest
-from pipelines.stages.collect_qa import told
+from pipelines.stages.collect_qa import load_answers
 from pipelines.stages.write_questions import Writer, choose, generate
 
 TEXTS = ("one", "one, changed", "two", "three", "never")
@@ -62,7 +62,7 @@ def text_of(name):
 def write(store, doc_id, text, first_seen=None):
     """Write a version of a document; None deletes it."""
     at = now()
-    writer = DocumentWriter(store, "c", "run", at, 5.0)
+    writer = DocumentWriter(Corpus(store, "c"), "run", at, 5.0)
     row = {"doc_id": doc_id, "title": doc_id, "source": f"/docs/{doc_id}", "media_type": "text/plain"}
     row |= {"first_seen": first_seen or at, "content_hash": text_hash(text or ""), "size_bytes": 1, "source_stamp": "1"}
     if text is None:
@@ -94,7 +94,7 @@ def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, 
     assert not Table(store, "runs").read("c").num_rows and qa_version(store) is None
     gold = [asks("a", ("97",)), asks("b", ("wrong",)), asks("x", ("120",), "hr")]
     ask("c", [*gold, asks("c"), asks("d"), asks("e"), asks("y", None, "hr")], config)
-    tag(store, "c", ["/docs/hr"], ["sensitive"])
+    tag(Corpus(store, "c"), ["/docs/hr"], ["sensitive"])
     first = harvest("c", config, samples=2)
     assert first["dropped"] == {"excluded": 1} and first["by_source"] == {"gold": 2, "agreement": 3}
     assert said(store) == {
@@ -143,7 +143,7 @@ def test_a_changed_document_and_a_copy_stay_on_their_side(store):
     write(store, "a", "one, changed")
     write(store, "gone", "three")
     write(store, "gone", None)
-    shelf = CorpusIndex(store, "c")
+    shelf = CorpusIndex(Corpus(store, "c"))
     placed = {text: shelf.place(Qa("Who?", ("x",), (text_hash(text),), (), "gold")).documents for text in TEXTS}
     assert placed == {"one": ("a",), "one, changed": ("a",), "two": ("b",), "three": (), "never": ()}
     both = shelf.place(Qa("Who?", ("x",), (text_hash("two"), text_hash("one")), (), "gold"))
@@ -198,7 +198,7 @@ def chat_server():
 
 @pytest.mark.usefixtures("ray_in_process")
 def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(store, corpus, model_folder):
-    tag(store, corpus, ["/docs/hr"], ["sensitive"])
+    tag(Corpus(store, corpus), ["/docs/hr"], ["sensitive"])
     with chat_server() as url:
         sets = [f"engine.base_url={url}", "engine.served_model=m", "engine.protocol=chat", "reading.template=plain"]
         chat = load_config(store=store.url, engine__kind="openai", engine__model=str(model_folder), sets=sets)
@@ -206,7 +206,7 @@ def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(sto
         assert summary["by_source"] == {"generated": 5}
         assert summary["dropped"] == {"answerable without a document": 1}
         assert said(store) == {name: ("generated", (str(ord(name)),)) for name in "abcde"}
-        shelf = CorpusIndex(store, "c")
+        shelf = CorpusIndex(Corpus(store, "c"))
         for row in read_qa(store, "c"):
             assert row.evidence == ((row.stream[0], 0),) and shelf.place(row) == row
             assert row.policy_id == ReaderSpec(chat).policy.policy_id
@@ -217,7 +217,7 @@ def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(sto
 
 async def test_what_an_engine_refuses_is_counted_and_one_that_does_not_start_ends_the_run(store, config):
     reader = ReaderSpec(config)
-    (place,) = write_segments(store, "c", [("h", text_of("a"))], reader.tokenizer, reader.reading)
+    (place,) = write_segments(Corpus(store, "c"), [("h", text_of("a"))], reader.tokenizer, reader.reading)
     block = {"item": [json.dumps(item) for item in choose({"h": place}, 1, "seed")]}
     (said,) = [json.loads(row) async for out in Writer(store.url, reader, 4)(block) for row in out["row"]]
     assert said == {"refused": "the engine refused it (RequestError)"}
@@ -237,15 +237,15 @@ def test_answers_and_rows_are_found_on_every_kind_of_store(root):
     store = Store(f"{root}/store")
     answered(store, "r0", "r1")
     answered(store, "r2", answer="98")
-    assert {name: row["answer"] for name, row in told(store, "c", ["r0", "r2", "r9"]).items()} == {
+    assert {name: row["answer"] for name, row in load_answers(Corpus(store, "c"), ["r0", "r2", "r9"]).items()} == {
         "r0": "97",
         "r2": "98",
     }
     one, two = (Qa(question, ("x",), ("h",), ("d",), "gold") for question in ("Who?", "When?"))
-    assert write_qa(store, "c", [one, two], "run-1").new == 2
+    assert write_qa(Corpus(store, "c"), [one, two], "run-1").new == 2
     version = qa_version(store)
     better = replace(one, answers=("y",), evidence=(("h", 1),))
-    assert write_qa(store, "c", [better], "run-2") == Written(new=0, changed=1, removed=1)
+    assert write_qa(Corpus(store, "c"), [better], "run-2") == Written(new=0, changed=1, removed=1)
     assert read_qa(store) == read_qa(store, "c", split_of(["d"])) == [better]
     assert (count_new(store, version), count_new(store, qa_version(store))) == (1, 0)
     assert not read_qa(store, "other")
@@ -256,25 +256,25 @@ def test_rows_go_out_and_come_back(store, tmp_path):
     write_parquet(
         path, [record("Who?", ["Ada", "A."], "Ada did."), record("When?", [""], "Ada did."), record("", ["x"])]
     )
-    summary = import_qa(store, "c", path, "run-import")
+    summary = import_qa(Corpus(store, "c"), path, "run-import")
     assert (summary["rows"], summary["documents"], summary["dropped"]) == (2, 1, {"no question": 1})
     (run,) = Table(store, "runs").read("c").to_pylist()
     assert run["kind"] == "harvest" and json.loads(run["summary"])["by_source"] == {"gold": 2}
     out = tmp_path / "out.parquet"
-    assert export_qa(store, "c", out) == 2
+    assert export_qa(Corpus(store, "c"), out) == 2
     table = pq.read_table(out)
     assert table.column_names == ["data_source", "prompt", "context", "ability", "reward_model", "extra_info"]
     first = next(row for row in table.to_pylist() if row["prompt"][0]["content"] == "Who?")
     assert first["context"] == "Ada did." and first["reward_model"]["ground_truth"] == ["Ada", "A."]
     assert first["extra_info"]["source"] == "gold" and first["extra_info"]["split"] == split_of([text_hash("Ada did.")])
     other = Store(store.url + "-other")
-    import_qa(other, "d", out)
+    import_qa(Corpus(other, "d"), out)
     assert set(read_qa(other, "d")) == set(read_qa(store, "c"))
-    assert import_qa(store, "c", out)["new"] == 0
+    assert import_qa(Corpus(store, "c"), out)["new"] == 0
     with pytest.raises(UsageError, match="no rows to export"):
-        export_qa(other, "nothing", out)
+        export_qa(Corpus(other, "nothing"), out)
     with pytest.raises(UsageError, match="cannot be written"):
-        export_qa(store, "c", tmp_path / "no folder" / "out.parquet")
+        export_qa(Corpus(store, "c"), tmp_path / "no folder" / "out.parquet")
 
 
 def record(question, answers, context="A text."):
@@ -299,19 +299,19 @@ def test_a_file_of_other_columns_is_refused(store, tmp_path, rows, words):
     path = tmp_path / "rows.parquet"
     write_parquet(path, rows)
     if words is None:
-        assert import_qa(store, "c", path)["dropped"] == {"no context": 1}
+        assert import_qa(Corpus(store, "c"), path)["dropped"] == {"no context": 1}
         return
     with pytest.raises(UsageError, match=re.escape(words)):
-        import_qa(store, "c", path)
+        import_qa(Corpus(store, "c"), path)
     assert not read_qa(store)
 
 
 def test_a_file_that_is_no_parquet_is_refused(store, tmp_path):
     (tmp_path / "rows.parquet").write_text("no")
     with pytest.raises(UsageError, match="no Parquet file"):
-        import_qa(store, "c", tmp_path / "rows.parquet")
+        import_qa(Corpus(store, "c"), tmp_path / "rows.parquet")
     with pytest.raises(UsageError, match="no file"):
-        import_qa(store, "c", tmp_path / "other.parquet")
+        import_qa(Corpus(store, "c"), tmp_path / "other.parquet")
 
 
 def answered(store, *names, corpus="c", answer="97"):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from infra.sources.diff import Plan, make_plan
-from infra.store import Store, file_system
+from infra.store import Corpus, Store, file_system
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, current_sources, document_texts, quarantined
 from memagent.config import Config, IngestConfig
@@ -53,17 +53,17 @@ class Run:
     def __call__(self, *sources: str, **options: object) -> IngestSummary:
         self.count += 1
         config = Config(ingest=IngestConfig.model_validate(options)) if options else self.config
-        return ingest(self.store, "c", list(sources), config, f"run-{self.count}")
+        return ingest(Corpus(self.store, "c"), list(sources), config, f"run-{self.count}")
 
     def texts(self) -> dict[str, str]:
         """Return the present documents' texts by id, in reading order."""
-        rows = current_documents(self.store, "c", ["doc_id", "content_hash"]).to_pylist()
-        texts = dict(document_texts(self.store, "c", [row["content_hash"] for row in rows]))
+        rows = current_documents(Corpus(self.store, "c"), ["doc_id", "content_hash"]).to_pylist()
+        texts = dict(document_texts(Corpus(self.store, "c"), [row["content_hash"] for row in rows]))
         return {row["doc_id"]: texts[row["content_hash"]] for row in rows}
 
     def bad(self) -> dict[str, str]:
         """Return what is in quarantine now: reason by item, without folders."""
-        rows = quarantined(self.store, "c").to_pylist()
+        rows = quarantined(Corpus(self.store, "c")).to_pylist()
         return {row["item"].rsplit("/", 1)[-1]: row["reason"] for row in rows}
 
 
@@ -199,7 +199,7 @@ def test_bad_rows_without_end_are_few_rows_in_quarantine(store: Store, place: Pl
     assert (summary.documents, summary.failed) == (2, 0)
     assert summary.quarantined == {"ragged": 4000, "empty": 1000}
     assert run.bad() == {"a.csv#2": "ragged", "a.csv#3": "ragged", "a.csv#4": "ragged", "a.csv#": "more-rows"}
-    (rest,) = [row for row in quarantined(store, "c").to_pylist() if row["reason"] == "more-rows"]
+    (rest,) = [row for row in quarantined(Corpus(store, "c")).to_pylist() if row["reason"] == "more-rows"]
     assert "4,997 more rows" in rest["detail"] and "3,997 ragged, 1,000 empty" in rest["detail"]
 
 
@@ -233,12 +233,12 @@ def test_a_folder_that_moves_keeps_its_documents(store: Store, tmp_path: Path) -
     Place(f"{tmp_path}/old").put("deep/a.txt", "one")
     Place(f"{tmp_path}/old").put("b.txt", "two")
     run(f"{tmp_path}/old")
-    seen = current_documents(store, "c", ["doc_id", "first_seen"]).to_pylist()
+    seen = current_documents(Corpus(store, "c"), ["doc_id", "first_seen"]).to_pylist()
     shutil.move(tmp_path / "old", tmp_path / "new")
     moved = run(f"{tmp_path}/new")
     assert (moved.new, moved.deleted) == (2, 0)
-    assert current_documents(store, "c", ["doc_id", "first_seen"]).to_pylist() == seen
-    assert all("/new/" in source for source in current_documents(store, "c", ["source"])["source"].to_pylist())
+    assert current_documents(Corpus(store, "c"), ["doc_id", "first_seen"]).to_pylist() == seen
+    assert all("/new/" in source for source in current_documents(Corpus(store, "c"), ["source"])["source"].to_pylist())
     assert run(f"{tmp_path}/new").unchanged == 2
 
 
@@ -281,8 +281,8 @@ def test_wrong_sources_are_refused_and_change_nothing(store: Store, root: str, t
     with pytest.raises(UsageError, match="no sources"):
         run()
     with pytest.raises(UsageError, match="corpus name"):
-        ingest(store, "../c", [str(tmp_path)], Config(), "r")
-    assert current_sources(store, "c").num_rows == 0
+        ingest(Corpus(store, "../c"), [str(tmp_path)], Config(), "r")
+    assert current_sources(Corpus(store, "c")).num_rows == 0
 
 
 def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> None:
@@ -298,11 +298,11 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
 _KILLED = """
 import sys
 from infra.cluster.session import ray_session
-from infra.store import Store
+from infra.store import Corpus, Store
 from memagent.config import Config, RayConfig
 from pipelines.stages.ingest import ingest
 with ray_session(RayConfig(cpus=1)):
-    ingest(Store(sys.argv[1]), "c", [sys.argv[2]], Config(commit_seconds=0.01), "run-0")
+    ingest(Corpus(Store(sys.argv[1]), "c"), [sys.argv[2]], Config(commit_seconds=0.01), "run-0")
 """
 
 
@@ -317,12 +317,12 @@ def test_killed_and_started_again_it_goes_on(store: Store, place: Place) -> None
         env={**os.environ, "PYTHONPATH": os.getcwd()},
         start_new_session=True,
     )
-    wait_for(lambda: current_sources(store, "c").num_rows >= 5, process)
+    wait_for(lambda: current_sources(Corpus(store, "c")).num_rows >= 5, process)
     workers = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     wait_for(lambda: not any(map(_runs, workers)))  # they end with it; till then they go on committing
-    done = current_sources(store, "c").num_rows
+    done = current_sources(Corpus(store, "c")).num_rows
     assert 5 <= done < many
     run = Run(store)
     rest = run(place.url)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Store, file_system
+from infra.store import Corpus, Store, file_system
 from infra.tables.documents import current_documents, document_texts, quarantined
 from memagent.config import Config
 from pipelines.stages.ingest import ingest
@@ -33,7 +33,7 @@ def test_bad_sources_are_rows_and_stop_nothing(root: str, store: Store, tmp_path
         place = f"{root}/in"
         _upload(folder, place)
     seen: list[dict[str, object]] = []
-    summary = ingest(store, "hostile", [place], Config(ingest=OPTIONS), "run-1", seen.append)
+    summary = ingest(Corpus(store, "hostile"), [place], Config(ingest=OPTIONS), "run-1", seen.append)
 
     expected = {name: words for case in cases for name, words in case.documents.items()}
     reasons = Counter(reason for case in cases for reason in case.refused.values())
@@ -42,10 +42,10 @@ def test_bad_sources_are_rows_and_stop_nothing(root: str, store: Store, tmp_path
     assert summary.failed == sum("" in case.refused for case in cases)
     assert seen and seen[-1]["done"] == seen[-1]["total"]
 
-    documents = current_documents(store, "hostile", ["doc_id", "content_hash", "title", "source"]).to_pylist()
+    documents = current_documents(Corpus(store, "hostile"), ["doc_id", "content_hash", "title", "source"]).to_pylist()
     assert {row["doc_id"] for row in documents} == expected.keys()
     assert summary.documents == len(documents)
-    texts = dict(document_texts(store, "hostile", [row["content_hash"] for row in documents]))
+    texts = dict(document_texts(Corpus(store, "hostile"), [row["content_hash"] for row in documents]))
     for row in documents:
         assert expected[row["doc_id"]] in texts[row["content_hash"]], row["doc_id"]
     titles = {row["doc_id"]: row["title"] for row in documents}
@@ -56,7 +56,7 @@ def test_bad_sources_are_rows_and_stop_nothing(root: str, store: Store, tmp_path
     assert titles["rows.jsonl#a"] == "rows.jsonl#a"
     assert not any("PRIVATE" in text for text in texts.values())
 
-    rows = quarantined(store, "hostile").to_pylist()
+    rows = quarantined(Corpus(store, "hostile")).to_pylist()
     refused = {
         f"{place}/{case.source}" + (f"#{row}" if row else ""): why
         for case in cases
@@ -66,10 +66,10 @@ def test_bad_sources_are_rows_and_stop_nothing(root: str, store: Store, tmp_path
     for row in rows:
         assert row["detail"] and "Traceback" not in row["detail"] and "\n" not in row["detail"]
 
-    again = ingest(store, "hostile", [place], Config(ingest=OPTIONS), "run-2")
+    again = ingest(Corpus(store, "hostile"), [place], Config(ingest=OPTIONS), "run-2")
     assert (again.documents, again.new, again.changed, again.deleted) == (0, 0, 0, 0)
     assert again.unchanged == summary.new
-    assert quarantined(store, "hostile").num_rows == len(rows)
+    assert quarantined(Corpus(store, "hostile")).num_rows == len(rows)
 
 
 def test_nothing_of_a_case_is_forgotten(tmp_path: Path) -> None:

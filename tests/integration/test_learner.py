@@ -41,9 +41,10 @@ def folder(tmp_path_factory):
 
 
 def recipe(zero=0, ranks=1, budget=64, dtype="float32", **loss):
+    sharding = {"zero_stage": zero, "world_size": ranks}
     return Recipe(
         learner=LearnerRecipe(
-            zero=zero, ranks=ranks, rate=RATE, warmup_steps=2, token_budget=budget, dtype=dtype, minibatch_prompts=2
+            **sharding, lr=RATE, warmup_steps=2, token_budget=budget, dtype=dtype, minibatch_prompts=2
         ),
         loss=LossRecipe(**loss),
     )

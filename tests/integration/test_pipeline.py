@@ -9,13 +9,14 @@ import ray
 
 from infra.cluster import session as jobs
 from infra.readers import ReaderSpec
+from infra.store import Corpus
 from infra.tables.corpora import remember, standing_questions
 from infra.tables.delta import Table, now
 from infra.tables.turns import turns
 from memagent.config import load_config
 from memagent.errors import UsageError
 from memagent.records import Question
-from pipelines.ask import ask, digest
+from pipelines.ask import ask, digest, digest_dry_run, dry_run
 from pipelines.exchange.answers import answer_table
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
@@ -53,8 +54,8 @@ def config(store, model_folder):
 
 
 def take(store, archive, config):
-    remember(store, "c", sources=[str(archive)])
-    return ingest(store, "c", [str(archive)], config, "run-ingest")
+    remember(Corpus(store, "c"), sources=[str(archive)])
+    return ingest(Corpus(store, "c"), [str(archive)], config, "run-ingest")
 
 
 def log_of(store):
@@ -123,7 +124,7 @@ def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, a
     assert _said(elsewhere, fresh) == _said(config, second)
     # What was carried over is in the log, and says from where.
     row = next(row for row in _plan(store, second) if row["carried_segments"])
-    carried = [turn for turn in turns(store, "c", [row["reading_id"]]) if turn.kind == "carried"]
+    carried = [turn for turn in turns(Corpus(store, "c"), [row["reading_id"]]) if turn.kind == "carried"]
     assert carried and all(turn.carried_from == row["carried_from"] for turn in carried)
 
 
@@ -164,7 +165,7 @@ def test_scores_count_failures_as_wrong(store, archive, config):
 def test_a_document_that_cannot_be_segmented_is_a_failure_of_the_run(store, archive, config, monkeypatch):
     take(store, archive, config)
     monkeypatch.setattr(
-        "pipelines.ask.segment", lambda s, c, reader, hashes, *more: segment(s, c, reader, hashes[1:], *more)
+        "pipelines.ask.segment", lambda corpus, reader, hashes, *more: segment(corpus, reader, hashes[1:], *more)
     )
     summary = ask("c", [OTTER, HERON], config)
     assert (summary["readings"]["read_now"], summary["readings"]["failed"]) == (14, 1)
@@ -198,7 +199,7 @@ def test_every_option_gives_the_same_answers(store, archive, config, option):
 
 def test_dry_run_counts_without_reading(store, archive, config):
     take(store, archive, config)
-    dry = ask("c", [OTTER, HERON], config, dry_run=True)
+    dry = dry_run("c", [OTTER, HERON], config)
     assert not Table(store, "answers").read("c").num_rows and not store.list("turns", "c")
     done = ask("c", [OTTER, HERON], config)
     assert dry["conversations"] == done["conversations"] and dry["segments"] == done["segments"]
@@ -208,7 +209,7 @@ def test_dry_run_counts_without_reading(store, archive, config):
 
 def test_a_dry_run_estimates_by_the_last_run_and_its_engine_start(store, archive, config):
     take(store, archive, config)
-    assert ask("c", [OTTER], config, dry_run=True)["estimated_seconds"] is None, "a scripted reader has no size"
+    assert dry_run("c", [OTTER], config)["estimated_seconds"] is None, "a scripted reader has no size"
     summary = {
         "policy": ReaderSpec(config).policy.name,
         "engine": "scripted",
@@ -220,7 +221,7 @@ def test_a_dry_run_estimates_by_the_last_run_and_its_engine_start(store, archive
     at = now()
     row = {"corpus": "other", "run_id": "r1", "kind": "ask", "status": "completed", "started_at": at, "ended_at": at}
     Table(store, "runs").append([{**row, "config": "{}", "summary": json.dumps(summary)}])
-    dry = ask("c", [OTTER], config, dry_run=True)
+    dry = dry_run("c", [OTTER], config)
     assert dry["estimate_from"] == "run r1"
     assert dry["estimated_seconds"] == pytest.approx(dry["conversations"] / 20 + 30, abs=0.1)
 
@@ -240,12 +241,12 @@ def test_counts_come_with_the_answers_where_the_board_has_died(store, archive, c
 
 def test_a_dry_digest_sees_new_files_and_leaves_the_questions(store, archive, config):
     take(store, archive, config)
-    remember(store, "c", sources=[str(archive)])
+    remember(Corpus(store, "c"), sources=[str(archive)])
     digest("c", [OTTER], config)
     (archive / "late.txt").write_text("The pass number for amber-otter is 4829104.")
-    dry = digest("c", [OTTER, HERON], config, dry_run=True)
+    dry = digest_dry_run("c", [OTTER, HERON], config)
     assert (dry["documents"], dry["readings_to_read"]) == (9, 10)
-    assert standing_questions(store, "c") == [OTTER]
+    assert standing_questions(Corpus(store, "c")) == [OTTER]
     assert digest("c", None, config)["readings"]["read_now"] == 1
 
 
@@ -288,7 +289,7 @@ def test_two_runs_at_once_give_no_row_twice(store, archive, config):
 def test_a_plan_uses_no_engine(store, archive, config):
     take(store, archive, config)
     reader = ReaderSpec(config)
-    plan = make_plan(store, "c", reader, [OTTER])
+    plan = make_plan(Corpus(store, "c"), reader, [OTTER])
     assert plan.rows == [] and not plan.places, "documents that are not segmented are not planned"
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import pipelines.promote
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
 from infra.tables.documents import DocumentWriter
 from infra.tables.policies import fetch, policies, policy, promote, promoted, publish, rollback
@@ -142,7 +142,7 @@ def archive(store):
 
 def questions(store, count=12):
     """An archive with documents, and a question on each; every second one is held out for validation."""
-    writer = DocumentWriter(store, "archive", "run", now(), 1.0)
+    writer = DocumentWriter(Corpus(store, "archive"), "run", now(), 1.0)
     rows = []
     for i in range(count):
         rest = "Nothing else is told in this report. " * 30

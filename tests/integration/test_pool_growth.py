@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.config import PoolConfig, load_config
 from pipelines.ask import ask
@@ -51,7 +51,7 @@ def test_a_second_engine_joins_and_reads(tmp_path, model_folder):
     sets += ["engine.scripted_delay=0.3", "flush_seconds=0.2"]
     store = Store(str(tmp_path / "store"))
     config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
-    ingest(store, "c", [str(tmp_path / "docs")], config, "ingest")
+    ingest(Corpus(store, "c"), [str(tmp_path / "docs")], config, "ingest")
     seen: list[dict] = []
     done = ask("c", [OTTER], config, show=seen.append)
     assert done["readings"]["read_now"] == 120 and not done["readings"]["failed"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import remember
 from infra.tables.delta import Table, now
 from infra.tables.documents import DocumentWriter, current_documents
@@ -24,8 +24,8 @@ QUESTION = "What is the pass number for amber-otter?"
 def archive(tmp_path, model_folder):
     """Twelve documents with a row each, every fourth of them for validation."""
     store, rows = Store(str(tmp_path / "store")), []
-    remember(store, "a", sources=["/x"])
-    writer = DocumentWriter(store, "a", "run", now(), 1.0)
+    remember(Corpus(store, "a"), sources=["/x"])
+    writer = DocumentWriter(Corpus(store, "a"), "run", now(), 1.0)
     for i in range(12):
         text = f"{filler(random.Random(i), 60)}\n\nThe pass number for amber-otter is {1000 + i}."
         stands = {"doc_id": f"{i}.txt", "content_hash": text_hash(text), "state": "present", "text": text}
@@ -39,15 +39,15 @@ def archive(tmp_path, model_folder):
 
 def keep(store, rows):
     """Write rows, every fourth document's for validation, whatever their hash says."""
-    write_qa(store, "a", rows, "run")
+    write_qa(Corpus(store, "a"), rows, "run")
     table = Table(store, "qa")
     side = {row.qa_id: "train" if int(row.documents[0].split(".")[0]) % 4 else "validation" for row in rows}
     table.upsert([{**row, "split": side[row["qa_id"]]} for row in table.read("a").to_pylist()])
 
 
 def delete(store, chosen):
-    rows = current_documents(store, "a").to_pylist()
-    writer = DocumentWriter(store, "a", "later", now(), 1.0)
+    rows = current_documents(Corpus(store, "a")).to_pylist()
+    writer = DocumentWriter(Corpus(store, "a"), "later", now(), 1.0)
     writer.delete([row for row in rows if int(row["doc_id"].split(".")[0]) in chosen])
     writer.flush()
 
@@ -70,7 +70,7 @@ def test_data_that_cannot_teach_is_refused(archive):
     delete(archive, {i for i in range(12) if i % 4})
     with pytest.raises(UsageError, match="documents of all 9 harvested rows are gone: ingest them again"):
         made(archive)
-    write_qa(archive, "a", [], "run")
+    write_qa(Corpus(archive, "a"), [], "run")
     with pytest.raises(UsageError, match="of 0 rows none can be learnt from"):
         made(archive)
     with pytest.raises(UsageError, match=r"no course 'nothing'\. There are: qa"):
@@ -84,7 +84,7 @@ def test_one_answer_for_all_is_refused(archive):
 
 
 def test_without_validation_rows_there_is_no_training(archive):
-    write_qa(archive, "a", read_qa(archive, "a", split="train"), "run")
+    write_qa(Corpus(archive, "a"), read_qa(archive, "a", split="train"), "run")
     Table(archive, "qa").upsert([{**row, "split": "train"} for row in Table(archive, "qa").read("a").to_pylist()])
     with pytest.raises(UsageError, match="no harvested row is on the validation side"):
         made(archive)

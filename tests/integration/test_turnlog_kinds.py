@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables import turns as turnlog
 from infra.tables.delta import now
 from infra.tables.schemas import TURNS
@@ -37,17 +37,17 @@ def turn(reading: str, step: int, changed: bool = True, lane: int = 0, kind: str
 
 
 def test_turns_come_back_in_order_once_flushed(store: Store) -> None:
-    writer = TurnWriter(store, "c", "run", "p")
+    writer = TurnWriter(Corpus(store, "c"), "run", "p")
     log = [turn("r1", step) for step in range(5)] + [turn("r2", 0), turn("r1", 9, kind="answer", lane=1)]
     for one in reversed(log):
         writer.add(one)
-    assert turns(store, "c", ["r1"]) == []
+    assert turns(Corpus(store, "c"), ["r1"]) == []
     assert writer.flush() == 7
     assert writer.flush() == 0
-    assert turns(store, "c", ["r1"]) == [*log[:5], log[6]]
-    assert turns(store, "c", ["r2", "r1", "none"]) == [*log[:5], log[6], log[5]]
-    assert turns(store, "other", ["r1"]) == []
-    assert turns(store, "c", []) == []
+    assert turns(Corpus(store, "c"), ["r1"]) == [*log[:5], log[6]]
+    assert turns(Corpus(store, "c"), ["r2", "r1", "none"]) == [*log[:5], log[6], log[5]]
+    assert turns(Corpus(store, "other"), ["r1"]) == []
+    assert turns(Corpus(store, "c"), []) == []
     part = pq.read_table(store.list("turns")[0], filesystem=store.fs)
     assert part.schema.names == TURNS.names
     assert part["policy_id"].unique().to_pylist() == ["p"]
@@ -56,7 +56,7 @@ def test_turns_come_back_in_order_once_flushed(store: Store) -> None:
 def test_a_turn_that_is_added_while_a_part_is_written_is_not_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = TurnWriter(store, "c", "run", "p")
+    writer = TurnWriter(Corpus(store, "c"), "run", "p")
     made = turnlog.asdict
 
     def flushed_meanwhile(given: Turn) -> dict[str, Any]:
@@ -67,11 +67,11 @@ def test_a_turn_that_is_added_while_a_part_is_written_is_not_lost(
     for step in range(4):
         writer.add(turn("r", step))
     writer.flush()
-    assert [one.step for one in turns(store, "c", ["r"])] == [0, 1, 2, 3]
+    assert [one.step for one in turns(Corpus(store, "c"), ["r"])] == [0, 1, 2, 3]
 
 
 def test_what_cannot_be_written_stays_and_is_said_each_time(store: Store) -> None:
-    writer = TurnWriter(store, "c", "run", "p")
+    writer = TurnWriter(Corpus(store, "c"), "run", "p")
     writer.add(replace(turn("r", 0), response="\ud800"))  # half a character
     for _ in range(2):
         with pytest.raises(UnicodeEncodeError):
@@ -79,21 +79,21 @@ def test_what_cannot_be_written_stays_and_is_said_each_time(store: Store) -> Non
 
 
 def test_runs_and_workers_add_up_and_the_first_row_of_a_key_counts(store: Store) -> None:
-    first, second = (TurnWriter(store, "c", "run-1", "p") for _ in range(2))
+    first, second = (TurnWriter(Corpus(store, "c"), "run-1", "p") for _ in range(2))
     first.add(turn("r", 0))
     second.add(turn("r", 1))
     first.flush()
     second.flush()
-    later = TurnWriter(store, "c", "run-2", "p")
+    later = TurnWriter(Corpus(store, "c"), "run-2", "p")
     later.add(replace(turn("r", 1), response="another"))
     later.add(turn("r", 2))
     later.flush()
-    assert turns(store, "c", ["r"]) == [turn("r", step) for step in range(3)]
-    assert [one.response for one in turns(store, "c", ["r"], "run-2")] == ["another", "response 2"]
+    assert turns(Corpus(store, "c"), ["r"]) == [turn("r", step) for step in range(3)]
+    assert [one.response for one in turns(Corpus(store, "c"), ["r"], "run-2")] == ["another", "response 2"]
 
 
 def test_what_could_not_be_written_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = TurnWriter(store, "c", "run", "p")
+    writer = TurnWriter(Corpus(store, "c"), "run", "p")
     writer.add(turn("r", 0))
 
     def fail(*_: object, **__: object) -> str:
@@ -105,40 +105,40 @@ def test_what_could_not_be_written_is_kept(store: Store, monkeypatch: pytest.Mon
             writer.flush()
     writer.add(turn("r", 1))
     assert writer.flush() == 2
-    assert turns(store, "c", ["r"]) == [turn("r", 0), turn("r", 1)]
+    assert turns(Corpus(store, "c"), ["r"]) == [turn("r", 0), turn("r", 1)]
 
 
 def test_compacting_changes_no_answer(store: Store) -> None:
     for step in range(6):
-        writer = TurnWriter(store, "c", "run", "p")
+        writer = TurnWriter(Corpus(store, "c"), "run", "p")
         writer.add(turn("b", step))
         writer.add(turn("a", step))
         writer.flush()
-    before = turns(store, "c", ["a", "b"])
+    before = turns(Corpus(store, "c"), ["a", "b"])
     parts = store.list("turns", "c", "run")
     copies = {path: store.fs.cat_file(path) for path in parts}
     assert len(parts) == 6
-    assert compact(store, "c", "run") == 1
+    assert compact(Corpus(store, "c"), "run") == 1
     assert len(store.list("turns", "c", "run")) == 1
-    assert turns(store, "c", ["a", "b"]) == before
-    assert compact(store, "c", "run") == 1
-    assert turns(store, "c", ["a", "b"]) == before
+    assert turns(Corpus(store, "c"), ["a", "b"]) == before
+    assert compact(Corpus(store, "c"), "run") == 1
+    assert turns(Corpus(store, "c"), ["a", "b"]) == before
     for path in parts[:2]:  # as if it had been killed before all old parts were gone
         store.fs.pipe_file(path, copies[path])
-    assert turns(store, "c", ["a", "b"]) == before
-    compact(store, "c", "run")
-    assert turns(store, "c", ["a", "b"]) == before
-    assert compact(store, "c", "never") == 0
+    assert turns(Corpus(store, "c"), ["a", "b"]) == before
+    compact(Corpus(store, "c"), "run")
+    assert turns(Corpus(store, "c"), ["a", "b"]) == before
+    assert compact(Corpus(store, "c"), "never") == 0
 
 
 def test_resume_points_are_enough_to_go_on(store: Store) -> None:
-    writer = TurnWriter(store, "c", "run", "p")
+    writer = TurnWriter(Corpus(store, "c"), "run", "p")
     for one in [turn("r", 0), turn("r", 1, False), turn("r", 2, False), turn("r", 3), turn("r", 4, False)]:
         writer.add(one)
     writer.add(turn("r", 0, False, lane=1))
     writer.add(turn("s", 0))
     writer.flush()
-    points = resume_points(store, "c", ["r", "s", "none"])
+    points = resume_points(Corpus(store, "c"), ["r", "s", "none"])
     assert [(one.lane, one.step) for one in points["r"]] == [(0, 0), (0, 3), (0, 4), (1, 0)]
     assert points.keys() == {"r", "s"}
 
@@ -147,15 +147,15 @@ def test_compaction_in_several_ranges_loses_and_cuts_nothing(store: Store, monke
     monkeypatch.setattr(turnlog, "_COMPACT_ROWS", 7)
     log = [turn(f"r{reading}", step) for reading in range(6) for step in range(reading + 1)]
     for part in range(3):
-        writer = TurnWriter(store, "c", "run", "p")
+        writer = TurnWriter(Corpus(store, "c"), "run", "p")
         for one in log[part::3]:
             writer.add(one)
         writer.flush()
-    assert compact(store, "c", "run") > 1
-    assert turns(store, "c", [f"r{reading}" for reading in range(6)]) == log
+    assert compact(Corpus(store, "c"), "run") > 1
+    assert turns(Corpus(store, "c"), [f"r{reading}" for reading in range(6)]) == log
     for path in store.list("turns"):
         assert pq.read_metadata(path, filesystem=store.fs).num_rows <= 7
-    assert compact(store, "c", "run") > 1, "nothing is left to do"
+    assert compact(Corpus(store, "c"), "run") > 1, "nothing is left to do"
 
 
 def test_parts_of_32_bit_offsets_are_read(store: Store) -> None:
@@ -167,10 +167,10 @@ def test_parts_of_32_bit_offsets_are_read(store: Store) -> None:
     rows = [{**asdict(one), "policy_id": "p", "run_id": "run", "written_at": now()} for one in log]
     for i, part in enumerate((rows[:2], rows[2:])):
         store.write_part(pa.Table.from_pylist(part, schema=schema), "turns", "c", "run", f"old-{i}.parquet")
-    assert turns(store, "c", ["r1"]) == log
-    assert resume_points(store, "c", ["r1"])["r1"] == log
-    assert compact(store, "c", "run") == 1
-    assert turns(store, "c", ["r1"]) == log
+    assert turns(Corpus(store, "c"), ["r1"]) == log
+    assert resume_points(Corpus(store, "c"), ["r1"])["r1"] == log
+    assert compact(Corpus(store, "c"), "run") == 1
+    assert turns(Corpus(store, "c"), ["r1"]) == log
 
 
 @pytest.mark.slow
@@ -194,6 +194,8 @@ def test_a_log_of_more_than_2_gib_of_text_is_compacted_and_resumed(tmp_path: Pat
         arrays = [columns.get(field.name, pa.nulls(count, field.type)).cast(field.type) for field in TURNS]
         store.write_part(pa.Table.from_arrays(arrays, schema=TURNS), "turns", "c", "run", f"w-{part}.parquet")
     everything = [f"r{part}-{reading:03}" for part in range(parts) for reading in range(readings)]
-    assert {len(points) for points in resume_points(store, "c", everything).values()} == {2}, "the first and the last"
-    assert compact(store, "c", "run") >= 1
-    assert sum(map(len, resume_points(store, "c", everything[:10]).values())) == 20
+    assert {len(points) for points in resume_points(Corpus(store, "c"), everything).values()} == {2}, (
+        "the first and the last"
+    )
+    assert compact(Corpus(store, "c"), "run") >= 1
+    assert sum(map(len, resume_points(Corpus(store, "c"), everything[:10]).values())) == 20

@@ -13,7 +13,7 @@ import pytest
 
 from infra.cluster.jobs_api import _jobs_client
 from infra.processes import tree
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import corpora, remember
 from infra.tables.delta import Table
 from memagent.questions import ask
@@ -171,7 +171,7 @@ def test_cancelling_ends_the_work_in_process(served, archive):
 
 
 def test_cancelling_the_night_stops_the_ray_job_of_a_corpus(distant, archive, cluster):
-    remember(Store(distant.store), "far", sources=[str(archive)], questions=[ask(QUESTION)])
+    remember(Corpus(Store(distant.store), "far"), sources=[str(archive)], questions=[ask(QUESTION)])
     before = _planned(distant)
     run = _begin(distant, name="digest-corpus/nightly")
     assert _cancel_while_it_reads(distant, run, before) == "CANCELLED"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.corpora import remember, sources_of, tag, tagger
 from memagent.errors import UsageError
 
@@ -25,21 +25,21 @@ from memagent.errors import UsageError
 )
 def test_a_document_has_the_tags_of_what_it_lies_under(tmp_path, given, source, lies_under):
     store = Store(str(tmp_path))
-    tag(store, "c", [given], ["sensitive"])
-    assert tagger(store, "c")(source) == (("sensitive",) if lies_under else ())
+    tag(Corpus(store, "c"), [given], ["sensitive"])
+    assert tagger(Corpus(store, "c"))(source) == (("sensitive",) if lies_under else ())
 
 
 def test_tags_add_up_and_stay(tmp_path):
     store = Store(str(tmp_path))
-    tag(store, "c", ["/data"], ["draft"])
-    tag(store, "c", ["/data/hr"], ["sensitive", "draft"])
-    remember(store, "c", sources=["/data"])
-    assert tagger(store, "c")("/data/hr/a.txt") == ("draft", "sensitive")
-    assert tagger(store, "c")("/data/b.txt") == ("draft",)
-    assert tagger(store, "other")("/data/b.txt") == ()
-    assert sources_of(store, "c") == ["/data"], "a tagged source is not thereby one to ingest"
+    tag(Corpus(store, "c"), ["/data"], ["draft"])
+    tag(Corpus(store, "c"), ["/data/hr"], ["sensitive", "draft"])
+    remember(Corpus(store, "c"), sources=["/data"])
+    assert tagger(Corpus(store, "c"))("/data/hr/a.txt") == ("draft", "sensitive")
+    assert tagger(Corpus(store, "c"))("/data/b.txt") == ("draft",)
+    assert tagger(Corpus(store, "other"))("/data/b.txt") == ()
+    assert sources_of(Corpus(store, "c")) == ["/data"], "a tagged source is not thereby one to ingest"
 
 
 def test_a_tag_is_a_plain_word(tmp_path):
     with pytest.raises(UsageError, match="'very secret'"):
-        tag(Store(str(tmp_path)), "c", ["/data"], ["very secret"])
+        tag(Corpus(Store(str(tmp_path)), "c"), ["/data"], ["very secret"])

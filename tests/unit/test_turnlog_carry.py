@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.turns import TurnWriter, carry, compact, resume_points, turns
 from memagent.records import Turn
 
@@ -86,7 +86,7 @@ def test_the_log_is_the_same_however_it_was_written(changes: list[bool], data: s
     log = _log(changes)
     with TemporaryDirectory() as folder:
         store = Store(folder)
-        writers = [TurnWriter(store, "c", "run", "p") for _ in range(2)]
+        writers = [TurnWriter(Corpus(store, "c"), "run", "p") for _ in range(2)]
         for turn in data.draw(st.permutations(log + log[:2])):  # some twice, as after a retry
             writer = data.draw(st.sampled_from(writers))
             writer.add(turn)
@@ -94,12 +94,12 @@ def test_the_log_is_the_same_however_it_was_written(changes: list[bool], data: s
                 writer.flush()
         for writer in writers:
             writer.flush()
-        assert turns(store, "c", ["old"]) == log
-        resumed = resume_points(store, "c", ["old"])["old"]
+        assert turns(Corpus(store, "c"), ["old"]) == log
+        resumed = resume_points(Corpus(store, "c"), ["old"])["old"]
         assert resumed[-1] == log[-1]
         assert [turn for turn in resumed if turn.changed] == [turn for turn in log if turn.changed]
-        compact(store, "c", "run")
-        assert turns(store, "c", ["old"]) == log
+        compact(Corpus(store, "c"), "run")
+        assert turns(Corpus(store, "c"), ["old"]) == log
 
 
 @settings(max_examples=20, deadline=None)
@@ -109,11 +109,11 @@ def test_a_finished_reading_is_carried_from_its_log(changes: list[bool], keep: i
     answer = replace(log[-1], step=len(log), kind="answer", changed=False, segment_index=-1)
     with TemporaryDirectory() as folder:
         store = Store(folder)
-        writer = TurnWriter(store, "c", "run", "p")
+        writer = TurnWriter(Corpus(store, "c"), "run", "p")
         for turn in [*log, answer]:
             writer.add(turn)
         writer.flush()
-        resumed = resume_points(store, "c", ["old"])["old"]
+        resumed = resume_points(Corpus(store, "c"), ["old"])["old"]
     assert resumed[-1] == answer and resumed[-2] == log[-1]
     carried = carry(resumed, "new", keep)
     reached = min(keep, len(log))

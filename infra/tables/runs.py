@@ -1,0 +1,182 @@
+"""The `runs` table: one row per run that ended, with its configuration and summary as JSON. Nothing else writes it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NotRequired, TypedDict
+
+import pyarrow.compute as pc
+
+from infra.store import Corpus, Store
+from infra.tables.delta import Table, now
+from infra.tables.rows import RunRow
+
+
+class ReadingCounts(TypedDict):
+    """What became of a run's readings."""
+
+    total: int
+    answered_before: int
+    read_now: int
+    continued: int
+    failed: int
+    found: int
+
+
+class QuestionRollup(TypedDict):
+    """A standing question in a digest: how often each answer was given, and what changed since the digest before."""
+
+    question_id: str
+    question: str
+    documents: int
+    found: int
+    failed: int
+    answers: list[tuple[str, int]]
+    """The twenty most frequent ones, with their counts."""
+    distinct: int
+    changed: list[dict[str, str]]
+    """document, before, now."""
+    new_documents: list[str]
+
+
+class ComparedRun(TypedDict, total=False):
+    """The other run of a comparison."""
+
+    run_id: str
+    policy_id: str
+    failed: int
+    """Readings of it that failed."""
+
+
+class RunExtras(TypedDict, total=False):
+    """What only some kinds of runs say of themselves."""
+
+    ingest: dict[str, Any]
+    segmented: dict[str, Any]
+    stage_seconds: dict[str, float]
+    rollup: list[QuestionRollup]
+    suite: dict[str, object]
+    method: str
+    evaluation: list[dict[str, Any]]
+    overall: dict[str, Any]
+    against: "ComparedRun"
+    """An evaluation: the one that it was compared with."""
+    paired: dict[str, Any]
+    report: str
+
+
+class RunSummary(RunExtras):
+    """What a run of `ask`, `digest` or `evaluate` came to."""
+
+    run_id: str
+    corpus: str
+    kind: str
+    documents: int
+    readings: ReadingCounts
+    segments: int
+    conversations: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    failures_by_reason: dict[str, int]
+    engine_deaths: int
+    carried_segments: int
+    seconds: float
+    engine_seconds: float
+    policy: str
+    policy_id: str
+    engine: str
+    scores: list[dict[str, Any]] | None
+    config: dict[str, Any]
+
+
+class HarvestSummary(TypedDict):
+    """What a harvest came to: how many rows may teach now, and what changed."""
+
+    run_id: str
+    corpus: str
+    kind: str
+    candidates: int
+    rows: int
+    new: int
+    changed: int
+    removed: int
+    by_source: dict[str, int]
+    by_split: dict[str, int]
+    dropped: dict[str, int]
+    """By reason."""
+    qa_version: int | None
+    seconds: float
+    export: NotRequired[str]
+    """File that the rows were written to besides."""
+
+
+class TrainingSummary(TypedDict):
+    """What a training came to."""
+
+    run_id: str
+    kind: str
+    corpus: str
+    policy: str
+    parent: str
+    """policy_id that it began with."""
+    candidate: str
+    """policy_id of the best weights; empty: nothing was better than what it began with."""
+    steps: int
+    ended: str
+    """Why it ended."""
+    best_step: int
+    validation: dict[str, dict[str, Any] | None]
+    """before, best, last."""
+    last: dict[str, float | None]
+    """Metrics of the last step."""
+    data: list[str]
+    data_version: int | None
+    config: dict[str, Any]
+    report: NotRequired[str]
+    gate: NotRequired[dict[str, Any]]
+
+
+def write_run(
+    store: Store,
+    summary: Mapping[str, Any],
+    started: datetime,
+    config: Mapping[str, Any],
+    *,
+    failed: bool = False,
+    replace: bool = False,
+) -> None:
+    """Write the row of a run that ended. One that is there stays: what is done again has nothing left to do.
+
+    Args:
+        store: the store.
+        summary: has at least run_id, corpus and kind.
+        started: when it began.
+        config: as plain data, without secrets.
+        failed: whether something of it failed.
+        replace: replace the row of a run that had ended and then went on.
+    """
+    row: RunRow = {
+        "corpus": summary["corpus"],
+        "run_id": summary["run_id"],
+        "kind": summary["kind"],
+        "status": "failed" if failed else "completed",
+        "started_at": started,
+        "ended_at": now(),
+        "config": json.dumps(config),
+        "summary": json.dumps(summary),
+    }
+    table = Table(store, "runs")
+    table.upsert([row]) if replace else table.insert_new([row])
+
+
+def read_summary(store: Store, run_id: str, corpus: str | None = None) -> dict[str, Any] | None:
+    """Return the summary of a run that ended; None: there is none of this name, or it has not ended."""
+    rows = Table(store, "runs").read(corpus, ["run_id", "summary"], pc.field("run_id") == run_id).to_pylist()
+    return dict(json.loads(rows[0]["summary"])) if rows else None
+
+
+def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:
+    """Return the ids of a corpus's runs of some kinds, the one that ended first first."""
+    runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], pc.field("kind").isin(list(kinds)))
+    return list(runs.sort_by("ended_at")["run_id"].to_pylist())
