@@ -11,7 +11,7 @@ from typing import Any
 
 from infra.store import Store
 from memagent.errors import ConfigError
-from memagent.records import digest
+from memagent.records import stable_hash
 
 FILES = ("config.json", "generation_config.json", "reading.json", "tokenizer.json", "tokenizer_config.json")
 """What a published folder holds besides its weights."""
@@ -79,7 +79,7 @@ def tokenizer_print(spec: bytes, where: str) -> str:
     Raises:
         ConfigError: it is no JSON.
     """
-    return digest(_parsed(spec, where))
+    return stable_hash(_parsed(spec, where))
 
 
 def upload(store: Store, folder: Path, place: str, policy: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
         if not (folder / "config.json").is_file() or not (folder / "tokenizer.json").is_file():
             raise ConfigError(gone)
         return folder
-    target = cache_folder() / "policies" / digest(store.url)[:8] / policy_id.replace("/", "--")
+    target = cache_folder() / "policies" / stable_hash(store.url)[:8] / policy_id.replace("/", "--")
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from memagent.engine import Engine
 from memagent.errors import ConfigError
 from memagent.nano import VERSIONS, bundled
 from memagent.prompts import load_template
-from memagent.records import Policy, digest
+from memagent.records import Policy, stable_hash
 from memagent.scripted import RULES_VERSION, ScriptedEngine
 from memagent.tokens import Tokenizer, load_tokenizer
 
@@ -164,8 +164,8 @@ def _served(config: EngineConfig, folder: Path, model: str) -> Policy:
 
     served = config.served_model or model
     # Two servers may call different models alike: the name tells whose versions count as one policy.
-    name = f"{served}-{digest(config.base_url)[:6]}"
-    version = digest(config.base_url, served, listed_weights(config, served))[:12]
+    name = f"{served}-{stable_hash(config.base_url)[:6]}"
+    version = stable_hash(config.base_url, served, listed_weights(config, served))[:12]
     path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
     return Policy(f"{name}@{version}", name, path, defaults)
 
@@ -184,7 +184,7 @@ def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
 def _folder_name(folder: Path) -> str:
     # The name tells whose versions count as one policy: two folders called "model" are two policies.
     place = folder.resolve()
-    return f"{place.name}-{digest(str(place))[:6]}"
+    return f"{place.name}-{stable_hash(str(place))[:6]}"
 
 
 def _bundled(model: str) -> Path | None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from memagent.conversations import Generate, ReadingRequest, ReadingSpec, Record
 from memagent.errors import ConfigError, UsageError
 from memagent.reading import Reading
-from memagent.records import Evidence, ReadingResult, Segment, digest
+from memagent.records import Evidence, ReadingResult, Segment, stable_hash
 
 
 def widened(spec: ReadingSpec, window_tokens: int | None) -> ReadingSpec:
@@ -282,4 +282,4 @@ def method(name: str, window_tokens: int | None = None) -> Method:
 
 def config_hash(name: str, window_tokens: int | None, reading_config_hash: str) -> str:
     """Return the hash that names a method's readings; for the reading itself it is the configuration's own."""
-    return reading_config_hash if name == "memagent" else digest(name, window_tokens, reading_config_hash)
+    return reading_config_hash if name == "memagent" else stable_hash(name, window_tokens, reading_config_hash)

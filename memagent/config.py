@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from memagent.errors import ConfigError
 from memagent.prompts import Layout
-from memagent.records import digest
+from memagent.records import stable_hash
 from memagent.segmenting import Boundary
 
 _T = TypeVar("_T", bound=BaseModel)
@@ -61,7 +61,7 @@ class ReadingConfig(Section):
 
     def hash(self, template_hash: str) -> str:
         """Hash of everything here and of the prompt wording."""
-        return digest(self.model_dump(exclude={"template"}), template_hash)
+        return stable_hash(self.model_dump(exclude={"template"}), template_hash)
 
 
 class EngineConfig(Section):

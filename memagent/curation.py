@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from memagent.metrics import normalise
-from memagent.records import digest
+from memagent.records import stable_hash
 
 Source = Literal["feedback", "gold", "agreement", "generated"]
 TRUST: tuple[Source, ...] = ("feedback", "gold", "agreement", "generated")
@@ -47,7 +47,7 @@ class Qa:
     @property
     def qa_id(self) -> str:
         """Names the row by what is asked of what; asking again is not a new row."""
-        return digest(normalise(self.question) or self.question, list(self.stream))
+        return stable_hash(normalise(self.question) or self.question, list(self.stream))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _unrejected(row: Qa, rejected: Mapping[str, Collection[str]]) -> tuple[str, 
 
 
 def _side(document: str, seed: int) -> Split:
-    draw = int(digest(seed, [document])[:12], 16) / 16**12
+    draw = int(stable_hash(seed, [document])[:12], 16) / 16**12
     return "train" if draw < _SHARES[0] else "validation" if draw < _SHARES[1] else "test"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from memagent.errors import ConfigError
-from memagent.records import digest
+from memagent.records import stable_hash
 from memagent.tokens import Tokenizer
 
 Layout = Literal["question-first", "section-first"]
@@ -47,7 +47,7 @@ class Template:
     @property
     def hash(self) -> str:
         """Hash of the whole wording."""
-        return digest({name: getattr(self, name) for name in self.__dataclass_fields__})
+        return stable_hash({name: getattr(self, name) for name in self.__dataclass_fields__})
 
 
 def load_template(name_or_path: str) -> Template:

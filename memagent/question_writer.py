@@ -19,7 +19,7 @@ from memagent.conversations import Generate
 from memagent.engine import Sampling
 from memagent.metrics import containment, exact_match, normalise
 from memagent.prompts import Prompts
-from memagent.records import digest
+from memagent.records import stable_hash
 
 WORDING = Path(__file__).with_suffix(".toml")
 CLOSED_SAMPLES = 2
@@ -123,7 +123,7 @@ async def write(segment: list[int], questioner: Questioner, generate: Generate, 
     if not exact_match(questioner.read(tried.ids), [written.answer]):
         return Refused("not answerable from its segment")
     for sample in range(CLOSED_SAMPLES):
-        drawn = questioner.sampling(1.0, int(digest(seed, sample)[:8], 16))
+        drawn = questioner.sampling(1.0, int(stable_hash(seed, sample)[:8], 16))
         guess = questioner.read((await generate(questioner.to_guess(written.question), drawn, 0)).ids)
         if containment(guess, [written.answer]):
             return Refused("answerable without a document")

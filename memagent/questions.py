@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import UsageError
-from memagent.records import Question, digest, half
+from memagent.records import Question, half, stable_hash
 
 _KEYS = {"id", "question", "answers", "documents"}
 
@@ -24,7 +24,7 @@ def ask(text: str, place: str = "the question") -> Question:
     if not text:
         raise UsageError(f"{place} is empty")
     _check_whole(place, text)
-    return Question(digest(text)[:12], text)
+    return Question(stable_hash(text)[:12], text)
 
 
 def load_questions(path: str) -> list[Question]:
@@ -76,7 +76,7 @@ def _question(path: str, place: str, row: dict[str, Any]) -> Question:
     identity = row.get("id")
     if identity is not None and (not isinstance(identity, str | int) or identity == ""):
         raise UsageError(f"{path}, {place}: field 'id' must be a text")
-    made = digest(text.strip(), documents)[:12] if documents else digest(text.strip())[:12]
+    made = stable_hash(text.strip(), documents)[:12] if documents else stable_hash(text.strip())[:12]
     return Question(str(identity) if identity is not None else made, text.strip(), documents, answers)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
-def digest(*parts: object) -> str:
+def stable_hash(*parts: object) -> str:
     """Return a stable 32-digit hexadecimal hash of JSON-serialisable `parts`."""
     data = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -145,7 +145,7 @@ def reading_id(stream: list[str], question: str, policy_id: str, config_hash: st
     `stream` is the list of content hashes in reading order. The same work has the same name, so it
     is never done twice.
     """
-    return digest(stream, question, policy_id, config_hash)
+    return stable_hash(stream, question, policy_id, config_hash)
 
 
 _HALF = re.compile(r"[\ud800-\udfff]")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from memagent.records import Segment, digest
+from memagent.records import Segment, stable_hash
 from memagent.tokens import Tokenizer
 
 Boundary = Literal["soft", "hard"]
@@ -20,7 +20,7 @@ _SENTENCE = re.compile(r"(?:[.!?;:][\"')\]\u201d\u2019]*\s+|\n\s*)")
 
 def segment_key(content_hash: str, tokenizer: Tokenizer, segment_tokens: int, boundary: Boundary) -> str:
     """Name the segmentation of a document: what determines its segments."""
-    return digest(content_hash, tokenizer.fingerprint, segment_tokens, boundary)
+    return stable_hash(content_hash, tokenizer.fingerprint, segment_tokens, boundary)
 
 
 def segments(

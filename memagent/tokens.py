@@ -12,7 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as HFTokenizer
 
 from memagent.errors import ConfigError
-from memagent.records import digest
+from memagent.records import stable_hash
 
 
 class Tokenizer:
@@ -27,7 +27,7 @@ class Tokenizer:
         self._plain.no_truncation()
         self._plain.no_padding()
         self._plain.encode_special_tokens = True
-        self.fingerprint = digest(json.loads(spec))
+        self.fingerprint = stable_hash(json.loads(spec))
         self.vocab_size = self._literal.get_vocab_size()
 
     def literal(self, text: str) -> list[int]:

@@ -15,7 +15,7 @@ from infra.tables.turns import resume_points
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.metrics import Paired, paired
-from memagent.records import digest
+from memagent.records import stable_hash
 from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
 from pipelines.ask import ask
@@ -142,7 +142,7 @@ def _score_rows(
     return [
         {
             **common,
-            "score_id": digest(summary["run_id"], line.task, line.length, line.score.metric),
+            "score_id": stable_hash(summary["run_id"], line.task, line.length, line.score.metric),
             "task": line.task,
             "length": line.length,
             "metric": line.score.metric,

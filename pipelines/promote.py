@@ -21,7 +21,7 @@ from infra.tables.documents import document_texts
 from infra.tables.policies import policy, promote, promoted, refuse
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
-from memagent.records import digest
+from memagent.records import stable_hash
 from memagent.rl.promotion import GateSpec, Group, decide
 from memagent.tasks.ruler import write_jsonl
 from memagent.tasks.sample import Sample
@@ -138,7 +138,7 @@ def validation_questions(store: Store, gate: GateSpec) -> Questions:
         for row in Table(store, "qa").read(corpus, _COLUMNS).to_pylist()
         if row["split"] == "validation"
     ]
-    rows.sort(key=lambda row: digest(gate.seed, row["corpus"], row["qa_id"]))
+    rows.sort(key=lambda row: stable_hash(gate.seed, row["corpus"], row["qa_id"]))
     chosen = rows[: gate.questions]
     samples = list(_samples(store, chosen))
     counts = {"there": len(rows), "asked": len(samples), "without_text": len(chosen) - len(samples)}
@@ -172,7 +172,7 @@ def _file(store: Store, samples: list[Sample]) -> Path:
         aside = Path(folder) / "validation.jsonl"
         write_jsonl(samples, aside)
         data = aside.read_bytes()
-    place = ("gates", digest(data.decode("ascii"))[:12], "validation.jsonl")
+    place = ("gates", stable_hash(data.decode("ascii"))[:12], "validation.jsonl")
     path = Path(store.write_bytes(data, *place))
     if store.is_s3:
         path = Path(Store(str(cache_folder())).write_bytes(data, *place))

@@ -14,6 +14,8 @@ from memagent.errors import TrainingError, UsageError
 Row = dict[str, Any]
 _HOME = "training"
 _METRICS = "metrics.jsonl"
+_RENAMED = {"gap": "logprob_diff", "rate": "lr", "transfer": "weight_sync"}
+"""Names that metrics had in the first runs, and have today."""
 
 
 def training_runs(store: Store) -> list[str]:
@@ -45,7 +47,7 @@ def metrics_of(store: Store, run_id: str) -> list[Row]:
     """
     lines = store.read_bytes(_HOME, find_training(store, run_id), _METRICS).decode("utf-8", "replace").splitlines()
     try:
-        rows = {int(row["step"]): row for row in map(json.loads, lines)}
+        rows = {int(row["step"]): _todays_names(row) for row in map(json.loads, lines)}
     except (ValueError, TypeError, KeyError) as error:
         raise TrainingError(f"the metrics of run {run_id} cannot be read: {error}") from error
     return [rows[step] for step in sorted(rows)]
@@ -64,3 +66,11 @@ def candidate_of(store: Store, run_id: str, policy_id: str) -> Row | None:
         (row for row in rows if policy_id and row["policy_id"] == policy_id),
         next((row for row in rows if not policy_id and row["run_id"] == run_id), None),
     )
+
+
+def _todays_names(row: Row) -> Row:
+    named = {_RENAMED.get(name, name): value for name, value in row.items()}
+    for name in ("seconds", "share"):
+        if name in named:
+            named[name] = {_RENAMED.get(phase, phase): value for phase, value in named[name].items()}
+    return named

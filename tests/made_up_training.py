@@ -10,7 +10,7 @@ from infra.tables.schemas import POLICIES_OF
 from memagent.rl.config import load_recipe
 from pipelines.training.checkpoints import Checkpoints, State
 
-PHASES = ("rollout", "learn", "transfer", "validate", "save")
+PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
 
 
 def validation(rng: random.Random, tasks: tuple[str, ...] = ("niah_single_1", "word 1")) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def validation(rng: random.Random, tasks: tuple[str, ...] = ("niah_single_1", "w
 
 def step(number: int, rng: random.Random, **other: Any) -> dict[str, Any]:
     """Return a step; one with engines, where `other` does not take them away."""
-    seconds = {"rollout": 20.0, "learn": 10.0, "transfer": 1.0, "validate": 0.0, "save": 9.0}
+    seconds = {"rollout": 20.0, "learn": 10.0, "weight_sync": 1.0, "validate": 0.0, "save": 9.0}
     whole = sum(seconds.values())
     return {
         "step": number,
@@ -31,7 +31,7 @@ def step(number: int, rng: random.Random, **other: Any) -> dict[str, Any]:
         **{"response_tokens": 6.5, "memory_tokens": 5.5, "rollout_tokens": 40_000, "trained_tokens": 10_000.0},
         **{"rollout_tokens_per_second": 2000.0, "trained_tokens_per_second": 1000.0, "tasks": {"word 1": 0.5}},
         **{"kl": 0.0, "clipped_low": 0.001, "clipped_high": 0.002, "clipped_dual": 0.0, "entropy": 0.2},
-        **{"gap": 1e-5 * rng.random(), "gradient_norm": 1.2, "rate": 1e-5},
+        **{"logprob_diff": 1e-5 * rng.random(), "gradient_norm": 1.2, "lr": 1e-5},
         "seconds": seconds,
         "share": {name: value / whole for name, value in seconds.items()} | {"engines_wait": 0.5},
         "engine_deaths": 0,

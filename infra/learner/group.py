@@ -44,7 +44,7 @@ class RankActor:
 
         from infra.learner.rank import Learner, Rank
 
-        world = recipe.learner.ranks
+        world = recipe.learner.world_size
         torch.set_num_threads(recipe.learner.threads or max(1, usable_cores() // world))
         self._learner = Learner(model, recipe, Rank(index, world, address, port))
 
@@ -123,9 +123,9 @@ class LearnerGroup:
 
         learner = self._recipe.learner
         actor = ray.remote(RankActor).options(num_cpus=learner.cpus, num_gpus=learner.gpus)
-        self._ranks = [actor.remote() for _ in range(learner.ranks)]
+        self._ranks = [actor.remote() for _ in range(learner.world_size)]
         address, port = await self._ranks[0].address.remote()
-        await self._all("begin", [(self._model, self._recipe, i, address, port) for i in range(learner.ranks)])
+        await self._all("begin", [(self._model, self._recipe, i, address, port) for i in range(learner.world_size)])
 
     async def learn(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """Take optimiser steps on a batch of groups with advantages; return the sums of each step over all ranks.
@@ -222,7 +222,7 @@ class LearnerGroup:
     def _shares(self, batch: Sequence[Item]) -> list[list[Packed]]:
         learner = self._recipe.learner
         made = units(batch, learner.token_budget, share=learner.share_prefixes)
-        bins = balance([unit.tokens for unit in made], learner.ranks, learner.token_budget)
+        bins = balance([unit.tokens for unit in made], learner.world_size, learner.token_budget)
         return [[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins]
 
 
@@ -240,13 +240,13 @@ def check_room(recipe: Recipe, pool: PoolConfig | None) -> None:
     learner = recipe.learner
     engines = pool.max_size if pool else 0
     for name, wanted in (
-        ("CPU", learner.ranks * learner.cpus + (engines * pool.cpus if pool else 0)),
-        ("GPU", learner.ranks * learner.gpus + (engines * pool.gpus if pool else 0)),
+        ("CPU", learner.world_size * learner.cpus + (engines * pool.cpus if pool else 0)),
+        ("GPU", learner.world_size * learner.gpus + (engines * pool.gpus if pool else 0)),
     ):
         if wanted > there.get(name, 0.0):
             raise ConfigError(
-                f"{learner.ranks} learner ranks and {engines} engines want {wanted:g} {name}s, and Ray has "
-                f"{there.get(name, 0.0):g}. Lower learner.ranks, learner.{name.lower()}s, or pool.{name.lower()}s."
+                f"{learner.world_size} learner ranks and {engines} engines want {wanted:g} {name}s, and Ray has "
+                f"{there.get(name, 0.0):g}. Lower learner.world_size, learner.{name.lower()}s, or pool.{name.lower()}s."
             )
 
 
@@ -258,7 +258,7 @@ async def _left(rank: Any) -> None:
 
 
 def _summed(sums: Sequence[dict[str, float]]) -> dict[str, float]:
-    same = ("gradient_norm", "rate")
+    same = ("gradient_norm", "lr")
     names = [name for name in dict.fromkeys(name for one in sums for name in one) if name not in same]
     total = {name: sum(one.get(name, 0.0) for one in sums) for name in names}
     return total | {name: sums[0][name] for name in same}

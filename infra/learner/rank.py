@@ -49,17 +49,17 @@ class Learner:
         self._recipe = recipe
         self._rank = rank
         self._clipping = Clipping(
-            recipe.loss.clip_low, recipe.loss.clip_high, recipe.loss.dual_clip, recipe.loss.importance_cap
+            recipe.loss.clip_low, recipe.loss.clip_high, recipe.loss.dual_clip, recipe.loss.tis_cap
         )
         self._cuda = torch.cuda.is_available() and recipe.learner.gpus > 0
         self._device = torch.device("cuda", 0) if self._cuda else torch.device("cpu")
         self._steps = 0
         self._norm = math.nan
         self._engine = self._start()
-        own = recipe.learner.zero > 0 or self._dtype is torch.bfloat16
+        own = recipe.learner.zero_stage > 0 or self._dtype is torch.bfloat16
         self._states = States(self._engine, self._device, sharded=own)
         self._reference: PolicyModel | None = None
-        if recipe.loss.kl:
+        if recipe.loss.kl_coef:
             self._reference = load_model(self._folder, self._dtype).to(self._device).eval().requires_grad_(False)
 
     @property
@@ -105,11 +105,11 @@ class Learner:
         if not self._agreed(finite):
             self._engine.zero_grad()
             raise TrainingError("the loss is not a finite number; nothing was learnt from this minibatch")
-        rate = self._set_rate()
+        lr = self._set_lr()
         self._engine.step()
         self._steps += 1
         norm = self._engine.get_global_grad_norm()
-        return {**sums, "gradient_norm": self._norm if norm is None else float(norm), "rate": rate}
+        return {**sums, "gradient_norm": self._norm if norm is None else float(norm), "lr": lr}
 
     def export(self, folder: Path, *, as_trained: bool = False) -> None:
         """Write the weights as a model folder. Rank 0 writes.
@@ -206,7 +206,7 @@ class Learner:
         torch.manual_seed(self._recipe.stage.seed)
         deepspeed.init_distributed("nccl" if self._cuda else "gloo", verbose=False)
         settings = _settings(self._recipe, rank.world)
-        model = load_model(self._folder, self._dtype, checkpointing=learner.checkpointing)
+        model = load_model(self._folder, self._dtype, checkpointing=learner.activation_checkpointing)
         if learner.lora_rank:
             adapt(model.model, learner.lora_rank, learner.lora_alpha)
         model.train()
@@ -248,7 +248,7 @@ class Learner:
             torch.tensor(row.advantages, device=self._device),
             self._clipping,
             reference,
-            self._recipe.loss.kl,
+            self._recipe.loss.kl_coef,
         )
         return summed.objective, {**summed.counts, "entropy": entropy.sum().item()}
 
@@ -265,12 +265,12 @@ class Learner:
             torch.distributed.all_reduce(flag)
         return flag.item() == 0.0
 
-    def _set_rate(self) -> float:
+    def _set_lr(self) -> float:
         learner = self._recipe.learner
-        rate = learner.rate * min(1.0, (self._steps + 1) / (learner.warmup_steps + 1))
+        lr = learner.lr * min(1.0, (self._steps + 1) / (learner.warmup_steps + 1))
         for group in self._engine.optimizer.param_groups:
-            group["lr"] = rate
-        return rate
+            group["lr"] = lr
+        return lr
 
 
 _NOTHING = Packed([0, 0], [0, 1], [(2,)], [1], [0.0], [0.0])
@@ -288,13 +288,13 @@ def _settings(recipe: Recipe, world: int) -> dict[str, Any]:
         "optimizer": {
             "type": "AdamW",
             "params": {
-                "lr": learner.rate,
+                "lr": learner.lr,
                 "betas": list(learner.betas),
                 "weight_decay": learner.weight_decay,
                 "torch_adam": True,
             },
         },
-        "zero_optimization": {"stage": learner.zero, "overlap_comm": False},
+        "zero_optimization": {"stage": learner.zero_stage, "overlap_comm": False},
     }
     if learner.dtype == "bfloat16":
         settings["bf16"] = {"enabled": True}

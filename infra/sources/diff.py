@@ -11,7 +11,7 @@ from infra.sources.listing import Listing, Source, assign_ids, list_sources
 from infra.store import file_system
 from memagent import __version__
 from memagent.config import IngestConfig
-from memagent.records import digest
+from memagent.records import stable_hash
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _fails_again(row: dict[str, Any], source: Source, options: IngestConfig) -> 
 def failed_stamp(stamp: str, options: IngestConfig) -> str:
     """Return what to note as the stamp of a source that failed: with other limits or another version it may not."""
     limits = options.model_dump(exclude={"keep_deleted", "retry_failed", "max_refused"})
-    return f"{stamp}!{digest(__version__, limits)[:8]}"
+    return f"{stamp}!{stable_hash(__version__, limits)[:8]}"
 
 
 def _ids_in_use(
@@ -120,5 +120,5 @@ def _with_options(source: Source, options: IngestConfig) -> Source:
     """Make other columns count as a change of a table."""
     if not is_table(source.source):
         return source
-    columns = digest(options.text_column, options.id_column, options.title_column)
+    columns = stable_hash(options.text_column, options.id_column, options.title_column)
     return replace(source, stamp=f"{source.stamp}-{columns[:8]}")

@@ -16,7 +16,7 @@ from infra.store import Store
 from infra.tables.delta import now
 from infra.tables.schemas import SEGMENTS
 from memagent.config import ReadingConfig
-from memagent.records import Segment, digest
+from memagent.records import Segment, stable_hash
 from memagent.segmenting import segment_key, segments
 from memagent.tokens import Tokenizer
 
@@ -69,7 +69,7 @@ def write_segments(
                 }
             )
             first += count
-    name = digest(*[row["segment_key"] for row in rows])
+    name = stable_hash(*[row["segment_key"] for row in rows])
     part = f"{_FOLDER}/{corpus}/{name[:2]}/{name}.parquet"  # spread prefixes: S3 limits requests by prefix
     store.write_bytes(sink.getvalue(), part)
     for row in rows:
@@ -134,7 +134,7 @@ def _table(group: list[Segment]) -> pa.Table:
                 "index": s.index,
                 "char_start": s.char_start,
                 "char_end": s.char_end,
-                "segment_hash": digest(s.text),
+                "segment_hash": stable_hash(s.text),
                 "text": s.text,
                 "token_ids": s.token_ids,
             }

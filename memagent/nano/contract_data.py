@@ -1,4 +1,4 @@
-"""Lessons from contracts, and how a few hundred contracts become many: cut, swap, plant, take out."""
+"""Training data from contracts, and how a few hundred contracts become many: cut, swap, plant, take out."""
 
 import random
 import re
@@ -51,7 +51,7 @@ _NOTES = 2
 """Turns of a segment that are preferred to be notes, where it has any."""
 
 
-class ContractLessons:
+class ContractData:
     """Windows of contracts with what the contract says in them, varied at each visit."""
 
     def __init__(self, turns: Turns, contracts: Sequence[Contract], texts: Sequence[str], seed: int) -> None:

@@ -38,7 +38,7 @@ def export(run: Path, out: Path) -> Path:
     """
     newest = newest_checkpoint(run)
     if newest is None:
-        raise UsageError(f"{run} holds no checkpoint yet. Train first: memagent train warmup --out {run}")
+        raise UsageError(f"{run} holds no checkpoint yet. Train first: memagent train sft --out {run}")
     out.mkdir(parents=True, exist_ok=True)
     weights = {name: w.to(torch.bfloat16) for name, w in load_file(newest / "model.safetensors").items()}
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})

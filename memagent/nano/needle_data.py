@@ -1,4 +1,4 @@
-"""Lessons: an endless supply of turns, played by the teacher over texts with known facts."""
+"""Training data: an endless supply of turns, played by the teacher over texts with known facts."""
 
 import random
 import re
@@ -63,7 +63,7 @@ class Turns:
         return grow(examples, self.prompts.update([], [], segment.token_ids))
 
 
-class NeedleLessons:
+class NeedleData:
     """Needles in real text: several keys in a segment, keys that share a word, nothing to find."""
 
     def __init__(self, turns: Turns, texts: Sequence[str], seed: int) -> None:
@@ -152,7 +152,7 @@ def _fact(asked: Needle, span: tuple[int, int] | None) -> Fact:
     return Fact(asked.question, (Place(start, end, f" {asked.note}", f" {asked.value}"),))
 
 
-class CopyLessons:
+class CopyData:
     """Runs of tokens that come twice: every token of the second run is an example of copying."""
 
     def __init__(self, prompts: Prompts, texts: Sequence[str], seed: int) -> None:
@@ -179,7 +179,7 @@ class CopyLessons:
         return trees
 
 
-class RecallLessons:
+class RecallData:
     """Pairs of a key and a value with the same words between them, and one key asked again.
 
     Its values cannot be told apart by the tokens just before them, only by the key further back: where

@@ -1,4 +1,4 @@
-"""Supervised training of memagent-nano: one loop over lessons, resumable at any moment."""
+"""Supervised training of memagent-nano: one loop over its data, resumable at any moment."""
 
 import json
 import random
@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from memagent.errors import UsageError
 from memagent.nano.batching import Batch, Tree, Weights, collate
-from memagent.nano.contract_data import ContractLessons
+from memagent.nano.contract_data import ContractData
 from memagent.nano.model import Qwen2, Shape
-from memagent.nano.needle_data import CopyLessons, NeedleLessons, RecallLessons, Turns
+from memagent.nano.needle_data import CopyData, NeedleData, RecallData, Turns
 from memagent.nano.schedule import LEVELS, Optimiser, Plan, Progress
 from memagent.nano.texts import load_texts
 from memagent.nano.tokenizer import train_vocabulary
@@ -32,13 +32,13 @@ _REPORT_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class TrainingData:
     """All that is taught."""
 
-    copies: CopyLessons
-    recalls: RecallLessons
-    needles: NeedleLessons
-    contracts: ContractLessons | None
+    copies: CopyData
+    recalls: RecallData
+    needles: NeedleData
+    contracts: ContractData | None
 
     def trees(self, plan: Plan, progress: Progress, rng: random.Random) -> list[Tree]:
         """Draw one batch: copies, answer turns or segments of one topic, of about one length."""
@@ -60,25 +60,25 @@ class Lessons:
         return [self.needles.tree(kinds, size, longest=64) for _ in range(32 if size == LEVELS[0] else 10)]
 
     def random_states(self) -> list[Any]:
-        """Return the states of the lessons' random sources."""
-        return [lesson.rng.getstate() for lesson in self._all()]
+        """Return the states of the random sources."""
+        return [part.rng.getstate() for part in self._all()]
 
     def set_random_states(self, states: list[Any]) -> None:
         """Set them again."""
-        for lesson, state in zip(self._all(), states, strict=True):
-            lesson.rng.setstate(_state(state))
+        for part, state in zip(self._all(), states, strict=True):
+            part.rng.setstate(_state(state))
 
-    def _all(self) -> list[CopyLessons | RecallLessons | NeedleLessons | ContractLessons]:
-        return [lesson for lesson in (self.copies, self.recalls, self.needles, self.contracts) if lesson is not None]
+    def _all(self) -> list[CopyData | RecallData | NeedleData | ContractData]:
+        return [part for part in (self.copies, self.recalls, self.needles, self.contracts) if part is not None]
 
 
 class Trainer:
     """A model, its optimiser and where they stand, kept in a folder."""
 
-    def __init__(self, model: Qwen2, lessons: Lessons, plan: Plan, folder: Path, pad: int, seed: int) -> None:
+    def __init__(self, model: Qwen2, data: TrainingData, plan: Plan, folder: Path, pad: int, seed: int) -> None:
         self.model = model
         self.progress = Progress()
-        self._lessons = lessons
+        self._data = data
         self._plan = plan
         self._folder = folder
         self._pad = pad
@@ -116,7 +116,7 @@ class Trainer:
         """Take one step; return its loss."""
         progress, plan = self.progress, self._plan
         self._optimiser.set_rate(plan.learning_rate(progress.step, progress.tokens))
-        batch = collate(self._lessons.trees(plan, progress, self._rng), self._rng, Weights(), self._pad)
+        batch = collate(self._data.trees(plan, progress, self._rng), self._rng, Weights(), self._pad)
         loss = self._learn(batch)
         progress.step += 1
         progress.examples += len(batch.kinds)
@@ -132,7 +132,7 @@ class Trainer:
         state = {
             "progress": self.progress.state(),
             "rng": self._rng.getstate(),
-            "lessons": self._lessons.random_states(),
+            "lessons": self._data.random_states(),
         }
         (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
         final = self._folder / f"checkpoint-{self.progress.step}"
@@ -153,7 +153,7 @@ class Trainer:
         state = json.loads((newest / "state.json").read_text(encoding="utf-8"))
         self.progress = Progress(**state["progress"])
         self._rng.setstate(_state(state["rng"]))
-        self._lessons.set_random_states(state["lessons"])
+        self._data.set_random_states(state["lessons"])
         return True
 
     def _learn(self, batch: Batch) -> float:
@@ -214,7 +214,7 @@ def _state(value: Any) -> tuple[Any, ...]:
 _PIECE = 60_000
 
 
-def warm_up(
+def train(
     folder: Path,
     texts: Sequence[Path],
     contracts: Path | None,
@@ -243,17 +243,17 @@ def warm_up(
     prompts = Prompts(load_template("nano"), tokenizer, "section-first", gate=True)
     clauses = [c.text[i : i + _PIECE] for c in training for i in range(0, len(c.text), _PIECE)]
     turns = Turns(prompts)
-    lessons = Lessons(
-        CopyLessons(prompts, corpus + clauses, seed),
-        RecallLessons(prompts, corpus + clauses, seed + 4),
-        NeedleLessons(turns, corpus + clauses, seed + 1),
-        ContractLessons(turns, training, corpus, seed + 2) if training else None,
+    data = TrainingData(
+        CopyData(prompts, corpus + clauses, seed),
+        RecallData(prompts, corpus + clauses, seed + 4),
+        NeedleData(turns, corpus + clauses, seed + 1),
+        ContractData(turns, training, corpus, seed + 2) if training else None,
     )
     model = Qwen2(Shape(vocab=tokenizer.vocab_size), seed)
     if start is not None:
         _load(model, _file(start, "model.safetensors"))
     pad = tokenizer.id("<|pad|>")
-    trainer = Trainer(model, lessons, plan, folder, pad or 0, seed + 3)
+    trainer = Trainer(model, data, plan, folder, pad or 0, seed + 3)
     trainer.compile()
     trainer.run(show)
     return trainer

@@ -11,6 +11,19 @@ from memagent.config import Section, put_setting, validate
 from memagent.errors import ConfigError
 
 SHIPPED = Path(__file__).parent / "recipes"
+_RENAMED = {
+    "rollout": {"ahead": "max_off_policy_steps"},
+    "loss": {"importance_cap": "tis_cap", "kl": "kl_coef"},
+    "learner": {
+        "rate": "lr",
+        "zero": "zero_stage",
+        "ranks": "world_size",
+        "checkpointing": "activation_checkpointing",
+        "transfer": "weight_sync",
+    },
+    "stage": {"steps": "max_steps"},
+}
+"""Section -> its keys in version 0.1's first recipes -> their names today."""
 
 
 class RolloutRecipe(Section):
@@ -30,8 +43,9 @@ class RolloutRecipe(Section):
     """Groups to sample for a step at most; 0: ten times `prompts`."""
     segments: int = Field(8, ge=1)
     """Segments of a training document at most."""
-    ahead: bool = False
-    """Sample the next step's rollouts while this step trains: one step off-policy."""
+    max_off_policy_steps: int = Field(0, ge=0, le=1)
+    """Steps that the weights which sample may be behind those that learn; 1 samples a step's rollouts while the step
+    before it trains."""
 
 
 class RewardRecipe(Section):
@@ -67,10 +81,11 @@ class LossRecipe(Section):
     """How far a probability may rise; DAPO's clip-higher is 0.28."""
     dual_clip: float = Field(3.0, ge=0)
     """Bound for negative advantages; 0: none."""
-    importance_cap: float = Field(2.0, ge=0)
-    """Cap of the engine-to-learner weight; 0: no correction."""
-    kl: float = Field(0.0, ge=0)
-    """Weight of the KL term to the reference; at 0 no reference model is loaded."""
+    tis_cap: float = Field(2.0, ge=0)
+    """Cap of truncated importance sampling, the weight of a token's probability in the learner over that in the engine;
+    0: no correction."""
+    kl_coef: float = Field(0.0, ge=0)
+    """Coefficient of the KL term to the reference; at 0 no reference model is loaded."""
 
 
 class LearnerRecipe(Section):
@@ -78,20 +93,20 @@ class LearnerRecipe(Section):
 
     minibatch_prompts: int = Field(8, ge=1)
     """Groups of an optimiser step; `rollout.prompts` / this many steps are taken on one batch."""
-    rate: float = Field(1e-6, gt=0)
+    lr: float = Field(1e-6, gt=0)
     """Learning rate, constant after the warm-up."""
     warmup_steps: int = Field(20, ge=0)
-    """Optimiser steps over which the rate rises."""
+    """Optimiser steps over which the learning rate rises."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's decay."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's moments."""
+    """Decay rates of AdamW's moments."""
     gradient_clip: float = Field(1.0, gt=0)
     """Norm of the gradient at most."""
-    zero: Literal[0, 1, 2, 3] = 0
+    zero_stage: Literal[0, 1, 2, 3] = 0
     """What DeepSpeed shards: nothing, optimiser states, gradients, parameters."""
-    ranks: int = Field(1, ge=1)
-    """Learner processes; one a GPU."""
+    world_size: int = Field(1, ge=1)
+    """Learner processes (ranks), one per GPU."""
     gpus: float = Field(0.0, ge=0)
     """Ray GPUs of a rank."""
     cpus: float = Field(1.0, ge=0)
@@ -108,9 +123,9 @@ class LearnerRecipe(Section):
     """Rank of what is trained beside each linear layer's frozen weight (LoRA, arXiv 2106.09685); 0: all weights."""
     lora_alpha: float = Field(32.0, gt=0)
     """Scale of it, divided by the rank."""
-    checkpointing: bool = False
-    """Make activations again in the backward pass rather than keep them."""
-    transfer: Literal["files", "broadcast"] = "files"
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass rather than keep them."""
+    weight_sync: Literal["files", "broadcast"] = "files"
     """How weights go to the engines: as files through Ray's object store and shared memory, or over a process group
     (NCCL between GPUs, gloo between CPUs)."""
 
@@ -118,14 +133,14 @@ class LearnerRecipe(Section):
 class StageRecipe(Section):
     """How long a stage runs, and what it leaves."""
 
-    steps: int = Field(100, ge=1)
+    max_steps: int = Field(100, ge=1)
     """Training steps at most."""
     save_every: int = Field(1, ge=1)
     """Steps between checkpoints."""
     validate_every: int = Field(10, ge=1)
     """Steps between validations."""
     validate_with: int = Field(64, ge=1)
-    """Exercises of a validation, read greedily; the same ones every time."""
+    """Tasks of a validation, read greedily; the same ones every time."""
     patience: int = Field(5, ge=1)
     """Validations without a better score after which the stage ends."""
     record: bool = False
@@ -152,6 +167,29 @@ class Recipe(Section):
     loss: LossRecipe = LossRecipe()
     learner: LearnerRecipe = LearnerRecipe()
     stage: StageRecipe = StageRecipe()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_old_keys(cls, data: Any) -> Any:
+        """Refuse a key that has another name today, and say which."""
+        for section, renamed in _RENAMED.items():
+            given = data.get(section) if isinstance(data, dict) else None
+            for old, new in renamed.items():
+                if isinstance(given, dict) and old in given:
+                    raise ValueError(f"{section}.{old} is called {section}.{new} now")
+        return data
+
+    def first_keys(self) -> dict[str, Any]:
+        """Return the recipe as plain data under its keys' first names.
+
+        Names of runs are hashes of it (`pipelines.training.settings.Run.run_id`): under today's names a run that was
+        begun before the keys were renamed would not be found again.
+        """
+        data = self.model_dump()
+        for section, renamed in _RENAMED.items():
+            data[section].update({old: data[section].pop(new) for old, new in renamed.items()})
+        data["rollout"]["ahead"] = bool(data["rollout"]["ahead"])
+        return data
 
     @model_validator(mode="after")
     def _batches(self) -> "Recipe":
@@ -186,3 +224,13 @@ def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
         return validate(Recipe, data, "")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"recipe {path}: {error}") from error
+
+
+def todays_keys(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe that a run has stored, as plain data, under the names that its keys have today."""
+    return {
+        section: {_RENAMED.get(section, {}).get(key, key): value for key, value in keys.items()}
+        if isinstance(keys, dict)
+        else keys
+        for section, keys in recipe.items()
+    }

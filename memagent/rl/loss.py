@@ -35,7 +35,7 @@ class Summed:
     """Scalar: sum of the clipped policy loss and the weighted KL term over the tokens."""
     counts: dict[str, float]
     """Sums over the tokens: tokens, policy loss, kl, clipped low, high and dual, ratio, importance weight,
-    gap (absolute difference between sampled and recomputed log-probabilities)."""
+    logprob_diff (absolute difference between sampled and recomputed log-probabilities)."""
 
 
 def token_loss(
@@ -94,7 +94,7 @@ def token_loss(
             "clipped_dual": dual.sum().item(),
             "ratio": ratio.sum().item(),
             "weight": weight.sum().item(),
-            "gap": (old - sampled).abs().sum().item(),
+            "logprob_diff": (old - sampled).abs().sum().item(),
         }
     return Summed(total, counts)
 

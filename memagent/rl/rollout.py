@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from memagent.conversations import Generate, ReadingRequest, ReadingSpec
 from memagent.engine import Completion, Sampling
 from memagent.reading import Reading
-from memagent.records import Turn, digest
+from memagent.records import Turn, stable_hash
 from memagent.rl.dataset import Task
 from memagent.rl.reward import Answered, Reward, overlong, reward
 from memagent.rl.trajectory import Conversation, Group, Trajectory
@@ -38,7 +38,7 @@ class _Recorder:
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         # One seed for a whole group would make its rollouts the same.
-        seed = int(digest(self._seed, ids)[:8], 16) if self._seed is not None else None
+        seed = int(stable_hash(self._seed, ids)[:8], 16) if self._seed is not None else None
         completion = await self._generate(ids, replace(sampling, seed=seed, logprobs=True), priority)
         if completion.logprobs is None:
             raise ValueError("the engine gives no log-probabilities, which training needs")

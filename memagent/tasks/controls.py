@@ -11,7 +11,7 @@ from functools import partial
 from typing import Literal, get_args
 
 from memagent.errors import UsageError
-from memagent.records import digest
+from memagent.records import stable_hash
 from memagent.tasks import contracts, needles
 from memagent.tasks.sample import Sample
 
@@ -92,7 +92,7 @@ def _wrong_documents(samples: Sequence[Sample], seed: int) -> Iterator[Sample]:
         tasks.setdefault(sample.task, []).append(sample)
     for sample in _telling(samples):
         others = [other for other in tasks[sample.task] if other is not sample]
-        random.Random(digest("wrong document", seed, sample.sample_id)).shuffle(others)
+        random.Random(stable_hash("wrong document", seed, sample.sample_id)).shuffle(others)
         others.sort(key=lambda other: other.length != sample.length)
         yield _with_text_of(sample, others)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from memagent.errors import UsageError
-from memagent.records import digest, text_hash
+from memagent.records import stable_hash, text_hash
 from memagent.tasks.contract_suite import contract_samples
 from memagent.tasks.controls import CONTROLS, Control, control, reword
 from memagent.tasks.loaders import load_samples
@@ -103,7 +103,7 @@ class Suite:
             parts += [tokenizer.fingerprint, [text_hash(text) for text in texts]]
         else:  # a question that is grown takes its passages by the seed
             parts.append(self.seed)
-        return f"eval-{self.name}-{digest(*parts)[:10]}"
+        return f"eval-{self.name}-{stable_hash(*parts)[:10]}"
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data; an option that came later is there only where it is used."""

@@ -1,4 +1,4 @@
-"""The training commands: a stage of Multi-Conv DAPO, and the supervised warm-up of the bundled reader."""
+"""The training commands: a stage of Multi-Conv DAPO, and supervised fine-tuning of the bundled reader."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memagent.rl.promotion import GateSpec
 
 
-def warmup(
+def sft(
     out: Path,
     text: list[Path],
     contracts: Path | None = None,
@@ -40,11 +40,11 @@ def warmup(
 
     from memagent.nano.export import export
     from memagent.nano.schedule import Plan
-    from memagent.nano.sft import warm_up
+    from memagent.nano.sft import train
 
     console = Console(highlight=False, soft_wrap=True)
     plan = Plan(int(tokens)) if start is None else Plan(int(tokens), rate=2e-4, copy_steps=0)
-    warm_up(out, text, contracts, plan, seed, console.print, threads, start)
+    train(out, text, contracts, plan, seed, console.print, threads, start)
     return export(out, out / "model")
 
 
@@ -110,8 +110,8 @@ def _judged(settings: Config, candidate: str, spec: "GateSpec", quiet: bool) -> 
         return run_gate(settings, candidate, gate=spec, show=show)
 
 
-@app.command("warmup")
-def _warmup(
+@app.command("sft")
+def _sft(
     out: Annotated[Path, typer.Option(help="Folder of the run; a stopped run goes on.")],
     text: Annotated[list[Path], typer.Option(help="Text to plant needles in: files or folders.")],
     contracts: Annotated[Path | None, typer.Option(help="Folder with gold.jsonl and contracts/.")] = None,
@@ -121,7 +121,7 @@ def _warmup(
     start: Annotated[Path | None, typer.Option("--from", help="Model folder to begin with; else noise.")] = None,
 ) -> None:
     """Train memagent-nano by supervision (see docs/nano.md)."""
-    typer.echo(str(warmup(out, text, contracts, tokens, seed, threads, start)))
+    typer.echo(str(sft(out, text, contracts, tokens, seed, threads, start)))
 
 
 @app.command("export")

@@ -5,10 +5,14 @@ configured. Module entrypoints: ``pipelines.flows.digest_corpus``, ``.answer_arc
 ``.harvest_qa``, ``.retrain``.
 """
 
-from pipelines.flows.answering import EVERY, answer_archive, digest_corpus
-from pipelines.flows.evaluating import evaluate_policy
-from pipelines.flows.learning import ENOUGH, harvest_qa, retrain
-from pipelines.flows.ray_job import FailedItems, watcher
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelines.flows.answering import EVERY, answer_archive, digest_corpus
+    from pipelines.flows.evaluating import evaluate_policy
+    from pipelines.flows.learning import ENOUGH, harvest_qa, retrain
+    from pipelines.flows.ray_job import FailedItems, watcher
 
 __all__ = [
     "ENOUGH",
@@ -21,3 +25,25 @@ __all__ = [
     "retrain",
     "watcher",
 ]
+
+_HOMES = {
+    "ENOUGH": "learning",
+    "EVERY": "answering",
+    "FailedItems": "ray_job",
+    "answer_archive": "answering",
+    "digest_corpus": "answering",
+    "evaluate_policy": "evaluating",
+    "harvest_qa": "learning",
+    "retrain": "learning",
+    "watcher": "ray_job",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a flow when it is asked for: Prefect takes its settings from the environment at its import.
+
+    What sets them (`pipelines.demo`), and what only starts the server (`pipelines.flows.serve`), is thus free to do it.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -11,6 +11,7 @@ from typing import Any
 
 from infra.store import Store
 from memagent.errors import UsageError
+from memagent.rl.config import todays_keys
 from pipelines.formatting import duration, number, percent, plain
 from pipelines.report import training_plots as curves
 from pipelines.report.html import embedded, sheet, write_sheet
@@ -30,9 +31,9 @@ _NOTES = {
     "learning-curves": "Rollouts are sampled with noise from new exercises every step, validations are read greedily "
     "and always the same; bars are 95% intervals. Reward is what is paid for, with fines in rollouts; strict is an "
     "exact match, lenient one that is held in the answer.",
-    "health-curves": "The gap is the mean difference between the log-probabilities that engines sampled with and those "
-    "that the learner found for the same tokens. Its lines are what others saw with healthy engines and with stale "
-    "weights (TRL, issue 5312).",
+    "health-curves": "Logprob diff is the mean difference between the log-probabilities that engines sampled with and "
+    "those that the learner found for the same tokens. Its lines are what others saw with healthy engines and with "
+    "stale weights (TRL, issue 5312).",
     "time-curves": "The engines wait in all phases but rollout and validate.",
 }
 Row = Mapping[str, Any]
@@ -67,7 +68,7 @@ def training_page(store: Store, run_id: str) -> str:
     rows = metrics_of(store, run_id)
     steps = [row for row in rows if row["step"] > 0]
     summary = summary_of_ended(store, run_id) or {}
-    recipe = summary.get("config", {}).get("recipe", {})
+    recipe = todays_keys(summary.get("config", {}).get("recipe", {}))
     return sheet(
         "training.html.j2",
         run_id=run_id,
@@ -126,10 +127,10 @@ def _recipe(recipe: Row) -> str:
     rollout, loss, stage = recipe["rollout"], recipe["loss"], recipe["stage"]
     paid = " + ".join(f"{weight:g} {name}" for name, weight in recipe["reward"]["weights"].items())
     return (
-        f"{rollout['prompts']} groups of {rollout['group_size']} a step, {stage['steps']} steps at most; "
-        f"reward {paid}; rate {recipe['learner']['rate']:g}; "
+        f"{rollout['prompts']} groups of {rollout['group_size']} a step, {stage['max_steps']} steps at most; "
+        f"reward {paid}; learning rate {recipe['learner']['lr']:g}; "
         f"clipped {loss['clip_low']:g} below, {loss['clip_high']:g} above; "
-        f"KL {loss['kl'] or 'off'}"
+        f"KL {loss['kl_coef'] or 'off'}"
     )
 
 
@@ -222,7 +223,10 @@ def _step(row: Row) -> list[str]:
     return [
         str(row["step"]),
         *(_figure(row, name, form) for name, form in _SCORES.items()),
-        *(_figure(row, name, form) for name, form in (("kept_share", ".0%"), ("gap", ".2g"), ("entropy", ".3f"))),
+        *(
+            _figure(row, name, form)
+            for name, form in (("kept_share", ".0%"), ("logprob_diff", ".2g"), ("entropy", ".3f"))
+        ),
         f"{clipped:.2%}",
         *(_figure(row, name, form) for name, form in (("gradient_norm", ".2f"), ("response_tokens", ".1f"))),
         *(_figure(row, f"{name}_tokens_per_second", ",.0f") for name in ("rollout", "trained")),

@@ -25,9 +25,9 @@ from pipelines.report.panels import (
 )
 from pipelines.report.plotting import shown_name
 
-PHASES = ("rollout", "learn", "transfer", "validate", "save")
+PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
 """Of a step, as the loop times them."""
-GAP_BOUNDS = {"0.015: healthy": 0.015, "0.2: stale weights": 0.2}
+LOGPROB_DIFF_BOUNDS = {"0.015: healthy": 0.015, "0.2: stale weights": 0.2}
 """Mean differences of log-probabilities as others saw them, with the engine's weights in step and left behind.
 Source: TRL, issue 5312."""
 
@@ -36,11 +36,11 @@ _ROLLOUTS = tuple(Metric(f"Rollouts: {text}", ((name, ""),), name != "reward") f
 _VALIDATIONS = tuple(
     Metric(f"Validation: {text}", ((f"validation/{name}", ""),), name != "reward") for name, text in _SCORES.items()
 )
-_GAP = Metric("Gap of log-probabilities (nats)", (("gap", ""),))
+_LOGPROB_DIFF = Metric("Logprob diff, engine to learner (nats)", (("logprob_diff", ""),))
 _KL = Metric("KL to the reference (nats a token)", (("kl", ""),))
 _HEALTH = (
     Metric("Entropy (nats a token)", (("entropy", ""),)),
-    _GAP,
+    _LOGPROB_DIFF,
     Metric("Clipped tokens (%)", (("clipped_low", "low"), ("clipped_high", "high"), ("clipped_dual", "dual")), True),
     Metric("Gradient norm", (("gradient_norm", ""),)),
     Metric("Groups that teach (%)", (("kept_share", ""),), True),
@@ -75,7 +75,7 @@ def learning_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) ->
 
 
 def health_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
-    """Draw whether learning is well: entropy, gap, clipping, gradient norm, groups kept, lengths, and KL if it was on.
+    """Draw entropy, logprob diff, clipping, gradient norm, groups kept, lengths of responses, and KL where it was on.
 
     Raises UsageError as `learning_curves` does, and where no step was taken.
     """
@@ -125,9 +125,13 @@ def _validation(axes: Any, runs: Rows, metric: Metric) -> None:
 
 
 def _health(axes: Any, runs: Rows, metric: Metric, spread: bool) -> None:
-    if metric is _GAP:
+    if metric is _LOGPROB_DIFF:
         draw_lines(axes, runs, metric, spread=spread)
-        draw_bounds(axes, [value for rows in runs.values() for value in series(rows, "gap").values()], GAP_BOUNDS)
+        draw_bounds(
+            axes,
+            [value for rows in runs.values() for value in series(rows, "logprob_diff").values()],
+            LOGPROB_DIFF_BOUNDS,
+        )
     else:
         _from_zero(axes, runs, metric, spread)
 

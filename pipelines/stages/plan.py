@@ -18,7 +18,7 @@ from infra.tables.documents import current_documents
 from infra.tables.schemas import PLAN
 from infra.tables.segments import segment_hashes
 from infra.tables.turns import carry, resume_points
-from memagent.records import Question, Turn, digest, reading_id
+from memagent.records import Question, Turn, reading_id, stable_hash
 from pipelines.stages.segment import places
 
 _PLACE = ("content_hash", "part", "first_row", "segments")
@@ -132,7 +132,7 @@ def _row(
         "reading_id": reading_id(stream, question.text, reader.policy.policy_id, reader.config_hash),
         "doc_id": documents[0]["doc_id"] if one else "",
         "title": documents[0]["title"] if one else f"{len(documents)} documents",
-        "content_hash": stream[0] if one else digest(stream),
+        "content_hash": stream[0] if one else stable_hash(stream),
         "stream": stream,
         "question_id": question.question_id,
         "question": question.text,

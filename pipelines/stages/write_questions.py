@@ -17,7 +17,7 @@ from memagent.config import Config
 from memagent.curation import Qa
 from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, MemagentError, UsageError
 from memagent.question_writer import Questioner, Written, write
-from memagent.records import digest
+from memagent.records import stable_hash
 
 _BLOCK = 64
 _CALLS = 4
@@ -38,9 +38,13 @@ def choose(
     """
     every = ((name, index) for name, place in places.items() for index in range(place["segments"]))
     free = (at for at in every if at not in known)
-    drawn = heapq.nsmallest(count, free, key=lambda at: digest(seed, *at))
+    drawn = heapq.nsmallest(count, free, key=lambda at: stable_hash(seed, *at))
     return [
-        {"place": {k: places[name][k] for k in _PLACE}, "index": index, "seed": int(digest(seed, name, index)[:8], 16)}
+        {
+            "place": {k: places[name][k] for k in _PLACE},
+            "index": index,
+            "seed": int(stable_hash(seed, name, index)[:8], 16),
+        }
         for name, index in drawn
     ]
 

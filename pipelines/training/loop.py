@@ -20,7 +20,7 @@ from pipelines.training.monitors import Monitors
 from pipelines.training.rollouts import Sampled, Sampler
 from pipelines.training.weight_sync import WeightSync
 
-_PHASES = ("rollout", "learn", "transfer", "validate", "save")
+_PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         if self.pool is not None:
-            self._weights = WeightSync(self.learner, self.pool, self.recipe.learner.transfer, self._version)
+            self._weights = WeightSync(self.learner, self.pool, self.recipe.learner.weight_sync, self._version)
 
     async def run(self) -> State:
         """Train to the end.
@@ -61,7 +61,7 @@ class Loop:
                 await self._transfer()
             else:
                 await self._begin()
-            while self.state.step < stage.steps and self.state.stale < stage.patience:
+            while self.state.step < stage.max_steps and self.state.stale < stage.patience:
                 await self._step()
         finally:
             if self._next is not None:
@@ -83,7 +83,7 @@ class Loop:
     async def _step(self) -> None:
         step = self.state.step + 1
         self._seconds = dict.fromkeys(_PHASES, 0.0)
-        self.show({"stage": "rollout", "step": step, "steps": self.recipe.stage.steps})
+        self.show({"stage": "rollout", "step": step, "steps": self.recipe.stage.max_steps})
         with self._timed("rollout"):
             sampled = await self._batch(step)
         if not sampled.groups:
@@ -91,9 +91,9 @@ class Loop:
                 f"step {step}: of {len(sampled.seen)} groups none teaches, since all rollouts of each were paid the "
                 f"same ({sampled.counts}). The exercises are too easy or too hard for this policy."
             )
-        if self.recipe.rollout.ahead and self.pool is not None and step < self.recipe.stage.steps:
+        if self.recipe.rollout.max_off_policy_steps and self.pool is not None and step < self.recipe.stage.max_steps:
             self._next = asyncio.ensure_future(self.sampler.batch(step + 1, sampled.cursor))
-        self.show({"stage": "learn", "step": step, "steps": self.recipe.stage.steps})
+        self.show({"stage": "learn", "step": step, "steps": self.recipe.stage.max_steps})
         with self._timed("learn"):
             groups = [with_advantages(group, self.recipe.loss.baseline) for group in sampled.groups]
             try:
@@ -111,9 +111,9 @@ class Loop:
         row: dict[str, Any] = {"step": step, "version": self._version()}
         row |= rollout_metrics(sampled) | learning_metrics(steps, self._seconds["learn"])
         stage = self.recipe.stage
-        if step == stage.steps or step % stage.validate_every == 0:
+        if step == stage.max_steps or step % stage.validate_every == 0:
             await self._validate(row)
-        ends = step == stage.steps or self.state.stale >= stage.patience
+        ends = step == stage.max_steps or self.state.stale >= stage.patience
         if ends or step % stage.save_every == 0 or self.state.best_step == step:
             await self._save()
         await self._note(row)
@@ -125,14 +125,14 @@ class Loop:
     async def _transfer(self) -> None:
         if self.pool is None:
             return
-        with self._timed("transfer"):
+        with self._timed("weight_sync"):
             await self._weights.give()
 
     async def _validate(self, row: dict[str, Any]) -> None:
         """Score the present weights; the best so far are kept as a model folder."""
         if self.pool is None:
             return
-        self.show({"stage": "validate", "step": row["step"], "steps": self.recipe.stage.steps})
+        self.show({"stage": "validate", "step": row["step"], "steps": self.recipe.stage.max_steps})
         with self._timed("validate"):
             exercises = [self.validation.exercise(i) for i in range(self.recipe.stage.validate_with)]
             tasks = {exercise.sample_id: exercise.sample.task for exercise in exercises}
@@ -169,7 +169,7 @@ class Loop:
         self.boards.write(row)
         if self._saved == self.state.step:
             self.journal.commit(self.state)
-        self.show({"stage": "step", "row": row, "step": row["step"], "steps": self.recipe.stage.steps})
+        self.show({"stage": "step", "row": row, "step": row["step"], "steps": self.recipe.stage.max_steps})
 
     def _version(self) -> str:
         return f"{self.run_id}:{self.state.step}"

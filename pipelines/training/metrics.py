@@ -7,7 +7,7 @@ from memagent.rl.rollout import pass_rate
 from memagent.rl.trajectory import Group, Trajectory
 from pipelines.training.rollouts import Sampled, by_task
 
-_PER_TOKEN = ("loss", "kl", "clipped_low", "clipped_high", "clipped_dual", "ratio", "weight", "gap", "entropy")
+_PER_TOKEN = ("loss", "kl", "clipped_low", "clipped_high", "clipped_dual", "ratio", "weight", "logprob_diff", "entropy")
 
 
 def rollout_metrics(sampled: Sampled) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def learning_metrics(steps: Sequence[dict[str, float]], seconds: float) -> dict[
     return {
         **means,
         "gradient_norm": _mean([step["gradient_norm"] for step in steps]),
-        "rate": steps[-1]["rate"] if steps else 0.0,
+        "lr": steps[-1]["lr"] if steps else 0.0,
         "optimiser_steps": len(steps),
         "trained_tokens": trained,
         "trained_tokens_per_second": trained / seconds if seconds else 0.0,

@@ -61,7 +61,7 @@ def line(row: Mapping[str, Any]) -> str:
     """Say what a step was, in one line."""
     said = f"step {row['step']:4}  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
     kept = percent(row["groups"], row["sampled_groups"])
-    said += f"  kept {kept}  gap {row['gap']:.4f}  entropy {row['entropy']:.3f}"
+    said += f"  kept {kept}  logprob diff {row['logprob_diff']:.4f}  entropy {row['entropy']:.3f}"
     said += f"  norm {row['gradient_norm']:.2f}  {duration(sum(row['seconds'].values()))}"
     if "validation" in row:
         found = row["validation"]

@@ -35,7 +35,9 @@ def summary_of(run: Run, journal: Checkpoints, state: State, policy_id: str) -> 
             "best": next((one for one in validations if one["step"] == state.best_step), None),
             "last": validations[-1] if validations else None,
         },
-        "last": {name: last.get(name) for name in ("reward", "strict", "lenient", "gap", "entropy", "kept_share")},
+        "last": {
+            name: last.get(name) for name in ("reward", "strict", "lenient", "logprob_diff", "entropy", "kept_share")
+        },
         **state.counts,
         "data": list(run.data),
         "data_version": run.data_version,

@@ -44,7 +44,7 @@ def train(run: Run, *, replay: str | None = None, show: Show | None = None) -> d
     journal = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
     state = journal.read() or State()
     stage = run.recipe.stage
-    if not (state.done and (state.step >= stage.steps or state.stale >= stage.patience)):
+    if not (state.done and (state.step >= stage.max_steps or state.stale >= stage.patience)):
         with ray_session(run.config.ray):
             state = asyncio.run(_train(run, store, journal, state, replay, show or (lambda _: None)))
     policy_id = _publish(run, store, journal, state)
@@ -66,7 +66,7 @@ async def _train(run: Run, store: Store, journal: Checkpoints, state: State, rep
         sampler = EngineSampler(pool, made.learnt, recipe, journal, show)
     learner = LearnerGroup(str(run.model), recipe)
     boards = Monitors(store, journal.run_id, recipe.stage.wandb)
-    show({"stage": "start", "step": state.step, "steps": recipe.stage.steps})
+    show({"stage": "start", "step": state.step, "steps": recipe.stage.max_steps})
     try:
         await asyncio.gather(learner.start(), *([pool.start()] if pool else []))
         loop = Loop(journal.run_id, recipe, store, journal, learner, sampler, pool, made.held, boards, show, state)

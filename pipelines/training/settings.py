@@ -9,7 +9,7 @@ from infra.store import Store
 from infra.tables.qa import qa_version
 from memagent.config import Config, as_settings, load_config
 from memagent.errors import UsageError
-from memagent.records import digest
+from memagent.records import stable_hash
 from memagent.rl.config import Recipe, load_recipe
 
 _RECIPE = ("model", "rollout", "reward", "loss", "learner", "stage")
@@ -43,12 +43,13 @@ class Run:
     @property
     def run_id(self) -> str:
         """Name of the run."""
-        recipe = self.recipe.model_dump(exclude={"engine", "pool"})
+        recipe = self.recipe.first_keys()
+        del recipe["engine"], recipe["pool"]
         # How long it goes on, and how often it says so, do not make another run of it.
         recipe["stage"] = {"seed": self.recipe.stage.seed}
         version = self.data_version if any(name.startswith("qa") for name in self.data) else None
         parts = (self.reader.policy.policy_id, self.reader.config_hash, recipe, self.data, self.texts, version)
-        return f"train-{digest(*parts)[:10]}"
+        return f"train-{stable_hash(*parts)[:10]}"
 
     def reading_config(self, config: str | None = None) -> Config:
         """Return the configuration in which versions are compared: as bulk answering reads, not as training samples.

@@ -13,7 +13,7 @@ class WeightSync:
     """Hands the learner's present weights to the engines: as files, or by broadcast."""
 
     def __init__(self, learner: LearnerGroup, pool: RolloutPool, kind: str, version: Callable[[], str]) -> None:
-        """`version` names the present weights; `kind` is `LearnerRecipe.transfer`."""
+        """`version` names the present weights; `kind` is `LearnerRecipe.weight_sync`."""
         self._learner, self._pool = learner, pool
         self._version = version
         self._broadcasts = kind == "broadcast"

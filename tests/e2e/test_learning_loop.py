@@ -38,12 +38,12 @@ weights = {{ task = 1.0 }}
 
 [learner]
 minibatch_prompts = 8
-rate = 3e-5
+lr = 3e-5
 warmup_steps = 0
 token_budget = 8192
 
 [stage]
-steps = 3
+max_steps = 3
 save_every = 3
 validate_every = 3
 validate_with = 32

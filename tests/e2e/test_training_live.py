@@ -18,7 +18,7 @@ from tests.waiting import wait_for
 
 STEPS = 4
 SMALL = ["rollout.prompts=4", "rollout.group_size=4", "rollout.segments=2", "learner.minibatch_prompts=4"]
-SMALL += ["learner.warmup_steps=0", f"stage.steps={STEPS}", "stage.save_every=1", "stage.validate_every=2"]
+SMALL += ["learner.warmup_steps=0", f"stage.max_steps={STEPS}", "stage.save_every=1", "stage.validate_every=2"]
 SMALL += ["stage.validate_with=8", "rollout.most_prompts=24"]
 TEXTS = Path(ROOT) / "docs"
 
@@ -65,7 +65,7 @@ def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
     assert Checkpoints(store, run_id).read().cursor == sum(row["sampled_groups"] for row in learnt)
     assert summary["trajectories"] == sum(row["trajectories"] for row in learnt)
     # Engine and learner in float32, on the ids that were sampled, with the weights of every step.
-    assert all(0 < row["gap"] < 1e-5 for row in learnt), [row["gap"] for row in learnt]
+    assert all(0 < row["logprob_diff"] < 1e-5 for row in learnt), [row["logprob_diff"] for row in learnt]
     page = report.read_text()
     assert run_id in page and page.count("data:image/svg+xml") == 3
     # Called once more, it trains nothing.
@@ -77,16 +77,16 @@ def test_in_bfloat16_broadcast_and_one_step_behind_engine_and_learner_stay_close
     memagent = Memagent(str(tmp_path / "store"))
     sets = (
         "learner.dtype=bfloat16",
-        "learner.transfer=broadcast",
-        "rollout.ahead=true",
+        "learner.weight_sync=broadcast",
+        "rollout.max_off_policy_steps=1",
         "stage.record=true",
-        "stage.steps=3",
+        "stage.max_steps=3",
     )
     summary = memagent.json(*command(*sets, "stage.validate_every=3", "stage.validate_with=1"))
     store, run_id = Store(memagent.store), summary["run_id"]
     begun, *rows = rows_of(store)
     assert (begun["step"], summary["steps"]) == (0, 3)
-    assert 0 < rows[0]["gap"] < 0.02, rows[0]
+    assert 0 < rows[0]["logprob_diff"] < 0.02, rows[0]
     # While a step learns, the next is sampled with the weights before it; never with older ones.
     said = [
         {one.weight_version for group in groups for rollout in group.trajectories for one in rollout.conversations}

@@ -80,7 +80,7 @@ def test_kl_is_drawn_only_where_it_was_on(tmp_path):
 
 
 def test_one_step_is_enough(tmp_path):
-    rows = [step(1, random.Random(0), gap=0.0)]
+    rows = [step(1, random.Random(0), logprob_diff=0.0)]
     for draw, _ in EXPECTED.values():
         svg, _ = draw({"a": rows}, tmp_path)
         assert "1" in labels(svg)

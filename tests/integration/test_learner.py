@@ -51,7 +51,7 @@ def recipe(zero=0, ranks=1, budget=64, dtype="float32", **loss):
 
 def low_rank(zero, ranks=1):
     made = recipe(zero, ranks)
-    changed = made.learner.model_copy(update={"lora_rank": 4, "lora_alpha": 8.0, "rate": 1e-2})
+    changed = made.learner.model_copy(update={"lora_rank": 4, "lora_alpha": 8.0, "lr": 1e-2})
     return made.model_copy(update={"learner": changed})
 
 
@@ -62,7 +62,7 @@ def minibatch(step, scale=1.0):
 
 def share(flat, made, index):
     together = units(flat, made.learner.token_budget)
-    bins = balance([unit.tokens for unit in together], made.learner.ranks, made.learner.token_budget)[index]
+    bins = balance([unit.tokens for unit in together], made.learner.world_size, made.learner.token_budget)[index]
     tokens = sum(len(item.conversation.response_ids) for item in flat)
     return [pack([together[i] for i in bin_]) for bin_ in bins], tokens
 
@@ -87,7 +87,7 @@ def train(folder, made, out, steps=STEPS, **kwargs):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    world = made.learner.ranks
+    world = made.learner.world_size
     context = multiprocessing.get_context("spawn")
     ranks = [
         context.Process(target=work, args=(folder, made, Rank(i, world, port=port), out, steps), kwargs=kwargs)

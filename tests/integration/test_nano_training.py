@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from memagent.errors import UsageError
 from memagent.nano import bundled
-from memagent.nano.contract_data import ContractLessons
+from memagent.nano.contract_data import ContractData
 from memagent.nano.model import Qwen2, Shape
-from memagent.nano.needle_data import CopyLessons, NeedleLessons, RecallLessons, Turns
+from memagent.nano.needle_data import CopyData, NeedleData, RecallData, Turns
 from memagent.nano.schedule import LEVELS, Plan, Progress
-from memagent.nano.sft import Lessons, Trainer, warm_up
+from memagent.nano.sft import Trainer, TrainingData, train
 from memagent.nano.tokenizer import train_vocabulary
 from memagent.prompts import Prompts, load_template
 from memagent.tasks.contracts import Contract
@@ -59,11 +59,11 @@ def _contract():
 
 def _trainer(prompts, folder, seed=0):
     turns = Turns(prompts)
-    lessons = Lessons(
-        CopyLessons(prompts, [TEXT], seed),
-        RecallLessons(prompts, [TEXT], seed),
-        NeedleLessons(turns, [TEXT], seed),
-        ContractLessons(turns, [_contract()], [TEXT], seed),
+    lessons = TrainingData(
+        CopyData(prompts, [TEXT], seed),
+        RecallData(prompts, [TEXT], seed),
+        NeedleData(turns, [TEXT], seed),
+        ContractData(turns, [_contract()], [TEXT], seed),
     )
     shape = Shape(vocab=prompts.tokenizer.vocab_size, hidden=64, layers=2, heads=2, inner=64)
     plan = Plan(tokens=10**9, copy_steps=1, warmup_steps=2)
@@ -101,8 +101,8 @@ def test_only_the_last_two_checkpoints_are_kept(prompts, tmp_path):
 def test_training_lowers_the_loss_and_counts(prompts, tmp_path):
     trainer = _trainer(prompts, tmp_path)
     trainer._plan = Plan(tokens=10**9, copy_steps=1000, warmup_steps=2, rate=3e-3)
-    copies = CopyLessons(prompts, [TEXT], 0).rows(64, 60)
-    trainer._lessons = SimpleNamespace(trees=lambda *_: copies)
+    copies = CopyData(prompts, [TEXT], 0).rows(64, 60)
+    trainer._data = SimpleNamespace(trees=lambda *_: copies)
     losses = [trainer.advance() for _ in range(12)]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     assert trainer.progress.examples == 12 * 64
@@ -141,8 +141,8 @@ def _turns_of(tree, prompts):
 
 def test_notes_are_quotes_and_the_rest_changes_nothing(prompts):
     turns = Turns(prompts)
-    needles = NeedleLessons(turns, [TEXT], 4)
-    clauses = ContractLessons(turns, [_contract()], [TEXT], 5)
+    needles = NeedleData(turns, [TEXT], 4)
+    clauses = ContractData(turns, [_contract()], [TEXT], 5)
     same = [*prompts.tokenizer.literal("<|same|>"), prompts.stop_ids[0]]
     seen = set()
     trees = [needles.tree((kind,), 254) for kind in ("number", "word", "uuid") for _ in range(20)]
@@ -163,8 +163,8 @@ def test_notes_are_quotes_and_the_rest_changes_nothing(prompts):
 def test_answers_stand_in_the_note_or_are_not_found(prompts):
     turns = Turns(prompts)
     lessons = [
-        *NeedleLessons(turns, [TEXT], 4).answers(("number", "word", "uuid"), 60),
-        *ContractLessons(turns, [_contract()], [TEXT], 5).answers(60),
+        *NeedleData(turns, [TEXT], 4).answers(("number", "word", "uuid"), 60),
+        *ContractData(turns, [_contract()], [TEXT], 5).answers(60),
     ]
     kinds = set()
     for tree in lessons:
@@ -180,17 +180,17 @@ def test_a_run_can_begin_with_the_bundled_reader(tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "compile", lambda self: None)
     plan = Plan(tokens=1, rate=1e-6, copy_steps=0)
     texts = [Path(__file__).parents[2] / "docs"]
-    trainer = warm_up(tmp_path / "run", texts, None, plan, 0, lambda line: None, threads=1, start=bundled())
+    trainer = train(tmp_path / "run", texts, None, plan, 0, lambda line: None, threads=1, start=bundled())
     assert trainer.progress.step == 1
     begun = load_file(bundled() / "model.safetensors")
     for name, weight in trainer.model.state_dict().items():
         torch.testing.assert_close(weight, begun[name].float(), atol=1e-4, rtol=1e-3)
     with pytest.raises(UsageError, match=r"no model folder: it has no tokenizer\.json"):
-        warm_up(tmp_path / "other", texts, None, plan, 0, lambda line: None, start=tmp_path)
+        train(tmp_path / "other", texts, None, plan, 0, lambda line: None, start=tmp_path)
 
 
 def test_a_recall_asks_for_what_stands_after_its_key(prompts):
-    for tree in RecallLessons(prompts, [TEXT], 4).rows(40, 120):
+    for tree in RecallData(prompts, [TEXT], 4).rows(40, 120):
         (example,) = tree.branches
         ids = example.prompt
         assert not tree.prefix and len(ids) + len(example.response) <= 120

@@ -32,11 +32,11 @@ prompts = 4
 group_size = 4
 [learner]
 minibatch_prompts = 2
-rate = 1e-3
+lr = 1e-3
 warmup_steps = 2
 token_budget = 512
 [stage]
-steps = 5
+max_steps = 5
 save_every = 1
 """
 

@@ -3,7 +3,8 @@
 import pytest
 
 from memagent.errors import ConfigError
-from memagent.rl.config import SHIPPED, load_recipe
+from memagent.records import stable_hash
+from memagent.rl.config import SHIPPED, load_recipe, todays_keys
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
@@ -20,7 +21,7 @@ def test_the_papers_values():
     for recipe in (small, large):
         assert recipe.rollout.group_size == 16 and recipe.rollout.temperature == 1.0
         assert recipe.reading["segment_tokens"] == 5000 and recipe.reading["memory_tokens"] == 1024
-        assert recipe.loss.kl == 1e-3 and recipe.loss.baseline == "mean" and recipe.learner.rate == 1e-6
+        assert recipe.loss.kl_coef == 1e-3 and recipe.loss.baseline == "mean" and recipe.learner.lr == 1e-6
         assert recipe.rollout.prompts // recipe.learner.minibatch_prompts == 16
     assert (small.rollout.prompts, large.rollout.prompts) == (128, 256)
     assert "14B" in large.model
@@ -34,6 +35,9 @@ def test_the_papers_values():
         ("[reward]\nweights = { kindness = 1 }", "kindness"),
         ("[reward]\nweights = {}", "weights"),
         ("speed = 3", "speed"),
+        ("[learner]\nrate = 1e-6", r"learner\.rate is called learner\.lr now"),
+        ("[loss]\nkl = 0.1", r"loss\.kl is called loss\.kl_coef now"),
+        ("[rollout]\nahead = true", r"rollout\.ahead is called rollout\.max_off_policy_steps now"),
         ("[loss", "recipe"),
     ],
 )
@@ -47,3 +51,17 @@ def test_a_wrong_recipe_says_what_is_wrong(tmp_path, text, said):
 def test_an_unknown_recipe_names_the_shipped_ones():
     with pytest.raises(ConfigError, match="nano-cpu"):
         load_recipe("nano-tpu")
+
+
+def test_what_runs_have_stored_is_read_under_todays_keys():
+    recipe = load_recipe("nano-cpu", ["rollout.max_off_policy_steps=1", "learner.zero_stage=2"])
+    stored = recipe.first_keys()
+    assert (stored["rollout"]["ahead"], stored["learner"]["zero"], stored["stage"]["steps"]) == (True, 2, 40)
+    assert todays_keys(stored) == recipe.model_dump()
+
+
+def test_the_name_of_a_run_does_not_depend_on_what_keys_are_called():
+    # Of version 0.1's keys: a run that it began is found again.
+    keys = load_recipe("nano-cpu").first_keys()
+    named = {section: keys[section] for section in ("rollout", "reward", "loss", "learner")}
+    assert stable_hash(named) == "7690a45b766ef7040dc138d5e246b788"

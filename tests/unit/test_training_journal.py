@@ -154,17 +154,17 @@ def test_metrics_count_what_was_sampled_and_learnt():
     assert row["rollout_tokens"] == sum(c.tokens for one in every for c in one.conversations)
     assert row["rollout_tokens_per_second"] == row["rollout_tokens"] / 2.0
     steps = [
-        {"tokens": 10.0, "entropy": 5.0, "trained_tokens": 40.0, "gradient_norm": 1.0, "rate": 0.1},
-        {"tokens": 30.0, "entropy": 15.0, "trained_tokens": 60.0, "gradient_norm": 3.0, "rate": 0.2},
+        {"tokens": 10.0, "entropy": 5.0, "trained_tokens": 40.0, "gradient_norm": 1.0, "lr": 0.1},
+        {"tokens": 30.0, "entropy": 15.0, "trained_tokens": 60.0, "gradient_norm": 3.0, "lr": 0.2},
     ]
     learnt = learning_metrics(steps, 2.0)
-    assert learnt["entropy"] == 0.5 and learnt["gradient_norm"] == 2.0 and learnt["rate"] == 0.2
+    assert learnt["entropy"] == 0.5 and learnt["gradient_norm"] == 2.0 and learnt["lr"] == 0.2
     assert learnt["trained_tokens_per_second"] == 50.0
     found = validation_metrics([("a", groups[0]), ("b", groups[1])])
     assert found["n"] == 2 and found["strict"] == 1.0
 
 
 def test_shares_of_a_step_add_up():
-    found = shares({"rollout": 6.0, "learn": 3.0, "transfer": 0.5, "validate": 0.0, "save": 0.5})
+    found = shares({"rollout": 6.0, "learn": 3.0, "weight_sync": 0.5, "validate": 0.0, "save": 0.5})
     assert found["engines_wait"] == 0.4
     assert sum(value for name, value in found.items() if name != "engines_wait") == pytest.approx(1.0)

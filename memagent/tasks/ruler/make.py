@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from memagent.errors import UsageError
-from memagent.records import digest
+from memagent.records import stable_hash
 from memagent.tasks.ruler.aggregation import CommonWords, FrequentWords, Tracking
 from memagent.tasks.ruler.kinds import Draft, Kind, find_kind
 from memagent.tasks.ruler.needles import NeedleLines, Planted
@@ -87,8 +87,8 @@ def _sample(
     make: Callable[[int, random.Random, float], Draft],
 ) -> Sample:
     # Steps of the golden ratio: any number of samples is spread evenly over 0 to 1, and no two depths are the same.
-    start = random.Random(digest("ruler depths", seed, kind.name, length, documents)).random()
-    rng = random.Random(digest("ruler", seed, kind.name, length, documents, index))
+    start = random.Random(stable_hash("ruler depths", seed, kind.name, length, documents)).random()
+    rng = random.Random(stable_hash("ruler", seed, kind.name, length, documents, index))
     draft = make(index, rng, (start + index * _GOLDEN) % 1.0)
     size = f"{documents}d" if documents is not None else str(length)
     return Sample(
