@@ -4,7 +4,7 @@ PY := .venv/bin/python
 # busy, a server's test waits for most of its time. vLLM would bind every engine to the same core, and threads that wait
 # for each other on two cores only spin.
 SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
-.PHONY: setup demo check lint test test-all browser endurance bench clean
+.PHONY: setup demo check lint test test-all browser endurance bench docs reference clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
 	@bash infra/setup.sh $(ACCELERATOR)
@@ -26,7 +26,7 @@ test: lint browser    ## Every command and part once, the real engine among them
 	@$(PY) -m mypy
 	@$(SIDE_BY_SIDE) -n 3 -m "not slow" tests
 
-test-all: test    ## Everything: after `make test` what needs minutes
+test-all: test docs    ## Everything: after `make test` the site, and the tests that need minutes
 	@$(SIDE_BY_SIDE) -n 3 -m slow tests
 
 endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
@@ -38,6 +38,12 @@ bench: setup      ## The measured numbers of docs/results.md
 	@$(PY) -m benchmarks.linear
 	@$(PY) -m benchmarks.memory
 	@$(PY) -m benchmarks.page
+
+docs: setup       ## The documentation as a site that needs no network, in build/site; a warning fails
+	@bash infra/docs.sh
+
+reference: setup  ## docs/configuration.md and docs/cli.md, from the settings and commands themselves
+	@$(PY) docs/site/reference.py
 
 clean:            ## Remove what make has made, but not stores
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,12 +9,12 @@ from infra.models import folder_hash, policy_file
 from infra.store import Store
 from infra.tables.policies import Row, fetch, policies, policy, promoted
 from memagent.baselines import config_hash, method
-from memagent.config import Config, EngineConfig, ReadingConfig
+from memagent.config import Config, EngineConfig, ReadingConfig, reading_defaults
 from memagent.conversations import ReadingSpec
 from memagent.engine import Engine
 from memagent.errors import ConfigError
 from memagent.nano import VERSIONS, bundled
-from memagent.prompts import Prompts, load_template
+from memagent.prompts import load_template
 from memagent.records import Policy, stable_hash
 from memagent.scripted import RULES_VERSION, ScriptedEngine
 from memagent.tokens import Tokenizer, load_tokenizer
@@ -69,11 +69,7 @@ class ReaderSpec:
     @cached_property
     def scheme(self) -> ReadingSpec:
         """The compiled prompts and the reading configuration."""
-        reading = self.reading
-        prompts = Prompts(
-            self.template, self.tokenizer, reading.layout, gate=reading.gate, early_exit=reading.early_exit
-        )
-        return ReadingSpec(prompts, reading)
+        return ReadingSpec.compile(self.reading, self.template, self.tokenizer)
 
     def make_engine(self) -> Engine:
         """Make the engine; it loads its weights when it is started."""
@@ -128,7 +124,7 @@ def _resolve(config: EngineConfig, store: Store | None) -> tuple[Policy, Row | N
     if row is None or store is None:
         return _itself(config), None
     folder = fetch(store, row)
-    return Policy(row["policy_id"], row["name"], str(folder), _defaults(folder)), row
+    return Policy(row["policy_id"], row["name"], str(folder), reading_defaults(folder)), row
 
 
 def _version(model: str, store: Store) -> Row | None:
@@ -151,7 +147,7 @@ def _itself(config: EngineConfig) -> Policy:
     model = "nano" if own else config.model.removesuffix(SHIPPED)
     folder = own or Path(model).expanduser()
     if config.kind == "scripted" and folder.is_dir():
-        return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), _defaults(folder))
+        return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), reading_defaults(folder))
     if config.kind == "openai":
         return _served(config, folder, model)
     if folder.is_dir():
@@ -170,7 +166,7 @@ def _served(config: EngineConfig, folder: Path, model: str) -> Policy:
     # Two servers may call different models alike: the name tells whose versions count as one policy.
     name = f"{served}-{stable_hash(config.base_url)[:6]}"
     version = stable_hash(config.base_url, served, listed_weights(config, served))[:12]
-    path, defaults = (str(folder.resolve()), _defaults(folder)) if folder.is_dir() else (model, {})
+    path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
     return Policy(f"{name}@{version}", name, path, defaults)
 
 
@@ -182,7 +178,7 @@ def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
         )
     said = policy_file(folder)
     name = "nano" if model == "nano" else str(said["name"]) if said else _folder_name(folder)
-    return Policy(f"{name}@{folder_hash(folder)}", name, str(folder.resolve()), _defaults(folder))
+    return Policy(f"{name}@{folder_hash(folder)}", name, str(folder.resolve()), reading_defaults(folder))
 
 
 def _folder_name(folder: Path) -> str:
@@ -216,14 +212,3 @@ def _from_hub(model: str) -> Policy:
             "Check the name, the network and HF_TOKEN, or download the model and give its folder."
         ) from error
     return Policy(f"{model}@{(info.sha or 'main')[:12]}", model, model)
-
-
-def _defaults(folder: Path) -> dict[str, Any]:
-    path = folder / "reading.json"
-    if not path.is_file():
-        return {}
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    return data

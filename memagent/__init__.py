@@ -5,8 +5,9 @@ from memagent.conversations import ReadingSpec, Stream
 from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import MemagentError, UsageError
 from memagent.prompts import Prompts, Template, load_template
-from memagent.reading import Reading
+from memagent.reading import Reading, read
 from memagent.records import Document, Evidence, Policy, Question, ReadingResult, Segment, Turn
+from memagent.scripted import ScriptedEngine
 from memagent.segmenting import segments
 from memagent.tokens import Tokenizer, load_tokenizer
 
@@ -27,6 +28,7 @@ __all__ = [
     "ReadingResult",
     "ReadingSpec",
     "Sampling",
+    "ScriptedEngine",
     "Segment",
     "Stream",
     "Template",
@@ -36,5 +38,6 @@ __all__ = [
     "load_config",
     "load_template",
     "load_tokenizer",
+    "read",
     "segments",
 ]

@@ -233,6 +233,22 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     return config
 
 
+def reading_defaults(folder: Path) -> dict[str, Any]:
+    """Return the reading keys that a model folder's ``reading.json`` sets; none where there is no such file.
+
+    Raises:
+        ConfigError: it is no JSON.
+    """
+    path = folder / "reading.json"
+    if not path.is_file():
+        return {}
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return data
+
+
 def environment() -> dict[str, Any]:
     """Return what the environment configures, as plain data: all that who starts a process says for it.
 

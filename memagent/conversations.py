@@ -3,15 +3,18 @@
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from memagent.config import ReadingConfig
+from memagent.config import ReadingConfig, reading_defaults, validate
 from memagent.engine import Completion, Sampling, repeats
 from memagent.errors import ConfigError
 from memagent.evidence import Note
 from memagent.lanes import Lanes, Position
-from memagent.prompts import Prompts, Update
+from memagent.nano import VERSIONS, bundled
+from memagent.prompts import Prompts, Template, Update, load_template
 from memagent.records import Evidence, ReadingResult, Segment, Turn, TurnKind
+from memagent.tokens import Tokenizer, load_tokenizer
 
 Generate = Callable[[list[int], Sampling, int], Awaitable[Completion]]
 """Continues token ids; the last argument is a priority, lower first (see `memagent.engine.Engine.generate`)."""
@@ -62,6 +65,32 @@ class ReadingSpec:
     prompts: Prompts
     config: ReadingConfig
     logprobs: bool = False
+
+    @classmethod
+    def load(cls, model: str = "nano", **options: Any) -> "ReadingSpec":
+        """Load how a model reads: its tokenizer, its ``reading.json`` and the prompt template that this names.
+
+        Args:
+            model: ``nano`` or ``nano@sft`` (bundled), a model folder, or a Hugging Face name, of which the tokenizer
+                is downloaded.
+            options: keys of `ReadingConfig`; they override the model's own.
+
+        Raises:
+            ConfigError: there is no such model, template or option.
+        """
+        name, _, version = model.partition("@")
+        folder = bundled(version or VERSIONS[0]) if name == "nano" else Path(model)
+        config = validate(ReadingConfig, {**reading_defaults(folder), **options}, "reading.")
+        return cls.compile(config, load_template(config.template), load_tokenizer(str(folder)))
+
+    @classmethod
+    def compile(cls, config: ReadingConfig, template: Template, tokenizer: Tokenizer) -> "ReadingSpec":
+        """Compile a template for a tokenizer and a reading configuration.
+
+        Raises:
+            ConfigError: the template and the model, or the template and the configuration, do not fit together.
+        """
+        return cls(Prompts(template, tokenizer, config.layout, gate=config.gate, early_exit=config.early_exit), config)
 
     def sampling(self, max_tokens: int) -> Sampling:
         """Return the sampling parameters of one conversation."""

@@ -13,10 +13,38 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from memagent.conversations import Conversations, Generate, ReadingRequest, ReadingSpec, Record
+from memagent.conversations import Conversations, Generate, ListStream, ReadingRequest, ReadingSpec, Record
 from memagent.evidence import gather_evidence
 from memagent.lanes import Lanes, gather_all
-from memagent.records import ReadingResult
+from memagent.records import ReadingResult, Turn, reading_id, text_hash
+from memagent.segmenting import segments
+
+
+async def read(
+    text: str, question: str, generate: Generate, spec: ReadingSpec, record: Record | None = None
+) -> ReadingResult:
+    """Read one text for one question, in this process: no store and no Ray, and nothing is kept.
+
+    Readings run side by side on one engine with `asyncio.gather`.
+
+    Args:
+        text: of any length.
+        question: what is asked of it.
+        generate: continues token ids: the method of a started `Engine`, or a coroutine function of your own.
+        spec: how to read, for example `ReadingSpec.load()`.
+        record: takes each `Turn` as it is done: the memory after every segment.
+
+    Raises:
+        MemagentError: what `generate` raises.
+    """
+    content_hash, config = text_hash(text), spec.config
+    cut = list(segments(content_hash, text, spec.prompts.tokenizer, config.segment_tokens, config.boundary))
+    name = reading_id([content_hash], question, "", config.hash(spec.prompts.template.hash))
+    return await Reading(ReadingRequest(name, question, ListStream(cut)), spec, generate, record or _forget).run()
+
+
+def _forget(turn: Turn) -> None:
+    """Keep nothing of a turn."""
 
 
 class Reading:

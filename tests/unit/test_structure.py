@@ -152,12 +152,12 @@ def test_exported_names():
 
     assert memagent.__all__ == sorted(memagent.__all__)
     assert set(memagent.__all__) == {
-        *("Completion", "Engine", "Sampling"),
+        *("Completion", "Engine", "Sampling", "ScriptedEngine"),
         *("Config", "ReadingConfig", "load_config"),
         *("Document", "Evidence", "ReadingResult", "Policy", "Question", "Segment", "Turn"),
         *("MemagentError", "UsageError"),
         *("Prompts", "Template", "load_template"),
-        *("Reading", "ReadingSpec", "Stream"),
+        *("Reading", "ReadingSpec", "Stream", "read"),
         *("Tokenizer", "load_tokenizer", "segments"),
     }
     assert all(getattr(memagent, name).__doc__ for name in memagent.__all__)

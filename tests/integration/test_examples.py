@@ -1,0 +1,23 @@
+"""The examples of docs/python.md run as they stand, each in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pages import HERE, ROOT, blocks
+
+EXAMPLES = blocks(ROOT / "docs" / "python.md", "python")
+NOTE = "The gate was painted on Monday. The access code of cedar-gate is 4471902. Lunch is at noon.\n"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda code: code.strip().splitlines()[-1][:40])
+def test_an_example_runs(example, tmp_path: Path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "monday.md").write_text(NOTE)
+    (tmp_path / "example.py").write_text(example)
+    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    if "print(" in example:
+        assert "4471902" in done.stdout

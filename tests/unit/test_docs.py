@@ -1,0 +1,100 @@
+"""The documentation says what is there: links, files, commands, settings."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from pipelines.cli.main import app
+from tests.pages import HERE, PAGES, ROOT, anchors, blocks, commands, inline_code, links
+
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+PRESENT = [page for page in PAGES if page.name not in ("CHANGELOG.md", "results.md")]
+"""The pages that say what is there now. The others keep what was there: changes, and commands at a record's commit."""
+NAMED = re.compile(r"(?:memagent|infra|pipelines|tests|benchmarks|docs)/[\w./*-]*[\w/*]")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_somewhere(page):
+    for link in links(page):
+        if "://" in link:
+            assert link.startswith("https://"), link
+            continue
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists() and file.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(file), link
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=named)
+def test_every_file_that_is_named_exists(page):
+    for code in inline_code(page):
+        if match := NAMED.fullmatch(code.partition(":")[0]):
+            assert list(ROOT.glob(match[0].rstrip("/"))), code
+
+
+def test_every_page_has_its_place_in_the_site():
+    navigation = (ROOT / "docs" / "site" / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = "api.md" if page.parent.name == "site" else str(page.relative_to(ROOT / "docs"))
+        assert re.search(rf"[ :-] {re.escape(name)}$", navigation, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=named)
+def test_every_command_and_option_exists(page):
+    for line in commands(page):
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            raise AssertionError(f"memagent {line}: an open quote") from None
+        command = get_command(app)
+        while words:
+            word = words.pop(0)
+            options = {name: param for param in command.params for name in (*param.opts, *param.secondary_opts)}
+            if word.startswith("-"):
+                name, equals, _ = word.partition("=")
+                assert name in options or name == "--help", f"memagent {line}: {name}"
+                if name in options and not equals and not options[name].is_flag and words:
+                    words.pop(0)
+            elif hasattr(command, "commands") and not word.isupper():
+                assert word in command.commands, f"memagent {line}: {word}"
+                command = command.commands[word]
+
+
+def test_the_commands_of_a_page_are_found():
+    found = list(commands(ROOT / "README.md"))
+    assert len(found) > 20
+    assert any("tensor_parallel=2" in line and "pool.max_size=4" in line for line in found)
+
+
+def test_settings_and_commands_are_listed_as_they_are():
+    done = subprocess.run(
+        [sys.executable, "docs/site/reference.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_says_why_and_what_would_change_it(page):
+    text = page.read_text()
+    headings = ["Context", "Decision", "Consequences", "What would change it"]
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == headings
+    assert text.startswith(f"# {page.name[:4]}: ") and len(text.splitlines()) <= 45
+    index = (page.parent / "README.md").read_text()
+    assert f"[{page.name[:4]}]({page.name})" in index
+
+
+def test_the_example_of_the_readme_runs_as_it_stands(tmp_path):
+    (example,) = blocks(ROOT / "README.md", "python")
+    assert len(example.splitlines()) <= 7
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("4471902 ") and "The access code of cedar-gate is 4471902." in done.stdout
