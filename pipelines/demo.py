@@ -78,6 +78,7 @@ def _prefect(home: Path) -> AbstractContextManager[Server | None]:
     Call it before Prefect is imported, which takes its settings from the environment then.
     """
     home = Path(os.environ.setdefault("PREFECT_HOME", str(home)))
+    home.mkdir(parents=True, exist_ok=True)  # the server, which opens its database there, may be quicker than Prefect
     # Prefect takes these two from ~/.prefect whatever PREFECT_HOME says, and warns where that does not exist.
     os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
     os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(home / "storage"))

@@ -9,12 +9,13 @@ from pipelines.demo import _prefect
 from pipelines.flows.serve import Server
 
 
-@pytest.mark.parametrize("said", [None, "/elsewhere/prefect"])
-def test_all_of_prefects_state_stands_in_one_folder(said, monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "environ", {"PREFECT_HOME": said} if said else {})
-    _prefect(tmp_path / "prefect")
-    home = Path(said or tmp_path / "prefect")
+@pytest.mark.parametrize("own", [False, True])
+def test_all_of_prefects_state_stands_in_one_folder(own, monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "environ", {"PREFECT_HOME": str(tmp_path / "own")} if own else {})
+    _prefect(tmp_path / "demo" / "prefect")
+    home = tmp_path / "own" if own else tmp_path / "demo" / "prefect"
     assert Path(os.environ["PREFECT_HOME"]) == home
+    assert home.is_dir(), "the server opens its database there at once"
     for name in ("PREFECT_SERVER_MEMO_STORE_PATH", "PREFECT_RESULTS_LOCAL_STORAGE_PATH"):
         assert Path(os.environ[name]).parent == home, "Prefect would take it from ~/.prefect"
 
