@@ -62,8 +62,8 @@ class Registry(Mapping[str, T], Generic[T]):
     def unknown(self, name: str) -> str:
         """Return the message for a name that nothing has."""
         return (
-            f"no {self._noun} {name!r}. There are: {', '.join(self)}; installed packages add to them by the entry point "
-            f"group {self.group}"
+            f"no {self._noun} {name!r}. There are: {', '.join(self)}; "
+            f"installed packages add others by the entry point group {self.group}"
         )
 
     @cached_property
@@ -78,12 +78,11 @@ class Registry(Mapping[str, T], Generic[T]):
     def _load(self, name: str) -> T:
         if name in self._built_in:
             member = self._built_in[name]
-            return _imported(member) if isinstance(member, str) else member
+            return cast(T, _imported(member)) if isinstance(member, str) else member
         points = self._brought[name]
         if len(points) > 1:
-            raise ConfigError(
-                f"{self._noun} {name!r} is brought by {' and by '.join(map(_origin, points))}: uninstall one of them"
-            )
+            origins = " and by ".join(sorted(map(_origin, points)))
+            raise ConfigError(f"{self._noun} {name!r} is brought by {origins}: uninstall one of them")
         try:
             return cast(T, points[0].load())
         except Exception as error:  # whatever another package's import raises
@@ -92,9 +91,9 @@ class Registry(Mapping[str, T], Generic[T]):
             ) from error
 
 
-def _imported(place: str) -> T:
+def _imported(place: str) -> object:
     module, _, attribute = place.partition(":")
-    return cast(T, getattr(import_module(module), attribute))
+    return getattr(import_module(module), attribute)
 
 
 def _origin(point: EntryPoint) -> str:

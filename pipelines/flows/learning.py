@@ -76,7 +76,7 @@ def retrain(
 
     Args:
         recipe: a shipped recipe or a TOML file.
-        data: courses; by default the harvested rows.
+        data: datasets; by default the harvested rows.
         texts: what needles are planted in.
         corpora: whose validation questions the gate asks.
         gate: keys of `memagent.rl.promotion.GateSpec`.
@@ -115,7 +115,7 @@ def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> H
 @task(name="train", cache_policy=NO_CACHE)
 def train_stage(run: Run) -> TrainingSummary:
     """Train; a run that was interrupted goes on."""
-    argv = ["train", "--config", run.name, *(part for course in run.data for part in ("--data", course))]
+    argv = ["train", "--config", run.name, *(part for dataset in run.data for part in ("--data", dataset))]
     argv += [part for text in run.texts for part in ("--text", text)]
     argv += [part for item in run.sets for part in ("--set", item)]
     summary = work(run.config, argv, run.run_id, lambda: train(run))

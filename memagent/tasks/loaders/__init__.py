@@ -55,7 +55,7 @@ def load_samples(
     """
     path = Path(path)
     if format is not None and format != "cuad" and format not in FORMATS:
-        raise UsageError(f"{FORMATS.unknown(format)}; and cuad, a folder")
+        raise UsageError(f"{FORMATS.unknown(format)}. Beside them: cuad, a folder")
     if documents is not None and documents < 1:
         raise UsageError(f"{documents} documents: give 1 or more.")
     if format == "cuad" or (format is None and path.is_dir()):
