@@ -8,13 +8,13 @@ from pathlib import Path
 
 from memagent.curation import Qa, teachable
 from memagent.errors import UsageError
-from memagent.nano.trials import needle_trials
 from memagent.records import Segment, text_hash
 from memagent.rl.dataset import Cut, DatasetRequest, DatasetSplits, Task, make_task, nothing, window
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, load_contracts, remove_answer, split
 from memagent.tasks.contracts import REWORDED as REWORDINGS
 from memagent.tasks.controls import control
 from memagent.tasks.needles import KINDS, REWORDED
+from memagent.tasks.planted import planted_sample
 from memagent.tasks.ruler import make_samples
 from memagent.tasks.sample import Sample
 
@@ -91,9 +91,7 @@ class NeedleDataset:
         size = int(self.cut.reading.segment_tokens * _FULL)
         kind = rng.choice(KINDS)
         asked = REWORDED[kind][:-1] if rng.random() < _REWORDED else ()
-        one = needle_trials(rng, self.texts, self.cut.tokenizer, kind, length, 1, size, asked)[0]
-        text = one.text
-        return Sample("", one.group, 0, lambda: iter((text,)), one.question, (one.answer,), "all", _value(one.answer))
+        return planted_sample(rng, self.texts, self.cut.tokenizer, kind, length, size, asked)
 
 
 class ContractDataset:
@@ -171,10 +169,6 @@ def halves(texts: Sequence[str]) -> tuple[list[str], list[str]]:
 def _facts(contract: Contract, category: str) -> tuple[str, ...]:
     spans = contract.spans[category]  # type: ignore[index]
     return tuple(contract.text[start:end] for start, end in spans if contract.text[start:end].strip())
-
-
-def _value(answer: str) -> tuple[str, ...]:
-    return (answer,) if answer else ()
 
 
 _HELD = 64
