@@ -11,12 +11,12 @@ from infra.tables.policies import Row, fetch, policies, policy, promoted
 from memagent.baselines import config_hash, method
 from memagent.config import Config, EngineConfig, ReadingConfig, reading_defaults
 from memagent.conversations import ReadingSpec
-from memagent.engine import Engine
+from memagent.engine import ENGINES, Engine, EngineRequest
 from memagent.errors import ConfigError
 from memagent.nano import VERSIONS, bundled
 from memagent.prompts import load_template
 from memagent.records import Policy, stable_hash
-from memagent.scripted import RULES_VERSION, ScriptedEngine
+from memagent.scripted import RULES_VERSION
 from memagent.tokens import Tokenizer, load_tokenizer
 
 SHIPPED = "@shipped"
@@ -73,20 +73,8 @@ class ReaderSpec:
 
     def make_engine(self) -> Engine:
         """Make the engine; it loads its weights when it is started."""
-        config = self.engine_config
-        if config.kind == "scripted" and config.scripted_process:
-            from infra.engines.scripted import ScriptedProcess
-
-            return ScriptedProcess(self.folder, self.reading, config)
-        if config.kind == "scripted":
-            return ScriptedEngine(self.scheme.prompts, delay=config.scripted_delay)
-        if config.kind == "openai":
-            from infra.engines.openai import OpenAIEngine
-
-            return OpenAIEngine(self.folder, config, self.tokenizer)
-        from infra.engines.vllm import VllmEngine
-
-        return VllmEngine(self.folder, config)
+        request = EngineRequest(self.folder, self.engine_config, lambda: self.tokenizer, lambda: self.scheme)
+        return ENGINES[self.engine_config.kind](request)
 
     @property
     def max_model_len(self) -> int | None:
@@ -150,6 +138,8 @@ def _itself(config: EngineConfig) -> Policy:
         return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), reading_defaults(folder))
     if config.kind == "openai":
         return _served(config, folder, model)
+    if config.kind != "vllm":
+        return _brought(config, folder, model)
     if folder.is_dir():
         return _local(config, folder, model)
     return _from_hub(model)
@@ -166,6 +156,14 @@ def _served(config: EngineConfig, folder: Path, model: str) -> Policy:
     # Two servers may call different models alike: the name tells whose versions count as one policy.
     name = f"{served}-{stable_hash(config.base_url)[:6]}"
     version = stable_hash(config.base_url, served, listed_weights(config, served))[:12]
+    path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
+    return Policy(f"{name}@{version}", name, path, defaults)
+
+
+def _brought(config: EngineConfig, folder: Path, model: str) -> Policy:
+    """Name the policy of an engine that another package brings: by engine, model and the engine's options."""
+    name = f"{config.kind}-{folder.name if folder.is_dir() else model}"
+    version = stable_hash(config.kind, folder_hash(folder) if folder.is_dir() else model, config.options)[:12]
     path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
     return Policy(f"{name}@{version}", name, path, defaults)
 

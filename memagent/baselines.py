@@ -19,6 +19,7 @@ from memagent.conversations import Generate, ReadingRequest, ReadingSpec, Record
 from memagent.errors import ConfigError, UsageError
 from memagent.reading import Reading
 from memagent.records import Evidence, ReadingResult, Segment, stable_hash
+from memagent.registry import Registry
 
 
 def widened(spec: ReadingSpec, window_tokens: int | None) -> ReadingSpec:
@@ -259,7 +260,11 @@ class Readable(Protocol):
 Method = Callable[..., Readable]
 """Takes request, spec, generate and record, as `Reading` does."""
 
-METHODS: dict[str, Method] = {"memagent": Reading, "truncate": Truncate, "bm25": BM25, "map-reduce": MapReduce}
+METHODS: Registry[Method] = Registry(
+    "memagent.baselines",
+    "method",
+    {"memagent": Reading, "truncate": Truncate, "bm25": BM25, "map-reduce": MapReduce},
+)
 
 
 def method(name: str, window_tokens: int | None = None) -> Method:
@@ -272,7 +277,7 @@ def method(name: str, window_tokens: int | None = None) -> Method:
         UsageError: no such method, or a window for the reading itself.
     """
     if name not in METHODS:
-        raise UsageError(f"no method {name!r}. There are: {', '.join(METHODS)}.")
+        raise UsageError(METHODS.unknown(name))
     if window_tokens is None:
         return METHODS[name]
     if name == "memagent":

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from memagent.engine import ENGINES
 from memagent.errors import ConfigError
 from memagent.prompts import Layout
 from memagent.records import stable_hash
@@ -67,8 +68,11 @@ class ReadingConfig(Section):
 class EngineConfig(Section):
     """What continues the prompts."""
 
-    kind: Literal["vllm", "openai", "scripted"] = "vllm"
-    """vllm in process, openai for any compatible server, scripted for tests and dry runs."""
+    kind: str = "vllm"
+    """vllm in process, openai for any compatible server, scripted for tests and dry runs; or one that an installed
+    package brings (`memagent.engine.ENGINES`)."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keys of an engine that another package brings. They are part of what names its policy."""
     model: str = "nano"
     """``nano`` (bundled), a folder in Hugging Face format, or a Hugging Face name."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -107,6 +111,13 @@ class EngineConfig(Section):
     """scripted: seconds that one conversation takes, to imitate an engine."""
     scripted_process: bool = False
     """scripted: run in a process of its own, which can be killed as a real engine's can."""
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if kind not in ENGINES:
+            raise ValueError(ENGINES.unknown(kind))
+        return kind
 
 
 class PoolConfig(Section):
@@ -183,8 +194,9 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     reading: dict[str, Any] = Field(default_factory=dict)
     """Reading keys given by the user; completed with the model's defaults by `reading_config`."""
-    method: Literal["memagent", "truncate", "bm25", "map-reduce"] = "memagent"
-    """How a text longer than the window is read: segment by segment, or as a method to compare that with."""
+    method: str = "memagent"
+    """How a text longer than the window is read: segment by segment, or by a baseline to compare that with
+    (`memagent.baselines.METHODS`)."""
     window_tokens: int | None = Field(None, ge=16)
     """Tokens of text in one conversation of the other methods; by default reading.segment_tokens."""
     pool: PoolConfig = PoolConfig()

@@ -4,9 +4,16 @@ A reading never decodes text and encodes it again: what the engine sampled is wh
 what the turn log keeps and what training sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from memagent.registry import Registry
+
+if TYPE_CHECKING:
+    from memagent.config import EngineConfig
+    from memagent.conversations import ReadingSpec
+    from memagent.tokens import Tokenizer
 
 CUT = ("length", "repetition")
 """How responses finish that the model did not end itself."""
@@ -65,6 +72,34 @@ class Engine(Protocol):
 
     async def stop(self) -> None:
         """Free what the engine holds. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What an engine is made from."""
+
+    model: str
+    """Folder of the model on this machine, or its name on the Hugging Face hub."""
+    config: "EngineConfig"
+    """``engine.options`` are the keys of an engine that another package brings."""
+    tokenizer: Callable[[], "Tokenizer"]
+    spec: "Callable[[], ReadingSpec]"
+    """Prompts and reading configuration, for an engine that looks into what it is asked."""
+
+
+EngineFactory = Callable[[EngineRequest], Engine]
+"""Makes an engine that is not started. Called in the worker that it runs in, once per worker."""
+
+# By text, since the engines stand above this package and each imports what is heavy: a name can be checked without.
+ENGINES: Registry[EngineFactory] = Registry(
+    "memagent.engines",
+    "engine",
+    {
+        "vllm": "infra.engines.vllm:make_engine",
+        "openai": "infra.engines.openai:make_engine",
+        "scripted": "infra.engines.scripted:make_engine",
+    },
+)
 
 
 LONGEST = 64

@@ -14,7 +14,7 @@ PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
 
 
 def validation(rng: random.Random, tasks: tuple[str, ...] = ("niah_single_1", "word 1")) -> dict[str, Any]:
-    """Return a validation of 64 exercises."""
+    """Return a validation of 64 tasks."""
     scores = {name: rng.randint(32, 60) / 64 for name in ("reward", "strict", "lenient")}
     return {"n": 64, **scores, "tasks": {task: rng.random() for task in tasks}}
 

@@ -74,13 +74,13 @@ class RolloutWorker:
         self._lasting = False
         await self._engine.engine.receive(meeting, first, version)  # type: ignore[attr-defined]
 
-    async def group(self, exercise: Task, size: int) -> Group:
-        """Roll one exercise out `size` times side by side, sampled."""
-        return self._marked(await self._read(exercise, size, self._sampled))
+    async def group(self, task: Task, size: int) -> Group:
+        """Roll one task out `size` times side by side, sampled."""
+        return self._marked(await self._read(task, size, self._sampled))
 
-    async def greedy(self, exercise: Task) -> Group:
-        """Read an exercise once, as bulk answering would."""
-        return await self._read(exercise, 1, self._greedy)
+    async def greedy(self, task: Task) -> Group:
+        """Read a task once, as bulk answering would."""
+        return await self._read(task, 1, self._greedy)
 
     async def deaths(self) -> int:
         """Return how often the engine died."""
@@ -92,9 +92,9 @@ class RolloutWorker:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _read(self, exercise: Task, size: int, scheme: ReadingSpec) -> Group:
+    async def _read(self, task: Task, size: int, scheme: ReadingSpec) -> Group:
         try:
-            return await roll_out_group(exercise, size, scheme, self._generate, self._pay)
+            return await roll_out_group(task, size, scheme, self._generate, self._pay)
         except EngineDied:
             if self._lasting:
                 raise
@@ -184,19 +184,19 @@ class RolloutPool:
         )
         await asyncio.gather(*calls)
 
-    async def group(self, exercise: Task, size: int) -> Group:
-        """Roll an exercise out where there is least to do.
+    async def group(self, task: Task, size: int) -> Group:
+        """Roll a task out where there is least to do.
 
         Raises:
             TrainingError: it failed several times over.
         """
-        return await self._tried("group", exercise, size)
+        return await self._tried("group", task, size)
 
-    async def greedy(self, exercises: Sequence[Task]) -> AsyncIterator[Group]:
-        """Read exercises once each, greedily; yield them as they come. Raises as `group` does."""
-        tasks = [asyncio.ensure_future(self._tried("greedy", exercise)) for exercise in exercises]
-        for task in asyncio.as_completed(tasks):
-            yield await task
+    async def greedy(self, tasks: Sequence[Task]) -> AsyncIterator[Group]:
+        """Read tasks once each, greedily; yield them as they come. Raises as `group` does."""
+        running = [asyncio.ensure_future(self._tried("greedy", task)) for task in tasks]
+        for group in asyncio.as_completed(running):
+            yield await group
 
     async def deaths(self) -> int:
         """Return how often engines died."""
@@ -207,17 +207,17 @@ class RolloutPool:
         await asyncio.gather(*(worker.stop.remote() for worker in self._workers), return_exceptions=True)
         self._workers = []
 
-    async def _tried(self, method: str, exercise: Task, *args: Any) -> Group:
+    async def _tried(self, method: str, task: Task, *args: Any) -> Group:
         last: Exception | None = None
         for _ in range(_TRIES):
             try:
-                done: Group = await self._on_a_worker(method, exercise, *args)
+                done: Group = await self._on_a_worker(method, task, *args)
                 return done
             except _lost() as error:
                 last = error
                 self.failed += 1
         said = raised(last) if last else ""
-        raise TrainingError(f"exercise {exercise.sample_id} failed {_TRIES} times: {said}") from last
+        raise TrainingError(f"task {task.sample_id} failed {_TRIES} times: {said}") from last
 
     async def _on_a_worker(self, method: str, *args: Any) -> Any:
         from ray.exceptions import RayActorError

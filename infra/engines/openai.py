@@ -7,7 +7,7 @@ from typing import Any
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memagent.config import EngineConfig
-from memagent.engine import Completion, Sampling
+from memagent.engine import Completion, EngineRequest, Sampling
 from memagent.errors import ConfigError, RequestError, RetryableError
 from memagent.tokens import Tokenizer
 
@@ -133,6 +133,11 @@ class OpenAIEngine:
 
     def _stops(self, sampling: Sampling) -> list[str] | None:
         return [self._tokenizer.decode([stop], special=True) for stop in sampling.stop_ids] or None
+
+
+def make_engine(request: EngineRequest) -> OpenAIEngine:
+    """Make the engine; it connects when it is started."""
+    return OpenAIEngine(request.model, request.config, request.tokenizer())
 
 
 def listed_weights(config: EngineConfig, served: str) -> str:

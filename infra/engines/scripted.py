@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from memagent.config import EngineConfig, ReadingConfig
-from memagent.engine import Completion, Sampling
+from memagent.engine import Completion, Engine, EngineRequest, Sampling
 from memagent.errors import EngineDied, RequestError
 from memagent.prompts import Prompts, load_template
 from memagent.scripted import ScriptedEngine
@@ -81,6 +81,13 @@ class ScriptedProcess:
             if not waiting.done():
                 waiting.set_exception(EngineDied("the scripted engine's process ended"))
         self._waiting.clear()
+
+
+def make_engine(request: EngineRequest) -> Engine:
+    """Make the engine, in this process or in one of its own (``engine.scripted_process``)."""
+    if request.config.scripted_process:
+        return ScriptedProcess(request.model, request.spec().config, request.config)
+    return ScriptedEngine(request.spec().prompts, delay=request.config.scripted_delay)
 
 
 async def _serve(spec: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from infra.engines.cpu_format import cpu_format
 from infra.engines.vllm_core import compute_in_core, preload_core
 from infra.processes import own_engines
 from memagent.config import EngineConfig
-from memagent.engine import LONGEST, Completion, Sampling
+from memagent.engine import LONGEST, Completion, EngineRequest, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
 
 _CPU_STEP = 768
@@ -168,6 +168,11 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.shutdown()
+
+
+def make_engine(request: EngineRequest) -> VllmEngine:
+    """Make the engine; it loads its weights when it is started."""
+    return VllmEngine(request.model, request.config)
 
 
 def _environment(config: EngineConfig) -> None:

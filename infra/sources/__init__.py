@@ -1,4 +1,4 @@
-"""Source formats: one small file per family. A new one is a parser and its line in `_PARSERS`."""
+"""Source formats: one small file per family. A new one is a parser and its line in `PARSERS`."""
 
 import os
 from collections.abc import Iterator
@@ -13,24 +13,29 @@ from infra.sources.tabular import parse_csv, parse_json, parse_json_lines, parse
 from infra.sources.text import parse_html, parse_markdown, parse_text
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
+from memagent.registry import Registry
 
 __all__ = ["Parsed", "Refused", "is_table", "parse"]
 
-_PARSERS: dict[str, Parser] = {
-    ".md": parse_markdown,
-    ".markdown": parse_markdown,
-    ".html": parse_html,
-    ".htm": parse_html,
-    ".xhtml": parse_html,
-    ".pdf": parse_pdf,
-    ".docx": parse_docx,
-    ".csv": parse_csv,
-    ".tsv": parse_csv,
-    ".jsonl": parse_json_lines,
-    ".ndjson": parse_json_lines,
-    ".json": parse_json,
-    ".parquet": parse_parquet,
-}
+PARSERS: Registry[Parser] = Registry(
+    "memagent.sources",
+    "source format",
+    {
+        ".md": parse_markdown,
+        ".markdown": parse_markdown,
+        ".html": parse_html,
+        ".htm": parse_html,
+        ".xhtml": parse_html,
+        ".pdf": parse_pdf,
+        ".docx": parse_docx,
+        ".csv": parse_csv,
+        ".tsv": parse_csv,
+        ".jsonl": parse_json_lines,
+        ".ndjson": parse_json_lines,
+        ".json": parse_json,
+        ".parquet": parse_parquet,
+    },
+)
 """By suffix; any other is text, if its content is."""
 TITLE_CHARS = 300
 """Characters of a title at most."""
@@ -54,7 +59,7 @@ def parse(path: str, name: str, options: IngestConfig) -> Iterator[Parsed | Refu
         SourceError: the source, or what is left of it, cannot be read. Texts yielded before stand.
     """
     stem, codec = split_codec(name)
-    parser = _PARSERS.get(os.path.splitext(stem)[1].lower(), parse_text)
+    parser = PARSERS.get(os.path.splitext(stem)[1].lower(), parse_text)
     count = 0
     stream, size = open_source(path, codec, options.max_bytes, options.max_ratio)
     allowance = Allowance(options, size, is_table(name))

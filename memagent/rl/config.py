@@ -60,9 +60,11 @@ class RewardRecipe(Section):
     def _known(self) -> "RewardRecipe":
         from memagent.rl.reward import FUNCTIONS
 
-        unknown = sorted(set(self.weights) - set(FUNCTIONS))
-        if unknown or not self.weights:
-            raise ValueError(f"weights {unknown} are unknown; there are {', '.join(sorted(FUNCTIONS))}")
+        if not self.weights:
+            raise ValueError(f"weights are empty; there are {', '.join(FUNCTIONS)}")
+        for name in self.weights:
+            if name not in FUNCTIONS:
+                raise ValueError(FUNCTIONS.unknown(name))
         return self
 
 

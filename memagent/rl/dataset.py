@@ -1,20 +1,24 @@
-"""Exercises: questions with gold over texts of at most so many segments, as plain data.
+"""Tasks: questions with gold over texts of at most so many segments, as plain data.
 
-A course gives them by number, the same at every call, so that a training run that goes on needs to
+A dataset gives them by number, the same at every call, so that a training run that goes on needs to
 remember nothing but how far it was.
 """
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from memagent.config import ReadingConfig
 from memagent.conversations import ListStream
 from memagent.metrics import normalise
 from memagent.records import Segment
+from memagent.registry import Registry
+from memagent.segmenting import segments
 from memagent.tasks.grading import judge
 from memagent.tasks.sample import Sample
+from memagent.tokens import Tokenizer
 
 _LURED = 0.5
 
@@ -29,7 +33,7 @@ class Task:
 
     @property
     def sample_id(self) -> str:
-        """Name of the exercise."""
+        """Name of the task."""
         return self.sample.sample_id
 
     @property
@@ -52,16 +56,71 @@ class Task:
 
 
 class Dataset(Protocol):
-    """A source of exercises."""
+    """A source of tasks."""
 
-    def exercise(self, number: int) -> Task:
-        """Return exercise `number`, from 0 without end; the same number gives the same exercise."""
+    def task(self, number: int) -> Task:
+        """Return task `number`, from 0 without end; the same number gives the same task."""
 
 
-def exercise(
+@dataclass(frozen=True)
+class Cut:
+    """How texts become segments."""
+
+    tokenizer: Tokenizer
+    reading: ReadingConfig
+    most: int
+    """Segments of a task at most (``rollout.segments``)."""
+
+    def __call__(self, text: str) -> list[Segment]:
+        """Return the segments of a text."""
+        return list(segments("", text, self.tokenizer, self.reading.segment_tokens, self.reading.boundary))
+
+
+@dataclass(frozen=True)
+class DatasetRequest:
+    """What a data set is made from: ``--data NAME``, ``NAME=ARGUMENT`` or ``NAME:ARGUMENT``."""
+
+    argument: str
+    """What stands after the name; empty: nothing."""
+    cut: Cut
+    texts: Callable[[], Sequence[str]]
+    """Gives the texts of ``--text`` that something can be planted in."""
+    seed: int
+    """Of the training's tasks (``stage.seed``)."""
+    validation_seed: int
+    """Of the validation's, which must differ."""
+    store_url: str
+    """Where harvested rows and their documents are."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSplits:
+    """What a run learns from, and what it is validated with."""
+
+    train: Dataset
+    validation: Dataset
+    gone: int = 0
+    """Rows that are left out, since their documents are no longer there."""
+
+
+DatasetFactory = Callable[[DatasetRequest], DatasetSplits]
+"""Makes both sides of a data set. Tasks that train must not validate."""
+
+DATASETS: Registry[DatasetFactory] = Registry(
+    "memagent.datasets",
+    "data set",
+    {
+        "qa": "pipelines.training.data:harvested",
+        "needles": "memagent.rl.sources:needles",
+        "contracts": "memagent.rl.sources:contracts",
+    },
+)
+
+
+def make_task(
     sample: Sample, name: str, cut: Sequence[Segment], most: int, rng: random.Random, *, scattered: bool = False
 ) -> Task:
-    """Make an exercise of a sample and its text's segments, at most `most` of them.
+    """Make a task of a sample and its text's segments, at most `most` of them.
 
     `scattered` takes the others from anywhere in the text rather than from around the facts, and many that read like
     what is asked for: so a few segments tempt as a long text does.
@@ -138,16 +197,16 @@ def lures(cut: Sequence[Segment], said: str, count: int = 10) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Several courses, each with a share of the exercises."""
+    """Several datasets, each with a share of the tasks."""
 
-    courses: tuple[Dataset, ...]
+    datasets: tuple[Dataset, ...]
     shares: tuple[float, ...]
     seed: int
 
-    def exercise(self, number: int) -> Task:
-        """Return exercise `number` of the course that the draw falls on."""
+    def task(self, number: int) -> Task:
+        """Return task `number` of the dataset that the draw falls on."""
         rng = random.Random(f"{self.seed} mix {number}")
-        return rng.choices(self.courses, self.shares)[0].exercise(number)
+        return rng.choices(self.datasets, self.shares)[0].task(number)
 
 
 def nothing() -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memagent.metrics import containment, exact_match, f1
+from memagent.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,21 @@ def formed(said: Answered) -> float:
     return float(said.formed)
 
 
-FUNCTIONS: dict[str, Callable[[Answered], float]] = {
-    "exact": exact,
-    "contains": contains,
-    "f1": token_f1,
-    "abstention": abstention,
-    "task": by_task,
-    "format": formed,
-}
+RewardFunction = Callable[[Answered], float]
+"""Gives an answer's value, about 0 to 1."""
+
+FUNCTIONS: Registry[RewardFunction] = Registry(
+    "memagent.rewards",
+    "reward function",
+    {
+        "exact": exact,
+        "contains": contains,
+        "f1": token_f1,
+        "abstention": abstention,
+        "task": by_task,
+        "format": formed,
+    },
+)
 
 
 def reward(said: Answered, weights: Mapping[str, float]) -> Reward:

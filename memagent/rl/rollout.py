@@ -64,40 +64,40 @@ class _Recorder:
 
 
 async def roll_out(
-    exercise: Task, rollout: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
+    task: Task, rollout: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
 ) -> Trajectory:
     """Read once and pay for the answer. Raises what `generate` raises.
 
     Raises:
         ValueError: the engine gives no log-probabilities.
     """
-    recorder = _Recorder(generate, None if seed is None else f"{seed} {exercise.sample_id} {rollout}")
-    name = f"{exercise.sample_id}/{rollout}"
-    request = ReadingRequest(name, exercise.question, exercise.stream())
+    recorder = _Recorder(generate, None if seed is None else f"{seed} {task.sample_id} {rollout}")
+    name = f"{task.sample_id}/{rollout}"
+    request = ReadingRequest(name, task.question, task.stream())
     outcome = await Reading(request, scheme, recorder.generate, recorder.record).run()
     places = sorted(recorder.kept)
     conversations = tuple(recorder.kept[place] for place in places)
     limits = [recorder.limits[place] for place in places]
-    paid = _paid(exercise, outcome.answer, outcome.found, conversations, limits, pay)
-    return Trajectory(exercise.sample_id, rollout, conversations, paid, outcome.answer)
+    paid = _paid(task, outcome.answer, outcome.found, conversations, limits, pay)
+    return Trajectory(task.sample_id, rollout, conversations, paid, outcome.answer)
 
 
 async def roll_out_group(
-    exercise: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
+    task: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
 ) -> Group:
     """Read `size` times side by side. Where one rollout fails the group fails, and the others are given up."""
-    tasks = [asyncio.ensure_future(roll_out(exercise, rollout, scheme, generate, pay, seed)) for rollout in range(size)]
+    running = [asyncio.ensure_future(roll_out(task, i, scheme, generate, pay, seed)) for i in range(size)]
     try:
-        return Group(exercise.sample_id, tuple(await asyncio.gather(*tasks)))
+        return Group(task.sample_id, tuple(await asyncio.gather(*running)))
     except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for rollout in running:
+            rollout.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         raise
 
 
 def _paid(
-    exercise: Task,
+    task: Task,
     answer: str,
     found: bool,
     conversations: Sequence[Conversation],
@@ -105,8 +105,8 @@ def _paid(
     pay: RewardConfig,
 ) -> Reward:
     formed = not any(conversation.cut for conversation in conversations)
-    judged = exercise.judge(answer if found else "")
-    paid = reward(Answered(answer, found, exercise.gold, formed, judged), pay.weights)
+    judged = task.judge(answer if found else "")
+    paid = reward(Answered(answer, found, task.gold, formed, judged), pay.weights)
     # The worst response counts, so that a long reading is not fined for its number of turns.
     fine = min(
         (

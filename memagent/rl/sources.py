@@ -6,20 +6,17 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from memagent.config import ReadingConfig
 from memagent.curation import Qa, teachable
 from memagent.errors import UsageError
-from memagent.nano.trials import needle_trials
 from memagent.records import Segment, text_hash
-from memagent.rl.dataset import Task, exercise, nothing, window
-from memagent.segmenting import segments
+from memagent.rl.dataset import Cut, DatasetRequest, DatasetSplits, Task, make_task, nothing, window
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, load_contracts, remove_answer, split
 from memagent.tasks.contracts import REWORDED as REWORDINGS
 from memagent.tasks.controls import control
 from memagent.tasks.needles import KINDS, REWORDED
+from memagent.tasks.planted import planted_sample
 from memagent.tasks.ruler import make_samples
 from memagent.tasks.sample import Sample
-from memagent.tokens import Tokenizer
 
 NEEDLES: dict[str, float] = {
     "niah_single_1": 0.5,
@@ -46,29 +43,15 @@ _FULL = 0.8
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How texts become segments."""
-
-    tokenizer: Tokenizer
-    reading: ReadingConfig
-    most: int
-    """Segments of an exercise at most."""
-
-    def __call__(self, text: str) -> list[Segment]:
-        """Return the segments of a text."""
-        return list(segments("", text, self.tokenizer, self.reading.segment_tokens, self.reading.boundary))
-
-
-@dataclass(frozen=True)
-class NeedleCourse:
+class NeedleDataset:
     """Needles in texts: half in RULER's kinds, half in all the wordings that the product has; some are not there."""
 
     cut: Cut
     texts: Sequence[str]
     seed: int
 
-    def exercise(self, number: int) -> Task:
-        """Return exercise `number`."""
+    def task(self, number: int) -> Task:
+        """Return task `number`."""
         rng = random.Random(f"{self.seed} needles {number}")
         for _ in range(_DRAWS):
             try:
@@ -77,7 +60,7 @@ class NeedleCourse:
             except UsageError:  # the kind needs a longer text than was drawn
                 continue
             if len(cut) <= self.cut.most and self._fits(sample):
-                return exercise(sample, f"needles-{self.seed}-{number}", cut, self.cut.most, rng)
+                return make_task(sample, f"needles-{self.seed}-{number}", cut, self.cut.most, rng)
         raise UsageError(
             f"{self.cut.most} segments of {self.cut.reading.segment_tokens} tokens are too few for needles: raise "
             "rollout.segments"
@@ -108,12 +91,10 @@ class NeedleCourse:
         size = int(self.cut.reading.segment_tokens * _FULL)
         kind = rng.choice(KINDS)
         asked = REWORDED[kind][:-1] if rng.random() < _REWORDED else ()
-        one = needle_trials(rng, self.texts, self.cut.tokenizer, kind, length, 1, size, asked)[0]
-        text = one.text
-        return Sample("", one.group, 0, lambda: iter((text,)), one.question, (one.answer,), "all", _value(one.answer))
+        return planted_sample(rng, self.texts, self.cut.tokenizer, kind, length, size, asked)
 
 
-class ContractCourse:
+class ContractDataset:
     """Contracts of a CUAD folder that are not held out: what is asked, and a few other segments of each.
 
     `validation` takes thirty of them that training does not see.
@@ -133,8 +114,8 @@ class ContractCourse:
         self._cut, self._seed = cut, seed
         self._segments: Callable[[str], list[Segment]] = lru_cache(maxsize=64)(cut)
 
-    def exercise(self, number: int) -> Task:
-        """Return exercise `number`."""
+    def task(self, number: int) -> Task:
+        """Return task `number`."""
         rng = random.Random(f"{self._seed} contracts {number}")
         contract = rng.choice(self._contracts)
         category = rng.choice(CATEGORIES)
@@ -154,7 +135,29 @@ class ContractCourse:
             about={"category": category, "document": contract.name},
         )
         name, cut = f"contracts-{self._seed}-{number}", self._segments(text)
-        return exercise(sample, name, cut, self._cut.most, rng, scattered=True)
+        return make_task(sample, name, cut, self._cut.most, rng, scattered=True)
+
+
+def needles(request: DatasetRequest) -> DatasetSplits:
+    """Plant needles in nine tenths of the texts for training, in the others for validation."""
+    train, validation = halves(request.texts())
+    return DatasetSplits(
+        NeedleDataset(request.cut, train, request.seed),
+        NeedleDataset(request.cut, validation, request.validation_seed),
+    )
+
+
+def contracts(request: DatasetRequest) -> DatasetSplits:
+    """Take the contracts of a CUAD folder, the request's argument.
+
+    Raises:
+        UsageError: it is no such folder.
+    """
+    folder = Path(request.argument)
+    return DatasetSplits(
+        ContractDataset(request.cut, folder, request.seed),
+        ContractDataset(request.cut, folder, request.validation_seed, validation=True),
+    )
 
 
 def halves(texts: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -168,16 +171,12 @@ def _facts(contract: Contract, category: str) -> tuple[str, ...]:
     return tuple(contract.text[start:end] for start, end in spans if contract.text[start:end].strip())
 
 
-def _value(answer: str) -> tuple[str, ...]:
-    return (answer,) if answer else ()
-
-
 _HELD = 64
 """Documents whose segments are kept at once."""
 
 
 @dataclass(frozen=True)
-class RowCourse:
+class RowDataset:
     """Harvested rows: the row's own documents, or its evidence among segments of other documents.
 
     Every epoch has all rows in an order of its own.
@@ -194,8 +193,8 @@ class RowCourse:
         if not self.rows:
             raise UsageError("there are no rows to learn from: memagent harvest CORPUS")
 
-    def exercise(self, number: int) -> Task:
-        """Return exercise `number`."""
+    def task(self, number: int) -> Task:
+        """Return task `number`."""
         epoch, place = divmod(number, len(self.rows))
         order = list(range(len(self.rows)))
         random.Random(f"{self.seed} epoch {epoch}").shuffle(order)
@@ -238,6 +237,6 @@ def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
     if len({frozenset(row.answers) for row in kept}) < 2 and len(kept) > 1:
         raise UsageError(
             f"all {len(kept)} rows have the same answer: a policy would learn to say nothing else. Harvest more, "
-            "or add a course: --data needles"
+            "or add a dataset: --data needles"
         )
     return kept

@@ -135,25 +135,6 @@ def _export(
     typer.echo(str(export(run, out)))
 
 
-@app.command("trial")
-def _trial(
-    model: Annotated[Path, typer.Option(help="Model folder to try.")],
-    text: Annotated[list[Path], typer.Option(help="Text to plant needles in: files or folders.")],
-    contracts: Annotated[Path | None, typer.Option(help="Folder with gold.jsonl and contracts/.")] = None,
-    lengths: Annotated[str, typer.Option(help="Segments of the documents, with commas.")] = "1,4,16",
-    n: Annotated[int, typer.Option(min=1, help="Documents of each kind and length.")] = 36,
-    seed: Annotated[int, typer.Option(help="Seed of the documents.")] = 7,
-    threads: Annotated[int, typer.Option(min=1, help="Cores to use.")] = 2,
-    out: Annotated[Path | None, typer.Option(help="File for every reading, as JSON lines.")] = None,
-) -> None:
-    """Read documents with known answers, and held-out contracts; print how many were answered right."""
-    from memagent.nano.trials import trial
-
-    sizes = [int(length) for length in lengths.split(",") if length]
-    for line in trial(model, text, contracts, sizes, n, seed, threads, out):
-        typer.echo(line)
-
-
 @app.command("report")
 def _report(
     run: Annotated[str, typer.Argument(help="A training run, or 'last'.")],

@@ -16,6 +16,7 @@ from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
 from memagent.questions import load_questions
 from pipelines import ask as stages
+from pipelines.flows import commands
 from pipelines.flows.parameters import settings_for
 from pipelines.flows.ray_job import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
 from pipelines.formatting import failures
@@ -41,7 +42,7 @@ def digest_corpus(
         names = [name for name in corpora(place) if standing_questions(Corpus(place, name))]
         return _each({name: digest_corpus(name, store, config, sets, return_state=True) for name in names})
     run_id = new_run_id()
-    argv = ["digest", corpus, "--run-id", run_id, "--no-answers"]
+    argv = commands.digest(corpus, run_id)
     with Progress(f"digest of {corpus}") as show:
         summary = digest_stage(
             settings, argv, run_id, lambda: stages.digest(corpus, None, settings, run_id=run_id, show=show)
@@ -74,9 +75,7 @@ def answer_archive(
     asked += load_questions(questions_file) if questions_file else []
     run_id = new_run_id()
     taken: RunExtras = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
-    argv = ["ask", corpus, "--run-id", run_id, "--no-answers", *(["--archive"] if archive else [])]
-    argv += [part for text in questions or [] for part in ("-q", text)]
-    argv += ["--questions", questions_file] if questions_file else []
+    argv = commands.ask(corpus, run_id, questions, questions_file, archive)
     with Progress(f"answers over {corpus}") as show:
         summary = answer_stage(
             settings,
@@ -95,8 +94,7 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
 
     place = Store(settings.store)
     if settings.ray.jobs_address:
-        argv = ["ingest", corpus, *sources, "--run-id", run_id]
-        last_words = submit(settings, argv, f"{submission()}-ingest")
+        last_words = submit(settings, commands.ingest(corpus, sources, run_id), f"{submission()}-ingest")
         done = kept_ingest(place, run_id)
         if done is None:
             raise MemagentError(f"the Ray job ended before all sources were seen: {last_words}")

@@ -13,6 +13,7 @@ from infra.tables.runs import RunSummary
 from memagent.config import Config
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import compare, evaluate
+from pipelines.flows import commands
 from pipelines.flows.parameters import settings_for
 from pipelines.flows.ray_job import Progress, artifact_key, stop_ray_job, work
 from pipelines.report.evaluation import evaluation_page
@@ -60,12 +61,7 @@ def evaluate_policy(
 @task(name="evaluate", cache_policy=NO_CACHE)
 def evaluate_stage(settings: Config, suite: Suite, texts: tuple[str, ...], run_id: str, show: Any) -> RunSummary:
     """Make the samples, read them and score the answers."""
-    argv = ["evaluate", "--suite", suite.name, "--n", str(suite.n), "--seed", str(suite.seed), "--run-id", run_id]
-    argv += ["--kinds", ",".join(suite.kinds)] if suite.kinds else []
-    argv += ["--lengths", ",".join(map(str, suite.lengths))] if suite.lengths else []
-    argv += [part for path in suite.data for part in ("--data", path)]
-    argv += [part for path in texts for part in ("--text", path)]
-    argv += ["--control", suite.control] if suite.control else []
+    argv = commands.evaluate(suite, texts, run_id)
     return work(settings, argv, run_id, lambda: evaluate(suite, settings, texts=texts, run_id=run_id, show=show))
 
 

@@ -10,15 +10,17 @@ from prefect.events import emit_event
 
 from infra.store import Store
 from infra.tables.delta import Table
+from infra.tables.policies import policy
 from infra.tables.qa import count_new
 from infra.tables.runs import HarvestSummary, TrainingSummary
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, as_settings, environment
-from memagent.errors import UsageError
+from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
 from memagent.rl.promotion import GateSpec
+from pipelines.flows import commands
 from pipelines.flows.parameters import check, settings_for
-from pipelines.flows.ray_job import artifact_key, stop_ray_job, work
+from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
 from pipelines.harvest import harvest
 from pipelines.promote import run_gate
 from pipelines.runs import new_run_id
@@ -76,7 +78,7 @@ def retrain(
 
     Args:
         recipe: a shipped recipe or a TOML file.
-        data: courses; by default the harvested rows.
+        data: datasets; by default the harvested rows.
         texts: what needles are planted in.
         corpora: whose validation questions the gate asks.
         gate: keys of `memagent.rl.promotion.GateSpec`.
@@ -108,17 +110,14 @@ def retrain(
 @task(name="harvest", cache_policy=NO_CACHE)
 def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> HarvestSummary:
     """Make rows of what was answered."""
-    argv = ["harvest", corpus, "--agreement", str(samples), "--run-id", run_id]
+    argv = commands.harvest(corpus, samples, run_id)
     return work(settings, argv, run_id, lambda: harvest(corpus, settings, samples=samples, run_id=run_id))
 
 
 @task(name="train", cache_policy=NO_CACHE)
 def train_stage(run: Run) -> TrainingSummary:
     """Train; a run that was interrupted goes on."""
-    argv = ["train", "--config", run.name, *(part for course in run.data for part in ("--data", course))]
-    argv += [part for text in run.texts for part in ("--text", text)]
-    argv += [part for item in run.sets for part in ("--set", item)]
-    summary = work(run.config, argv, run.run_id, lambda: train(run))
+    summary = work(run.config, commands.train(run), run.run_id, lambda: train(run))
     shown = ("steps", "best_step", "candidate", "parent")
     rows = [{"what": name, "value": str(value)} for name, value in summary.items() if name in shown]
     create_table_artifact(rows, key=artifact_key(summary["run_id"]), description=f"Training {summary['run_id']}")
@@ -127,8 +126,14 @@ def train_stage(run: Run) -> TrainingSummary:
 
 @task(name="gate", cache_policy=NO_CACHE)
 def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> dict[str, Any]:
-    """Compare, and promote or refuse."""
-    record = run_gate(settings, candidate, gate=spec)
+    """Compare, and promote or refuse; on a cluster as a job of its own, since both versions read there."""
+    if settings.ray.jobs_address:
+        last_words = submit(settings, commands.promote(candidate, spec), f"{submission()}-gate")
+        record = policy(Store(settings.store), candidate)["gate"]
+        if not record:
+            raise MemagentError(f"the Ray job ended without a decision on {candidate}: {last_words}")
+    else:
+        record = run_gate(settings, candidate, gate=spec)
     rows = [record["overall"], *record["groups"]]
     create_table_artifact(rows, key=artifact_key(f"gate-{candidate}"), description=record["reason"])
     return record

@@ -11,7 +11,7 @@ from typing import Any
 from memagent.config import Config, load_config, put_setting, read_toml
 from memagent.errors import ConfigError
 
-RESERVED = ("engine.trust_remote_code", "engine.base_url", "engine.api_key_env", "ray")
+RESERVED = ("engine.trust_remote_code", "engine.base_url", "engine.api_key_env", "engine.options", "ray")
 """Keys and sections that are the operator's."""
 _CODE = ("engine.model", "engine.tokenizer")
 """What would bring code of its own with it, where the operator trusts the code of the model that is configured."""

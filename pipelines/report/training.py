@@ -28,7 +28,7 @@ _TITLES = {
     "time-curves": "Time",
 }
 _NOTES = {
-    "learning-curves": "Rollouts are sampled with noise from new exercises every step, validations are read greedily "
+    "learning-curves": "Rollouts are sampled with noise from new tasks every step, validations are read greedily "
     "and always the same; bars are 95% intervals. Reward is what is paid for, with fines in rollouts; strict is an "
     "exact match, lenient one that is held in the answer.",
     "health-curves": "Logprob diff is the mean difference between the log-probabilities that engines sampled with and "

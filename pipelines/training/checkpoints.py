@@ -22,7 +22,7 @@ class State:
     step: int = 0
     """Training steps taken, whose weights the checkpoint holds."""
     cursor: int = 0
-    """Exercises of the course that were used up."""
+    """Tasks of the dataset that were used up."""
     best_step: int = 0
     best_score: float = -1.0
     """By validation; the weights of this step become the candidate."""

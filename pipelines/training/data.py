@@ -1,8 +1,7 @@
-"""The exercises of a run: one course for training, one for validation."""
+"""The data of a training run, made by name (`memagent.rl.dataset.DATASETS`)."""
 
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,72 +12,69 @@ from infra.tables.qa import read_qa
 from memagent.curation import Split
 from memagent.errors import TrainingError, UsageError
 from memagent.nano.texts import load_texts
-from memagent.rl.dataset import Dataset, Mixed
-from memagent.rl.sources import ContractCourse, Cut, NeedleCourse, RowCourse, fit_rows, halves
+from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed
+from memagent.rl.sources import RowDataset, fit_rows
 from pipelines.training.settings import Run
 
 _SIDES: tuple[Split, ...] = ("train", "validation")
 _VALIDATION_SEED = 1_000_003
-"""Added to the seed, so that validation asks other needles than training."""
+"""So that validation asks other needles than training."""
 
 
-@dataclass(frozen=True, slots=True)
-class Courses:
-    """What a run learns from, and what it is validated with."""
-
-    learnt: Dataset
-    held: Dataset
-    gone: int = 0
-    """Harvested rows that are left out, since their documents are no longer there."""
-
-
-def courses(run: Run) -> Courses:
-    """Return the courses of a run.
+def splits(run: Run) -> DatasetSplits:
+    """Return what a run learns from, and what it is validated with; several data sets are mixed evenly.
 
     Raises:
-        UsageError: a course is unknown, or its data are missing or of one answer only.
+        UsageError: a data set is unknown, or its data are missing or of one answer only.
     """
     if not run.data:
         raise UsageError("train on what? --data qa, --data needles or --data contracts=FOLDER; several are mixed")
-    parts = [_course(run, name) for name in run.data]
-    learnt = _mixed([part.learnt for part in parts], run.recipe.stage.seed)
-    return Courses(learnt, _mixed([part.held for part in parts], _VALIDATION_SEED), sum(part.gone for part in parts))
+    made = [_made(run, name) for name in run.data]
+    return DatasetSplits(
+        _mixed([one.train for one in made], run.recipe.stage.seed),
+        _mixed([one.validation for one in made], _VALIDATION_SEED),
+        sum(one.gone for one in made),
+    )
 
 
-def _mixed(parts: list[Dataset], seed: int) -> Dataset:
-    return parts[0] if len(parts) == 1 else Mixed(tuple(parts), (1.0,) * len(parts), seed)
+def harvested(request: DatasetRequest) -> DatasetSplits:
+    """Take the rows that were harvested from a corpus, the request's argument, or from all.
 
-
-def _course(run: Run, name: str) -> Courses:
-    recipe = run.recipe
-    cut = Cut(run.reader.tokenizer, run.reader.reading, recipe.rollout.segments)
-    seed, other = recipe.stage.seed, _VALIDATION_SEED
-    kind, _, value = name.partition("=")
-    if kind == "needles":
-        learnt, held = halves(_texts(run.texts))
-        return Courses(NeedleCourse(cut, learnt, seed), NeedleCourse(cut, held, other))
-    if kind == "contracts":
-        folder = Path(value)
-        return Courses(ContractCourse(cut, folder, seed), ContractCourse(cut, folder, other, validation=True))
-    if kind.split(":")[0] == "qa":
-        return _rows(run, cut, kind.partition(":")[2] or None)
-    raise UsageError(f"no course {name!r}. There are: qa, qa:CORPUS, needles, contracts=FOLDER.")
-
-
-def _rows(run: Run, cut: Cut, corpus: str | None) -> Courses:
-    store, stage = Store(run.config.store), run.recipe.stage
+    Raises:
+        UsageError: there are none on one of the sides, or all have one answer.
+    """
+    store, corpus = Store(request.store_url), request.argument or None
     there = {text for name in corpora(store) for text in standing_texts(Corpus(store, name))}
     rows = {side: read_qa(store, corpus, split=side) for side in _SIDES}
     kept = {side: [row for row in rows[side] if there.issuperset(row.stream)] for side in _SIDES}
     gone = sum(len(rows[side]) - len(kept[side]) for side in _SIDES)
     if gone and not kept["train"]:
         raise UsageError(f"the documents of all {gone} harvested rows are gone: ingest them again, or harvest others")
-    learnt = fit_rows(kept["train"], 0.0, 1.0)
+    train = fit_rows(kept["train"], 0.0, 1.0)
     if not kept["validation"]:
         raise UsageError("no harvested row is on the validation side: harvest more documents")
     text = lru_cache(maxsize=256)(_reader(store))
-    held = RowCourse(cut, kept["validation"], text, _VALIDATION_SEED)
-    return Courses(RowCourse(cut, learnt, text, stage.seed), held, gone)
+    validation = RowDataset(request.cut, kept["validation"], text, request.validation_seed)
+    return DatasetSplits(RowDataset(request.cut, train, text, request.seed), validation, gone)
+
+
+def _made(run: Run, given: str) -> DatasetSplits:
+    name = given.split("=")[0].split(":")[0]
+    if name not in DATASETS:
+        raise UsageError(DATASETS.unknown(name))
+    request = DatasetRequest(
+        argument=given[len(name) + 1 :],
+        cut=Cut(run.reader.tokenizer, run.reader.reading, run.recipe.rollout.segments),
+        texts=lambda: _texts(run.texts),
+        seed=run.recipe.stage.seed,
+        validation_seed=_VALIDATION_SEED,
+        store_url=run.config.store,
+    )
+    return DATASETS[name](request)
+
+
+def _mixed(parts: list[Dataset], seed: int) -> Dataset:
+    return parts[0] if len(parts) == 1 else Mixed(tuple(parts), (1.0,) * len(parts), seed)
 
 
 def _reader(store: Store) -> Callable[[str], str]:

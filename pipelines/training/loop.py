@@ -89,7 +89,7 @@ class Loop:
         if not sampled.groups:
             raise TrainingError(
                 f"step {step}: of {len(sampled.seen)} groups none teaches, since all rollouts of each were paid the "
-                f"same ({sampled.counts}). The exercises are too easy or too hard for this policy."
+                f"same ({sampled.counts}). The tasks are too easy or too hard for this policy."
             )
         if self.recipe.rollout.max_off_policy_steps and self.pool is not None and step < self.recipe.stage.max_steps:
             self._next = asyncio.ensure_future(self.sampler.batch(step + 1, sampled.cursor))
@@ -101,7 +101,7 @@ class Loop:
             except TrainingError as error:
                 names = ", ".join(group.sample_id for group in groups[:8])
                 raise TrainingError(
-                    f"step {step}: {error} Exercises: {names}. The checkpoint of step {self._saved} stays."
+                    f"step {step}: {error} Tasks: {names}. The checkpoint of step {self._saved} stays."
                 ) from error
         self.state.step, self.state.cursor = step, sampled.cursor
         if self._next is not None:  # sampled with the weights before: one step off-policy, never more
@@ -134,9 +134,9 @@ class Loop:
             return
         self.show({"stage": "validate", "step": row["step"], "steps": self.recipe.stage.max_steps})
         with self._timed("validate"):
-            exercises = [self.validation.exercise(i) for i in range(self.recipe.stage.validate_with)]
-            tasks = {exercise.sample_id: exercise.sample.task for exercise in exercises}
-            groups = [(tasks[group.sample_id], group) async for group in self.pool.greedy(exercises)]
+            tasks = [self.validation.task(i) for i in range(self.recipe.stage.validate_with)]
+            kinds = {task.sample_id: task.sample.task for task in tasks}
+            groups = [(kinds[group.sample_id], group) async for group in self.pool.greedy(tasks)]
             found = validation_metrics(groups)
         row["validation"] = found
         state = self.state

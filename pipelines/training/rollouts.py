@@ -24,9 +24,9 @@ class Sampled:
     """A batch, and how it came about."""
 
     groups: list[Group]
-    """That teach, in the course's order."""
+    """That teach, in the dataset's order."""
     cursor: int
-    """Exercises of the course that are used up with it."""
+    """Tasks of the dataset that are used up with it."""
     seen: list[tuple[str, Group]] = field(default_factory=list)
     """All groups that were sampled, with their task."""
     counts: Mapping[str, float] = field(default_factory=dict)
@@ -37,16 +37,16 @@ class Sampler(Protocol):
     """A source of batches."""
 
     async def batch(self, step: int, cursor: int) -> Sampled:
-        """Return the batch of training step `step` (from 1), which begins with exercise `cursor`."""
+        """Return the batch of training step `step` (from 1), which begins with task `cursor`."""
         ...
 
 
 @dataclass
 class EngineSampler:
-    """Rolls exercises out until the batch is full of groups that teach (DAPO, arXiv 2503.14476, section 3.2)."""
+    """Rolls tasks out until the batch is full of groups that teach (DAPO, arXiv 2503.14476, section 3.2)."""
 
     pool: RolloutPool
-    course: Dataset
+    dataset: Dataset
     recipe: Recipe
     journal: Checkpoints
     show: Callable[[dict[str, Any]], None]
@@ -66,14 +66,14 @@ class EngineSampler:
         try:
             while running or batch.missing:
                 while len(running) < batch.missing:
-                    exercise = self.course.exercise(cursor)
-                    task = asyncio.ensure_future(self.pool.group(exercise, rollout.group_size))
-                    running[task] = (cursor, exercise.sample.task)
+                    task = self.dataset.task(cursor)
+                    group_task = asyncio.ensure_future(self.pool.group(task, rollout.group_size))
+                    running[group_task] = (cursor, task.sample.task)
                     cursor += 1
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    number, name = running.pop(task)
-                    group = _result(task, batch)
+                for finished in done:
+                    number, name = running.pop(finished)
+                    group = _result(finished, batch)
                     if group is None:
                         continue
                     seen.append((name, group))
@@ -81,8 +81,8 @@ class EngineSampler:
                         kept.append((number, group))
                 self.show({"groups": len(batch.kept), "groups_total": batch.size, "sampled": batch.seen})
         finally:
-            for task in running:
-                task.cancel()
+            for unfinished in running:
+                unfinished.cancel()
             await asyncio.gather(*running, return_exceptions=True)
         kept.sort(key=lambda pair: pair[0])
         counts = {"all_right": batch.all_right, "all_wrong": batch.all_wrong, "failed": batch.failed}

@@ -15,7 +15,7 @@ from infra.tables.policies import publish
 from infra.tables.runs import TrainingSummary, write_run
 from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
-from pipelines.training.data import courses
+from pipelines.training.data import splits
 from pipelines.training.loop import Loop
 from pipelines.training.monitors import Monitors
 from pipelines.training.records import code_version, summary_of
@@ -58,19 +58,21 @@ async def _train(run: Run, store: Store, journal: Checkpoints, state: State, rep
     recipe = run.recipe
     pool = None if replay else RolloutPool(*_rollouts(run))
     check_room(recipe, run.config.pool if pool else None)
-    made = courses(run)
-    state.counts["rows_gone"] = made.gone
+    data = splits(run)
+    state.counts["rows_gone"] = data.gone
     sampler: Sampler
     if pool is None:
         sampler = RecordedSampler(Checkpoints(store, str(replay)))
     else:
-        sampler = EngineSampler(pool, made.learnt, recipe, journal, show)
+        sampler = EngineSampler(pool, data.train, recipe, journal, show)
     learner = LearnerGroup(str(run.model), recipe)
     boards = Monitors(store, journal.run_id, recipe.stage.wandb)
     show({"stage": "start", "step": state.step, "steps": recipe.stage.max_steps})
     try:
         await asyncio.gather(learner.start(), *([pool.start()] if pool else []))
-        loop = Loop(journal.run_id, recipe, store, journal, learner, sampler, pool, made.held, boards, show, state)
+        loop = Loop(
+            journal.run_id, recipe, store, journal, learner, sampler, pool, data.validation, boards, show, state
+        )
         return await loop.run()
     finally:
         boards.close()

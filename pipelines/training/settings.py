@@ -27,7 +27,7 @@ class Run:
     config: Config
     reader: ReaderSpec
     data: tuple[str, ...]
-    """Courses: ``qa``, ``qa:CORPUS``, ``needles``, ``contracts=FOLDER``."""
+    """Datasets: ``qa``, ``qa:CORPUS``, ``needles``, ``contracts=FOLDER``."""
     texts: tuple[str, ...]
     """Files and folders whose text needles are planted in."""
     model: Path

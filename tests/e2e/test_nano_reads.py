@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import memagent
 from memagent.config import ReadingConfig
 from memagent.conversations import ReadingSpec
 from memagent.nano import VERSIONS, bundled
 from memagent.nano.decoding import GreedyEngine
 from memagent.nano.texts import load_texts
-from memagent.nano.trials import needle_trials, run_trials
 from memagent.prompts import Prompts, load_template
+from memagent.tasks.grading import judge
+from memagent.tasks.planted import planted_sample
 from memagent.tokens import load_tokenizer
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,25 +47,25 @@ def test_its_segment_fills_whole_cache_blocks(scheme):
 # of the document stand side by side in it.
 @pytest.mark.parametrize(("length", "most_wrong"), [(1, 5), (4, 4)])
 def test_needles_are_found_and_missing_ones_are_not(scheme, length, most_wrong):
-    texts = load_texts([DOCS])
-    size = scheme.config.segment_tokens
-    tokenizer = scheme.prompts.tokenizer
-    trials = [
-        trial
+    texts, size = load_texts([DOCS]), scheme.config.segment_tokens
+    rng = random.Random(length)
+    samples = [
+        planted_sample(rng, texts, scheme.prompts.tokenizer, kind, length, size)
         for kind in ("number", "word", "uuid")
-        for trial in needle_trials(random.Random(length), texts, tokenizer, kind, length, 8, size)
+        for _ in range(8)
     ]
     engine = GreedyEngine(bundled())
 
-    async def read():
+    async def answers():
         await engine.start()
         try:
-            return await run_trials(trials, scheme, engine.generate)
+            readings = (memagent.read(sample.text(), sample.question, engine.generate, scheme) for sample in samples)
+            return await asyncio.gather(*readings)
         finally:
             await engine.stop()
 
-    results = asyncio.run(read())
-    assert len(results) == 24
-    wrong = [result.row() for result in results if not result.right]
-    assert len(wrong) <= most_wrong, wrong
-    assert not [row for row in wrong if not row["wanted"]], "an answer to a question without one"
+    results = asyncio.run(answers())
+    judged = [judge(sample, result.answer) for sample, result in zip(samples, results, strict=True)]
+    wrong = [(one.sample.question, one.sample.answers, one.answer) for one in judged if one.wrong]
+    assert len(judged) == 24 and len(wrong) <= most_wrong, wrong
+    assert not [one for one in wrong if one[1] == ("",)], "an answer to a question without one"

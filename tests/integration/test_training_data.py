@@ -13,7 +13,7 @@ from infra.tables.qa import read_qa, write_qa
 from memagent.curation import Qa
 from memagent.errors import UsageError
 from memagent.records import text_hash
-from pipelines.training.data import courses
+from pipelines.training.data import splits
 from pipelines.training.settings import prepare
 from tests.conftest import filler
 
@@ -53,7 +53,7 @@ def delete(store, chosen):
 
 
 def made(store):
-    return courses(prepare("smoke", ["qa:a"], store=store.url))
+    return splits(prepare("smoke", ["qa:a"], store=store.url))
 
 
 def test_rows_whose_documents_are_gone_are_left_out_and_counted(archive):
@@ -61,9 +61,9 @@ def test_rows_whose_documents_are_gone_are_left_out_and_counted(archive):
     delete(archive, {0, 1, 2})
     found = made(archive)
     assert found.gone == 3
-    gold = {found.learnt.exercise(i).gold for i in range(14)}
+    gold = {found.train.task(i).gold for i in range(14)}
     assert gold == {(f"{1000 + i}",) for i in range(3, 12) if i % 4}
-    assert {found.held.exercise(i).gold for i in range(4)} == {("1004",), ("1008",)}
+    assert {found.validation.task(i).gold for i in range(4)} == {("1004",), ("1008",)}
 
 
 def test_data_that_cannot_teach_is_refused(archive):
@@ -73,8 +73,8 @@ def test_data_that_cannot_teach_is_refused(archive):
     write_qa(Corpus(archive, "a"), [], "run")
     with pytest.raises(UsageError, match="of 0 rows none can be learnt from"):
         made(archive)
-    with pytest.raises(UsageError, match=r"no course 'nothing'\. There are: qa"):
-        courses(prepare("smoke", ["nothing"], store=archive.url))
+    with pytest.raises(UsageError, match=r"no data set 'nothing'\. There are: qa"):
+        splits(prepare("smoke", ["nothing"], store=archive.url))
 
 
 def test_one_answer_for_all_is_refused(archive):

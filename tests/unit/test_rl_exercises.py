@@ -1,4 +1,4 @@
-"""Exercises: the same by number, never longer than asked for, and answerable from what is left of the text."""
+"""Tasks: the same by number, never longer than asked for, and answerable from what is left of the text."""
 
 import json
 import random
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from memagent.config import ReadingConfig
 from memagent.curation import Qa
 from memagent.errors import UsageError
-from memagent.rl.dataset import Mixed, exercise, nothing, scatter, window
-from memagent.rl.sources import NEEDLES, ContractCourse, Cut, NeedleCourse, RowCourse, fit_rows, halves
+from memagent.rl.dataset import Cut, Mixed, make_task, nothing, scatter, window
+from memagent.rl.sources import NEEDLES, ContractDataset, NeedleDataset, RowDataset, fit_rows, halves
 from memagent.tasks.sample import Sample
 from tests.conftest import filler
 
@@ -47,16 +47,16 @@ def test_a_choice_is_in_order_and_keeps_what_is_wanted(data):
 
 
 def test_needles_are_the_same_by_number_and_can_be_answered(cut, texts):
-    course = NeedleCourse(cut, texts, 3)
-    first = [course.exercise(i) for i in range(40)]
-    assert [read(one) for one in first] == [read(NeedleCourse(cut, texts, 3).exercise(i)) for i in range(40)]
+    dataset = NeedleDataset(cut, texts, 3)
+    first = [dataset.task(i) for i in range(40)]
+    assert [read(one) for one in first] == [read(NeedleDataset(cut, texts, 3).task(i)) for i in range(40)]
     assert len({one.sample_id for one in first}) == 40
-    assert read(course.exercise(0)) != read(NeedleCourse(cut, texts, 4).exercise(0))
+    assert read(dataset.task(0)) != read(NeedleDataset(cut, texts, 4).task(0))
     for one in first:
         assert 1 <= len(one.segments) <= MOST
         assert all(answer in read(one) for answer in one.gold), "what is asked for survived the cut"
         assert one.judge(" ".join(one.gold)) == 1.0 and one.judge("something else") == 0.0
-    silent = [one for one in (course.exercise(i) for i in range(200)) if not one.gold[0]]
+    silent = [one for one in (dataset.task(i) for i in range(200)) if not one.gold[0]]
     assert all(one.judge("") == 1.0 and one.judge("1234567") == 0.0 for one in silent)
     assert {one.sample.task in NEEDLES for one in silent} == {True, False}, "RULER's kinds and our own"
 
@@ -82,12 +82,12 @@ def folder(tmp_path):
 
 
 def test_contracts_for_training_and_validation_and_the_held_out_are_apart(cut, folder):
-    learnt, held = (ContractCourse(cut, folder, 0, validation=side) for side in (False, True))
-    names = [{course.exercise(i).sample.about["document"] for i in range(200)} for course in (learnt, held)]
+    train, validation = (ContractDataset(cut, folder, 0, validation=side) for side in (False, True))
+    names = [{dataset.task(i).sample.about["document"] for i in range(200)} for dataset in (train, validation)]
     assert not names[0] & names[1] and len(names[0] | names[1]) <= 130 - 80
     seen = set()
     for i in range(60):
-        one = learnt.exercise(i)
+        one = train.task(i)
         assert len(one.segments) <= MOST
         seen.add((one.sample.task, bool(one.gold[0])))
         if one.gold[0]:
@@ -112,25 +112,25 @@ def rows(n=6):
 
 
 def test_rows_keep_their_evidence_and_are_all_seen_in_an_epoch(cut, texts):
-    course = RowCourse(cut, rows(), lambda name: texts[int(name[4:])], 0)
+    dataset = RowDataset(cut, rows(), lambda name: texts[int(name[4:])], 0)
     for epoch in range(2):
-        seen = [course.exercise(epoch * 6 + i) for i in range(6)]
+        seen = [dataset.task(epoch * 6 + i) for i in range(6)]
         assert sorted(one.question for one in seen) == sorted(row.question for row in rows())
         for one in seen:
             own = f"hash{one.question[-2]}"
             assert (own, 2) in {(s.content_hash, s.index) for s in one.segments} and len(one.segments) <= MOST
             inside = [s.index for s in one.segments if s.content_hash == own]
             assert inside == sorted(inside)
-    first = [course.exercise(i).question for i in range(6)]
-    assert first != [course.exercise(6 + i).question for i in range(6)], "each epoch has its own order"
+    first = [dataset.task(i).question for i in range(6)]
+    assert first != [dataset.task(6 + i).question for i in range(6)], "each epoch has its own order"
 
 
 def test_a_short_document_is_set_among_others(cut, texts):
-    course = RowCourse(cut, rows(), lambda name: texts[int(name[4:])][:150], 0)
+    dataset = RowDataset(cut, rows(), lambda name: texts[int(name[4:])][:150], 0)
     short = [Qa("q?", ("a",), ("hash0",), ("doc0",), "gold"), *rows()[1:]]
-    course = RowCourse(cut, short, lambda name: texts[int(name[4:])][:150], 0)
-    others = [s.content_hash for i in range(30) for s in course.exercise(i).segments]
-    assert len(set(others)) > 3 and any(len(course.exercise(i).segments) > 1 for i in range(30))
+    dataset = RowDataset(cut, short, lambda name: texts[int(name[4:])][:150], 0)
+    others = [s.content_hash for i in range(30) for s in dataset.task(i).segments]
+    assert len(set(others)) > 3 and any(len(dataset.task(i).segments) > 1 for i in range(30))
 
 
 def test_rows_that_teach_nothing_are_refused():
@@ -139,29 +139,29 @@ def test_rows_that_teach_nothing_are_refused():
     with pytest.raises(UsageError, match="same answer"):
         fit_rows([Qa(f"q{i}", ("a",), ("h",), ("d",), "gold") for i in range(3)], 0.0, 1.0)
     with pytest.raises(UsageError, match="no rows"):
-        RowCourse(None, [], str, 0)
+        RowDataset(None, [], str, 0)
 
 
 def test_several_courses_take_turns(cut, texts):
-    both = Mixed((NeedleCourse(cut, texts, 1), RowCourse(cut, rows(), lambda n: texts[int(n[4:])], 1)), (1.0, 3.0), 0)
-    kinds = [both.exercise(i).sample_id.split("-")[0] for i in range(100)]
+    both = Mixed((NeedleDataset(cut, texts, 1), RowDataset(cut, rows(), lambda n: texts[int(n[4:])], 1)), (1.0, 3.0), 0)
+    kinds = [both.task(i).sample_id.split("-")[0] for i in range(100)]
     assert 10 < kinds.count("needles") < 45
-    assert both.exercise(7) == both.exercise(7)
+    assert both.task(7) == both.task(7)
 
 
 def test_needles_that_cannot_fit_are_said(tokenizer, texts):
     small = Cut(tokenizer, ReadingConfig(template="nano", segment_tokens=16, memory_tokens=8, answer_tokens=8), 1)
     with pytest.raises(UsageError, match=r"raise rollout\.segments"):
-        NeedleCourse(small, texts, 0).exercise(0)
+        NeedleDataset(small, texts, 0).task(0)
 
 
 def test_an_exercise_is_small_and_plain(cut):
     text = "One. " * 400 + "The code of Anna is 77. " + "Two. " * 400
     sample = Sample("x", "t", 0, lambda: iter((text,)), "q?", ("77",), "all", ("The code of Anna is 77.",))
-    one = exercise(sample, "n", cut(text), 2, random.Random(0))
+    one = make_task(sample, "n", cut(text), 2, random.Random(0))
     assert one.sample.pieces is nothing and "77" in read(one) and len(one.segments) <= 2
 
 
 def test_texts_of_validation_are_not_those_of_training(texts):
-    learnt, held = halves(texts)
-    assert not set(learnt) & set(held) and len(learnt) + len(held) == len(texts) and held
+    train, validation = halves(texts)
+    assert not set(train) & set(validation) and len(train) + len(validation) == len(texts) and validation

@@ -38,7 +38,7 @@ class Saying(ScriptedEngine):
         return replace(said, logprobs=[-0.1 * (i + 1) for i in range(len(said.ids))], weight_version="7")
 
 
-def exercise(scheme, gold=("4829104",), text=None):
+def task(scheme, gold=("4829104",), text=None):
     rng = random.Random(1)
     text = text or f"{filler(rng, 80)} The pass number for amber-otter is 4829104. {filler(rng, 80)}"
     cut = segments("hash", text, scheme.prompts.tokenizer, scheme.config.segment_tokens)
@@ -47,9 +47,7 @@ def exercise(scheme, gold=("4829104",), text=None):
 
 def roll(scheme, engine, size=3, pay=None, seed=None, **kwargs):
     return asyncio.run(
-        roll_out_group(
-            exercise(scheme, **kwargs), size, scheme, engine.generate, pay or RewardConfig({"exact": 1.0}), seed
-        )
+        roll_out_group(task(scheme, **kwargs), size, scheme, engine.generate, pay or RewardConfig({"exact": 1.0}), seed)
     )
 
 

@@ -221,7 +221,7 @@ def test_depth_is_where_the_paragraph_starts(paragraphs):
         ({"documents": 10}, "10 documents need passages"),
         ({"documents": 5000, "passages": "p"}, "60 paragraphs without the titles and the answer"),
         ({"documents": 0}, "0 documents"),
-        ({"format": "csv"}, "'csv' is no format. Give one of ruler"),
+        ({"format": "csv"}, "no format 'csv'. There are: ruler"),
     ],
 )
 def test_what_cannot_be_grown(made, tmp_path, options, said):

@@ -76,9 +76,9 @@ def test_recorded_rollouts_come_back(journal):
 
 
 class Dataset:
-    """Exercise i has the number i."""
+    """Task i has the number i."""
 
-    def exercise(self, number):
+    def task(self, number):
         return type("Task", (), {"sample_id": str(number), "sample": type("S", (), {"task": f"t{number % 2}"})})()
 
 
@@ -88,19 +88,19 @@ class Pool:
     def __init__(self, kinds, seed=0):
         self.kinds, self.rng, self.running, self.most = kinds, random.Random(seed), 0, 0
 
-    async def group(self, exercise, size):
+    async def group(self, task, size):
         self.running += 1
         self.most = max(self.most, self.running)
         for _ in range(self.rng.randint(0, 5)):
             await asyncio.sleep(0)
         self.running -= 1
-        number = int(exercise.sample_id)
+        number = int(task.sample_id)
         kind = self.kinds[number % len(self.kinds)]
         if kind == "fails":
             raise TrainingError("lost")
         rewards = {"teaches": [1, 0], "right": [1, 1], "wrong": [0, 0]}[kind]
         made = group(rewards, number)
-        return Group(exercise.sample_id, made.trajectories)
+        return Group(task.sample_id, made.trajectories)
 
 
 def sampler(kinds, journal, prompts=4, **rollout):

@@ -5,20 +5,26 @@ from itertools import chain
 from pathlib import Path
 
 from memagent.errors import UsageError
+from memagent.registry import Registry
 from memagent.tasks.loaders import hotpot, longbench, memagent, ruler, squad
 from memagent.tasks.loaders.jsonl import Row, read_rows
 from memagent.tasks.sample import Sample
 
-ReaderSpec = Callable[[Path, Iterable[Row]], Iterator[Sample]]
+FileFormat = tuple[frozenset[str], Callable[[Path, Iterable[Row]], Iterator[Sample]]]
+"""The fields of a record, by which a file is recognised, and what reads it."""
 
-FORMATS: dict[str, tuple[frozenset[str], ReaderSpec]] = {
-    "ruler": (ruler.FIELDS, ruler.read),
-    "memagent": (memagent.FIELDS, memagent.read),
-    "longbench": (longbench.FIELDS, longbench.read),
-    "hotpot": (hotpot.FIELDS, hotpot.read),
-    "squad": (squad.FIELDS, squad.read),
-}
-"""Fields and reader of each format that is a file. ``cuad``, a folder, is beside them."""
+FORMATS: Registry[FileFormat] = Registry(
+    "memagent.formats",
+    "format",
+    {
+        "ruler": (ruler.FIELDS, ruler.read),
+        "memagent": (memagent.FIELDS, memagent.read),
+        "longbench": (longbench.FIELDS, longbench.read),
+        "hotpot": (hotpot.FIELDS, hotpot.read),
+        "squad": (squad.FIELDS, squad.read),
+    },
+)
+"""Of evaluation files. ``cuad``, a folder, is beside them."""
 NAMES = (*FORMATS, "cuad")
 
 
@@ -48,8 +54,8 @@ def load_samples(
             JSON list) and field.
     """
     path = Path(path)
-    if format is not None and format not in NAMES:
-        raise UsageError(f"{format!r} is no format. Give one of {', '.join(NAMES)}.")
+    if format is not None and format != "cuad" and format not in FORMATS:
+        raise UsageError(f"{FORMATS.unknown(format)}. Beside them: cuad, a folder")
     if documents is not None and documents < 1:
         raise UsageError(f"{documents} documents: give 1 or more.")
     if format == "cuad" or (format is None and path.is_dir()):

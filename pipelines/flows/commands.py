@@ -1,0 +1,82 @@
+"""The command lines by which a cluster runs what flows would run themselves: derived from the same parameters."""
+
+from collections.abc import Sequence
+
+from memagent.rl.promotion import GateSpec
+from memagent.tasks.suites import Suite
+from pipelines.training.settings import Run
+
+Value = str | int | bool | Sequence[str] | None
+
+
+def command(*words: str, **options: Value) -> list[str]:
+    """Return a command line of `memagent`.
+
+    Args:
+        words: the command, and its arguments.
+        options: by name; a list repeats its option, True and False are ``--name`` and ``--no-name``, what is None or empty
+            is left out.
+    """
+    argv = list(words)
+    for name, value in options.items():
+        flag = f"--{name.rstrip('_').replace('_', '-')}"
+        if isinstance(value, bool):
+            argv.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, str | int):
+            argv += [flag, str(value)] if value != "" else []
+        else:
+            argv += [part for item in value or () for part in (flag, item)]
+    return argv
+
+
+def digest(corpus: str, run_id: str) -> list[str]:
+    """Digest a corpus by its standing questions; the answers stay in the store."""
+    return command("digest", corpus, run_id=run_id, answers=False)
+
+
+def ask(
+    corpus: str, run_id: str, questions: Sequence[str] | None, questions_file: str | None, archive: bool
+) -> list[str]:
+    """Ask questions of a corpus; the answers stay in the store."""
+    scope = {"archive": True} if archive else {}
+    return command("ask", corpus, run_id=run_id, answers=False, question=questions, questions=questions_file, **scope)
+
+
+def ingest(corpus: str, sources: Sequence[str], run_id: str) -> list[str]:
+    """Take sources into a corpus."""
+    return command("ingest", corpus, *sources, run_id=run_id)
+
+
+def evaluate(suite: Suite, texts: Sequence[str], run_id: str) -> list[str]:
+    """Read a suite and score the answers."""
+    return command(
+        "evaluate",
+        suite=suite.name,
+        n=suite.n,
+        seed=suite.seed,
+        run_id=run_id,
+        kinds=",".join(suite.kinds),
+        lengths=",".join(map(str, suite.lengths)),
+        data=suite.data,
+        text=texts,
+        control=suite.control,
+    )
+
+
+def harvest(corpus: str, samples: int, run_id: str) -> list[str]:
+    """Make training rows of what was answered."""
+    return command("harvest", corpus, agreement=samples, run_id=run_id)
+
+
+def train(run: Run) -> list[str]:
+    """Train a stage."""
+    return command("train", config=run.name, data=run.data, text=run.texts, set=run.sets)
+
+
+def promote(candidate: str, spec: GateSpec) -> list[str]:
+    """Let the gate decide on a candidate."""
+    given = spec.model_dump(exclude_defaults=True)
+    tests = [
+        f"{key}={','.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in given.items()
+    ]
+    return command("policies", "promote", candidate, gate=tests, json=True)
