@@ -1,4 +1,7 @@
-"""The command lines by which a cluster runs what flows would run themselves: derived from the same parameters."""
+"""The command lines by which a cluster runs what flows would run themselves: derived from the same parameters.
+
+Whoever submits one adds ``--json`` (`infra.cluster.jobs_api.run_job`).
+"""
 
 from collections.abc import Sequence
 
@@ -14,8 +17,8 @@ def command(*words: str, **options: Value) -> list[str]:
 
     Args:
         words: the command, and its arguments.
-        options: by name; a list repeats its option, True and False are ``--name`` and ``--no-name``, what is None or empty
-            is left out.
+        options: by name; a list repeats its option, True and False are ``--name`` and ``--no-name``; what is None or
+            empty is left out.
     """
     argv = list(words)
     for name, value in options.items():
@@ -76,7 +79,5 @@ def train(run: Run) -> list[str]:
 def promote(candidate: str, spec: GateSpec) -> list[str]:
     """Let the gate decide on a candidate."""
     given = spec.model_dump(exclude_defaults=True)
-    tests = [
-        f"{key}={','.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in given.items()
-    ]
-    return command("policies", "promote", candidate, gate=tests, json=True)
+    plain = {key: ",".join(map(str, value)) if isinstance(value, tuple) else value for key, value in given.items()}
+    return command("policies", "promote", candidate, gate=[f"{key}={value}" for key, value in plain.items()])

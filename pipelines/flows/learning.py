@@ -129,7 +129,7 @@ def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> dict[str, An
     """Compare, and promote or refuse; on a cluster as a job of its own, since both versions read there."""
     if settings.ray.jobs_address:
         last_words = submit(settings, commands.promote(candidate, spec), f"{submission()}-gate")
-        record = policy(Store(settings.store), candidate)["gate"]
+        record: dict[str, Any] = policy(Store(settings.store), candidate)["gate"]
         if not record:
             raise MemagentError(f"the Ray job ended without a decision on {candidate}: {last_words}")
     else:

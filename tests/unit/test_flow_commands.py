@@ -42,7 +42,7 @@ RUN = SimpleNamespace(name="nano-cpu", data=("qa", "needles"), texts=("/texts",)
         (commands.train(RUN), {"config": "nano-cpu", "data": ["qa", "needles"], "set_": ["stage.max_steps=2"]}),
         (
             commands.promote("nano@1", GateSpec(lengths=(8, 16), n=3)),
-            {"policy_id": "nano@1", "gate": ["lengths=8,16", "n=3"], "json_": True},
+            {"policy_id": "nano@1", "gate": ["lengths=8,16", "n=3"]},
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
