@@ -12,12 +12,13 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any, TypedDict
 
 from infra.cluster.concurrency import Slots, ThroughputSearch
+from infra.cluster.engine_pool import fatal, rows_of
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
@@ -27,8 +28,8 @@ from infra.tables.segments import StoredStream
 from infra.tables.turns import TurnWriter, turns
 from memagent.conversations import Generate, ReadingRequest
 from memagent.engine import Completion, Sampling
-from memagent.errors import EngineDied, EngineError, ItemError, MemagentError, UsageError
-from memagent.records import ReadingResult, Turn
+from memagent.errors import EngineDied, EngineError, ItemError, MemagentError
+from memagent.records import Turn
 
 
 class EngineTimeMeter:
@@ -114,20 +115,18 @@ class ReadingWorker:
         # A worker in place of a dead one finds here what that one has logged in this run.
         self._had_predecessor = bool(self._store.list("turns", spec.corpus.name, spec.run_id))
 
-    async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def __call__(self, block: Mapping[str, Iterable[str]]) -> AsyncIterator[dict[str, list[str]]]:
         """Read a block of work items; yield one row per reading, and one of counts: ``{"row": [JSON]}``.
 
         A work item is JSON (`WorkItem`). The last row has this worker's totals: what a run says that it did comes with
         its answers, whatever becomes of the actor that shows progress.
         """
         try:
-            rows = await self._block([json.loads(item) for item in block["item"]])
+            yield rows_of(await self._block([json.loads(item) for item in block["item"]]))
         except MemagentError as error:
-            # Said in a row: an exception that crosses Ray Data arrives as text without its class.
-            rows = [json.dumps({"fatal": str(error), "usage": isinstance(error, UsageError)})]
-        yield {"row": rows}
+            yield rows_of([fatal(error)])
 
-    async def _block(self, items: list[WorkItem]) -> list[str]:
+    async def _block(self, items: list[WorkItem]) -> list[dict[str, Any]]:
         await self._ready()
         logged = self._logged([item["reading_id"] for item in items])
         open_readings = Counter(_stream(item) for item in items)
@@ -142,7 +141,7 @@ class ReadingWorker:
         # An answer is given out only when its turns are durable.
         await self._durable()
         self._report()
-        return [*rows, json.dumps({"worker": self._worker, "counts": self._counts.as_dict()})]
+        return [*rows, {"worker": self._worker, "counts": self._counts.as_dict()}]
 
     async def stop(self) -> None:
         """Write what is buffered and end the engine. A pool's actors are simply ended; this is for others."""
@@ -161,7 +160,7 @@ class ReadingWorker:
         self._counts.engines = 1
         self._report()
 
-    async def _one(self, item: WorkItem, logged: list[Turn], open_readings: Counter[Any]) -> str:
+    async def _one(self, item: WorkItem, logged: list[Turn], open_readings: Counter[Any]) -> dict[str, Any]:
         assert self._inflight is not None
         async with self._inflight:
             past = {(turn.lane, turn.step): turn for turn in logged}
@@ -177,7 +176,7 @@ class ReadingWorker:
             try:
                 outcome = await reading.run()
                 self._counts.readings += 1
-                return _row(replace(outcome, engine_seconds=asker.spent))
+                return asdict(replace(outcome, engine_seconds=asker.spent))
             except EngineDied:
                 raise  # nothing else can be read by this worker; the run reports it and ends
             except (EngineError, ItemError) as error:
@@ -202,10 +201,10 @@ class ReadingWorker:
         counts.cached_tokens += turn.cached_tokens
         counts.output_tokens += len(turn.response_ids)
 
-    def _failed(self, item: WorkItem, reason: str, detail: str) -> str:
+    def _failed(self, item: WorkItem, reason: str, detail: str) -> dict[str, Any]:
         self._counts.readings += 1
         self._counts.failures += 1
-        return json.dumps({"reading_id": item["reading_id"], "failed": reason, "detail": detail[:2000]})
+        return {"reading_id": item["reading_id"], "failed": reason, "detail": detail[:2000]}
 
     def _logged(self, reading_ids: list[str]) -> dict[str, list[Turn]]:
         if not self._had_predecessor:
@@ -273,7 +272,3 @@ class _Asker:
 
 def _stream(item: WorkItem) -> tuple[str, ...]:
     return tuple(place["content_hash"] for place in item["places"])
-
-
-def _row(outcome: ReadingResult) -> str:
-    return json.dumps(asdict(outcome))

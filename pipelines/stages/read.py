@@ -1,6 +1,5 @@
 """Read: the memory pass, a Ray Data job over a pool of engines."""
 
-import json
 import logging
 import math
 import threading
@@ -9,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.engine_pool import run_on_engines
 from infra.cluster.progress import Counters, ProgressReporter, Totals
 from infra.cluster.reading_worker import PassSpec, ReadingWorker, WorkItem
 from infra.cluster.session import board_name, ensure_ray
@@ -19,13 +18,11 @@ from infra.readers import ReaderSpec
 from infra.store import Corpus
 from infra.tables.delta import Table, now
 from infra.tables.rows import AnswerRow, FailureRow, PlannedReading
-from memagent.config import Config, PoolConfig
-from memagent.errors import ConfigError, EngineDied, MemagentError
+from memagent.config import Config
+from memagent.errors import MemagentError
 from pipelines.stages.plan import Plan, groups
 
 _log = logging.getLogger("memagent.read")
-_CALLS = 64
-"""Blocks that one worker has in hand at once at most."""
 _BLOCK_CONVERSATIONS = 64
 """Of a block, unless a single stream has more: its answers come out together, so it ends soon."""
 _COMMITS = 100
@@ -106,24 +103,13 @@ def _round(
     result: PassResult,
     progress: Callable[[dict[str, int]], None] | None,
 ) -> None:
-    import ray.data
-
     config, pool = reading.config, reading.config.pool
     spec = PassSpec(reading.corpus, reading.run_id, reading.reader, pool.inflight, config.flush_seconds)
     tally = ProgressReporter(board_name())
     base = dict(result.counts)
-    blocks = _blocks(items, pool.max_size)
-    job = ray.data.from_arrow(blocks).map_batches(
-        ReadingWorker,
-        batch_size=None,
-        fn_constructor_args=(spec, tally),
-        compute=ray.data.ActorPoolStrategy(**_pool_options(pool, len(blocks))),
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus or None,
-    )
     with _Watch(tally, base, result, progress) as watch:
-        for block in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            for row in map(json.loads, block["row"].to_pylist()):
+        for rows in run_on_engines(ReadingWorker, (spec, tally), _blocks(items, pool.max_size), pool):
+            for row in rows:
                 if "counts" in row:
                     watch.take(**row)
                 else:
@@ -207,14 +193,7 @@ class _Sink:
         self.done: set[str] = set()
 
     def take(self, outcome: dict[str, Any]) -> None:
-        """Take a worker's row. One that came before, after a worker was lost, counts once.
-
-        Raises:
-            ConfigError: the worker's engine cannot be started as configured.
-            EngineDied: the worker's engine died too often.
-        """
-        if "fatal" in outcome:
-            raise (ConfigError if outcome["usage"] else EngineDied)(outcome["fatal"])
+        """Take a worker's row. One that came before, after a worker was lost, counts once."""
         reading = outcome["reading_id"]
         if reading in self.done:
             return
@@ -261,31 +240,7 @@ class _Sink:
         }
 
 
-def _pool_options(pool: PoolConfig, blocks: int) -> dict[str, int]:
-    """Return the options of Ray Data's actor pool: its size, and the blocks that one worker holds.
-
-    A pool grows where its workers have almost twice as many blocks (175%) as they work on; so a pool that may grow is
-    given twice as many. No worker is given more than its share of a pool of full size: the others, once they are up,
-    would find nothing left.
-    """
-    share = max(2, math.ceil(blocks / pool.max_size))
-    if pool.min_size == pool.max_size:
-        calls = min(_CALLS, share)
-        return {
-            "size": pool.max_size,
-            "max_tasks_in_flight_per_actor": calls + 1,
-            "max_concurrent_calls_per_actor": calls,
-        }
-    calls = min(_CALLS, share // 2)
-    return {
-        "min_size": pool.min_size,
-        "max_size": pool.max_size,
-        "max_tasks_in_flight_per_actor": 2 * calls,
-        "max_concurrent_calls_per_actor": calls,
-    }
-
-
-def _blocks(items: list[WorkItem], engines: int) -> list[pa.Table]:
+def _blocks(items: list[WorkItem], engines: int) -> list[list[WorkItem]]:
     """Cut the work into blocks by conversations, longest streams first; a block's answers come out together.
 
     Where there is little work the blocks are smaller, so that every engine gets some.
@@ -302,7 +257,7 @@ def _blocks(items: list[WorkItem], engines: int) -> list[pa.Table]:
             room = most
         blocks[-1] += group
         room -= size
-    return [pa.table({"item": [json.dumps(item) for item in block]}) for block in blocks]
+    return blocks
 
 
 def _failure(reading: ReadingPass, row: PlannedReading, reason: str, detail: str) -> FailureRow:

@@ -4,30 +4,36 @@ import asyncio
 import heapq
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from typing import Any, TypedDict
 
-import pyarrow as pa
-
+from infra.cluster.engine_pool import fatal, rows_of, run_on_engines
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
 from infra.store import Store
-from infra.tables.segments import StoredStream
+from infra.tables.rows import SegmentedRow, SegmentRange
+from infra.tables.segments import StoredStream, segment_range
 from memagent.config import Config
 from memagent.curation import Qa
-from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, MemagentError, UsageError
+from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, MemagentError
 from memagent.question_writer import Questioner, Written, write
 from memagent.records import stable_hash
 
 _BLOCK = 64
-_CALLS = 4
-"""Blocks that one worker has in hand at once."""
-_PLACE = ("content_hash", "part", "first_row", "segments")
+
+
+class ChosenSegment(TypedDict):
+    """A segment that a question is written from, as a worker is given it."""
+
+    place: SegmentRange
+    """Where the segments of its document stand."""
+    index: int
+    seed: int
 
 
 def choose(
-    places: Mapping[str, Mapping[str, Any]], count: int, seed: str, known: Collection[tuple[str, int]] = ()
-) -> list[dict[str, Any]]:
+    places: Mapping[str, SegmentedRow], count: int, seed: str, known: Collection[tuple[str, int]] = ()
+) -> list[ChosenSegment]:
     """Draw segments to write questions from, evenly over all segments of all documents.
 
     Args:
@@ -41,7 +47,7 @@ def choose(
     drawn = heapq.nsmallest(count, free, key=lambda at: stable_hash(seed, *at))
     return [
         {
-            "place": {k: places[name][k] for k in _PLACE},
+            "place": segment_range(places[name]),
             "index": index,
             "seed": int(stable_hash(seed, name, index)[:8], 16),
         }
@@ -53,7 +59,7 @@ def generate(
     store: Store,
     reader: ReaderSpec,
     config: Config,
-    chosen: list[dict[str, Any]],
+    chosen: list[ChosenSegment],
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[list[Qa], Counter[str]]:
     """Write a question from each chosen segment; return those that stood all trials, and the others by reason.
@@ -67,27 +73,11 @@ def generate(
     if not chosen:
         return [], Counter()
     _check_window(reader)
-    import ray.data
-
-    pool = config.pool
-    size = {"min_size": min(pool.min_size, len(chosen)), "max_size": min(pool.max_size, len(chosen))}
     cuts = [chosen[i : i + _BLOCK] for i in range(0, len(chosen), _BLOCK)]
-    job = ray.data.from_arrow([pa.table({"item": [json.dumps(item) for item in cut]}) for cut in cuts]).map_batches(
-        Writer,
-        batch_size=None,
-        fn_constructor_args=(store.url, reader, pool.inflight),
-        compute=ray.data.ActorPoolStrategy(
-            **size, max_tasks_in_flight_per_actor=_CALLS + 1, max_concurrent_calls_per_actor=_CALLS
-        ),
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus or None,
-    )
     rows: list[Qa] = []
     refused: Counter[str] = Counter()
-    for block in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        for said in map(json.loads, block["row"].to_pylist()):
-            if "fatal" in said:
-                raise (ConfigError if said["usage"] else EngineDied)(said["fatal"])
+    for block in run_on_engines(Writer, (store.url, reader, config.pool.inflight), cuts, config.pool):
+        for said in block:
             if "refused" in said:
                 refused[said["refused"]] += 1
             else:
@@ -109,20 +99,18 @@ class Writer:
         self._free: asyncio.Semaphore | None = None
         self._starting: asyncio.Task[None] | None = None
 
-    async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def __call__(self, block: Mapping[str, Iterable[str]]) -> AsyncIterator[dict[str, list[str]]]:
         """Work on a block of items (`choose`), each JSON; yield one row an item: ``{"row": [JSON]}``."""
         try:
             if self._starting is None:
                 self._free = asyncio.Semaphore(self._inflight)
                 self._starting = asyncio.create_task(self._engine.start())
             await asyncio.shield(self._starting)
-            rows = await asyncio.gather(*[self._one(json.loads(item)) for item in block["item"]])
+            yield rows_of(await asyncio.gather(*[self._one(json.loads(item)) for item in block["item"]]))
         except MemagentError as error:
-            # Said in a row: an exception that crosses Ray Data arrives as text without its class.
-            rows = [{"fatal": str(error), "usage": isinstance(error, UsageError)}]
-        yield {"row": [json.dumps(row) for row in rows]}
+            yield rows_of([fatal(error)])
 
-    async def _one(self, item: dict[str, Any]) -> dict[str, Any]:
+    async def _one(self, item: ChosenSegment) -> dict[str, Any]:
         assert self._free is not None
         async with self._free:
             stream = StoredStream(self._store, [item["place"]])
