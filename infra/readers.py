@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.models import folder_hash, policy_file
 from infra.store import Store
-from infra.tables.policies import Row, fetch, policies, policy, promoted
+from infra.tables.policies import PolicyRow, fetch, policies, policy, promoted
 from memagent.baselines import config_hash, method
 from memagent.config import Config, EngineConfig, ReadingConfig, reading_defaults
 from memagent.conversations import ReadingSpec
@@ -40,7 +40,7 @@ class ReaderSpec:
         self.engine_restarts = config.pool.engine_restarts
         self._store = Store(config.store)
         self.policy, row = _resolve(config.engine, self._store)
-        self._row = row and {name: row[name] for name in ("policy_id", "path")}
+        self._row = row
         self.reading: ReadingConfig = config.reading_config(self.policy.defaults)
         self.template = load_template(self.reading.template)
         if config.engine.kind == "openai" and config.engine.protocol == "chat" and not self.template.chat:
@@ -106,7 +106,7 @@ def resolve_policy(config: EngineConfig, store: Store | None = None) -> Policy:
     return _resolve(config, store)[0]
 
 
-def _resolve(config: EngineConfig, store: Store | None) -> tuple[Policy, Row | None]:
+def _resolve(config: EngineConfig, store: Store | None) -> tuple[Policy, PolicyRow | None]:
     """Return the policy, and its row if it is a registered version."""
     row = _version(config.model, store) if config.kind == "vllm" and store is not None else None
     if row is None or store is None:
@@ -115,7 +115,7 @@ def _resolve(config: EngineConfig, store: Store | None) -> tuple[Policy, Row | N
     return Policy(row["policy_id"], row["name"], str(folder), reading_defaults(folder)), row
 
 
-def _version(model: str, store: Store) -> Row | None:
+def _version(model: str, store: Store) -> PolicyRow | None:
     """Return the registered version that a model's name means; None: the model itself."""
     if model.endswith(SHIPPED):
         return None

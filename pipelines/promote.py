@@ -1,4 +1,4 @@
-"""The gate: a candidate and the policy at work read the same fixed tests; the better one goes to work.
+"""The gate: a candidate and the promoted policy read the same fixed tests; the better one is promoted.
 
 The tests are needles in texts as long as those of training and many times longer, and questions harvested from the
 archive that no training sees. Evaluations are resumable and read nothing twice: called again, the gate goes on.
@@ -43,7 +43,7 @@ def run_gate(
     gate: GateSpec | None = None,
     show: Progress | None = None,
 ) -> dict[str, Any]:
-    """Compare a candidate with the policy at work and promote or refuse it; return the record.
+    """Compare a candidate with the promoted policy and promote or refuse it; return the record.
 
     Args:
         config: how both read. `engine.model` is the model that the line began with, or a version of it.
@@ -56,15 +56,15 @@ def run_gate(
         What is kept in the row's `gate`: ``promoted``, ``reason``, numbers over all and by group, run ids, the tests.
 
     Raises:
-        UsageError: there is no such candidate, it was refused or is at work already, there is nothing to test with,
-            or another version went to work meanwhile.
+        UsageError: there is no such candidate, it was refused or is promoted already, there is nothing to test with,
+            or another version was promoted meanwhile.
         MemagentError: an engine cannot be started, or all readings of a policy failed. No status has changed.
     """
     store = Store(config.store)
     row = policy(store, candidate_id)
     name, candidate = row["name"], row["policy_id"]
     if row["status"] == "promoted":
-        raise UsageError(f"{candidate} is at work already")
+        raise UsageError(f"{candidate} is promoted already")
     if row["status"] == "refused":
         raise UsageError(f"{candidate} was refused ({row['reason']}): memagent policies promote {candidate} --force")
     _check_engine(config)

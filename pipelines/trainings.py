@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from infra.store import Store
-from infra.tables.policies import policies
+from infra.tables.policies import PolicyRow, policies
 from infra.tables.runs import read_summary
 from infra.tables.schemas import POLICIES_OF
 from memagent.errors import TrainingError, UsageError
@@ -56,7 +56,7 @@ def summary_of_ended(store: Store, run_id: str) -> Row | None:
     return read_summary(store, run_id, POLICIES_OF)
 
 
-def candidate_of(store: Store, run_id: str, policy_id: str) -> Row | None:
+def candidate_of(store: Store, run_id: str, policy_id: str) -> PolicyRow | None:
     """Return the registered version that a run made; by its id, or where that is not known yet by the run's."""
     rows = policies(store)
     return next(

@@ -6,9 +6,13 @@ from pathlib import Path
 import numpy
 from safetensors.numpy import save_file
 
+from infra.tables.policies import Provenance
 from tests.conftest import toy_tokenizer
 
-ABOUT = {"data_version": 3, "run_id": "run", "config": {"steps": 2}, "metrics": {"reward": 0.5}, "commit": "abc"}
+
+def provenance(parent: str = "", run_id: str = "run") -> Provenance:
+    """Return a made-up provenance."""
+    return Provenance(parent, run_id, 3, {"steps": 2}, {"reward": 0.5}, "abc")
 
 
 def model(folder: Path, number: int = 0) -> Path:

@@ -1,15 +1,16 @@
-"""The registry: the versions of each policy, and which of them is at work.
+"""The registry: the versions of each policy, and which of them is promoted.
 
 A version is a model folder of the store and a row of the `policies` table; the row comes last, so a version whose row
-stands is whole. Versions of one line (one name) replace each other: at most one is promoted. A change of status is a
+stands is whole. Versions of one lineage (one name) replace each other: at most one is promoted. A change of status is a
 single commit that is decided on the rows it replaces; of two at once the later one decides again.
 """
 
 import json
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, cast
 
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
@@ -24,9 +25,48 @@ from memagent.errors import ConfigError, UsageError
 from memagent.nano import bundled
 from memagent.tokens import tokenizer_file
 
-Row = dict[str, Any]
-"""A row of `infra.tables.schemas.POLICIES`; config, metrics and gate are plain data (or None) in place of JSON."""
-Decide = Callable[[list[Row]], list[Row]]
+Status = Literal["candidate", "promoted", "refused", "retired"]
+
+
+class PolicyRow(TypedDict):
+    """A version; in the table config, metrics and gate are JSON."""
+
+    corpus: str
+    policy_id: str
+    name: str
+    path: str
+    parent: str
+    status: Status
+    reason: str
+    data_version: int | None
+    run_id: str
+    config: dict[str, Any] | None
+    metrics: dict[str, Any] | None
+    gate: dict[str, Any] | None
+    commit: str
+    made_at: datetime
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How a version came about."""
+
+    parent: str
+    """policy_id of the version that the training began with."""
+    run_id: str
+    """Of the training."""
+    data_version: int | None
+    """Delta version of the `qa` table that it learnt from."""
+    config: dict[str, Any]
+    """The recipe."""
+    metrics: dict[str, Any]
+    """Of the training's best step."""
+    commit: str
+    """Version of the code."""
+
+
+Decide = Callable[[list[PolicyRow]], list[PolicyRow]]
 
 _JSON = ("config", "metrics", "gate")
 _TICK = timedelta(microseconds=1)
@@ -34,40 +74,24 @@ ANY = "any"
 """For `promote`: whichever is promoted now."""
 
 
-def publish(
-    store: Store,
-    folder: Path,
-    *,
-    name: str,
-    parent: str,
-    data_version: int | None,
-    run_id: str,
-    config: dict[str, Any],
-    metrics: dict[str, Any],
-    commit: str,
-    parent_folder: Path | None = None,
-) -> str:
-    """Copy a trained model into the store as a candidate of its line; return its policy_id.
+def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, parent_folder: Path | None = None) -> str:
+    """Copy a trained model into the store as a candidate of its lineage; return its policy_id.
 
     Published again, nothing changes.
 
     Args:
         store: where to.
         folder: the model, in Hugging Face format.
-        name: the line, for example nano: the policy's name of the model that the training began with.
-        parent: policy_id of the version that the training began with.
-        data_version: of the qa table that it learnt from.
-        run_id: of the training.
-        config: the recipe.
-        metrics: of the training's best step.
-        commit: version of the code.
+        name: the lineage, for example nano: the policy's name of the model that the training began with.
+        provenance: how it came about.
         parent_folder: the parent's model folder, where the parent is neither registered nor bundled.
 
     Raises:
         ConfigError: the folder is not whole, its tokenizer is not the parent's, or it is the parent itself.
     """
+    parent = provenance.parent
     if not name.strip():
-        raise ConfigError("a policy needs the name of its line")
+        raise ConfigError("a policy needs the name of its lineage")
     check_folder(folder)
     policy_id = f"{name}@{folder_hash(folder)}"
     if policy_id == parent:
@@ -77,11 +101,11 @@ def publish(
         return policy_id
     _check_tokenizer(store, folder, name, parent, known, parent_folder)
     place = f"policies/{quoted(policy_id)}"
-    upload(store, folder, place, {"name": name, "parent": parent, "run_id": run_id})
+    upload(store, folder, place, {"name": name, "parent": parent, "run_id": provenance.run_id})
     if policy_id != f"{name}@{folder_hash(folder)}":
         raise ConfigError(f"{folder} changed while it was copied: publish it when the training has ended")
     at = now()
-    row = {
+    row: PolicyRow = {
         "corpus": POLICIES_OF,
         "policy_id": policy_id,
         "name": name,
@@ -89,12 +113,12 @@ def publish(
         "parent": parent,
         "status": "candidate",
         "reason": "",
-        "data_version": data_version,
-        "run_id": run_id,
-        "config": config,
-        "metrics": metrics,
+        "data_version": provenance.data_version,
+        "run_id": provenance.run_id,
+        "config": provenance.config,
+        "metrics": provenance.metrics,
         "gate": None,
-        "commit": commit,
+        "commit": provenance.commit,
         "made_at": at,
         "changed_at": at,
     }
@@ -102,13 +126,13 @@ def publish(
     return policy_id
 
 
-def policies(store: Store) -> list[Row]:
+def policies(store: Store) -> list[PolicyRow]:
     """Return all versions, oldest first."""
     rows = [_plain(row) for row in Table(store, "policies").read(POLICIES_OF).to_pylist()]
     return sorted(rows, key=lambda row: (row["made_at"], row["policy_id"]))
 
 
-def policy(store: Store, wanted: str) -> Row:
+def policy(store: Store, wanted: str) -> PolicyRow:
     """Return one version: by its id, a prefix of the id or of its hash, as ``promoted`` or ``NAME@promoted``.
 
     Raises:
@@ -129,12 +153,12 @@ def policy(store: Store, wanted: str) -> Row:
     raise UsageError(f"no policy {wanted!r} in {store.url}. There are: {_listed(rows) or 'none'}.")
 
 
-def promoted(store: Store, name: str) -> Row | None:
-    """Return the version of a line that is at work; None: the model that the line began with."""
-    return _at_work([row for row in policies(store) if row["name"] == name])
+def promoted(store: Store, name: str) -> PolicyRow | None:
+    """Return the promoted version of a lineageage; None: the model that it began with."""
+    return _promoted([row for row in policies(store) if row["name"] == name])
 
 
-def fetch(store: Store, row: Row) -> Path:
+def fetch(store: Store, row: PolicyRow) -> Path:
     """Return the folder of a version on this machine (`infra.models.fetch_folder`).
 
     Raises:
@@ -151,8 +175,8 @@ def promote(
     *,
     force: bool = False,
     instead_of: str | None = ANY,
-) -> Row:
-    """Put a version to work; the one that was promoted retires, in the same commit. Return its row.
+) -> PolicyRow:
+    """Promote a version; the one that was promoted retires, in the same commit. Return its row.
 
     Args:
         store: where the registry is.
@@ -160,19 +184,20 @@ def promote(
         reason: why, in words.
         gate: the gate's record; None keeps an earlier one.
         force: promote one that was refused.
-        instead_of: policy_id that must be at work still (None: none); by default any may be.
+        instead_of: policy_id that must be promoted still (None: none); by default any may be.
 
     Raises:
-        UsageError: no such version; it was refused; or another one is at work than `instead_of`.
+        UsageError: no such version; it was refused; or another one is promoted than `instead_of`.
     """
 
-    def decide(rows: list[Row]) -> list[Row]:
+    def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
         row = _one(store, rows, policy_id)
         line = [other for other in rows if other["name"] == row["name"]]
-        before = (_at_work(line) or {"policy_id": None})["policy_id"]
+        present = _promoted(line)
+        before = present["policy_id"] if present else None
         if instead_of not in (ANY, before):
             raise UsageError(
-                f"{before or 'the first model'} was put to work while {policy_id} was compared with "
+                f"{before or 'the first model'} was promoted while {policy_id} was compared with "
                 f"{instead_of or 'the first model'}: compare it again"
             )
         if row["status"] == "promoted":
@@ -181,54 +206,53 @@ def promote(
             raise UsageError(
                 f"{policy_id} was refused ({row['reason']}): memagent policies promote {policy_id} --force"
             )
-        ended = {"status": "retired", "reason": f"{policy_id} was promoted"}
-        retired = [{**other, **ended} for other in line if other["status"] == "promoted"]
-        return [*retired, {**row, "status": "promoted", "reason": reason, "gate": gate or row["gate"]}]
+        reason_ended = f"{policy_id} was promoted"
+        retired = [_changed(other, "retired", reason_ended) for other in line if other["status"] == "promoted"]
+        return [*retired, _changed(row, "promoted", reason, gate)]
 
     return _one(store, _Registry(store).change(decide), policy_id)
 
 
-def refuse(store: Store, policy_id: str, reason: str, gate: dict[str, Any] | None = None) -> Row:
-    """Refuse a candidate; return its row. One that was at work before stays retired, and keeps the record.
+def refuse(store: Store, policy_id: str, reason: str, gate: dict[str, Any] | None = None) -> PolicyRow:
+    """Refuse a candidate; return its row. One that was promoted before stays retired, and keeps the record.
 
     Raises:
-        UsageError: no such version, or it is at work.
+        UsageError: no such version, or it is promoted.
     """
 
-    def decide(rows: list[Row]) -> list[Row]:
+    def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
         row = _one(store, rows, policy_id)
         if row["status"] == "promoted":
-            raise UsageError(f"{policy_id} is at work: memagent policies rollback {row['name']}")
-        status = "retired" if row["status"] == "retired" else "refused"
-        return [{**row, "status": status, "reason": reason, "gate": gate or row["gate"]}]
+            raise UsageError(f"{policy_id} is promoted: memagent policies rollback {row['name']}")
+        return [_changed(row, "retired" if row["status"] == "retired" else "refused", reason, gate)]
 
     return _one(store, _Registry(store).change(decide), policy_id)
 
 
-def rollback(store: Store, name: str, reason: str = "rolled back") -> Row | None:
-    """Put the version to work that was at work before; return its row. The one that is now is refused.
+def rollback(store: Store, name: str, reason: str = "rolled back") -> PolicyRow | None:
+    """Promote the version again that was promoted before; return its row. The present one is refused.
 
-    None: there was none before, and the model that the line began with is at work.
+    None: there was none before, and the model that the lineage began with is used.
 
     Raises:
-        UsageError: nothing of the line is promoted.
+        UsageError: nothing of the lineage is promoted.
     """
 
-    def decide(rows: list[Row]) -> list[Row]:
+    def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
         line = [row for row in rows if row["name"] == name]
-        current = _at_work(line)
+        current = _promoted(line)
         if current is None:
             raise UsageError(
                 f"no version of {name!r} is promoted, so there is nothing to roll back: memagent policies shows them"
             )
-        ended = [{**row, "status": "refused", "reason": reason} for row in line if row["status"] == "promoted"]
+        ended = [_changed(row, "refused", reason) for row in line if row["status"] == "promoted"]
         earlier = [row for row in line if row["status"] == "retired"]
         if not earlier:
             return ended
         back = max(earlier, key=lambda row: row["changed_at"])
-        return [*ended, {**back, "status": "promoted", "reason": f"{current['policy_id']} was rolled back"}]
+        return [*ended, _changed(back, "promoted", f"{current['policy_id']} was rolled back")]
 
-    return _at_work([row for row in _Registry(store).change(decide) if row["name"] == name])
+    return _promoted([row for row in _Registry(store).change(decide) if row["name"] == name])
 
 
 class _Registry(Table):
@@ -243,7 +267,7 @@ class _Registry(Table):
         stop=stop_after_attempt(20),
         reraise=True,
     )
-    def change(self, decide: Decide) -> list[Row]:
+    def change(self, decide: Decide) -> list[PolicyRow]:
         """Replace the rows that `decide` gives, made of all rows, in one commit; return all rows as they stand then.
 
         The commit fails if another one came after the rows were read, and `decide` is asked again. Rows that differ
@@ -267,9 +291,9 @@ class _Registry(Table):
 
 
 def _check_tokenizer(
-    store: Store, folder: Path, name: str, parent: str, known: dict[str, Row], parent_folder: Path | None
+    store: Store, folder: Path, name: str, parent: str, known: dict[str, PolicyRow], parent_folder: Path | None
 ) -> None:
-    """Refuse another tokenizer: memories and samples of the line's versions could not be compared."""
+    """Refuse another tokenizer: memories and samples of the lineage's versions could not be compared."""
     if parent in known and known[parent]["name"] != name:
         raise ConfigError(f"{parent} is a version of {known[parent]['name']!r}, not of {name!r}")
     before = known.get(parent)
@@ -286,15 +310,15 @@ def _check_tokenizer(
     if tokenizer_print(path.read_bytes(), str(path)) != tokenizer_print(spec, f"the tokenizer of {whose}"):
         raise ConfigError(
             f"{path} is not the tokenizer of {whose}: a version keeps its parent's. Copy tokenizer.json and "
-            "tokenizer_config.json from there, or begin a line of its own with another name."
+            "tokenizer_config.json from there, or begin a lineage of its own with another name."
         )
 
 
-def _at_work(line: list[Row]) -> Row | None:
+def _promoted(line: list[PolicyRow]) -> PolicyRow | None:
     return max((row for row in line if row["status"] == "promoted"), key=lambda row: row["changed_at"], default=None)
 
 
-def _one(store: Store, rows: list[Row], policy_id: str) -> Row:
+def _one(store: Store, rows: list[PolicyRow], policy_id: str) -> PolicyRow:
     for row in rows:
         if row["policy_id"] == policy_id:
             return row
@@ -306,14 +330,20 @@ def _begins(policy_id: str, line: str, version: str) -> bool:
     return line in ("", name) and known.startswith(version)
 
 
-def _listed(rows: list[Row]) -> str:
+def _listed(rows: list[PolicyRow]) -> str:
     return ", ".join(row["policy_id"] for row in rows[-10:])
 
 
-def _plain(row: Row) -> Row:
-    return {**row, **{name: json.loads(row[name]) if row[name] else None for name in _JSON}}
+def _changed(row: PolicyRow, status: Status, reason: str, gate: dict[str, Any] | None = None) -> PolicyRow:
+    return {**row, "status": status, "reason": reason, "gate": gate or row["gate"]}
 
 
-def _stored(row: Row) -> Row:
-    texts = {name: None if row[name] is None else json.dumps(row[name], default=str) for name in _JSON}
-    return {**row, **texts}
+def _plain(row: Mapping[str, Any]) -> PolicyRow:
+    return cast(PolicyRow, {**row, **{name: json.loads(row[name]) if row[name] else None for name in _JSON}})
+
+
+def _stored(row: PolicyRow) -> dict[str, object]:
+    return {
+        name: json.dumps(value, default=str) if name in _JSON and value is not None else value
+        for name, value in row.items()
+    }

@@ -1,4 +1,4 @@
-"""The gate: whether a candidate takes the place of the policy that is at work. Pure; no model is read here.
+"""The gate: whether a candidate takes the place of the promoted policy. Pure; no model is read here.
 
 A candidate is promoted when it is better over all samples, and worse in no group of them, both beyond what chance
 gives (`memagent.metrics.paired`). A failed reading is a wrong answer.
@@ -83,7 +83,7 @@ class Decision:
 
 
 def decide(groups: Sequence[Group], alpha: float) -> Decision:
-    """Decide between a candidate and the policy at work.
+    """Decide between a candidate and the promoted policy.
 
     Raises:
         ValueError: there is no sample, or a group's scores are not of the same samples.

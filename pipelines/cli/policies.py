@@ -1,4 +1,4 @@
-"""The commands ``policies``: the versions of the reader, and which of them is at work. Importing them is light."""
+"""The commands ``policies``: the versions of the reader, and which of them is promoted. Importing them is light."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def promote(
     engine: EngineOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Put a version to work if it is better than the one that is: both read the same tests. Status 1: refused."""
+    """Promote a version if it is better than the promoted one: both read the same tests. Status 1: refused."""
     from infra.store import Store
     from infra.tables.policies import policy
     from infra.tables.policies import promote as run_promote
@@ -117,7 +117,7 @@ def promote(
     wanted = policy(place, policy_id)["policy_id"]
     if force:
         row = run_promote(place, wanted, "by hand", force=True)
-        out(row) if json_ else typer.echo(f"{row['policy_id']} is at work: {row['reason']}")
+        out(row) if json_ else typer.echo(f"{row['policy_id']} is promoted: {row['reason']}")
         return
     from pipelines.promote import run_gate
 
@@ -135,7 +135,7 @@ def rollback(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Put the version to work that was at work before the present one; that one is refused."""
+    """Promote the version again that was promoted before the present one; the present one is refused."""
     from infra.store import Store
     from infra.tables.policies import policies as registered
     from infra.tables.policies import rollback as run_rollback
@@ -150,9 +150,9 @@ def rollback(
     if json_:
         out({"name": name, "promoted": row})
     elif row is None:
-        typer.echo(f"no version of {name} is promoted any more: the model that it began with is at work")
+        typer.echo(f"no version of {name} is promoted any more: the model that it began with is used")
     else:
-        typer.echo(f"{row['policy_id']} is at work again")
+        typer.echo(f"{row['policy_id']} is promoted again")
 
 
 @app.command()

@@ -74,7 +74,7 @@ def retrain(
     config: str | None = None,
     sets: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Train a stage, let the gate compare its candidate with the policy at work, and promote or refuse it.
+    """Train a stage, let the gate compare its candidate with the promoted policy, and promote or refuse it.
 
     Args:
         recipe: a shipped recipe or a TOML file.
@@ -129,9 +129,10 @@ def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> dict[str, An
     """Compare, and promote or refuse; on a cluster as a job of its own, since both versions read there."""
     if settings.ray.jobs_address:
         last_words = submit(settings, commands.promote(candidate, spec), f"{submission()}-gate")
-        record: dict[str, Any] = policy(Store(settings.store), candidate)["gate"]
-        if not record:
+        decided = policy(Store(settings.store), candidate)["gate"]
+        if not decided:
             raise MemagentError(f"the Ray job ended without a decision on {candidate}: {last_words}")
+        record = decided
     else:
         record = run_gate(settings, candidate, gate=spec)
     rows = [record["overall"], *record["groups"]]

@@ -120,7 +120,7 @@ def _gate(row: Row) -> str:
     if not overall:
         return said + (" (not compared yet)" if row["status"] == "candidate" else " (without a comparison)")
     means = f"{overall['candidate']:.1%} against {overall['incumbent']:.1%}"
-    return f"{said} ({means} of {row['gate'].get('incumbent', 'the policy at work')}, n={overall['n']})"
+    return f"{said} ({means} of {row['gate'].get('incumbent', 'the promoted policy')}, n={overall['n']})"
 
 
 def _recipe(recipe: Row) -> str:

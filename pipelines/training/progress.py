@@ -92,4 +92,4 @@ def show_summary(summary: Mapping[str, Any], console: Console | None = None) -> 
         table.add_row(name, str(value))
     (console or Console()).print(table)
     if summary["candidate"]:
-        (console or Console()).print(f"Put it to work: memagent policies promote {summary['candidate']}")
+        (console or Console()).print(f"Promote it: memagent policies promote {summary['candidate']}")

@@ -11,7 +11,7 @@ from infra.cluster.session import ray_session
 from infra.learner.group import LearnerGroup, check_room
 from infra.store import Store
 from infra.tables.delta import now
-from infra.tables.policies import publish
+from infra.tables.policies import Provenance, publish
 from infra.tables.runs import TrainingSummary, write_run
 from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
@@ -99,15 +99,12 @@ def _publish(run: Run, store: Store, journal: Checkpoints, state: State) -> str:
         for path in store.list(*parts, suffix=""):
             name = path.rsplit("/", 1)[-1]
             store.get_file(folder / name, *parts, name)
-        return publish(
-            store,
-            folder,
-            name=run.reader.policy.name,
+        provenance = Provenance(
             parent=run.reader.policy.policy_id,
-            data_version=run.data_version,
             run_id=journal.run_id,
+            data_version=run.data_version,
             config=run.recipe.model_dump(),
             metrics=best,
             commit=code_version(),
-            parent_folder=run.model,
         )
+        return publish(store, folder, run.reader.policy.name, provenance, parent_folder=run.model)

@@ -56,7 +56,7 @@ class Visit:
         self.page.goto(path.as_uri() + fragment)
         return self.page
 
-    def seconds_at_work(self) -> float:
+    def seconds_promoted(self) -> float:
         """Return the processor's seconds that the page's own thread has had: what waits for a busy machine has none."""
         metrics = self._session.send("Performance.getMetrics")["metrics"]
         return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))

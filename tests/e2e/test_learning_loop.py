@@ -18,7 +18,7 @@ from tests.e2e.conftest import Memagent, needle_archive
 from tests.e2e.weak import weaken
 from tests.integration.flowing import Served
 from tests.integration.flowing import serving as up
-from tests.versions import ABOUT
+from tests.versions import provenance
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -137,7 +137,7 @@ def test_a_worse_candidate_is_refused_and_the_promoted_stays(serving):
     noise = torch.Generator().manual_seed(0)
     noisy = {name: one + 0.3 * torch.randn(one.shape, generator=noise).to(one.dtype) for name, one in weights.items()}
     save_file(noisy, worse / "model.safetensors")
-    bad = publish(store, worse, name=version["name"], parent=version["policy_id"], parent_folder=weak, **ABOUT)
+    bad = publish(store, worse, version["name"], provenance(version["policy_id"]), parent_folder=weak)
     memagent = Memagent(store.url)
     gate = [part for item in GATE for part in ("--gate", item)]
     record = memagent.json("policies", "promote", bad, "--model", str(weak), *gate, status=1)

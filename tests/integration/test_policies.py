@@ -21,7 +21,7 @@ from memagent.rl.promotion import GateSpec
 from pipelines.cli.policies import app
 from pipelines.evaluate import evaluate
 from tests.conftest import filler
-from tests.versions import ABOUT, model
+from tests.versions import model, provenance
 
 LOCALLY = pytest.mark.parametrize("root", ["local"], indirect=True)
 ASKED = GateSpec(kinds=(), corpora=("archive",))
@@ -48,13 +48,13 @@ def config(store, model, **more):
 def published(store, base, tmp_path, number):
     policy = ReaderSpec(config(store, f"{base}@shipped")).policy
     folder = model(tmp_path / str(number), number)
-    return publish(store, folder, name=policy.name, parent=policy.policy_id, parent_folder=base, **ABOUT)
+    return publish(store, folder, policy.name, provenance(policy.policy_id), parent_folder=base)
 
 
 def test_the_promoted_version_is_read_with(store, base, tmp_path, cache):
     own = ReaderSpec(config(store, base)).policy
     one, two = (published(store, base, tmp_path, number) for number in (1, 2))
-    assert ReaderSpec(config(store, base)).policy == own  # candidates are not at work
+    assert ReaderSpec(config(store, base)).policy == own  # candidates are not promoted
     promote(store, one, "better")
     promote(store, two, "better")
     reader = ReaderSpec(config(store, base))
@@ -183,7 +183,7 @@ def test_the_gate_promotes_the_better_and_refuses_the_worse(store, base, tmp_pat
     assert {one["policy_id"]: one["status"] for one in policies(store)} == {good: "promoted", bad: "refused"}
     with pytest.raises(UsageError, match=r"was refused .*--force"):
         pipelines.promote.run_gate(config(store, base), bad, gate=spec)
-    with pytest.raises(UsageError, match="at work already"):
+    with pytest.raises(UsageError, match="promoted already"):
         pipelines.promote.run_gate(config(store, base), good, gate=spec)
 
 
@@ -238,7 +238,7 @@ def test_one_that_went_to_work_meanwhile_is_not_replaced(store, base, tmp_path, 
         return results(place, run_id)
 
     monkeypatch.setattr(pipelines.promote, "run_results", meanwhile)
-    with pytest.raises(UsageError, match=f"{other} was put to work while .*compare it again"):
+    with pytest.raises(UsageError, match=f"{other} was promoted while .*compare it again"):
         pipelines.promote.run_gate(config(store, base), one, gate=ASKED)
     assert {row["policy_id"]: row["status"] for row in policies(store)} == {one: "candidate", other: "promoted"}
 
@@ -262,7 +262,7 @@ def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings
     assert "worse: " in done.output.replace("\n", "") and "validation questions" in done.output
     refused = command("promote", bad, *gate)
     assert isinstance(refused.exception, UsageError) and "--force" in str(refused.exception)
-    assert command("promote", bad, "--force", *at).output == f"{bad} is at work: by hand\n"
+    assert command("promote", bad, "--force", *at).output == f"{bad} is promoted: by hand\n"
     done = command("promote", good, "--json", *gate)
     assert done.exit_code == 0 and json.loads(done.output)["incumbent"] == bad
     assert f"{good} against {bad}" in command("show", "promoted", *at).output
@@ -271,7 +271,7 @@ def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings
     assert listed == {good: "promoted", bad: "retired"}
     compared = json.loads(command("compare", bad, "promoted", "--json", *tests).output)
     assert not compared["promoted"] and (compared["candidate"], compared["incumbent"]) == (bad, good)
-    assert command("rollback", *at).output == f"{bad} is at work again\n"
+    assert command("rollback", *at).output == f"{bad} is promoted again\n"
     assert "the model that it began with" in command("rollback", own.name, *at).output
     assert "Promoted are versions of: none" in str(command("rollback", *at).exception)
     assert "options go behind" in str(command(*at, "show", good).exception)

@@ -1,4 +1,4 @@
-"""The registry on real Delta tables: what is published, and that one version of a line is at work at most."""
+"""The registry on real Delta tables: what is published, and that at most one version of a lineage is promoted."""
 
 import json
 import tempfile
@@ -18,7 +18,7 @@ from infra.tables.policies import Row, fetch, policies, policy, promote, promote
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import EngineConfig
 from memagent.errors import ConfigError, UsageError
-from tests.versions import ABOUT, model
+from tests.versions import model, provenance
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def at_work(store: Store, name: str) -> str | None:
 
 def test_a_candidate_is_published_once(store, tmp_path):
     folder = model(tmp_path / "one", 1)
-    first = publish(store, folder, name="toy", parent="toy@0", **ABOUT)
+    first = publish(store, folder, "toy", provenance("toy@0"))
     version = Table(store, "policies").version()
-    assert publish(store, folder, name="toy", parent="toy@0", **{**ABOUT, "run_id": "other"}) == first
+    assert publish(store, folder, "toy", provenance("toy@0", "other")) == first
     assert Table(store, "policies").version() == version
     (row,) = policies(store)
     assert (row["status"], row["run_id"], row["config"], row["metrics"]) == (
@@ -67,7 +67,7 @@ def test_a_folder_that_is_not_whole_is_refused(store, tmp_path, name):
     folder = model(tmp_path / "one", 1)
     (folder / name).unlink()
     with pytest.raises(ConfigError, match=f"lacks {name}"):
-        publish(store, folder, name="toy", parent="", **ABOUT)
+        publish(store, folder, "toy", provenance(""))
     assert policies(store) == []
 
 
@@ -76,38 +76,38 @@ def test_weights_that_are_cut_off_or_missing_are_refused(store, tmp_path):
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-3])
     with pytest.raises(ConfigError, match="cut off"):
-        publish(store, folder, name="toy", parent="", **ABOUT)
+        publish(store, folder, "toy", provenance(""))
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-2.safetensors"}}))
     with pytest.raises(ConfigError, match=r"lacks model-2\.safetensors"):
-        publish(store, folder, name="toy", parent="", **ABOUT)
+        publish(store, folder, "toy", provenance(""))
 
 
 def test_another_tokenizer_is_refused(store, tmp_path):
-    parent = publish(store, model(tmp_path / "one", 1), name="toy", parent="", **ABOUT)
+    parent = publish(store, model(tmp_path / "one", 1), "toy", provenance(""))
     other = model(tmp_path / "two", 2)
     spec = json.loads((other / "tokenizer.json").read_text())
     (other / "tokenizer.json").write_text(json.dumps(spec, indent=4))
-    publish(store, other, name="toy", parent=parent, **ABOUT)  # the same, laid out otherwise
+    publish(store, other, "toy", provenance(parent))  # the same, laid out otherwise
     spec["model"]["vocab"]["more"] = len(spec["model"]["vocab"])
     (other / "tokenizer.json").write_text(json.dumps(spec))
     one = tmp_path / "one"
     for wanted in ({"parent": parent}, {"parent": "toy@gone"}, {"parent": "x", "parent_folder": one}):
         with pytest.raises(ConfigError, match=r"not the tokenizer of .*Copy tokenizer\.json"):
-            publish(store, other, name="toy", **wanted, **ABOUT)
+            publish(store, other, "toy", provenance(wanted["parent"]), parent_folder=wanted.get("parent_folder"))
     with pytest.raises(ConfigError, match="not the tokenizer of more@0"):
-        publish(store, other, name="more", parent="more@0", parent_folder=one, **ABOUT)
+        publish(store, other, "more", provenance("more@0"), parent_folder=one)
     with pytest.raises(ConfigError, match="not the tokenizer of nano@"):
-        publish(store, other, name="nano", parent="nano@0", **ABOUT)
+        publish(store, other, "nano", provenance("nano@0"))
     with pytest.raises(ConfigError, match="is a version of 'toy'"):
-        publish(store, other, name="more", parent=parent, **ABOUT)
+        publish(store, other, "more", provenance(parent))
     assert len(policies(store)) == 2
 
 
 def test_the_parent_itself_is_no_version(store, tmp_path):
-    first = publish(store, model(tmp_path / "one", 1), name="toy", parent="", **ABOUT)
+    first = publish(store, model(tmp_path / "one", 1), "toy", provenance(""))
     with pytest.raises(ConfigError, match="nothing was learnt"):
-        publish(store, model(tmp_path / "copy", 1), name="toy", parent=first, **ABOUT)
+        publish(store, model(tmp_path / "copy", 1), "toy", provenance(first))
 
 
 def test_a_version_is_found_by_what_tells_it(store):
@@ -143,9 +143,9 @@ def test_what_may_not_be_is_said(store):
     with pytest.raises(UsageError, match=r"refused \(worse on needles\).*--force"):
         promote(store, "toy@a", "")
     assert promote(store, "toy@a", "by hand", force=True)["reason"] == "by hand"
-    with pytest.raises(UsageError, match="is at work"):
+    with pytest.raises(UsageError, match="is promoted: memagent"):
         refuse(store, "toy@a", "")
-    with pytest.raises(UsageError, match="was put to work while"):
+    with pytest.raises(UsageError, match="was promoted while"):
         promote(store, "toy@b", "better", instead_of=None)
     with pytest.raises(UsageError, match="no policy 'toy@x'"):
         promote(store, "toy@x", "")
@@ -195,7 +195,7 @@ operation = st.tuples(st.sampled_from(["promote", "force", "refuse", "rollback"]
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(operation, max_size=10))
-def test_any_sequence_leaves_at_most_one_at_work(operations):
+def test_any_sequence_leaves_at_most_one_promoted(operations):
     """Against a stack: a promotion pushes, a rollback pops and refuses what it popped."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(str(Path(folder) / "store"))
