@@ -72,9 +72,13 @@ class ReaderSpec:
         return ReadingSpec.compile(self.reading, self.template, self.tokenizer)
 
     def make_engine(self) -> Engine:
-        """Make the engine; it loads its weights when it is started."""
+        """Make the engine; it loads its weights when it is started.
+
+        Raises:
+            ConfigError: the package that brings the engine is not installed here, or cannot be imported.
+        """
         request = EngineRequest(self.folder, self.engine_config, lambda: self.tokenizer, lambda: self.scheme)
-        return ENGINES[self.engine_config.kind](request)
+        return ENGINES.find(self.engine_config.kind)(request)
 
     @property
     def max_model_len(self) -> int | None:
@@ -97,7 +101,8 @@ def resolve_policy(config: EngineConfig, store: Store | None = None) -> Policy:
     a call without a store, take the model itself.
 
     The id of a local model is a hash of its weights, configuration and tokenizer; a model on the
-    Hugging Face hub goes by its commit; a served model by its name, its address and what the server lists of it.
+    Hugging Face hub goes by its commit; a served model by its name, its address and what the server lists of it; the
+    policy of an engine that another package brings by engine, model and ``engine.options``.
 
     Raises:
         ConfigError: there is no such model.
@@ -161,8 +166,13 @@ def _served(config: EngineConfig, folder: Path, model: str) -> Policy:
 
 
 def _brought(config: EngineConfig, folder: Path, model: str) -> Policy:
-    """Name the policy of an engine that another package brings: by engine, model and the engine's options."""
-    name = f"{config.kind}-{folder.name if folder.is_dir() else model}"
+    """Name the policy of an engine that another package brings: by engine, model and the engine's options.
+
+    Other options are another policy and not another version of this one, whose answers would count: they may name
+    another server or model. Other content of the model's folder is another version.
+    """
+    known = _folder_name(folder) if folder.is_dir() and model != "nano" else model
+    name = f"{config.kind}-{known}" + (f"-{stable_hash(config.options)[:6]}" if config.options else "")
     version = stable_hash(config.kind, folder_hash(folder) if folder.is_dir() else model, config.options)[:12]
     path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
     return Policy(f"{name}@{version}", name, path, defaults)

@@ -276,13 +276,12 @@ def method(name: str, window_tokens: int | None = None) -> Method:
     Raises:
         UsageError: no such method, or a window for the reading itself.
     """
-    if name not in METHODS:
-        raise UsageError(METHODS.unknown(name))
+    found = METHODS.find(name)
     if window_tokens is None:
-        return METHODS[name]
+        return found
     if name == "memagent":
         raise UsageError("the window of the reading itself is reading.segment_tokens: set that in place of a window.")
-    return partial(METHODS[name], window_tokens=window_tokens)
+    return partial(found, window_tokens=window_tokens)
 
 
 def config_hash(name: str, window_tokens: int | None, reading_config_hash: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError
@@ -71,8 +71,9 @@ class EngineConfig(Section):
     kind: str = "vllm"
     """vllm in process, openai for any compatible server, scripted for tests and dry runs; or one that an installed
     package brings (`memagent.engine.ENGINES`)."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Keys of an engine that another package brings. They are part of what names its policy."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keys of an engine that another package brings: plain data, part of what names its policy, and kept with each run.
+    A secret does not belong here; name the environment variable that holds it."""
     model: str = "nano"
     """``nano`` (bundled), a folder in Hugging Face format, or a Hugging Face name."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -207,10 +208,20 @@ class Config(Section):
     commit_seconds: float = Field(5.0, gt=0)
     """Answers are committed this often."""
 
+    @field_validator("method")
+    @classmethod
+    def _known(cls, method: str) -> str:
+        from memagent.baselines import METHODS  # they read by this configuration
+
+        if method not in METHODS:
+            raise ValueError(METHODS.unknown(method))
+        return method
+
     def public(self) -> dict[str, Any]:
         """Return it as plain data that may be kept and shown: without what could be a secret."""
         data = self.model_dump()
-        data["engine"]["base_url"] = re.sub(r"//[^/@]*@", "//", self.engine.base_url)
+        data["engine"]["base_url"] = _without_login(self.engine.base_url)
+        data["engine"]["options"] = _without_login(self.engine.options)
         environment = data["ray"]["runtime_env"]
         if "env_vars" in environment:
             environment["env_vars"] = dict.fromkeys(environment["env_vars"], "(not kept)")
@@ -219,6 +230,15 @@ class Config(Section):
     def reading_config(self, model_defaults: dict[str, Any]) -> ReadingConfig:
         """Complete the reading section with the defaults of a model folder."""
         return validate(ReadingConfig, {**model_defaults, **self.reading}, "reading.")
+
+
+def _without_login(value: Any) -> Any:
+    """Return plain data whose addresses hold no user and password."""
+    if isinstance(value, dict):
+        return {key: _without_login(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_login(one) for one in value]
+    return re.sub(r"//[^/@]*@", "//", value) if isinstance(value, str) else value
 
 
 def load_config(path: str | None = None, sets: list[str] | None = None, **overrides: Any) -> Config:

@@ -81,8 +81,9 @@ class EngineRequest:
     model: str
     """Folder of the model on this machine, or its name on the Hugging Face hub."""
     config: "EngineConfig"
-    """``engine.options`` are the keys of an engine that another package brings."""
+    """An engine that another package brings takes what changes its answers from ``options``, which name its policy."""
     tokenizer: Callable[[], "Tokenizer"]
+    """Loads the policy's tokenizer, once."""
     spec: "Callable[[], ReadingSpec]"
     """Prompts and reading configuration, for an engine that looks into what it is asked."""
 

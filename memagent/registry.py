@@ -5,10 +5,11 @@ A package adds an engine, for example, by an entry point of the group ``memagent
     [project.entry-points."memagent.engines"]
     mine = "my_package.engine:make_engine"
 
-Nothing is imported before it is asked for, and other packages are looked through only for a name that is not built in.
+Nothing is imported before it is asked for, and other packages are looked through only for a name that is not built in:
+what is built in cannot be replaced. Only installed packages count, never a path or a name of code in data.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -25,16 +26,22 @@ class Registry(Mapping[str, T], Generic[T]):
     Iterating gives the names that are built in first, in their order, then those of other packages.
     """
 
-    def __init__(self, group: str, noun: str, built_in: Mapping[str, T | str]) -> None:
+    def __init__(
+        self, group: str, noun: str, built_in: Mapping[str, T | str], fits: Callable[[object], bool] = callable
+    ) -> None:
         """Take what is built in.
 
         Args:
             group: entry point group in which other packages add to it.
             noun: what its members are called in messages.
             built_in: by name, a member or where it is (``module:attribute``).
+            fits: whether what another package brings can be a member.
         """
         self.group = group
+        self.built_in = tuple(built_in)
+        """Names that are built in."""
         self._noun = noun
+        self._fits = fits
         self._built_in = dict(built_in)
         self._loaded: dict[str, T] = {}
 
@@ -43,7 +50,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
         Raises:
             KeyError: nothing has this name.
-            ConfigError: another package brings it, and it cannot be imported; or two packages bring it.
+            ConfigError: another package brings it, and it cannot be imported or used; or two packages bring it.
         """
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
@@ -59,12 +66,29 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._built_in.keys() | self._brought.keys())
 
+    def find(self, name: str) -> T:
+        """Return what a name stands for.
+
+        Raises:
+            ConfigError: nothing has this name (the message lists those that there are), or what another package brings
+                cannot be imported or used.
+        """
+        if name not in self:
+            raise ConfigError(self.unknown(name))
+        return self[name]
+
     def unknown(self, name: str) -> str:
         """Return the message for a name that nothing has."""
         return (
             f"no {self._noun} {name!r}. There are: {', '.join(self)}; "
             f"installed packages add others by the entry point group {self.group}"
         )
+
+    def origin(self, name: str) -> str:
+        """Return which other package brings a name, with its version; empty for a name that is built in or unknown."""
+        if name in self._built_in or name not in self._brought:
+            return ""
+        return " and ".join(sorted(map(_origin, self._brought[name])))
 
     @cached_property
     def _brought(self) -> dict[str, list[EntryPoint]]:
@@ -81,14 +105,19 @@ class Registry(Mapping[str, T], Generic[T]):
             return cast(T, _imported(member)) if isinstance(member, str) else member
         points = self._brought[name]
         if len(points) > 1:
-            origins = " and by ".join(sorted(map(_origin, points)))
-            raise ConfigError(f"{self._noun} {name!r} is brought by {origins}: uninstall one of them")
+            raise ConfigError(f"{self._noun} {name!r} is brought by {self.origin(name)}: uninstall one of them")
         try:
-            return cast(T, points[0].load())
+            member = points[0].load()
         except Exception as error:  # whatever another package's import raises
             raise ConfigError(
-                f"{self._noun} {name!r} of {_origin(points[0])} cannot be imported: {type(error).__name__}: {error}"
+                f"{self._noun} {name!r} of {self.origin(name)} cannot be imported: {type(error).__name__}: {error}"
             ) from error
+        if not self._fits(member):
+            raise ConfigError(
+                f"{self._noun} {name!r} of {self.origin(name)} cannot be used: it is of type {type(member).__name__}. "
+                f"docs/extending.md says what {self.group} takes"
+            )
+        return cast(T, member)
 
 
 def _imported(place: str) -> object:

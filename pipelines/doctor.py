@@ -10,6 +10,7 @@ import psutil
 
 from infra.processes import usable_cores
 from memagent.config import Config
+from memagent.engine import ENGINES
 from memagent.errors import MemagentError
 
 
@@ -83,7 +84,7 @@ def _accelerator(config: Config) -> str:
 
 def _number_format(config: Config) -> str:
     if config.engine.kind != "vllm":
-        return "the server's own"
+        return "the engine's own"
     import torch
 
     if torch.cuda.is_available():
@@ -136,6 +137,9 @@ def _engine(config: Config) -> str:
         raise MemagentError("vLLM is not installed: make setup, or pip install 'memagent[cpu]' or 'memagent[gpu]'")
     if config.engine.kind == "openai":
         return f"{config.engine.base_url}, {config.engine.protocol}"
+    if origin := ENGINES.origin(config.engine.kind):
+        ENGINES.find(config.engine.kind)  # raises where it cannot be imported
+        return f"{config.engine.kind}, of {origin}"
     return "scripted: answers by rule, for tests and dry runs only"
 
 

@@ -118,3 +118,12 @@ class Parser(Protocol):
     def __call__(self, stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
         """Yield the texts of `stream`, which is read once, from its start."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFormat:
+    """A format of sources, found by the suffix of their names."""
+
+    parse: Parser
+    table: bool = False
+    """Each row is a document of its own."""

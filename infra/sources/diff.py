@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from infra.naming import unquoted
-from infra.sources import is_table
+from infra.sources import is_table, parser_origin
 from infra.sources.listing import Listing, Source, assign_ids, list_sources
 from infra.store import file_system
 from memagent import __version__
@@ -117,8 +117,10 @@ def _still_there(sources: Collection[str]) -> set[str]:
 
 
 def _with_options(source: Source, options: IngestConfig) -> Source:
-    """Make other columns count as a change of a table."""
+    """Make other columns count as a change of a table, and another parser as one of what another package parses."""
+    columns = (options.text_column, options.id_column, options.title_column)
+    if origin := parser_origin(source.source):  # whether it is a table its code says, which is not imported here
+        return replace(source, stamp=f"{source.stamp}-{stable_hash(origin, *columns)[:8]}")
     if not is_table(source.source):
         return source
-    columns = stable_hash(options.text_column, options.id_column, options.title_column)
-    return replace(source, stamp=f"{source.stamp}-{columns[:8]}")
+    return replace(source, stamp=f"{source.stamp}-{stable_hash(*columns)[:8]}")

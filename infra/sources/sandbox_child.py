@@ -9,6 +9,7 @@ import resource
 import sys
 from dataclasses import asdict
 from multiprocessing.connection import Connection
+from typing import Any
 
 import psutil
 
@@ -31,8 +32,7 @@ def main() -> None:
             request = json.loads(connection.recv_bytes())
         except EOFError:
             return
-        _limit_memory(Allowance(options, request["size"], is_table(request["name"])))
-        error = _answer(connection, request["path"], request["name"], options)
+        error = _answer(connection, request, options)
         connection.send_bytes(_frame({"end": error and {"reason": error.reason, "detail": error.detail}}))
 
 
@@ -46,9 +46,10 @@ def _limit_memory(allowance: Allowance) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
 
 
-def _answer(connection: Connection, path: str, name: str, options: IngestConfig) -> SourceError | None:
+def _answer(connection: Connection, request: dict[str, Any], options: IngestConfig) -> SourceError | None:
     try:
-        for record in parse(path, name, options):
+        _limit_memory(Allowance(options, request["size"], is_table(request["name"])))
+        for record in parse(request["path"], request["name"], options):
             if isinstance(record, Parsed):
                 head = {**asdict(record), "text": "", "content_hash": text_hash(record.text)}
                 connection.send_bytes(_frame({"parsed": head}))

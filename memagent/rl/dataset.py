@@ -117,6 +117,11 @@ DATASETS: Registry[DatasetFactory] = Registry(
 )
 
 
+def dataset_name(given: str) -> str:
+    """Return the name of the data set that ``NAME``, ``NAME=ARGUMENT`` or ``NAME:ARGUMENT`` asks for."""
+    return given.split("=")[0].split(":")[0]
+
+
 def make_task(
     sample: Sample, name: str, cut: Sequence[Segment], most: int, rng: random.Random, *, scattered: bool = False
 ) -> Task:

@@ -162,8 +162,9 @@ def contracts(request: DatasetRequest) -> DatasetSplits:
 
 def halves(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return (training, validation) texts, nine to one by their hash."""
-    held = [text for text in texts if int(text_hash(text)[:4], 16) % 10 == 0]
-    return [text for text in texts if text not in set(held)], held or list(texts)
+    validation = [text for text in texts if int(text_hash(text)[:4], 16) % 10 == 0]
+    apart = set(validation)
+    return [text for text in texts if text not in apart], validation or list(texts)
 
 
 def _facts(contract: Contract, category: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from memagent.tasks.contract_suite import contract_samples
 from memagent.tasks.controls import CONTROLS, Control, control, reword
 from memagent.tasks.loaders import load_samples
 from memagent.tasks.ruler import KINDS, make_samples
+from memagent.tasks.ruler.kinds import FAMILIES
 from memagent.tasks.ruler.qa import load_questions, question_kind
 from memagent.tasks.sample import Sample
 from memagent.tokens import Tokenizer
@@ -31,7 +32,8 @@ class Suite:
     """What to evaluate on.
 
     - ``needles``, ``ruler``: made texts, `n` of each of `kinds` at each of `lengths`; RULER's question kinds take
-      questions and paragraphs from `data`, as many as there are up to `n`.
+      questions and paragraphs from `data`, as many as there are up to `n`. Kinds of other packages belong to ``ruler``
+      where `kinds` names them.
     - ``contracts``: the held-out contracts of the CUAD folder in `data`; `kinds` are its categories.
     - ``files``: files in public formats, `data`; each of `lengths` is a number of documents for HotpotQA's questions.
     """
@@ -56,6 +58,12 @@ class Suite:
     def _known(self) -> tuple[str, ...]:
         return _NEEDLES if self.name == "needles" else tuple(KINDS)
 
+    @property
+    def _brought(self) -> tuple[str, ...]:
+        """Those of `kinds` that another package brings."""
+        others = [kind for kind in self.kinds if kind not in KINDS]
+        return tuple(kind for kind in others if self.name == "ruler" and FAMILIES.origin(kind))
+
     def check(self) -> None:
         """Refuse what does not fit together.
 
@@ -67,8 +75,10 @@ class Suite:
         if self.is_made:
             if not self.lengths:
                 raise UsageError(f"suite {self.name} wants lengths in tokens: --lengths 8k,32k")
-            if wrong := [kind for kind in self.kinds if kind not in self._known]:
+            if wrong := [kind for kind in self.kinds if kind not in self._known + self._brought]:
                 raise UsageError(f"no kind {wrong[0]!r} in suite {self.name}. There are: {', '.join(self._known)}.")
+            for kind in self._brought:
+                FAMILIES.find(kind)  # raises where it cannot be imported
             if self.data and self.name == "needles":
                 raise UsageError("suite needles takes no --data: the texts that hide needles are given by --text")
             given = [question_kind(Path(path)) for path in self.data]
@@ -90,7 +100,7 @@ class Suite:
         if self.name == "files":
             return [Group(self, data=path, length=size) for path in self.data for size in self.lengths or (0,)]
         asked = [(question_kind(Path(path)), path) for path in self.data]
-        sources = [(kind, "") for kind in self._known if kind not in _QUESTIONS] + asked
+        sources = [(kind, "") for kind in self._known + self._brought if kind not in _QUESTIONS] + asked
         chosen = [(kind, path) for kind, path in sources if not self.kinds or kind in self.kinds]
         lengths = sorted(self.lengths, reverse=True)
         return [Group(self, kind, length, path) for length in lengths for kind, path in chosen]
@@ -101,6 +111,7 @@ class Suite:
         parts: list[object] = [_VERSION, [_contents(Path(path)) for path in paths]]
         if self.is_made:
             parts += [tokenizer.fingerprint, [text_hash(text) for text in texts]]
+            parts += [FAMILIES.origin(kind) for kind in self._brought]  # another version may make other samples
         else:  # a question that is grown takes its passages by the seed
             parts.append(self.seed)
         return f"eval-{self.name}-{stable_hash(*parts)[:10]}"

@@ -14,7 +14,9 @@ StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or s3:/
 ConfigOption = Annotated[str | None, typer.Option("--config", help="TOML file.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="nano, a model folder, or a Hugging Face name.")]
-EngineOption = Annotated[str | None, typer.Option("--engine", help="vllm, openai or scripted.")]
+EngineOption = Annotated[
+    str | None, typer.Option("--engine", help="vllm, openai, scripted, or one that an installed package brings.")
+]
 LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document read side by side.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: the answers as well.")]

@@ -12,7 +12,7 @@ from infra.tables.qa import read_qa
 from memagent.curation import Split
 from memagent.errors import TrainingError, UsageError
 from memagent.nano.texts import load_texts
-from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed
+from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
 from memagent.rl.sources import RowDataset, fit_rows
 from pipelines.training.settings import Run
 
@@ -59,9 +59,7 @@ def harvested(request: DatasetRequest) -> DatasetSplits:
 
 
 def _made(run: Run, given: str) -> DatasetSplits:
-    name = given.split("=")[0].split(":")[0]
-    if name not in DATASETS:
-        raise UsageError(DATASETS.unknown(name))
+    name = dataset_name(given)
     request = DatasetRequest(
         argument=given[len(name) + 1 :],
         cut=Cut(run.reader.tokenizer, run.reader.reading, run.recipe.rollout.segments),
@@ -70,7 +68,7 @@ def _made(run: Run, given: str) -> DatasetSplits:
         validation_seed=_VALIDATION_SEED,
         store_url=run.config.store,
     )
-    return DATASETS[name](request)
+    return DATASETS.find(name)(request)
 
 
 def _mixed(parts: list[Dataset], seed: int) -> Dataset:

@@ -11,6 +11,8 @@ from memagent.config import Config, as_settings, load_config
 from memagent.errors import UsageError
 from memagent.records import stable_hash
 from memagent.rl.config import Recipe, load_recipe
+from memagent.rl.dataset import DATASETS, dataset_name
+from memagent.rl.reward import FUNCTIONS
 
 _RECIPE = ("model", "rollout", "reward", "loss", "learner", "stage")
 
@@ -27,7 +29,7 @@ class Run:
     config: Config
     reader: ReaderSpec
     data: tuple[str, ...]
-    """Datasets: ``qa``, ``qa:CORPUS``, ``needles``, ``contracts=FOLDER``."""
+    """Data sets: ``qa``, ``qa:CORPUS``, ``needles``, ``contracts=FOLDER``, or ``NAME=ARGUMENT`` of another package."""
     texts: tuple[str, ...]
     """Files and folders whose text needles are planted in."""
     model: Path
@@ -47,7 +49,7 @@ class Run:
         del recipe["engine"], recipe["pool"]
         # How long it goes on, and how often it says so, do not make another run of it.
         recipe["stage"] = {"seed": self.recipe.stage.seed}
-        version = self.data_version if any(name.startswith("qa") for name in self.data) else None
+        version = self.data_version if any(dataset_name(given) == "qa" for given in self.data) else None
         parts = (self.reader.policy.policy_id, self.reader.config_hash, recipe, self.data, self.texts, version)
         return f"train-{stable_hash(*parts)[:10]}"
 
@@ -72,11 +74,15 @@ def prepare(
     """Make a run of a recipe's name or path, the data, and ``section.key=value`` strings over both.
 
     Raises:
-        ConfigError: a key is unknown or wrong, or the model cannot be used.
-        UsageError: the model is no folder that a learner could load.
+        ConfigError: a key is unknown or wrong, or the model or what another package brings cannot be used.
+        UsageError: the model is no folder that a learner could load, or there is no such data set.
     """
     own = [item for item in sets if Run.is_recipe(item)]
     recipe = load_recipe(name, own)
+    for item in data:  # what cannot be used is refused before anything is started
+        DATASETS.find(dataset_name(item))
+    for function in recipe.reward.weights:
+        FUNCTIONS.find(function)
     if model is not None:
         recipe = recipe.model_copy(update={"model": model})
     given = {"engine": {"dtype": recipe.learner.dtype, **recipe.engine}, "pool": recipe.pool, "reading": recipe.reading}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from memagent.errors import UsageError
 from memagent.registry import Registry
@@ -10,22 +11,30 @@ from memagent.tasks.loaders import hotpot, longbench, memagent, ruler, squad
 from memagent.tasks.loaders.jsonl import Row, read_rows
 from memagent.tasks.sample import Sample
 
-FileFormat = tuple[frozenset[str], Callable[[Path, Iterable[Row]], Iterator[Sample]]]
-"""The fields of a record, by which a file is recognised, and what reads it."""
+
+class FileFormat(NamedTuple):
+    """A format of evaluation files."""
+
+    fields: frozenset[str]
+    """Of a record; a file is recognised by them."""
+    read: Callable[[Path, Iterable[Row]], Iterator[Sample]]
+    """Yields the samples of a file's records. What is wrong with one it says by `Row.wrong`."""
+
 
 FORMATS: Registry[FileFormat] = Registry(
     "memagent.formats",
     "format",
     {
-        "ruler": (ruler.FIELDS, ruler.read),
-        "memagent": (memagent.FIELDS, memagent.read),
-        "longbench": (longbench.FIELDS, longbench.read),
-        "hotpot": (hotpot.FIELDS, hotpot.read),
-        "squad": (squad.FIELDS, squad.read),
+        "ruler": FileFormat(ruler.FIELDS, ruler.read),
+        "memagent": FileFormat(memagent.FIELDS, memagent.read),
+        "longbench": FileFormat(longbench.FIELDS, longbench.read),
+        "hotpot": FileFormat(hotpot.FIELDS, hotpot.read),
+        "squad": FileFormat(squad.FIELDS, squad.read),
     },
+    fits=lambda member: isinstance(member, FileFormat),
 )
 """Of evaluation files. ``cuad``, a folder, is beside them."""
-NAMES = (*FORMATS, "cuad")
+NAMES = (*FORMATS.built_in, "cuad")
 
 
 def load_samples(
@@ -40,7 +49,7 @@ def load_samples(
 
     Args:
         path: JSON lines, a JSON list or a JSON document; a folder with gold.jsonl and contracts/ for CUAD.
-        format: one of `NAMES`; else it is recognised by the fields of the first record.
+        format: one of `NAMES`, or of another package; else it is recognised by the fields of the first record.
         passages: JSON lines with title and text, to grow HotpotQA's questions with.
         documents: paragraphs that each HotpotQA question is grown to.
         seed: of HotpotQA's paragraphs and their order.
@@ -71,24 +80,34 @@ def load_samples(
     if known == "hotpot":
         return hotpot.read(path, everything, Path(passages) if passages else None, documents, seed)
     _no_growth(passages, documents, known)
-    return FORMATS[known][1](path, everything)
+    return FORMATS[known].read(path, everything)
 
 
 def recognise(row: Row) -> str:
     """Return the format that a record has most of the fields of, more than half.
 
+    Other packages' formats are looked at only where the record has not all fields of one that is built in.
+
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or what another package brings cannot be imported.
     """
-    shares = {name: len(fields & row.values.keys()) / len(fields) for name, (fields, _) in FORMATS.items()}
-    best = max(shares, key=lambda name: shares[name])
+    shares: dict[str, float] = {}
+    for names in (FORMATS.built_in, FORMATS):
+        shares |= {name: _share(FORMATS[name].fields, row) for name in names if name not in shares}
+        best = max(shares, key=lambda name: shares[name])
+        if shares[best] == 1.0:
+            return best
     if shares[best] <= 0.5:
-        known = "; ".join(f"{name}: {', '.join(sorted(fields))}" for name, (fields, _) in FORMATS.items())
+        known = "; ".join(f"{name}: {', '.join(sorted(format.fields))}" for name, format in FORMATS.items())
         raise UsageError(
             f"{row.where}: fields {', '.join(row.values) or '(none)'} are of no known format. Known are {known}. "
             "Give the format by name."
         )
     return best
+
+
+def _share(fields: frozenset[str], row: Row) -> float:
+    return len(fields & row.values.keys()) / len(fields)
 
 
 def _no_growth(passages: str | Path | None, documents: int | None, name: str) -> None:

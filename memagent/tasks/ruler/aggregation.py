@@ -9,7 +9,7 @@ from itertools import repeat
 
 from memagent.errors import UsageError
 from memagent.tasks.ruler.haystack import FILLER, Filler, weave
-from memagent.tasks.ruler.kinds import Draft, Kind
+from memagent.tasks.ruler.kinds import Draft, DraftRequest, Kind, MakeDraft
 from memagent.tasks.ruler.naming import Meter, NameMeter, Names
 from memagent.tokens import Tokenizer
 
@@ -189,3 +189,18 @@ def _names(rng: random.Random, count: int) -> list[str]:
         if name not in said and name not in names:
             names.append(name)
     return names
+
+
+def common_words(request: DraftRequest) -> MakeDraft:
+    """Make lists of common words."""
+    return CommonWords(request.kind, request.length, request.tokenizer).draft
+
+
+def frequent_words(request: DraftRequest) -> MakeDraft:
+    """Make coded texts of words by their frequency."""
+    return FrequentWords(request.kind, request.length, request.tokenizer).draft
+
+
+def tracking(request: DraftRequest) -> MakeDraft:
+    """Make chains of variables in a filler."""
+    return Tracking(request.kind, request.length, request.tokenizer).draft

@@ -1,15 +1,21 @@
 """The thirteen kinds of RULER, each by its parameters (NVIDIA/RULER, arXiv 2404.06654)."""
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from memagent.errors import UsageError
+from memagent.registry import Registry
 from memagent.tasks.needles import Kind as ValueKind
 from memagent.tasks.sample import Match
+from memagent.tokens import Tokenizer
 
-Family = Literal["needles", "tracking", "common words", "frequent words", "documents"]
-Haystack = Literal["filler", "texts", "needles", "words", "paragraphs"]
+if TYPE_CHECKING:
+    from memagent.tasks.ruler.qa import Asked, Paragraph
+
+Haystack = Literal["filler", "texts", "needles", "words", "paragraphs", "own"]
+"""What the texts are made of; ``own``: as the family makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +23,9 @@ class Kind:
     """What a kind of task consists of; fields that its family does not use keep their defaults."""
 
     name: str
-    family: Family
-    haystack: Haystack
+    family: str
+    """What makes its samples (`FAMILIES`)."""
+    haystack: Haystack = "own"
     keys: int = 1
     """Different keys of planted needles; of a haystack of needles, every line has its own."""
     values: int = 1
@@ -56,6 +63,39 @@ class Draft:
     about: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """What the drafts of a kind are made from."""
+
+    kind: Kind
+    length: int
+    """Tokens of each text, reached from below; 0 where there are so many `documents` instead."""
+    tokenizer: Tokenizer
+    texts: Iterable[str] = ()
+    """What the user gives to hide things in, by ``--text``."""
+    paragraphs: "Iterable[Paragraph]" = ()
+    questions: "Sequence[Asked]" = ()
+    documents: int | None = None
+
+
+MakeDraft = Callable[[int, random.Random, float], Draft]
+"""Makes the draft of a number, by the generator that it is given, with the asked fact at a depth from 0 to 1."""
+Family = Callable[[DraftRequest], MakeDraft]
+
+FAMILIES: Registry[Family] = Registry(
+    "memagent.tasks",
+    "task family",
+    {
+        "needles": "memagent.tasks.ruler.needles:drafts",
+        "tracking": "memagent.tasks.ruler.aggregation:tracking",
+        "common words": "memagent.tasks.ruler.aggregation:common_words",
+        "frequent words": "memagent.tasks.ruler.aggregation:frequent_words",
+        "documents": "memagent.tasks.ruler.qa:drafts",
+    },
+)
+"""What makes the samples of kinds that differ by their parameters alone. One of another package is a kind as well, of
+its own name."""
+
 _KINDS = (
     Kind("niah_single_1", "needles", "filler"),
     Kind("niah_single_2", "needles", "texts"),
@@ -76,13 +116,19 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
 def find_kind(kind: Kind | str) -> Kind:
-    """Return a kind by its name.
+    """Return a kind by its name: one of the thirteen, or one that another package brings.
 
     Raises:
         UsageError: there is none of that name.
     """
     if isinstance(kind, Kind):
         return kind
-    if kind not in KINDS:
-        raise UsageError(f"no RULER task {kind!r}. There are: {', '.join(KINDS)}.")
-    return KINDS[kind]
+    if kind in KINDS:
+        return KINDS[kind]
+    if FAMILIES.origin(kind):
+        return Kind(kind, family=kind)
+    others = [name for name in FAMILIES if FAMILIES.origin(name)]
+    raise UsageError(
+        f"no RULER task {kind!r}. There are: {', '.join([*KINDS, *others])}; installed packages add others by the "
+        f"entry point group {FAMILIES.group}"
+    )

@@ -1,14 +1,12 @@
 """Making samples of the thirteen kinds, one at a time, each the same whatever else is made."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from memagent.errors import UsageError
 from memagent.records import stable_hash
-from memagent.tasks.ruler.aggregation import CommonWords, FrequentWords, Tracking
-from memagent.tasks.ruler.kinds import Draft, Kind, find_kind
-from memagent.tasks.ruler.needles import NeedleLines, Planted
-from memagent.tasks.ruler.qa import Asked, Documents, Paragraph
+from memagent.tasks.ruler.kinds import FAMILIES, DraftRequest, Kind, MakeDraft, find_kind
+from memagent.tasks.ruler.qa import Asked, Paragraph
 from memagent.tasks.sample import Sample
 from memagent.tokens import Tokenizer
 
@@ -33,7 +31,7 @@ def make_samples(
     the asked needle fill 0 to 1 evenly, however many samples are made. Texts are made while they are read.
 
     Args:
-        kind: one of `KINDS`, by name or with parameters of your own.
+        kind: one of `KINDS` or of another package, by name or with parameters of your own.
         length: tokens of each text, reached from below.
         n: how many samples.
         seed: decides everything that is left to chance.
@@ -52,30 +50,9 @@ def make_samples(
         raise UsageError(f"{kind.name} has a length, no number of documents: only qa_1 and qa_2 have.")
     if (length > 0) == (documents is not None):
         raise UsageError(f"give {kind.name} either a length above 0 or, with length 0, a number of documents.")
-    draft = _family(kind, length, tokenizer, texts, paragraphs, questions, documents)
+    request = DraftRequest(kind, length, tokenizer, texts, paragraphs, questions, documents)
+    draft = FAMILIES.find(kind.family)(request)
     return (_sample(kind, length, documents, seed, index, draft) for index in range(n))
-
-
-def _family(
-    kind: Kind,
-    length: int,
-    tokenizer: Tokenizer,
-    texts: Iterable[str],
-    paragraphs: Iterable[Paragraph],
-    questions: Sequence[Asked],
-    documents: int | None,
-) -> Callable[[int, random.Random, float], Draft]:
-    if kind.family == "tracking":
-        return Tracking(kind, length, tokenizer).draft
-    if kind.family == "common words":
-        return CommonWords(kind, length, tokenizer).draft
-    if kind.family == "frequent words":
-        return FrequentWords(kind, length, tokenizer).draft
-    if kind.family == "documents":
-        return Documents(kind, length, tokenizer, paragraphs, questions, documents).draft
-    if kind.haystack == "needles":
-        return NeedleLines(kind, length, tokenizer).draft
-    return Planted(kind, length, tokenizer, texts).draft
 
 
 def _sample(
@@ -84,7 +61,7 @@ def _sample(
     documents: int | None,
     seed: int,
     index: int,
-    make: Callable[[int, random.Random, float], Draft],
+    make: MakeDraft,
 ) -> Sample:
     # Steps of the golden ratio: any number of samples is spread evenly over 0 to 1, and no two depths are the same.
     start = random.Random(stable_hash("ruler depths", seed, kind.name, length, documents)).random()

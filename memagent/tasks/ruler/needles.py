@@ -7,7 +7,7 @@ from functools import partial
 from memagent.errors import UsageError
 from memagent.tasks import needles
 from memagent.tasks.ruler.haystack import Filler, Haystack, Lines, Texts, weave
-from memagent.tasks.ruler.kinds import Draft, Kind
+from memagent.tasks.ruler.kinds import Draft, DraftRequest, Kind, MakeDraft
 from memagent.tasks.ruler.naming import Meter, Names, Numbers, Uuids
 from memagent.tokens import Tokenizer
 
@@ -102,6 +102,13 @@ class NeedleLines:
             depths=(place / count,),
             about={"needles": count},
         )
+
+
+def drafts(request: DraftRequest) -> MakeDraft:
+    """Make needles among needles, or in a filler or texts, as the kind says."""
+    if request.kind.haystack == "needles":
+        return NeedleLines(request.kind, request.length, request.tokenizer).draft
+    return Planted(request.kind, request.length, request.tokenizer, request.texts).draft
 
 
 def _line(wording: str, keys: Callable[[int], str], values: Callable[[int], str], i: int) -> str:

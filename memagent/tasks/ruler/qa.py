@@ -12,7 +12,7 @@ from pathlib import Path
 from memagent.errors import UsageError
 from memagent.tasks.loaders import hotpot, recognise, squad
 from memagent.tasks.loaders.jsonl import Row, read_rows
-from memagent.tasks.ruler.kinds import Draft, Kind
+from memagent.tasks.ruler.kinds import Draft, DraftRequest, Kind, MakeDraft
 from memagent.tasks.ruler.naming import Meter
 from memagent.tokens import Tokenizer
 
@@ -199,6 +199,12 @@ def _written(pool: Sequence[Paragraph], own: Sequence[Paragraph], order: "array[
         title, text = pool[i] if i >= 0 else own[-1 - i]
         yield f"{before}Document {number}:\n{title}\n{text}"
         before = "\n\n"
+
+
+def drafts(request: DraftRequest) -> MakeDraft:
+    """Make questions over their own paragraphs among others."""
+    made = request.kind, request.length, request.tokenizer, request.paragraphs, request.questions, request.documents
+    return Documents(*made).draft
 
 
 QUESTION_KINDS = {"squad": "qa_1", "hotpot": "qa_2"}
