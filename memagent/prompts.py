@@ -7,6 +7,7 @@ questions and memories are spliced in as ids. Its hash is part of every reading'
 
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -117,8 +118,8 @@ class Prompts:
             "{gate_hint}": template.gate_hint if gate else "",
             "{exit_hint}": template.exit_hint if early_exit else "",
         }
-        self._update = _compile(template.update[layout], tokenizer, hints)
-        self._answer = _compile(template.answer[layout], tokenizer, hints)
+        self._update = compile_slots(template.update[layout], tokenizer, hints)
+        self._answer = compile_slots(template.answer[layout], tokenizer, hints)
         self.no_memory = tokenizer.literal(template.no_memory)
         self._same = tokenizer.literal(template.same) if gate else []
         self._exit = tokenizer.literal(template.exit) if early_exit else []
@@ -126,11 +127,11 @@ class Prompts:
 
     def update(self, question: list[int], memory: list[int], segment: list[int]) -> list[int]:
         """Return the ids of a memory-update prompt."""
-        return _splice(self._update, {"question": question, "memory": memory, "segment": segment})
+        return splice(self._update, {"question": question, "memory": memory, "segment": segment})
 
     def answer(self, question: list[int], memory: list[int]) -> list[int]:
         """Return the ids of the final-answer prompt."""
-        return _splice(self._answer, {"question": question, "memory": memory})
+        return splice(self._answer, {"question": question, "memory": memory})
 
     def parse(self, prompt: list[int]) -> dict[str, list[int]] | None:
         """Take a prompt apart into its slots; None when it was not made from this template.
@@ -186,7 +187,14 @@ class Prompts:
         return ids
 
 
-def _compile(text: str, tokenizer: Tokenizer, hints: dict[str, str]) -> list[list[int] | str]:
+def compile_slots(text: str, tokenizer: Tokenizer, hints: Mapping[str, str]) -> list[list[int] | str]:
+    """Turn a wording into token ids, with the names of its slots between them.
+
+    Args:
+        text: the wording; ``{question}``, ``{memory}`` and ``{segment}`` are slots.
+        tokenizer: the model's; what stands in the wording may be its control tokens.
+        hints: marks that are replaced by a text first.
+    """
     for mark, hint in hints.items():
         text = text.replace(mark, hint)
     pieces: list[list[int] | str] = []
@@ -198,7 +206,8 @@ def _compile(text: str, tokenizer: Tokenizer, hints: dict[str, str]) -> list[lis
     return pieces
 
 
-def _splice(pieces: list[list[int] | str], slots: dict[str, list[int]]) -> list[int]:
+def splice(pieces: Sequence[list[int] | str], slots: Mapping[str, list[int]]) -> list[int]:
+    """Fill the slots of a compiled wording."""
     ids: list[int] = []
     for piece in pieces:
         ids.extend(slots[piece] if isinstance(piece, str) else piece)

@@ -18,12 +18,11 @@ from pathlib import Path
 from memagent.conversations import Generate
 from memagent.engine import Sampling
 from memagent.metrics import containment, exact_match, normalise
-from memagent.prompts import Prompts
+from memagent.prompts import Prompts, compile_slots, splice
 from memagent.records import stable_hash
 
 WORDING = Path(__file__).with_suffix(".toml")
 CLOSED_SAMPLES = 2
-_SLOT = re.compile(r"\{(question|segment)\}")
 _WRITTEN = re.compile(
     r"^[^\w\n]*+question[^\w\n:]*+:++[ \t*]*+(\S[^\n]*)\n\W*+answer[^\w\n:]*+:++[ \t*]*+(\S[^\n]*)", re.I | re.M
 )
@@ -104,11 +103,9 @@ class Questioner:
         return self._prompts.read_answer(response)[0]
 
     def _render(self, text: str, segment: list[int], question: str) -> list[int]:
-        slots = {"segment": segment, "question": self._prompts.tokenizer.encode(question)}
-        ids = list(self._before)
-        for i, part in enumerate(_SLOT.split(text)):
-            ids += slots[part] if i % 2 else self._prompts.tokenizer.literal(part)
-        return ids + self._after
+        tokenizer = self._prompts.tokenizer
+        slots = {"segment": segment, "question": tokenizer.encode(question)}
+        return [*self._before, *splice(compile_slots(text, tokenizer, {}), slots), *self._after]
 
 
 async def write(segment: list[int], questioner: Questioner, generate: Generate, seed: int = 0) -> Written | Refused:

@@ -1,10 +1,7 @@
 """Feedback: people's verdicts on answers come back, from the file that the answers were taken away in."""
 
-import csv
-import io
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,11 @@ from infra.tables.delta import Table, now
 from infra.tables.qa import answers_of
 from memagent.errors import UsageError
 from memagent.records import half
+from memagent.row_files import FileRow, csv_rows, json_lines, read_text
 
 VERDICTS = ("accepted", "rejected", "corrected")
 _NEEDED = ("reading_id", "verdict")
 _MOST_SHOWN = 5
-_CELL = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +38,13 @@ def load_verdicts(path: Path) -> tuple[list[Verdict], int]:
     Raises:
         UsageError: naming file, line and what is wrong.
     """
-    readers = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
-    reader = readers.get(path.suffix.lower())
+    reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path}: a feedback file is .csv or .jsonl")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise UsageError(f"no feedback file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
     found: dict[str, Verdict] = {}
     silent = 0
-    for line, row in reader(path, text):
-        said = _verdict(f"{path}, line {line}", row)
+    for row in reader(path, read_text(path, "feedback file")):
+        said = _verdict(row.where, row.values)
         if said is None:
             silent += 1
             continue
@@ -133,36 +123,16 @@ def _untamed(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@") else cell
 
 
-def _csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    csv.field_size_limit(_CELL)
-    reader = csv.DictReader(io.StringIO(text, newline=""))  # quotes of documents hold line ends of other kinds
-    _check_header(path, reader.fieldnames or [])
-    try:
-        for row in reader:
-            if None in row:
-                raise UsageError(f"{path}, line {reader.line_num}: more fields than the header has")
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise UsageError(f"{path}, line {reader.line_num}: {error}") from error
+def _json_lines(path: Path, text: str) -> Iterator[FileRow]:
+    return json_lines(path, text, "reading_id and verdict")
 
 
-def _check_header(path: Path, names: Sequence[str]) -> None:
-    missing = [name for name in _NEEDED if name not in names]
-    if missing:
-        raise UsageError(
-            f"{path}: the header has no column {missing[0]!r}. Take the answers with memagent answers CORPUS --format "
-            "csv, and add a column verdict: accepted, rejected or corrected (then answer holds what is right)"
-        )
+def _csv(path: Path, text: str) -> Iterator[FileRow]:
+    advice = (
+        ". Take the answers with memagent answers CORPUS --format csv, and add a column verdict: accepted, rejected or "
+        "corrected (then answer holds what is right)"
+    )
+    return csv_rows(path, text, _NEEDED, advice)
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UsageError(f"{path}, line {number}: not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise UsageError(f"{path}, line {number}: must be an object with reading_id and verdict")
-        yield number, row
+_READERS = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}

@@ -14,7 +14,7 @@ import infra.tables.policies
 from infra.readers import resolve_policy
 from infra.store import Store
 from infra.tables.delta import Table, now
-from infra.tables.policies import Row, fetch, policies, policy, promote, promoted, publish, refuse, rollback
+from infra.tables.policies import PolicyRow, fetch, policies, policy, promote, promoted, publish, refuse, rollback
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import EngineConfig
 from memagent.errors import ConfigError, UsageError
@@ -39,7 +39,7 @@ def status(store: Store) -> dict[str, str]:
 
 
 def at_work(store: Store, name: str) -> str | None:
-    row: Row | None = promoted(store, name)
+    row: PolicyRow | None = promoted(store, name)
     return row and row["policy_id"]
 
 

@@ -1,0 +1,78 @@
+"""Files of rows that people give: JSON lines or CSV. Each row knows where it stands, for messages."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memagent.errors import UsageError
+
+_CELL = 2**24
+"""Characters of a CSV cell at most; Python's own limit, 131,072, is less than a long quote."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """A row, and where it stands."""
+
+    where: str
+    """File and line."""
+    values: dict[str, Any]
+
+
+def read_text(path: Path, what: str) -> str:
+    """Return a file's text, without a byte order mark.
+
+    Raises:
+        UsageError: there is no such file (`what` says of which kind), or it cannot be read as UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise UsageError(f"no {what} {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def json_lines(path: Path, text: str, fields: str) -> Iterator[FileRow]:
+    """Yield the rows of JSON lines; empty lines are passed over.
+
+    Raises:
+        UsageError: a line is no JSON, or no object; `fields` says which fields it should have.
+    """
+    for number, line in enumerate(text.split("\n"), 1):  # texts of documents may hold line ends of other kinds
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            values = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"{where}: not JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise UsageError(f"{where}: must be an object with {fields}")
+        yield FileRow(where, values)
+
+
+def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
+    """Yield the rows of CSV with a header; a row that is shorter than the header has empty cells at its end.
+
+    Raises:
+        UsageError: the header lacks one of the `needed` columns (`advice` says what to do), a row is longer than the
+            header, or the file is no CSV.
+    """
+    csv.field_size_limit(_CELL)
+    reader = csv.DictReader(io.StringIO(text, newline=""))  # quotes of documents hold line ends of other kinds
+    missing = [name for name in needed if name not in (reader.fieldnames or [])]
+    if missing:
+        raise UsageError(f"{path}: the header has no column {missing[0]!r}{advice}")
+    try:
+        for row in reader:
+            where = f"{path}, line {reader.line_num}"
+            if None in row:
+                raise UsageError(f"{where}: more fields than the header has")
+            yield FileRow(where, {name: value or "" for name, value in row.items()})
+    except csv.Error as error:
+        raise UsageError(f"{path}, line {reader.line_num}: {error}") from error
