@@ -25,6 +25,8 @@ def nothing_configured(monkeypatch):
         "ray.jobs_address=http://evil.example:8265",
         "ray.runtime_env.pip=['evil']",
         "ray={address='auto'}",
+        "engine.options.address=http://evil.example",
+        "engine={options={address='http://evil.example'}}",
     ],
 )
 def test_what_is_the_operators_is_refused_however_it_is_written(item, tmp_path):
