@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memagent.config import Config, load_config, put_setting, read_toml
+from memagent.engine import ENGINES
 from memagent.errors import ConfigError
 
 RESERVED = ("engine.trust_remote_code", "engine.base_url", "engine.api_key_env", "engine.options", "ray")
-"""Keys and sections that are the operator's."""
+"""Keys and sections that are the operator's. So is ``engine.kind`` where it names an engine of another package: that one
+may speak to a server of its own, with a key from this process's environment."""
 _CODE = ("engine.model", "engine.tokenizer")
 """What would bring code of its own with it, where the operator trusts the code of the model that is configured."""
 
@@ -45,14 +47,19 @@ def check(
     Raises:
         ConfigError: naming parameter and key.
     """
-    reserved = (*RESERVED, *_CODE) if load_config().engine.trust_remote_code else RESERVED
+    configured = load_config().engine
+    reserved = (*RESERVED, *_CODE) if configured.trust_remote_code else RESERVED
     given: dict[str, Any] = {}
     for item in sets or ():
         put_setting(given, item)
     named = {"sets": given, "config": read_toml(config) if config else {}, "recipe": {"engine": engine or {}}}
     for parameter, data in named.items():
+        section = data.get("engine")
+        kind = section.get("kind") if isinstance(section, Mapping) else None
+        others = isinstance(kind, str) and kind != configured.kind and ENGINES.origin(kind)
+        refused = (*reserved, "engine.kind") if others else reserved
         for key in _keys(data):
-            if any(key == one or key.startswith(f"{one}.") for one in reserved):
+            if any(key == one or key.startswith(f"{one}.") for one in refused):
                 raise ConfigError(
                     f"{parameter}: {key} is not for a flow's parameters. Who runs the flows sets it: by an option of "
                     "`memagent up`, or in the file that MEMAGENT_CONFIG_FILE names in a worker's environment"

@@ -1,8 +1,11 @@
 """What a flow's callers may set."""
 
+from importlib.metadata import EntryPoint
+
 import pytest
 
 from memagent.config import load_config
+from memagent.engine import ENGINES
 from memagent.errors import ConfigError
 from pipelines.flows.parameters import check, settings_for
 
@@ -71,3 +74,16 @@ def test_where_a_models_own_code_is_trusted_callers_choose_no_other_model(monkey
     for item in ("engine.model=evil/model", "engine.tokenizer=evil/model"):
         with pytest.raises(ConfigError, match="is not for a flow's parameters"):
             settings_for(None, [item], None)
+
+
+def test_an_engine_of_another_package_is_the_operators_choice(tmp_path, monkeypatch):
+    monkeypatch.setattr(ENGINES, "_brought", {"hosted": [EntryPoint("hosted", "nowhere:make", ENGINES.group)]})
+    with pytest.raises(ConfigError, match=r"sets: engine\.kind is not for a flow's parameters"):
+        check(sets=["engine.kind=hosted"])
+    with pytest.raises(ConfigError, match=r"recipe: engine\.kind"):
+        check(engine={"kind": "hosted"})
+    check(sets=["engine.kind=scripted"])
+    file = tmp_path / "operator.toml"
+    file.write_text("[engine]\nkind = 'hosted'\noptions = {address = 'https://own.example'}\n")
+    monkeypatch.setenv("MEMAGENT_CONFIG_FILE", str(file))
+    assert settings_for(None, ["engine.kind=hosted"], None).engine.options == {"address": "https://own.example"}

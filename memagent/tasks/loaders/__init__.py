@@ -31,7 +31,7 @@ FORMATS: Registry[FileFormat] = Registry(
         "hotpot": FileFormat(hotpot.FIELDS, hotpot.read),
         "squad": FileFormat(squad.FIELDS, squad.read),
     },
-    fits=lambda member: isinstance(member, FileFormat),
+    fits=lambda member: isinstance(member, FileFormat) and bool(member.fields),
 )
 """Of evaluation files. ``cuad``, a folder, is beside them."""
 NAMES = (*FORMATS.built_in, "cuad")
