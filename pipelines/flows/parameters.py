@@ -13,8 +13,8 @@ from memagent.engine import ENGINES
 from memagent.errors import ConfigError
 
 RESERVED = ("engine.trust_remote_code", "engine.base_url", "engine.api_key_env", "engine.options", "ray")
-"""Keys and sections that are the operator's. So is ``engine.kind`` where it names an engine of another package: that one
-may speak to a server of its own, with a key from this process's environment."""
+"""Keys and sections that are the operator's. So is ``engine.kind`` where it names an engine of another package: it may
+speak to a server of its own, with a key from this process's environment."""
 _CODE = ("engine.model", "engine.tokenizer")
 """What would bring code of its own with it, where the operator trusts the code of the model that is configured."""
 
