@@ -11,7 +11,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from memagent.errors import UsageError
-from memagent.metrics import mean
+from memagent.stats import mean
 from pipelines.report.plotting import COLOURS, MARKS, WIDE, canvas, looks, save, shown_name
 
 READINGS = {
