@@ -1,7 +1,7 @@
 """The pictures of an evaluation, each as SVG and PNG; equal data give equal files.
 
 Three of them take one row a reading (`READINGS`), one takes a row a conversation (`MEMORIES`); rows are dicts or a
-pyarrow table. What is drawn is counted here: means with 95% intervals (`memagent.metrics.mean`), medians, quartiles.
+pyarrow table. What is drawn is counted here: means with 95% intervals (`memagent.stats.mean`), medians, quartiles.
 """
 
 import math
