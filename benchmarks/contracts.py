@@ -19,8 +19,8 @@ from benchmarks.record import Row, arguments, result, write
 from infra.cluster.session import ray_session
 from infra.store import Corpus, Store
 from memagent.config import Config, load_config
-from memagent.metrics import mean
 from memagent.records import Question
+from memagent.stats import mean
 from memagent.tasks.contract_match import right
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, load_contracts, remove_answer, split
 from pipelines.ask import ask

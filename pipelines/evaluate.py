@@ -16,8 +16,8 @@ from infra.tables.schemas import RESULTS
 from infra.tables.turns import resume_points
 from memagent.config import Config
 from memagent.errors import UsageError
-from memagent.metrics import Paired, paired
 from memagent.records import stable_hash
+from memagent.stats import Paired, paired
 from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
 from pipelines.ask import ask

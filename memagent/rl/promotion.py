@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from memagent.config import Section
-from memagent.metrics import Paired, mean, paired
+from memagent.stats import Paired, mean, paired
 
 
 class GateSpec(Section):

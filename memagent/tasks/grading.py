@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from memagent.errors import UsageError
-from memagent.metrics import MATCHES, Score, balanced_accuracy, containment, exact_match, mean, normalise
+from memagent.metrics import MATCHES, containment, exact_match, normalise
 from memagent.records import Turn
+from memagent.stats import Score, balanced_accuracy, mean
 from memagent.tasks.contract_match import right
 from memagent.tasks.sample import Sample
 

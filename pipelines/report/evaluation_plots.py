@@ -1,7 +1,7 @@
 """The pictures of an evaluation, each as SVG and PNG; equal data give equal files.
 
 Three of them take one row a reading (`READINGS`), one takes a row a conversation (`MEMORIES`); rows are dicts or a
-pyarrow table. What is drawn is counted here: means with 95% intervals (`memagent.metrics.mean`), medians, quartiles.
+pyarrow table. What is drawn is counted here: means with 95% intervals (`memagent.stats.mean`), medians, quartiles.
 """
 
 import math
@@ -11,7 +11,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from memagent.errors import UsageError
-from memagent.metrics import mean
+from memagent.stats import mean
 from pipelines.report.plotting import COLOURS, MARKS, WIDE, canvas, looks, save, shown_name
 
 READINGS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from memagent.metrics import mean
+from memagent.stats import mean
 from pipelines.report.plotting import COLOURS, canvas, looks, save
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]

@@ -58,7 +58,7 @@ _LONG = 15
 def learning_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
     """Draw what is learnt: reward, strict and lenient score of rollouts, and below them of validations.
 
-    Validations have 95% intervals (`memagent.metrics.mean`), or with `spread` the runs' range. Raises UsageError if
+    Validations have 95% intervals (`memagent.stats.mean`), or with `spread` the runs' range. Raises UsageError if
     there are no rows, or with `spread` the runs have no step in common.
     """
     runs = _runs(rows_by_run, spread)

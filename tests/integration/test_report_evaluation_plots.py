@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from memagent.errors import UsageError
-from memagent.metrics import mean
+from memagent.stats import mean
 from pipelines.report.evaluation_plots import (
     PUBLISHED,
     PUBLISHED_LABEL,

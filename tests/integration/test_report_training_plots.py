@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from memagent.errors import UsageError
-from memagent.metrics import mean
+from memagent.stats import mean
 from pipelines.report.panels import interval, middle, series
 from pipelines.report.training_plots import health_curves, learning_curves, time_curves
 from tests.made_up_training import PHASES, replayed, run, step

@@ -162,15 +162,18 @@ _CHILD = """
 def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guard]:
     (tmp_path / "greedy_child.py").write_text(textwrap.dedent(_CHILD))
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    guard = Guard(IngestConfig(source_seconds=0.5), module="greedy_child")
+    guard = Guard(IngestConfig(), module="greedy_child")
     yield guard
     guard.close()
 
 
 def test_a_source_has_a_time_for_all_its_texts(guard: Guard) -> None:
+    patient = guard.options
+    guard.options = patient.model_copy(update={"source_seconds": 0.5})
     with pytest.raises(SourceError, match="source_seconds") as error:
         for _ in guard.parse("x", "endless"):
             pass
+    guard.options = patient
     assert error.value.reason == "timeout"
     assert [record[0].text for record in guard.parse("x", "fine") if isinstance(record, tuple)] == ["fine"]
 

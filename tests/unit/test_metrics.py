@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 from memagent.metrics import (
     MATCHES,
     METRICS,
-    balanced_accuracy,
     containment,
     exact_match,
     f1,
-    mean,
     normalise,
-    paired,
     qa_f1,
     score,
     string_match_all,
     string_match_part,
 )
+from memagent.stats import balanced_accuracy, mean, paired
 
 
 @pytest.mark.parametrize(
