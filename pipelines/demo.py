@@ -27,6 +27,7 @@ from pipelines.flows.serve import Server, free_port, variables
 
 if TYPE_CHECKING:
     from infra.tables.runs import RunSummary
+    from pipelines.exchange.answers import GivenAnswer
 
 DOCUMENTS = 120
 MOST_SEGMENTS = 16
@@ -188,7 +189,7 @@ def _show(config: Config, nightly: "RunSummary", bulk: "RunSummary", seconds: fl
     return 1 if nightly["readings"]["failed"] or bulk["readings"]["failed"] else 0
 
 
-def _right(row: dict[str, Any]) -> bool:
+def _right(row: "GivenAnswer") -> bool:
     return bool(row["found"] and row["evidence"] and row["answer"] in (row["gold"] or []))
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from infra.cluster.session import ray_session
 from infra.models import cache_folder
@@ -19,6 +19,7 @@ from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts
 from infra.tables.policies import policy, promote, promoted, refuse
+from infra.tables.rows import QaRow, ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import stable_hash
@@ -132,8 +133,8 @@ def validation_questions(store: Store, gate: GateSpec) -> Questions:
     Which are asked, where there are too many, depends on the seed and their ids alone. They are scored by token F1,
     which an answer that says everything cannot win.
     """
-    rows = [
-        {**row, "corpus": corpus}
+    rows: list[QaRow] = [
+        cast(QaRow, row | {"corpus": corpus})
         for corpus in dict.fromkeys(gate.corpora)
         for row in Table(store, "qa").read(corpus, _COLUMNS).to_pylist()
         if row["split"] == "validation"
@@ -145,7 +146,7 @@ def validation_questions(store: Store, gate: GateSpec) -> Questions:
     return Questions(_file(store, samples) if samples else None, counts)
 
 
-def _samples(store: Store, rows: list[dict[str, Any]]) -> Iterator[Sample]:
+def _samples(store: Store, rows: list[QaRow]) -> Iterator[Sample]:
     texts: dict[tuple[str, str], str] = {}
     for corpus in {row["corpus"] for row in rows}:
         wanted = {name for row in rows if row["corpus"] == corpus for name in row["stream"]}
@@ -189,7 +190,7 @@ def _suites(gate: GateSpec, segment_tokens: int, questions: Questions) -> dict[s
     return suites
 
 
-def _read(suite: Suite, config: Config, gate: GateSpec, show: Progress | None) -> tuple[str, list[dict[str, Any]]]:
+def _read(suite: Suite, config: Config, gate: GateSpec, show: Progress | None) -> tuple[str, list[ResultRow]]:
     """Let a policy read a suite; return the run's id and the judged samples."""
     texts = gate.texts if suite.is_made else ()
     summary = evaluate(suite, config, texts=texts, show=show)
@@ -205,7 +206,7 @@ def _read(suite: Suite, config: Config, gate: GateSpec, show: Progress | None) -
     return summary["run_id"], rows
 
 
-def _groups(suite: str, candidate: list[dict[str, Any]], incumbent: list[dict[str, Any]]) -> list[Group]:
+def _groups(suite: str, candidate: list[ResultRow], incumbent: list[ResultRow]) -> list[Group]:
     """Put the samples of a suite into groups: needles by length, the shortest first."""
     sides = [{row["sample_id"]: row for row in rows} for rows in (candidate, incumbent)]
     if sides[0].keys() != sides[1].keys():
@@ -219,7 +220,7 @@ def _groups(suite: str, candidate: list[dict[str, Any]], incumbent: list[dict[st
     ]
 
 
-def _score(row: dict[str, Any]) -> float | None:
+def _score(row: ResultRow) -> float | None:
     return None if row["answer"] is None else float(row["score"])
 
 

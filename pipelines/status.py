@@ -8,6 +8,7 @@ from infra.tables.corpora import check_name, corpora, sources_of, standing_quest
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents
 from infra.tables.documents import quarantined as documents_quarantined
+from infra.tables.rows import FailureRow
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.cli.live import plain
@@ -39,7 +40,7 @@ def corpus_status(config: Config, corpus: str | None) -> dict[str, Any]:
     return {"store": store.url, "corpora": [_one(Corpus(store, name)) for name in names]}
 
 
-def quarantined(config: Config, corpus: str) -> list[dict[str, Any]]:
+def quarantined(config: Config, corpus: str) -> list[FailureRow]:
     """Return what stands in the quarantine of a corpus now."""
     return list(documents_quarantined(Corpus(Store(config.store), check_name(corpus))).to_pylist())
 
@@ -104,7 +105,7 @@ def show_status(state: dict[str, Any]) -> None:
         console.print("no corpus yet: memagent ingest NAME FOLDER")
 
 
-def show_quarantine(rows: list[dict[str, Any]]) -> None:
+def show_quarantine(rows: list[FailureRow]) -> None:
     """Print quarantine rows."""
     from rich.console import Console
     from rich.table import Table as Grid

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 from infra.naming import unquoted
 from infra.sources import is_table, parser_origin
 from infra.sources.listing import Listing, Source, assign_ids, list_sources
 from infra.store import file_system
+from infra.tables.rows import SourceRow
 from memagent import __version__
 from memagent.config import IngestConfig
 from memagent.records import stable_hash
@@ -34,14 +34,14 @@ class Plan:
     unchanged: int
     failed: list[str]
     """Sources that failed in an earlier run and are as they were: they would fail again."""
-    gone: list[dict[str, Any]]
+    gone: list[SourceRow]
     """Rows of the sources table whose documents are to go."""
-    moved: list[dict[str, Any]]
+    moved: list[SourceRow]
     """Rows of the sources table whose documents go on under another source."""
-    earlier: dict[str, dict[str, Any]]
+    earlier: dict[str, SourceRow]
 
 
-def make_plan(sources: list[str], earlier: dict[str, dict[str, Any]], options: IngestConfig) -> Plan:
+def make_plan(sources: list[str], earlier: dict[str, SourceRow], options: IngestConfig) -> Plan:
     """List the sources and compare them with what earlier runs have read.
 
     Args:
@@ -81,7 +81,7 @@ def make_plan(sources: list[str], earlier: dict[str, dict[str, Any]], options: I
     )
 
 
-def _fails_again(row: dict[str, Any], source: Source, options: IngestConfig) -> bool:
+def _fails_again(row: SourceRow, source: Source, options: IngestConfig) -> bool:
     if row["state"] != "failed" or options.retry_failed:
         return False
     return bool(row["source_stamp"] == failed_stamp(source.stamp, options))
@@ -94,7 +94,7 @@ def failed_stamp(stamp: str, options: IngestConfig) -> str:
 
 
 def _ids_in_use(
-    found: list[Source], names: set[str], gone: dict[str, dict[str, Any]], earlier: dict[str, dict[str, Any]]
+    found: list[Source], names: set[str], gone: dict[str, SourceRow], earlier: dict[str, SourceRow]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return, by id, the gone sources whose ids new ones may take over, and those that keep theirs."""
     absent = {row["doc_id"]: name for name, row in earlier.items() if row["doc_id"] and name not in names}

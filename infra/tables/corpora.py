@@ -4,8 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import TypedDict
 
 from fsspec.utils import glob_translate
 
@@ -29,13 +28,31 @@ def check_name(corpus: str) -> str:
     return corpus
 
 
+class QuestionRecord(TypedDict):
+    """A standing question, as it is kept."""
+
+    question_id: str
+    text: str
+    documents: list[str]
+    answers: list[str] | None
+
+
+class CorpusRecord(TypedDict, total=False):
+    """What is remembered of a corpus: ``corpora/<name>.json``."""
+
+    sources: list[str]
+    questions: list[QuestionRecord]
+    tags: dict[str, list[str]]
+    """By source."""
+
+
 def remember(corpus: Corpus, *, sources: Sequence[str] = (), questions: Sequence[Question] | None = None) -> None:
     """Add sources of a corpus, or set its standing questions."""
 
-    def change(known: dict[str, Any]) -> None:
+    def change(known: CorpusRecord) -> None:
         known["sources"] = list(dict.fromkeys([*known.get("sources", []), *sources]))
         if questions is not None:
-            known["questions"] = [asdict(question) for question in questions]
+            known["questions"] = [_record(question) for question in questions]
 
     _change(corpus, change)
 
@@ -50,9 +67,9 @@ def tag(corpus: Corpus, sources: Sequence[str], tags: Sequence[str]) -> None:
         if not _NAME.fullmatch(name):
             raise UsageError(f"tag {name!r}: use letters, digits, '.', '_' and '-' (at most 64), as in sensitive")
 
-    def change(known: dict[str, Any]) -> None:
-        tagged = known.setdefault("tags", {})
-        tagged |= {source: sorted({*tagged.get(source, []), *tags}) for source in sources}
+    def change(known: CorpusRecord) -> None:
+        tagged = known.get("tags", {})
+        known["tags"] = tagged | {source: sorted({*tagged.get(source, []), *tags}) for source in sources}
 
     _change(corpus, change)
 
@@ -90,24 +107,33 @@ def standing_questions(corpus: Corpus) -> list[Question]:
     ]
 
 
+def _record(question: Question) -> QuestionRecord:
+    return {
+        "question_id": question.question_id,
+        "text": question.text,
+        "documents": list(question.documents),
+        "answers": list(question.answers) if question.answers is not None else None,
+    }
+
+
 def corpora(store: Store) -> list[str]:
     """Return the names of all corpora."""
     return [path.rsplit("/", 1)[-1].removesuffix(".json") for path in store.list("corpora", suffix=".json")]
 
 
-def _load(corpus: Corpus) -> dict[str, Any]:
+def _load(corpus: Corpus) -> CorpusRecord:
     try:
-        data: dict[str, Any] = json.loads(corpus.store.read_bytes("corpora", f"{check_name(corpus.name)}.json"))
+        data: CorpusRecord = json.loads(corpus.store.read_bytes("corpora", f"{check_name(corpus.name)}.json"))
     except FileNotFoundError:
         return {}
     return data
 
 
-def _change(corpus: Corpus, change: Callable[[dict[str, Any]], None]) -> None:
+def _change(corpus: Corpus, change: Callable[[CorpusRecord], None]) -> None:
     """Change what is remembered of a corpus, whoever else is changing it."""
 
     def changed(before: bytes | None) -> bytes:
-        known: dict[str, Any] = json.loads(before) if before is not None else {}
+        known: CorpusRecord = json.loads(before) if before is not None else {}
         change(known)
         return json.dumps(known, indent=1).encode()
 

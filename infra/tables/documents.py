@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 
 from infra.store import Corpus
 from infra.tables.delta import Table
+from infra.tables.rows import FailureRow
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
 
 _FLUSH_CHARS = 32 * 2**20
@@ -93,7 +94,7 @@ def quarantined(corpus: Corpus) -> pa.Table:
     """
     table = Table(corpus.store, "quarantine").read(corpus.name)
     latest = {row["source"]: row for row in current_sources(corpus).to_pylist()}
-    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    rows: dict[tuple[str, str, str], FailureRow] = {}
     for row in table.sort_by("at").to_pylist():
         if row["stage"] == "ingest":
             source = latest.get(row["item"].split("#", 1)[0])

@@ -1,7 +1,7 @@
 """The `qa` table: questions that may teach; and what people said about answers, which decides between them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from infra.store import Corpus, Store
 from infra.tables.corpora import tagger
 from infra.tables.delta import Table, now
 from infra.tables.documents import newest
+from infra.tables.rows import AnswerRow, FeedbackRow, QaRow
 from memagent.curation import Qa, Split, families, split_of
 
 _FIELDS = [one.name for one in fields(Qa)]
@@ -71,14 +72,22 @@ def count_new(store: Store, since: int | None) -> int:
     return len(present - _answers(delta.to_pyarrow_dataset(filesystem=files).to_table(columns=_TOLD)))
 
 
-def to_row(corpus: str, qa: Qa, run_id: str, at: datetime) -> dict[str, Any]:
+def to_row(corpus: str, qa: Qa, run_id: str, at: datetime) -> QaRow:
     """Return a row of the table (`infra.tables.schemas.QA`)."""
-    evidence = [{"content_hash": name, "segment_index": index} for name, index in qa.evidence]
     return {
         "corpus": corpus,
         "qa_id": qa.qa_id,
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(qa).items()},
-        "evidence": evidence,
+        "question": qa.question,
+        "answers": list(qa.answers),
+        "stream": list(qa.stream),
+        "documents": list(qa.documents),
+        "source": qa.source,
+        "reading_id": qa.reading_id,
+        "policy_id": qa.policy_id,
+        "share": qa.share,
+        "pass_rate": qa.pass_rate,
+        "evidence": [{"content_hash": name, "segment_index": index} for name, index in qa.evidence],
+        "tags": list(qa.tags),
         "split": split_of(qa.documents),
         "run_id": run_id,
         "harvested_at": at,
@@ -126,22 +135,28 @@ class CorpusIndex:
         return replace(qa, documents=tuple(sorted(documents)), tags=tuple(sorted(tags)))
 
 
-def verdicts(corpus: Corpus) -> list[dict[str, Any]]:
+class JudgedAnswer(FeedbackRow):
+    """What somebody said of an answer, and the answer."""
+
+    of: AnswerRow
+
+
+def verdicts(corpus: Corpus) -> list[JudgedAnswer]:
     """Return the last feedback on each reading (`infra.tables.schemas.FEEDBACK`), its answer's row as `of`."""
-    said: dict[str, dict[str, Any]] = {}
+    said: dict[str, FeedbackRow] = {}
     for row in Table(corpus.store, "feedback").read(corpus.name).sort_by("given_at").to_pylist():
         said[row["reading_id"]] = row
     answers = {row["reading_id"]: row for row in answers_of(corpus.store, corpus.name, said)}
-    return [row | {"of": answers[name]} for name, row in sorted(said.items()) if name in answers]
+    return [{**row, "of": answers[name]} for name, row in sorted(said.items()) if name in answers]
 
 
-def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> list[dict[str, Any]]:
+def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> list[AnswerRow]:
     """Return the rows of some readings in the `answers` table."""
     wanted = list(readings)
     if not wanted:
         return []
     columns = ["corpus", "reading_id", "question", "stream", "policy_id", "answer", "found", "evidence"]
-    found: list[dict[str, Any]] = (
+    found: list[AnswerRow] = (
         Table(store, "answers").read(corpus, columns, pc.field("reading_id").isin(wanted)).to_pylist()
     )
     return found

@@ -146,7 +146,7 @@ def _report(
     """Write a training run's report, also while it goes on: one HTML file that needs no network."""
     from infra.store import Store
     from pipelines.report.training import write_training
-    from pipelines.trainings import find_training
+    from pipelines.training.records import find_training
 
     place = Store(configured(store, config, set_).store)
     typer.echo(str(write_training(place, find_training(place, run), output)))
@@ -164,7 +164,7 @@ def _curves(
     """Draw training runs over their steps, as SVG and PNG."""
     from infra.store import Store
     from pipelines.report.training import draw
-    from pipelines.trainings import find_training, metrics_of
+    from pipelines.training.records import find_training, metrics_of
 
     place = Store(configured(store, config, set_).store)
     rows = {name: metrics_of(place, name) for name in (find_training(place, run) for run in runs)}

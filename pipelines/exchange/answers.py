@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents
-from infra.tables.rows import AnswerRow
+from infra.tables.rows import AnswerRow, EvidenceRow
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
@@ -39,7 +41,35 @@ COLUMNS = pa.schema(
 """Columns of every format; csv has the first piece of evidence as quote and place."""
 
 
-def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list[dict[str, Any]]:
+class AnsweredDocument(TypedDict):
+    """Of which document an answer is."""
+
+    doc_id: str
+    title: str
+    source: str
+    content_hash: NotRequired[str]
+    """Absent for the archive as one stream, and for a document that is no longer there."""
+
+
+class GivenAnswer(TypedDict):
+    """An answer as people and programs get it: `COLUMNS`."""
+
+    document: str
+    title: str
+    source: str
+    question_id: str
+    question: str
+    answer: str
+    found: bool
+    evidence: list[EvidenceRow]
+    gold: list[str] | None
+    policy_id: str
+    reading_id: str
+    run_id: str
+    answered_at: datetime
+
+
+def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list[GivenAnswer]:
     """Return one row per document and question: of a run, or the newest answers of the corpus.
 
     Raises:
@@ -52,7 +82,7 @@ def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list
     return _of_run(Corpus(store, corpus), run_id, documents) if run_id else _newest(Corpus(store, corpus), documents)
 
 
-def write_answers(rows: list[dict[str, Any]], format_: str, output: Path | None) -> None:
+def write_answers(rows: list[GivenAnswer], format_: str, output: Path | None) -> None:
     """Write rows as table, csv, jsonl or parquet, to a file or to standard output."""
     if format_ == "table" and output is None:
         from rich.console import Console
@@ -73,7 +103,7 @@ def write_answers(rows: list[dict[str, Any]], format_: str, output: Path | None)
         sys.stdout.buffer.write(data)
 
 
-def _of_run(corpus: Corpus, run_id: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of_run(corpus: Corpus, run_id: str, documents: list[AnsweredDocument]) -> list[GivenAnswer]:
     try:
         plan = corpus.store.read_part("runs", run_id, "plan.parquet").to_pylist()
     except FileNotFoundError as error:
@@ -88,7 +118,7 @@ def _of_run(corpus: Corpus, run_id: str, documents: list[dict[str, Any]]) -> lis
     ]
 
 
-def _newest(corpus: Corpus, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _newest(corpus: Corpus, documents: list[AnsweredDocument]) -> list[GivenAnswer]:
     newest: dict[tuple[str, str], AnswerRow] = {}
     archive: dict[str, AnswerRow] = {}
     samples = sampled_runs(corpus)
@@ -106,29 +136,36 @@ def _newest(corpus: Corpus, documents: list[dict[str, Any]]) -> list[dict[str, A
         for question in questions
         if (document["content_hash"], question) in newest
     ]
-    whole = {"doc_id": "", "title": "the archive as one stream", "source": ""}
+    whole: AnsweredDocument = {"doc_id": "", "title": "the archive as one stream", "source": ""}
     return rows + [_row(whole, answer) for answer in archive.values()]
 
 
-def _row(document: dict[str, Any], answer: AnswerRow) -> dict[str, Any]:
-    kept = {name: value for name, value in answer.items() if name in COLUMNS.names}
+def _row(document: AnsweredDocument, answer: AnswerRow) -> GivenAnswer:
     return {
         "document": document["doc_id"],
         "title": document["title"],
         "source": document["source"],
+        "question_id": answer["question_id"],
+        "question": answer["question"],
+        "answer": answer["answer"],
+        "found": answer["found"],
+        "evidence": answer["evidence"],
         "gold": None,
-        **kept,
+        "policy_id": answer["policy_id"],
+        "reading_id": answer["reading_id"],
+        "run_id": answer["run_id"],
+        "answered_at": answer["answered_at"],
     }
 
 
-def _csv(rows: list[dict[str, Any]]) -> bytes:
+def _csv(rows: list[GivenAnswer]) -> bytes:
     names = [name for name in COLUMNS.names if name != "evidence"]
     places = ["quote", "segment", "char_start", "char_end"]
     buffer = io.StringIO()
     writer = csv.writer(buffer)
     writer.writerow([*names, *places])
     for row in rows:
-        first = (row["evidence"] or [{}])[0]
+        first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
         gold = "|".join(row["gold"]) if row["gold"] is not None else ""
         cells = [gold if name == "gold" else row.get(name, "") for name in names]
         where = [first.get(k, "") for k in ("quote", "segment_index", "char_start", "char_end")]
@@ -141,11 +178,11 @@ def _tame(cell: Any) -> Any:
     return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
-def _jsonl(rows: list[dict[str, Any]]) -> bytes:
+def _jsonl(rows: list[GivenAnswer]) -> bytes:
     return "".join(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in rows).encode("utf-8")
 
 
-def _parquet(rows: list[dict[str, Any]]) -> bytes:
+def _parquet(rows: list[GivenAnswer]) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=COLUMNS), buffer, compression="zstd")
     return buffer.getvalue()

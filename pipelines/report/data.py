@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts, quarantined
+from infra.tables.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, PlannedReading
 from infra.tables.schemas import PLAN
 from memagent.errors import UsageError
 from memagent.metrics import containment
@@ -40,9 +41,14 @@ class Run:
 class Row:
     """One reading that the run is about: what was planned, and the answer that counts, if there is one."""
 
-    plan: dict[str, Any]
-    answer: dict[str, Any] | None
-    failure: dict[str, Any] | None
+    plan: PlannedReading
+    answer: AnswerRow | None
+    failure: FailureRow | None
+
+    @property
+    def evidence(self) -> list[EvidenceRow]:
+        """The answer's evidence; empty without an answer."""
+        return (self.answer["evidence"] or []) if self.answer else []
 
     @property
     def reading_id(self) -> str:
@@ -90,7 +96,7 @@ def load_run(store: Store, run_id: str) -> Run:
     )
 
 
-def load_rows(store: Store, run: Run, failures: list[dict[str, Any]]) -> list[Row]:
+def load_rows(store: Store, run: Run, failures: list[FailureRow]) -> list[Row]:
     """Return the run's readings in the order of its plan; a run without a plan has none."""
     plan = _plan(store, run.run_id)
     wanted = pa.array([entry["answered_by"] or entry["reading_id"] for entry in plan], pa.string())
@@ -105,9 +111,9 @@ def load_rows(store: Store, run: Run, failures: list[dict[str, Any]]) -> list[Ro
     return rows
 
 
-def load_failures(store: Store, run: Run) -> list[dict[str, Any]]:
+def load_failures(store: Store, run: Run) -> list[FailureRow]:
     """Return the run's quarantine rows, and after them what stands in quarantine from taking the corpus in."""
-    own: list[dict[str, Any]] = (
+    own: list[FailureRow] = (
         Table(store, "quarantine").read(run.corpus, filters=ds.field("run_id") == run.run_id).to_pylist()
     )
     standing = quarantined(Corpus(store, run.corpus)).to_pylist()
@@ -115,7 +121,7 @@ def load_failures(store: Store, run: Run) -> list[dict[str, Any]]:
     return own + earlier
 
 
-def load_titles(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, dict[str, Any]]:
+def load_titles(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, DocumentRow]:
     """Return doc_id, title, source, chars and media_type of documents by content hash; the newest row counts."""
     columns = ["doc_id", "title", "source", "chars", "media_type", "content_hash", "seen_at"]
     wanted = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
@@ -150,12 +156,12 @@ def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:
     return [_speed(a, b) for a, b in pairwise(kept) if b["t"] > a["t"]]
 
 
-def _plan(store: Store, run_id: str) -> list[dict[str, Any]]:
+def _plan(store: Store, run_id: str) -> list[PlannedReading]:
     try:
         data = store.read_bytes("runs", run_id, "plan.parquet")
     except FileNotFoundError:
         return []
-    plan: list[dict[str, Any]] = pq.read_table(io.BytesIO(data), schema=PLAN).to_pylist()
+    plan: list[PlannedReading] = pq.read_table(io.BytesIO(data), schema=PLAN).to_pylist()
     return plan
 
 

@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 
 from infra.store import Store
 from infra.tables.delta import Table
+from infra.tables.rows import EvidenceRow
 from pipelines.report.data import Row, Run, load_texts
 from pipelines.report.embed import size
 from pipelines.report.passages import Place, excerpt
@@ -96,7 +97,7 @@ def _take_memories(store: Store, run: Run, rows: list[Row], room: int, details: 
 
 
 def _touched(row: Row, timeline: dict[str, Any] | None) -> list[str]:
-    hashes = [place["content_hash"] for place in (row.answer or {}).get("evidence") or []]
+    hashes = [place["content_hash"] for place in row.evidence]
     hashes += [change["document"] for change in (timeline or {}).get("changes", []) if change["document"]]
     # Where nothing was taken up, the document itself is what one looks at.
     hashes += [row.plan["content_hash"]] if row.plan["scope"] == "document" else []
@@ -123,7 +124,7 @@ def _places(content_hash: str, text: str, cuts: list[Bounds], rows: list[Row], d
     taken: list[Place] = []
     changed: list[Place] = []
     for row in rows:
-        spots = [spot for spot in (row.answer or {}).get("evidence") or [] if spot["content_hash"] == content_hash]
+        spots = [spot for spot in row.evidence if spot["content_hash"] == content_hash]
         for spot in spots:
             quoted = spot["quote_start"] is not None and spot["quote_start"] >= 0
             evidence.append(
@@ -144,7 +145,7 @@ def _places(content_hash: str, text: str, cuts: list[Bounds], rows: list[Row], d
     return evidence + taken + changed
 
 
-def _choose(cuts: list[Bounds], row: Row, spots: list[dict[str, Any]]) -> Bounds | None:
+def _choose(cuts: list[Bounds], row: Row, spots: list[EvidenceRow]) -> Bounds | None:
     """Return the segmentation that the reading had: the one that agrees with its evidence and length."""
     for bounds in cuts:
         if row.plan["scope"] == "document" and len(bounds) != row.plan["segments"]:

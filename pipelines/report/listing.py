@@ -1,7 +1,9 @@
 """The readings as rows of numbers and texts, documents and questions shared by number."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from infra.tables.rows import DocumentRow, PlannedReading
 from pipelines.report.data import Row
 from pipelines.report.embed import size
 
@@ -24,7 +26,7 @@ _ORIGIN = (
 class Listing:
     """Collects rows in the shape that ``dom.js`` reads (its FIELDS)."""
 
-    def __init__(self, titles: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, titles: Mapping[str, DocumentRow]) -> None:
         """Take titles of documents by content hash; see `pipelines.report.data.load_titles`."""
         self._titles = titles
         self._numbers: dict[str, int] = {}
@@ -42,40 +44,38 @@ class Listing:
             self.data["rows"].append(line)
         return rows
 
-    def document(self, content_hash: str, plan: dict[str, Any] | None = None) -> int:
+    def document(self, content_hash: str, plan: PlannedReading | None = None) -> int:
         """Return the number of a document."""
         if content_hash not in self._numbers:
             self._numbers[content_hash] = len(self._numbers)
-            known, planned = self._titles.get(content_hash) or {}, plan or {}
-            name = planned.get("doc_id") or known.get("doc_id") or content_hash
-            title = planned.get("title") or known.get("title") or ""
+            known = self._titles.get(content_hash)
+            name = (plan and plan["doc_id"]) or (known and known["doc_id"]) or content_hash
+            title = (plan and plan["title"]) or (known and known["title"]) or ""
             self.data["documents"].append(
                 {
                     "id": name,
                     "title": title if title != name else "",
-                    "source": known.get("source") or "",
-                    "chars": known.get("chars"),
+                    "source": (known and known["source"]) or "",
+                    "chars": known["chars"] if known else None,
                 }
             )
         return self._numbers[content_hash]
 
     def reading(self, row: Row, timeline: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what is seen when an answered reading is opened."""
-        answer = row.answer or {}
         if timeline is not None:
             changes = [
                 {**change, "document": self.document(change["document"]) if change["document"] else -1}
                 for change in timeline["changes"]
             ]
             timeline = {**timeline, "changes": changes}
-        evidence = [
-            {**spot, "content_hash": self.document(spot["content_hash"])} for spot in answer.get("evidence") or []
-        ]
-        origin = {key: answer[key] for key in _ORIGIN if answer.get(key) not in (None, "")}
+        evidence = [{**spot, "content_hash": self.document(spot["content_hash"])} for spot in row.evidence]
+        known = row.answer.items() if row.answer else ()
+        origin = {key: value for key, value in known if key in _ORIGIN and value not in (None, "")}
         return {"evidence": evidence, "timeline": timeline, "origin": origin}
 
     def _row(self, row: Row) -> list[Any]:
-        plan, answer = row.plan, row.answer or {}
+        plan, answer = row.plan, row.answer
         key = (plan["question_id"], plan["question"])
         if key not in self._questions:
             self._questions[key] = len(self._questions)
@@ -84,13 +84,13 @@ class Listing:
             row.reading_id,
             -1 if plan["scope"] == "archive" else self.document(plan["content_hash"], plan),
             self._questions[key],
-            answer.get("answer", ""),
-            int(answer.get("found") or False),
+            answer["answer"] if answer else "",
+            int(answer["found"] or False) if answer else 0,
             plan["gold"],
             row.right,
             plan["segments"],
-            len(answer.get("evidence") or []),
+            len(row.evidence),
             row.state,
             len(plan["stream"] or []),
-            (row.failure or {}).get("reason", ""),
+            row.failure["reason"] if row.failure else "",
         ]

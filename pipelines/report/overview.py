@@ -4,13 +4,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
+from infra.tables.rows import FailureRow
 from pipelines.formatting import duration, number, pace, percent
 from pipelines.report.data import Row, Run
 
 
-def facts(run: Run, rows: list[Row], failures: list[dict[str, Any]]) -> list[dict[str, str]]:
+def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[dict[str, str]]:
     """Return the figures in the order they are read: ``label``, ``value``, ``note``, ``tone``."""
     said = run.summary
     counts = said.get("readings") or {}
@@ -61,7 +62,7 @@ def origin(run: Run) -> list[tuple[str, str]]:
     return [(label, value) for label, value in pairs if value]
 
 
-def shares(rows: list[Row], key: str) -> list[tuple[str, int]]:
+def shares(rows: list[Row], key: Literal["policy_id", "config_hash", "run_id"]) -> list[tuple[str, int]]:
     """Return how many answers have each value of `key`, the most frequent first."""
     return Counter(str(row.answer[key]) for row in rows if row.answer).most_common()
 

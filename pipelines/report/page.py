@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from infra.store import Store
+from infra.tables.rows import FailureRow
 from pipelines.formatting import number, plain
 from pipelines.report import overview as header
 from pipelines.report.data import Row, Run, load_failures, load_progress, load_rows, load_run, load_titles
@@ -92,12 +93,13 @@ def _hashes(rows: list[Row]) -> set[str]:
     return {content_hash for row in rows for content_hash in row.plan["stream"] or [row.plan["content_hash"]]}
 
 
-def _failure(failure: dict[str, Any], run: Run) -> dict[str, Any]:
-    kept = {key: (failure[key] or "")[:_DETAIL_CHARS] for key in ("stage", "item", "reason", "detail")}
+def _failure(failure: FailureRow, run: Run) -> dict[str, Any]:
+    shown = ("stage", "item", "reason", "detail")
+    kept = {key: str(value or "")[:_DETAIL_CHARS] for key, value in failure.items() if key in shown}
     return {**kept, "mine": failure["run_id"] == run.run_id, "at": header.when(failure["at"])}
 
 
-def _failure_counts(failures: list[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
+def _failure_counts(failures: list[FailureRow], run: Run) -> list[dict[str, Any]]:
     counts = Counter((f["stage"], f["reason"], f["run_id"] == run.run_id) for f in failures)
     return [
         {"stage": stage, "reason": reason, "mine": mine, "count": count}

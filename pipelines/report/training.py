@@ -17,7 +17,7 @@ from pipelines.report import training_plots as curves
 from pipelines.report.html import embedded, sheet, write_sheet
 from pipelines.report.panels import Rows, interval, series
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.trainings import candidate_of, find_training, metrics_of, summary_of_ended
+from pipelines.training.records import candidate_of, find_training, metrics_of, summary_of_ended
 
 _LAST_STEPS = 20
 _SCORES = {"reward": ".3f", "strict": ".1%", "lenient": ".1%"}

@@ -105,7 +105,8 @@ def ingest(
             progress({**counts, "total": len(plan.work), "quarantined": reasons.total()})
     for bad in plan.listing.unusable:
         writer.refuse(bad.source, bad.reason, bad.detail)
-        doc_id = plan.earlier.get(bad.source, {}).get("doc_id", "")
+        known = plan.earlier.get(bad.source)
+        doc_id = known["doc_id"] if known else ""
         writer.source(bad.source, doc_id, "", "failed", 0)
     _delete(corpus, plan, writer, keep=config.ingest.keep_deleted)
     writer.flush()

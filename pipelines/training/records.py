@@ -1,15 +1,24 @@
-"""What is kept of a training run beside its own files: its summary, and the version of the code."""
+"""What is kept of training runs: of one that ends its summary, and of all of them what people look up later."""
 
+import json
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from infra.tables.runs import TrainingSummary
+from infra.store import Store
+from infra.tables.policies import PolicyRow, policies
+from infra.tables.runs import TrainingSummary, read_summary
 from infra.tables.schemas import POLICIES_OF
+from memagent.errors import TrainingError, UsageError
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.settings import Run
 
+Row = dict[str, Any]
+_HOME = "training"
+_METRICS = "metrics.jsonl"
+_RENAMED = {"gap": "logprob_diff", "rate": "lr", "transfer": "weight_sync"}
+"""Names that metrics had in the first runs, and have today."""
 _ROOT = Path(__file__).parents[2]
 
 
@@ -53,3 +62,60 @@ def code_version() -> str:
         return version("memagent")
     except PackageNotFoundError:
         return ""
+
+
+def training_runs(store: Store) -> list[str]:
+    """Return the ids of all training runs that have metrics; the one that wrote last stands last."""
+    paths = store.list(_HOME, suffix=f"/{_METRICS}")
+    return [path.rsplit("/", 2)[-2] for path in sorted(paths, key=lambda path: (store.fs.modified(path), path))]
+
+
+def find_training(store: Store, run: str) -> str:
+    """Return the run id; ``last`` means the run that wrote last.
+
+    Raises:
+        UsageError: there is none; it says which there are.
+    """
+    ids = training_runs(store)
+    if run == "last" and ids:
+        return ids[-1]
+    if run in ids:
+        return run
+    raise UsageError(f"no training run {run!r} in {store.url}. There are: {', '.join(ids[-10:]) or 'none'}.")
+
+
+def metrics_of(store: Store, run_id: str) -> list[Row]:
+    """Return a run's rows of metrics, by step.
+
+    Raises:
+        UsageError: there is no such run.
+        TrainingError: they cannot be read.
+    """
+    lines = store.read_bytes(_HOME, find_training(store, run_id), _METRICS).decode("utf-8", "replace").splitlines()
+    try:
+        rows = {int(row["step"]): _todays_names(row) for row in map(json.loads, lines)}
+    except (ValueError, TypeError, KeyError) as error:
+        raise TrainingError(f"the metrics of run {run_id} cannot be read: {error}") from error
+    return [rows[step] for step in sorted(rows)]
+
+
+def summary_of_ended(store: Store, run_id: str) -> Row | None:
+    """Return the summary of a run that ended; None: it has not, or was interrupted."""
+    return read_summary(store, run_id, POLICIES_OF)
+
+
+def candidate_of(store: Store, run_id: str, policy_id: str) -> PolicyRow | None:
+    """Return the registered version that a run made; by its id, or where that is not known yet by the run's."""
+    rows = policies(store)
+    return next(
+        (row for row in rows if policy_id and row["policy_id"] == policy_id),
+        next((row for row in rows if not policy_id and row["run_id"] == run_id), None),
+    )
+
+
+def _todays_names(row: Row) -> Row:
+    named = {_RENAMED.get(name, name): value for name, value in row.items()}
+    for name in ("seconds", "share"):
+        if name in named:
+            named[name] = {_RENAMED.get(phase, phase): value for phase, value in named[name].items()}
+    return named
