@@ -6,10 +6,7 @@ Values come from, in rising order of precedence: the defaults below, the model f
 """
 
 import json
-import os
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +17,7 @@ from memagent.errors import ConfigError
 from memagent.prompts import Layout
 from memagent.records import stable_hash
 from memagent.segmenting import Boundary
+from memagent.settings import environment, merge, put, put_setting, read_toml
 
 _T = TypeVar("_T", bound=BaseModel)
 
@@ -254,12 +252,12 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     """
     data = environment()
     if path is not None:
-        _merge(data, read_toml(path))
+        merge(data, read_toml(path))
     for item in sets or []:
         put_setting(data, item)
     for name, value in overrides.items():
         if value is not None:
-            _put(data, name.replace("__", "."), value)
+            put(data, name.replace("__", "."), value)
     config = validate(Config, data, "")
     validate(ReadingConfig, config.reading, "reading.")
     return config
@@ -281,44 +279,6 @@ def reading_defaults(folder: Path) -> dict[str, Any]:
     return data
 
 
-def environment() -> dict[str, Any]:
-    """Return what the environment configures, as plain data: all that who starts a process says for it.
-
-    Raises:
-        ConfigError: ``$MEMAGENT_CONFIG_FILE`` cannot be read.
-    """
-    data: dict[str, Any] = {}
-    if whole := os.environ.get("MEMAGENT_CONFIG"):
-        data = json.loads(whole)  # the whole of it, from the process that started this one or submitted this job
-    elif file := os.environ.get("MEMAGENT_CONFIG_FILE"):
-        data = read_toml(file)
-    if store := os.environ.get("MEMAGENT_STORE"):
-        data["store"] = store
-    return data
-
-
-def put_setting(data: dict[str, Any], item: str) -> None:
-    """Put a ``section.key=value`` string into plain data.
-
-    Raises:
-        ConfigError: it is not one.
-    """
-    key, eq, value = item.partition("=")
-    if not eq:
-        raise ConfigError(f"--set {item!r}: write it as section.key=value")
-    _put(data, key.strip(), _value(value.strip()))
-
-
-def as_settings(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield plain data as ``section.key=value`` strings; None is skipped."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from as_settings(value, f"{prefix}{key}.")
-        elif value is not None:
-            # Strings, numbers, booleans and lists are written alike in JSON and TOML.
-            yield f"{prefix}{key}={json.dumps(value, ensure_ascii=False)}"
-
-
 def validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:
     """Make a configuration of plain data; a ConfigError names every key that is wrong, after `prefix`."""
     try:
@@ -330,41 +290,3 @@ def validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:
             text = "no such key" if problem["type"] == "extra_forbidden" else problem["msg"]
             lines.append(f"{key.rstrip('.') or 'configuration'}: {text}")
         raise ConfigError("; ".join(lines)) from error
-
-
-def read_toml(path: str) -> dict[str, Any]:
-    """Return a configuration file as plain data.
-
-    Raises:
-        ConfigError: there is none, or it is no TOML.
-    """
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"no configuration file {path}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"configuration file {path}: {error}") from error
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _put(data: dict[str, Any], dotted: str, value: Any) -> None:
-    *sections, key = dotted.split(".")
-    for section in sections:
-        data = data.setdefault(section, {})
-        if not isinstance(data, dict):
-            raise ConfigError(f"{dotted}: {section} is not a section")
-    data[key] = value
-
-
-def _merge(into: dict[str, Any], data: dict[str, Any]) -> None:
-    for key, value in data.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = value

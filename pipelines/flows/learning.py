@@ -14,10 +14,11 @@ from infra.tables.policies import policy
 from infra.tables.qa import count_new
 from infra.tables.runs import HarvestSummary, TrainingSummary
 from infra.tables.schemas import POLICIES_OF
-from memagent.config import Config, as_settings, environment
+from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
 from memagent.rl.promotion import GateSpec
+from memagent.settings import as_settings, environment
 from pipelines.flows import commands
 from pipelines.flows.parameters import check, settings_for
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work

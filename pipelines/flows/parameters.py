@@ -8,9 +8,10 @@ key, is for the operator to say, who started the process: by the options of `mem
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from memagent.config import Config, load_config, put_setting, read_toml
+from memagent.config import Config, load_config
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError
+from memagent.settings import put_setting, read_toml
 
 RESERVED = ("engine.trust_remote_code", "engine.base_url", "engine.api_key_env", "engine.options", "ray")
 """Keys and sections that are the operator's. So is ``engine.kind`` where it names an engine of another package: it may

@@ -7,12 +7,13 @@ from pathlib import Path
 from infra.readers import ReaderSpec
 from infra.store import Store
 from infra.tables.qa import qa_version
-from memagent.config import Config, as_settings, load_config
+from memagent.config import Config, load_config
 from memagent.errors import UsageError
 from memagent.records import stable_hash
 from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
 from memagent.rl.reward import FUNCTIONS
+from memagent.settings import as_settings
 
 _RECIPE = ("model", "rollout", "reward", "loss", "learner", "stage")
 
