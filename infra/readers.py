@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from infra.models import folder_hash, policy_file
+from infra.models import fetch_folder, folder_hash, policy_file
 from infra.store import Store
 from infra.tables.policies import PolicyRow, fetch, policies, policy, promoted
 from memagent.baselines import config_hash, method
@@ -40,7 +40,7 @@ class ReaderSpec:
         self.engine_restarts = config.pool.engine_restarts
         self._store = Store(config.store)
         self.policy, row = _resolve(config.engine, self._store)
-        self._row = row
+        self._kept_at = row and row["path"]
         self.reading: ReadingConfig = config.reading_config(self.policy.defaults)
         self.template = load_template(self.reading.template)
         if config.engine.kind == "openai" and config.engine.protocol == "chat" and not self.template.chat:
@@ -59,7 +59,9 @@ class ReaderSpec:
     @cached_property
     def folder(self) -> str:
         """The model's folder on this machine, or its name on the hub; a version kept on S3 is fetched if need be."""
-        return self.policy.path if self._row is None else str(fetch(self._store, self._row))
+        if self._kept_at is None:
+            return self.policy.path
+        return str(fetch_folder(self._store, self._kept_at, self.policy.policy_id))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -10,6 +10,7 @@ from infra.store import Corpus, Store
 from infra.tables.corpora import remember, sources_of, standing_questions
 from infra.tables.delta import Table, now
 from infra.tables.documents import current_documents
+from infra.tables.rows import FailureRow
 from infra.tables.runs import QuestionRollup, RunExtras, RunSummary, run_ids
 from memagent.config import Config
 from memagent.errors import UsageError
@@ -207,7 +208,7 @@ def _previous(corpus: Corpus) -> dict[tuple[str, str], str]:
 
 
 def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan) -> None:
-    Table(corpus.store, "quarantine").upsert(
+    rows: list[FailureRow] = [
         {
             "corpus": corpus.name,
             "stage": "plan",
@@ -218,4 +219,5 @@ def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan) -> None:
             "at": now(),
         }
         for question in plan.unmatched
-    )
+    ]
+    Table(corpus.store, "quarantine").upsert(rows)

@@ -176,5 +176,4 @@ def settle(
         "by_split": {split: splits[split] for split in SPLITS if splits[split]},
         "dropped": dict(sorted((Counter(chosen.reasons) + Counter(refused or {})).items())),
         "qa_version": qa_version(corpus.store),
-        "seconds": 0.0,
     }

@@ -19,8 +19,8 @@ _CALLS = 64
 
 def run_on_engines(
     worker: type, arguments: tuple[Any, ...], blocks: Iterable[Iterable[Mapping[str, Any]]], pool: PoolConfig
-) -> Iterator[list[dict[str, Any]]]:
-    """Hand blocks of items to workers with an engine each; yield the rows that come, a list at a time.
+) -> Iterator[dict[str, Any]]:
+    """Hand blocks of items to workers with an engine each; yield the rows as they come.
 
     Needs a Ray session.
 
@@ -47,11 +47,10 @@ def run_on_engines(
         num_gpus=pool.gpus or None,
     )
     for batch in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        rows = [json.loads(row) for row in batch["row"].to_pylist()]
-        for row in rows:
+        for row in map(json.loads, batch["row"].to_pylist()):
             if "fatal" in row:
                 raise (ConfigError if row["usage"] else EngineDied)(row["fatal"])
-        yield rows
+            yield row
 
 
 def rows_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:

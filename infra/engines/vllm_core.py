@@ -110,7 +110,7 @@ def _threads() -> dict[str, str]:
 
 
 def _read_at_start() -> dict[str, str | None]:
-    return {name: os.environ.get(name) for name in _READ_AT_START}
+    return {name: os.environ.get(name) or None for name in _READ_AT_START}  # to the loader, empty is not set
 
 
 def _cpu_build() -> bool:

@@ -104,10 +104,10 @@ class AnswerRow(TypedDict):
 
 
 class FailureRow(TypedDict):
-    """A row of `quarantine`: what could not be ingested, segmented or read, and why."""
+    """A row of `quarantine`: what could not be ingested, segmented, planned or read, and why."""
 
     corpus: str
-    stage: Literal["ingest", "segment", "read"]
+    stage: Literal["ingest", "segment", "plan", "read"]
     item: str
     reason: str
     detail: str

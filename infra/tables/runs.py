@@ -106,7 +106,7 @@ class HarvestSummary(TypedDict):
     dropped: dict[str, int]
     """By reason."""
     qa_version: int | None
-    seconds: float
+    seconds: NotRequired[float]
     export: NotRequired[str]
     """File that the rows were written to besides."""
 

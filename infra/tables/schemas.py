@@ -141,7 +141,7 @@ ANSWERS = pa.schema(
 QUARANTINE = pa.schema(
     [
         ("corpus", pa.string()),
-        ("stage", pa.string()),  # ingest | segment | read
+        ("stage", pa.string()),  # ingest | segment | plan | read
         ("item", pa.string()),
         ("reason", pa.string()),  # a short stable word
         ("detail", pa.string()),

@@ -67,7 +67,8 @@ def export_qa(corpus: Corpus, path: Path) -> int:
     Raises:
         UsageError: there are none, or the file cannot be written.
     """
-    shelf = CorpusIndex(Corpus(corpus.store, check_name(corpus.name)))
+    check_name(corpus.name)
+    shelf = CorpusIndex(corpus)
     rows = [row for row in read_qa(corpus.store, corpus.name) if shelf.place(row).documents]
     if not rows:
         raise UsageError(f"corpus {corpus.name!r} has no rows to export: memagent harvest {corpus.name}")
@@ -95,9 +96,8 @@ def import_qa(corpus: Corpus, path: Path, run_id: str | None = None) -> dict[str
     """
     started, run_id, refused = now(), run_id or new_run_id(), Counter[str]()
     file = _open(path)
-    known = set(
-        current_documents(Corpus(corpus.store, check_name(corpus.name)), ["content_hash"])["content_hash"].to_pylist()
-    )
+    check_name(corpus.name)
+    known = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())
     writer = DocumentWriter(corpus, run_id, started, _COMMIT_SECONDS)
     fresh: list[Qa] = []
     documents = 0

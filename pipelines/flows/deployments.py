@@ -42,8 +42,8 @@ def serve_all(
 ) -> None:
     """Serve every deployment to the Prefect server of the environment, until terminated.
 
-    The configuration is that of the environment as well (`memagent.settings.environment`): callers' parameters, which the
-    server keeps and shows, add to it.
+    The configuration is that of the environment as well (`memagent.settings.environment`): callers' parameters, which
+    the server keeps and shows, add to it.
 
     Up to `at_once` flow runs work at the same time and the others wait: an answering run and a training would starve
     each other on one machine's cores, and two engines do not fit one GPU.

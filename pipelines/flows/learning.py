@@ -129,9 +129,11 @@ def train_stage(run: Run) -> TrainingSummary:
 def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> dict[str, Any]:
     """Compare, and promote or refuse; on a cluster as a job of its own, since both versions read there."""
     if settings.ray.jobs_address:
+        store = Store(settings.store)
+        earlier = policy(store, candidate)["gate"]
         last_words = submit(settings, commands.promote(candidate, spec), f"{submission()}-gate")
-        decided = policy(Store(settings.store), candidate)["gate"]
-        if not decided:
+        decided = policy(store, candidate)["gate"]
+        if not decided or decided == earlier:
             raise MemagentError(f"the Ray job ended without a decision on {candidate}: {last_words}")
         record = decided
     else:

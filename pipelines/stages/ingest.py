@@ -91,7 +91,8 @@ def ingest(
         UsageError: a source does not exist or matches nothing, or the corpus's name cannot be used.
     """
     begun = time.monotonic()
-    known = current_sources(Corpus(corpus.store, check_name(corpus.name))).to_pylist()
+    check_name(corpus.name)
+    known = current_sources(corpus).to_pylist()
     at = max([now(), *(row["seen_at"] + timedelta(microseconds=1) for row in known)])
     plan = make_plan(sources, {row["source"]: row for row in known if row["state"] != "deleted"}, config.ingest)
     writer = DocumentWriter(corpus, run_id, at, config.commit_seconds)

@@ -108,12 +108,11 @@ def _round(
     tally = ProgressReporter(board_name())
     base = dict(result.counts)
     with _Watch(tally, base, result, progress) as watch:
-        for rows in run_on_engines(ReadingWorker, (spec, tally), _blocks(items, pool.max_size), pool):
-            for row in rows:
-                if "counts" in row:
-                    watch.take(**row)
-                else:
-                    sink.take(row)
+        for row in run_on_engines(ReadingWorker, (spec, tally), _blocks(items, pool.max_size), pool):
+            if "counts" in row:
+                watch.take(**row)
+            else:
+                sink.take(row)
 
 
 class _Watch:

@@ -76,12 +76,11 @@ def generate(
     cuts = [chosen[i : i + _BLOCK] for i in range(0, len(chosen), _BLOCK)]
     rows: list[Qa] = []
     refused: Counter[str] = Counter()
-    for block in run_on_engines(Writer, (store.url, reader, config.pool.inflight), cuts, config.pool):
-        for said in block:
-            if "refused" in said:
-                refused[said["refused"]] += 1
-            else:
-                rows.append(_row(reader, said))
+    for said in run_on_engines(Writer, (store.url, reader, config.pool.inflight), cuts, config.pool):
+        if "refused" in said:
+            refused[said["refused"]] += 1
+        else:
+            rows.append(_row(reader, said))
         if progress:
             progress({"segments": len(rows) + refused.total(), "segments_total": len(chosen)})
     return rows, refused
