@@ -59,7 +59,13 @@ def cuts(config: Config) -> dict[str, list[tuple[int, ...]]]:
     return {
         row["doc_id"]: [
             tuple(s.token_ids)
-            for s in segments(row["content_hash"], texts[row["content_hash"]], reader.tokenizer, size, boundary)
+            for s in segments(
+                row["content_hash"],
+                texts[row["content_hash"]],
+                reader.tokenizer,
+                segment_tokens=size,
+                boundary=boundary,
+            )
         ]
         for row in rows
     }

@@ -38,7 +38,14 @@ class MadeStream:
     async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
         for i in range(start, stop):
             rng = random.Random(f"{self._seed}-{i}")
-            yield Segment("made", i, i, i + 1, "", rng.choices(self._ids, k=self._reader.reading.segment_tokens))
+            yield Segment(
+                "made",
+                i,
+                i,
+                char_end=i + 1,
+                text="",
+                token_ids=rng.choices(self._ids, k=self._reader.reading.segment_tokens),
+            )
 
 
 @dataclass
@@ -92,9 +99,9 @@ async def measure(reader: ReaderSpec, lengths: list[int], slice: int) -> list[di
     engine = reader.make_engine()
     await engine.start()
     lock = asyncio.Lock()
-    await read(reader, Turns(engine, lock, slice), lengths[0], 5 * lengths[0], "warm-up")
+    await read(reader, Turns(engine, lock, slice), lengths[0], segments=5 * lengths[0], seed="warm-up")
     rows = await asyncio.gather(
-        *(read(reader, Turns(engine, lock, slice), length, max(lengths), "counted") for length in lengths)
+        *(read(reader, Turns(engine, lock, slice), length, segments=max(lengths), seed="counted") for length in lengths)
     )
     await engine.stop()
     return list(rows)

@@ -46,7 +46,13 @@ def prepare(url: str, sets: list[str], tokens: int, out: Any) -> None:
 
 def work(url: str, sets: list[str], place: dict[str, Any], out: Any) -> None:
     config = load_config(sets=sets, store=url)
-    spec = PassSpec(Corpus(Store(url), "c"), "run", ReaderSpec(config), config.pool.inflight, config.flush_seconds)
+    spec = PassSpec(
+        Corpus(Store(url), "c"),
+        "run",
+        ReaderSpec(config),
+        inflight=config.pool.inflight,
+        flush_seconds=config.flush_seconds,
+    )
     place = {k: place[k] for k in ("content_hash", "part", "first_row", "segments")}
     item = {"reading_id": "r", "question": QUESTION, "places": [place], "past": []}
 

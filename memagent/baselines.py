@@ -103,9 +103,9 @@ class _Joined:
                 first.content_hash,
                 first.index,
                 0,
-                self._starts[-1],
-                "".join(part.text for part in self._parts),
-                [token for part in self._parts for token in part.token_ids],
+                char_end=self._starts[-1],
+                text="".join(part.text for part in self._parts),
+                token_ids=[token for part in self._parts for token in part.token_ids],
             )
 
     def places(self, said: Evidence) -> list[Evidence]:
@@ -123,10 +123,10 @@ class _Joined:
                         part.content_hash,
                         part.index,
                         part.char_start,
-                        part.char_end,
-                        part.text[low:high],
-                        part.char_start + low,
-                        part.char_start + high,
+                        char_end=part.char_end,
+                        quote=part.text[low:high],
+                        quote_start=part.char_start + low,
+                        quote_end=part.char_start + high,
                     )
                 )
         return found

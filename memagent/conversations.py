@@ -146,17 +146,17 @@ class Conversations:
 
     async def update(self, position: Position, memory: list[int], segment: Segment) -> Update:
         """Overwrite the memory after a segment."""
-        return await self._overwrite(position, "update", memory, segment.token_ids, segment)
+        return await self._overwrite(position, "update", memory, ids=segment.token_ids, segment=segment)
 
     async def merge(self, position: Position, memory: list[int], text: list[int]) -> Update:
         """Overwrite the memory after another lane's memory, which is read like a segment."""
-        return await self._overwrite(position, "merge", memory, text, None)
+        return await self._overwrite(position, "merge", memory, ids=text, segment=None)
 
     async def answer(self, position: Position, memory: list[int]) -> tuple[str, bool]:
         """Answer from the last memory; return the answer and whether one was found."""
         prompt = self._prompts.answer(self._question, memory)
         completion, seconds = await self._ask(prompt, self._spec.config.answer_tokens, 0)
-        turn = self._turn(position, "answer", completion, seconds, None)
+        turn = self._turn(position, "answer", completion, seconds=seconds, segment=None)
         self._record(replace(turn, memory_ids=memory, memory=self._prompts.memory_text(memory)))
         return self._prompts.read_answer(completion.ids)
 
@@ -183,7 +183,7 @@ class Conversations:
         text = self._prompts.memory_text(update.memory_ids)
         if update.changed and segment is not None:
             self.notes.append(Note(self._lanes.index(position), text))
-        turn = self._turn(position, kind, completion, seconds, segment)
+        turn = self._turn(position, kind, completion, seconds=seconds, segment=segment)
         self._record(replace(turn, memory_ids=update.memory_ids, memory=text, changed=update.changed))
         return update
 

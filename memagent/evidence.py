@@ -79,7 +79,15 @@ def _in_segment(answer: str, memory: str, segment: Segment) -> Evidence:
         start, end = _sentence(segment.text, *place)
         quote = segment.text[start:end]
         start, end = segment.char_start + start, segment.char_start + end
-    return Evidence(segment.content_hash, segment.index, segment.char_start, segment.char_end, quote, start, end)
+    return Evidence(
+        segment.content_hash,
+        segment.index,
+        segment.char_start,
+        char_end=segment.char_end,
+        quote=quote,
+        quote_start=start,
+        quote_end=end,
+    )
 
 
 def _sentence(text: str, start: int, end: int) -> tuple[int, int]:

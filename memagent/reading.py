@@ -38,7 +38,11 @@ async def read(
         MemagentError: what `generate` raises.
     """
     content_hash, config = text_hash(text), spec.config
-    cut = list(segments(content_hash, text, spec.prompts.tokenizer, config.segment_tokens, config.boundary))
+    cut = list(
+        segments(
+            content_hash, text, spec.prompts.tokenizer, segment_tokens=config.segment_tokens, boundary=config.boundary
+        )
+    )
     name = reading_id([content_hash], question, "", config.hash(spec.prompts.template.hash))
     return await Reading(ReadingRequest(name, question, ListStream(cut)), spec, generate, record or _forget).run()
 
@@ -55,7 +59,7 @@ class Reading:
         self._request = request
         self._no_memory = spec.prompts.no_memory
         self._lanes = Lanes(len(request.stream), spec.config.lanes, request.past)
-        self._conversations = Conversations(request, spec, generate, record, self._lanes)
+        self._conversations = Conversations(request, spec, generate, record=record, lanes=self._lanes)
 
     @property
     def answered(self) -> bool:

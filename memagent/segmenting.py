@@ -39,14 +39,21 @@ def segments(
         ids, offsets = tokenizer.encode_with_offsets(window)
         at = 0
         while at < len(ids):
-            end = _cut(window, offsets, at, segment_tokens, boundary)
+            end = _cut(window, offsets, at, size=segment_tokens, boundary=boundary)
             first = 0 if at == 0 else offsets[at][0]
             last = len(window) if end == len(ids) else offsets[end][0]
-            yield Segment(content_hash, index, start + first, start + last, window[first:last], ids[at:end])
+            yield Segment(
+                content_hash,
+                index,
+                start + first,
+                char_end=start + last,
+                text=window[first:last],
+                token_ids=ids[at:end],
+            )
             index += 1
             at = end
         if not ids:  # a tokenizer that drops white space may give nothing for a window of it
-            yield Segment(content_hash, index, start, start + len(window), window, [])
+            yield Segment(content_hash, index, start, char_end=start + len(window), text=window, token_ids=[])
             index += 1
         start += len(window)
 

@@ -70,14 +70,14 @@ def mean(metric: str, values: Sequence[float | None]) -> Score:
     """
     n = len(values)
     if not n:
-        return Score(metric, 0.0, 0, 0.0, 1.0)
+        return Score(metric, 0.0, 0, low=0.0, high=1.0)
     p = math.fsum(value or 0.0 for value in values) / n
     centre = (p + _Z * _Z / (2 * n)) / (1 + _Z * _Z / n)
     # Rounding may put p a hair above 1, and so the variance below 0.
     spread = max(0.0, p * (1 - p) / n + _Z * _Z / (4 * n * n))
     half = _Z / (1 + _Z * _Z / n) * math.sqrt(spread)
     # Rounding must not put the mean outside its own interval either.
-    return Score(metric, p, n, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
+    return Score(metric, p, n, low=max(0.0, min(p, centre - half)), high=min(1.0, max(p, centre + half)))
 
 
 def balanced_accuracy(verdicts: Iterable[tuple[bool, bool]]) -> Balanced:
@@ -90,11 +90,11 @@ def balanced_accuracy(verdicts: Iterable[tuple[bool, bool]]) -> Balanced:
     yes = mean("yes", [float(right) for gold, right in known if gold])
     no = mean("no", [float(right) for gold, right in known if not gold])
     if not yes.n or not no.n:
-        return Balanced(None, 0.0, 1.0, yes, no)
+        return Balanced(None, 0.0, 1.0, yes=yes, no=no)
     value = (yes.value + no.value) / 2
     below = math.hypot(yes.value - yes.low, no.value - no.low) / 2
     above = math.hypot(yes.high - yes.value, no.high - no.value) / 2
-    return Balanced(value, max(0.0, value - below), min(1.0, value + above), yes, no)
+    return Balanced(value, max(0.0, value - below), min(1.0, value + above), yes=yes, no=no)
 
 
 def paired(a: Sequence[float | None], b: Sequence[float | None], *, draws: int = 10_000, seed: int = 0) -> Paired:

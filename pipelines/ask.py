@@ -64,7 +64,7 @@ def ask(
     more: RunExtras = {**(extra or {}), "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
     if kind == "digest":
         more["rollup"] = rollup(corpus, plan)
-    return finish(reading, kind, started, plan, result, more)
+    return finish(reading, kind, started, plan=plan, result=result, extra=more)
 
 
 def dry_run(
@@ -112,7 +112,7 @@ def digest(
     standing, extra = _standing(corpus, questions), RunExtras()
     with lazy_ray(config.ray):
         if fetch and (sources := sources_of(corpus)):
-            extra["ingest"] = ingest(corpus, sources, config, run_id, show).as_dict()
+            extra["ingest"] = ingest(corpus, sources, config, run_id=run_id, progress=show).as_dict()
         return ask(name, standing, config, kind="digest", run_id=run_id, show=show, extra=extra)
 
 
@@ -133,7 +133,7 @@ def digest_dry_run(
     standing = _standing(corpus, questions)
     with lazy_ray(config.ray):
         if fetch and (sources := sources_of(corpus)):
-            ingest(corpus, sources, config, new_run_id(), show)
+            ingest(corpus, sources, config, run_id=new_run_id(), progress=show)
         return dry_run(name, standing, config, show=show)
 
 
@@ -158,7 +158,7 @@ def _planned(
         for question in questions:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
     recorder.stage("segment")
-    cut = segment(corpus, reader, documents["content_hash"].to_pylist(), reading.run_id, recorder)
+    cut = segment(corpus, reader, documents["content_hash"].to_pylist(), run_id=reading.run_id, progress=recorder)
     recorder.stage("plan")
     return cut, make_plan(corpus, reader, questions, archive=archive, reread=reread)
 

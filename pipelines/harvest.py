@@ -66,10 +66,22 @@ def harvest(
         fresh = gold_rows(rows, load_answers(corpus, (row["reading_id"] for row in rows)))
         if samples:
             recorder.stage("sample")
-            fresh += sample(corpus, config, runs, fresh, shelf, exclude, samples, run_id, show)
+            fresh += sample(
+                corpus,
+                config,
+                runs,
+                gold=fresh,
+                shelf=shelf,
+                exclude=exclude,
+                samples=samples,
+                run_id=run_id,
+                show=show,
+            )
         if questions:
             recorder.stage("generate")
-            written, refused = write(corpus, config, shelf, exclude, questions, run_id, recorder)
+            written, refused = write(
+                corpus, config, shelf, exclude=exclude, count=questions, run_id=run_id, recorder=recorder
+            )
             fresh += written
     recorder.stage("choose")
     if not (fresh or refused or verdicts(corpus) or read_qa(store, corpus.name)):
@@ -103,7 +115,7 @@ def sample(
     documents: dict[str, dict[str, None]] = defaultdict(dict)
     names: dict[str, str] = {}
     for row in asked(store, runs, gold=False):
-        one = shelf.place(Qa(row["question"], (), tuple(row["stream"]), (), "agreement"))
+        one = shelf.place(Qa(row["question"], (), tuple(row["stream"]), documents=(), source="agreement"))
         fit = one.documents and not set(exclude) & set(one.tags) and one.qa_id not in known
         if row["scope"] == "document" and row["doc_id"] in shelf.current and fit:
             documents[one.question][row["doc_id"]] = None
@@ -135,7 +147,7 @@ def write(
     segment(corpus, reader, hashes, run_id)
     known = {at for row in read_qa(store, corpus.name) if row.source == "generated" for at in row.evidence}
     chosen = choose(places(corpus, reader, hashes), count, run_id, known)
-    return generate(store, reader, config, chosen, recorder)
+    return generate(store, reader, config, chosen=chosen, progress=recorder)
 
 
 def settle(

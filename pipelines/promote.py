@@ -71,7 +71,7 @@ def run_gate(
     _check_engine(config)
     at_work = promoted(store, name)
     before = at_work["policy_id"] if at_work else None
-    record = compare_policies(config, candidate, incumbent or before or _origin(config, name), gate, show)
+    record = compare_policies(config, candidate, incumbent or before or _origin(config, name), gate=gate, show=show)
     if record["promoted"]:
         promote(store, candidate, record["reason"], record, instead_of=before)
     else:

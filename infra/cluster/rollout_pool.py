@@ -94,7 +94,7 @@ class RolloutWorker:
 
     async def _read(self, task: Task, size: int, scheme: ReadingSpec) -> Group:
         try:
-            return await roll_out_group(task, size, scheme, self._generate, self._pay)
+            return await roll_out_group(task, size, scheme, generate=self._generate, pay=self._pay)
         except EngineDied:
             if self._lasting:
                 raise

@@ -116,7 +116,7 @@ class OpenAIEngine:
                 f"{self._config.base_url} returns no token ids: set engine.protocol to text or chat for this server"
             )
         scores = choice.logprobs.token_logprobs if sampling.logprobs and choice.logprobs else None
-        return _completion(list(out), choice.finish_reason, answer.usage, len(ids), scores)
+        return _completion(list(out), choice.finish_reason, answer.usage, prompt_tokens=len(ids), logprobs=scores)
 
     async def _chat(self, ids: list[int], sampling: Sampling) -> Completion:
         answer = await self._client.chat.completions.create(
@@ -129,7 +129,7 @@ class OpenAIEngine:
         )
         choice = answer.choices[0]
         out = self._tokenizer.encode(choice.message.content or "")
-        return _completion(out, choice.finish_reason, answer.usage, len(ids), None)
+        return _completion(out, choice.finish_reason, answer.usage, prompt_tokens=len(ids), logprobs=None)
 
     def _stops(self, sampling: Sampling) -> list[str] | None:
         return [self._tokenizer.decode([stop], special=True) for stop in sampling.stop_ids] or None

@@ -245,10 +245,10 @@ class Learner:
             new,
             before,
             torch.tensor(row.logprobs, device=self._device),
-            torch.tensor(row.advantages, device=self._device),
-            self._clipping,
-            reference,
-            self._recipe.loss.kl_coef,
+            advantage=torch.tensor(row.advantages, device=self._device),
+            clipping=self._clipping,
+            reference=reference,
+            kl_weight=self._recipe.loss.kl_coef,
         )
         return summed.objective, {**summed.counts, "entropy": entropy.sum().item()}
 
@@ -273,7 +273,7 @@ class Learner:
         return lr
 
 
-_NOTHING = Packed([0, 0], [0, 1], [(2,)], [1], [0.0], [0.0])
+_NOTHING = Packed([0, 0], [0, 1], [(2,)], targets=[1], logprobs=[0.0], advantages=[0.0])
 
 
 def _settings(recipe: Recipe, world: int) -> dict[str, Any]:

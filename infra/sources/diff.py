@@ -71,13 +71,13 @@ def make_plan(sources: list[str], earlier: dict[str, SourceRow], options: Ingest
         work.append(Work(source, row is not None, was))
     followed = {item.was for item in work if item.was}
     return Plan(
-        listing,
-        work,
-        unchanged,
-        failed,
-        [row for name, row in gone.items() if name not in followed],
-        [earlier[name] for name in followed],
-        earlier,
+        listing=listing,
+        work=work,
+        unchanged=unchanged,
+        failed=failed,
+        gone=[row for name, row in gone.items() if name not in followed],
+        moved=[earlier[name] for name in followed],
+        earlier=earlier,
     )
 
 

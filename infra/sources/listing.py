@@ -205,7 +205,7 @@ def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -
     if not stat.S_ISREG(status.st_mode):
         return refuse("not-a-file", "a pipe, socket or device, and no file")
     stamp = f"{status.st_size}-{status.st_mtime_ns}"
-    listing.found.append(Source(path, source, quoted(relative), status.st_size, stamp))
+    listing.found.append(Source(path, source, quoted(relative), size=status.st_size, stamp=stamp))
 
 
 def _list_s3(url: str, listing: Listing, earlier: Collection[str]) -> None:
@@ -234,7 +234,7 @@ def _list_s3(url: str, listing: Listing, earlier: Collection[str]) -> None:
         if any(part.startswith(".") and part.strip(".") for part in relative.split("/")):
             listing.hidden += 1
         elif matches is None or matches(relative):
-            listing.found.append(Source(path, quoted(path), quoted(relative), size, f"{size}-{etag}"))
+            listing.found.append(Source(path, quoted(path), quoted(relative), size=size, stamp=f"{size}-{etag}"))
             count += 1
     if not count and not any(map(covers, earlier)):
         raise UsageError(f"source {url!r}: there is no such object, or nothing under it")

@@ -63,7 +63,7 @@ class RowReader:
         self._allowance.take(len(text))
         title = values.get(options.title_column) if options.title_column else None
         title = clean(title) if isinstance(title, str) else ""
-        return Parsed(clean(text), title, self._media_type, self._encoding, row)
+        return Parsed(clean(text), title, self._media_type, encoding=self._encoding, row=row)
 
     def refused(self, number: int, reason: str, detail: str) -> Refused:
         """Return why row `number` is no document."""

@@ -99,7 +99,7 @@ def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, pa
     known = {row["policy_id"]: row for row in policies(store)}
     if policy_id in known:
         return policy_id
-    _check_tokenizer(store, folder, name, parent, known, parent_folder)
+    _check_tokenizer(store, folder, name, parent=parent, known=known, parent_folder=parent_folder)
     place = f"policies/{quoted(policy_id)}"
     upload(store, folder, place, {"name": name, "parent": parent, "run_id": provenance.run_id})
     if policy_id != f"{name}@{folder_hash(folder)}":

@@ -49,7 +49,9 @@ def write_segments(
         for content_hash, text in texts:
             key = segment_key(content_hash, tokenizer, reading.segment_tokens, reading.boundary)
             count, tokens = 0, 0
-            cut = segments(content_hash, text, tokenizer, reading.segment_tokens, reading.boundary)
+            cut = segments(
+                content_hash, text, tokenizer, segment_tokens=reading.segment_tokens, boundary=reading.boundary
+            )
             for group in _groups(cut, group_rows(reading.segment_tokens)):
                 writer.write_table(_table(group))
                 count += len(group)

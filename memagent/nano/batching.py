@@ -97,12 +97,12 @@ def collate(trees: list[Tree], rng: random.Random, weights: Weights, pad: int) -
         flat += tree.prefix + [pad] * (prefix - len(tree.prefix))
     marks: list[tuple[int, int, float, int]] = []
     for row, tree in enumerate(trees):
-        _mark_prompt(marks, tree.prefix, row * prefix, rng, weights)
+        _mark_prompt(marks, tree.prefix, row * prefix, rng=rng, weights=weights)
     kinds: list[str] = []
     for tree in trees:
         for example in tree.branches:
             ids, base = example.prompt + example.response, len(flat)
-            _mark_prompt(marks, example.prompt, base, rng, weights)
+            _mark_prompt(marks, example.prompt, base, rng=rng, weights=weights)
             for i in range(max(1, len(example.prompt)), len(ids)):
                 at = i - len(example.prompt)
                 hard = at == 0 or 0 < example.value <= at < example.value + _VALUE_TOKENS
@@ -114,12 +114,12 @@ def collate(trees: list[Tree], rng: random.Random, weights: Weights, pad: int) -
     select, target, weight_of, owner = zip(*marks, strict=True)
     lengths = torch.tensor([len(tree.prefix) for tree in trees])
     return Batch(
-        Rows(torch.tensor(flat), lengths, prefix, count, branch),
-        torch.tensor(select),
-        torch.tensor(target),
-        torch.tensor(weight_of),
-        torch.tensor(owner),
-        kinds,
+        Rows(torch.tensor(flat), lengths, prefix, branches=count, branch=branch),
+        select=torch.tensor(select),
+        target=torch.tensor(target),
+        weight=torch.tensor(weight_of),
+        owner=torch.tensor(owner),
+        kinds=kinds,
     )
 
 

@@ -205,17 +205,17 @@ def start_copying(embedding: Tensor, layers: Sequence[_Attention], rate: Tensor,
     turn = _orthogonal(half, generator)
     turns = [torch.linalg.matrix_power(turn, power) for power in range(2 * _BACKS + 1)]
     for head in range(backs):
-        _look_back(layers[0], head, head + 1, rate, view, _WRITE * blocks[head].T)
+        _look_back(layers[0], head, head + 1, rate=rate, what=view, write=_WRITE * blocks[head].T)
     # Powers of one rotation tell the tokens apart; the query's are one token later than the key's.
     now = turns[0] @ (1.4 * view) + sum(turns[i] @ blocks[i - 1] for i in range(1, backs))
     past = sum(turns[i] @ blocks[i] for i in range(backs))
     if far:
-        _look_back(layers[1], 0, backs, rate, past, _WRITE / math.sqrt(backs) * blocks[backs].T)
+        _look_back(layers[1], 0, backs, rate=rate, what=past, write=_WRITE / math.sqrt(backs) * blocks[backs].T)
         now = now + turns[backs] @ blocks[backs - 1] + turns[backs + 1] @ blocks[backs]
         past = past + turns[backs] @ blocks[backs]
     match = layers[2] if far else layers[1]
     for head in range(match.heads):
-        _match(match, head, _GAIN * now, past, own[:, head * half : (head + 1) * half])
+        _match(match, head, _GAIN * now, past=past, own=own[:, head * half : (head + 1) * half])
 
 
 def _look_back(layer: _Attention, head: int, back: int, rate: Tensor, what: Tensor, write: Tensor) -> None:

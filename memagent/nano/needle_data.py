@@ -139,7 +139,7 @@ class NeedleData:
             elif draw < 0.24:
                 held = rng.choice([other for _, other in known if other.places != fact.places]).places[0]
             fact = Fact(ask(rng, kind, asked.key), fact.places)
-            if example := self._turns.update(fact, segment, held, kind, longest):
+            if example := self._turns.update(fact, segment, held, topic=kind, longest=longest):
                 examples.append(example)
         return examples
 

@@ -19,12 +19,12 @@ from memagent.nano.contract_data import ContractData
 from memagent.nano.model import Qwen2, Shape
 from memagent.nano.needle_data import CopyData, NeedleData, RecallData, Turns
 from memagent.nano.schedule import LEVELS, Optimiser, Plan, Progress
-from memagent.nano.texts import load_texts
 from memagent.nano.tokenizer import train_vocabulary
 from memagent.number_format import format_speed
 from memagent.prompts import Prompts, load_template
 from memagent.tasks.contracts import Contract, load_contracts, split
 from memagent.tasks.needles import Kind
+from memagent.tasks.texts import load_texts
 from memagent.tokens import Tokenizer
 
 _CHECKPOINT_MINUTES = 2.0
@@ -253,7 +253,7 @@ def train(
     if start is not None:
         _load(model, _file(start, "model.safetensors"))
     pad = tokenizer.id("<|pad|>")
-    trainer = Trainer(model, data, plan, folder, pad or 0, seed + 3)
+    trainer = Trainer(model, data, plan, folder=folder, pad=pad or 0, seed=seed + 3)
     trainer.compile()
     trainer.run(show)
     return trainer

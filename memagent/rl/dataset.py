@@ -73,7 +73,11 @@ class Cut:
 
     def __call__(self, text: str) -> list[Segment]:
         """Return the segments of a text."""
-        return list(segments("", text, self.tokenizer, self.reading.segment_tokens, self.reading.boundary))
+        return list(
+            segments(
+                "", text, self.tokenizer, segment_tokens=self.reading.segment_tokens, boundary=self.reading.boundary
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def make_task(
         chosen = list(range(len(cut)))
     elif scattered:
         near = lures(cut, " ".join((sample.question, *sample.answers, *sample.facts)))
-        chosen = scatter(len(cut), sorted(wanted), most, rng, near)
+        chosen = scatter(len(cut), sorted(wanted), most, rng=rng, tempting=near)
     else:
         chosen = window(len(cut), sorted(wanted), most, rng)
     kept = replace(sample, sample_id=name, pieces=nothing, facts=())

@@ -140,7 +140,7 @@ def _fill(lengths: Sequence[int], order: Sequence[int], count: int) -> list[list
 
 def pack(chosen: Sequence[Unit]) -> Packed:
     """Lay conversations end to end, what they share once."""
-    row = Packed([], [], [], [], [], [])
+    row = Packed([], [], [], targets=[], logprobs=[], advantages=[])
     for unit in chosen:
         shared = unit.shared
         row.ids.extend(unit.items[0].conversation.prompt_ids[:shared])

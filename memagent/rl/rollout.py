@@ -57,9 +57,9 @@ class _Recorder:
             ids,
             completion.ids,
             list(completion.logprobs or []),
-            turn.kind,
-            completion.cut,
-            completion.weight_version,
+            kind=turn.kind,
+            cut=completion.cut,
+            weight_version=completion.weight_version,
         )
 
 
@@ -78,15 +78,17 @@ async def roll_out(
     places = sorted(recorder.kept)
     conversations = tuple(recorder.kept[place] for place in places)
     limits = [recorder.limits[place] for place in places]
-    paid = _paid(task, outcome.answer, outcome.found, conversations, limits, pay)
-    return Trajectory(task.sample_id, rollout, conversations, paid, outcome.answer)
+    paid = _paid(task, outcome.answer, outcome.found, conversations=conversations, limits=limits, pay=pay)
+    return Trajectory(task.sample_id, rollout, conversations, reward=paid, answer=outcome.answer)
 
 
 async def roll_out_group(
     task: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
 ) -> Group:
     """Read `size` times side by side. Where one rollout fails the group fails, and the others are given up."""
-    running = [asyncio.ensure_future(roll_out(task, i, scheme, generate, pay, seed)) for i in range(size)]
+    running = [
+        asyncio.ensure_future(roll_out(task, i, scheme, generate=generate, pay=pay, seed=seed)) for i in range(size)
+    ]
     try:
         return Group(task.sample_id, tuple(await asyncio.gather(*running)))
     except BaseException:
@@ -106,7 +108,7 @@ def _paid(
 ) -> Reward:
     formed = not any(conversation.cut for conversation in conversations)
     judged = task.judge(answer if found else "")
-    paid = reward(Answered(answer, found, task.gold, formed, judged), pay.weights)
+    paid = reward(Answered(answer, found, task.gold, formed=formed, judged=judged), pay.weights)
     # The worst response counts, so that a long reading is not fined for its number of turns.
     fine = min(
         (

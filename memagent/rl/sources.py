@@ -1,4 +1,4 @@
-"""Training data by source: needles made on the spot, contracts with gold, and harvested rows."""
+"""Training data sets: needles made on the spot, contracts with gold answers, and harvested rows."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -10,13 +10,14 @@ from memagent.curation import Qa, teachable
 from memagent.errors import UsageError
 from memagent.records import Segment, text_hash
 from memagent.rl.dataset import Cut, DatasetRequest, DatasetSplits, Task, make_task, nothing, window
+from memagent.segmenting import segments
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, load_contracts, remove_answer, split
 from memagent.tasks.contracts import REWORDED as REWORDINGS
 from memagent.tasks.controls import control
-from memagent.tasks.needles import KINDS, REWORDED
-from memagent.tasks.planted import planted_sample
+from memagent.tasks.needles import KINDS, REWORDED, Kind, make_needles, plant
 from memagent.tasks.ruler import make_samples
 from memagent.tasks.sample import Sample
+from memagent.tokens import Tokenizer
 
 NEEDLES: dict[str, float] = {
     "niah_single_1": 0.5,
@@ -60,7 +61,7 @@ class NeedleDataset:
             except UsageError:  # the kind needs a longer text than was drawn
                 continue
             if len(cut) <= self.cut.most and self._fits(sample):
-                return make_task(sample, f"needles-{self.seed}-{number}", cut, self.cut.most, rng)
+                return make_task(sample, f"needles-{self.seed}-{number}", cut, most=self.cut.most, rng=rng)
         raise UsageError(
             f"{self.cut.most} segments of {self.cut.reading.segment_tokens} tokens are too few for needles: raise "
             "rollout.segments"
@@ -91,7 +92,7 @@ class NeedleDataset:
         size = int(self.cut.reading.segment_tokens * _FULL)
         kind = rng.choice(KINDS)
         asked = REWORDED[kind][:-1] if rng.random() < _REWORDED else ()
-        return planted_sample(rng, self.texts, self.cut.tokenizer, kind, length, size, asked)
+        return planted_sample(rng, self.texts, self.cut.tokenizer, kind=kind, length=length, size=size, wordings=asked)
 
 
 class ContractDataset:
@@ -127,15 +128,15 @@ class ContractDataset:
             "",
             category,
             0,
-            lambda: iter((text,)),
-            rng.choice(REWORDINGS[category][:-1] if rng.random() < _REWORDED else QUESTIONS[category]),
-            (answer,),
-            "contract",
-            facts[:1],
+            pieces=lambda: iter((text,)),
+            question=rng.choice(REWORDINGS[category][:-1] if rng.random() < _REWORDED else QUESTIONS[category]),
+            answers=(answer,),
+            match="contract",
+            facts=facts[:1],
             about={"category": category, "document": contract.name},
         )
         name, cut = f"contracts-{self._seed}-{number}", self._segments(text)
-        return make_task(sample, name, cut, self._cut.most, rng, scattered=True)
+        return make_task(sample, name, cut, most=self._cut.most, rng=rng, scattered=True)
 
 
 def needles(request: DatasetRequest) -> DatasetSplits:
@@ -205,7 +206,15 @@ class RowDataset:
         evidence = {(name, index) for name, index in row.evidence}
         wanted = [i for i, segment in enumerate(own) if (segment.content_hash, segment.index) in evidence]
         chosen = [own[i] for i in window(len(own), wanted, self.cut.most, rng)]
-        sample = Sample(f"qa-{row.qa_id[:12]}-{epoch}", row.source, 0, nothing, row.question, row.answers, "part")
+        sample = Sample(
+            f"qa-{row.qa_id[:12]}-{epoch}",
+            row.source,
+            0,
+            pieces=nothing,
+            question=row.question,
+            answers=row.answers,
+            match="part",
+        )
         return Task(sample, tuple(self._among(chosen, set(row.stream), rng)))
 
     def _among(self, chosen: list[Segment], own: set[str], rng: random.Random) -> list[Segment]:
@@ -241,3 +250,56 @@ def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
             "or add a dataset: --data needles"
         )
     return kept
+
+
+_CHARS_A_TOKEN = 4.5
+"""Of filler, at most: enough of it is taken, and then cut to the length that is asked for."""
+_NOTHING = 1 / 6
+"""Share of the documents that do not hold what is asked for."""
+
+
+def planted_sample(
+    rng: random.Random,
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    kind: Kind,
+    length: int,
+    size: int,
+    wordings: Sequence[str] = (),
+) -> Sample:
+    """Make a document of `length` segments of `size` tokens, with needles of which one is asked for.
+
+    Args:
+        rng: source of all choices.
+        texts: what it is filled with.
+        tokenizer: what cuts it.
+        kind: of the needles.
+        length: in segments.
+        size: of a segment, in tokens.
+        wordings: of the question, with ``{key}``; else one of the usual ones.
+
+    Returns:
+        The sample; one in six has nothing to find (its answer is empty).
+    """
+    text = ""
+    while len(text) < length * size * _CHARS_A_TOKEN:
+        text += rng.choice(texts)[:20_000] + "\n\n"
+    needles = make_needles(rng, kind, 2 + length // 2 + rng.randint(0, 2))
+    found = rng.random() >= _NOTHING
+    planted = needles if found else needles[1:]
+    cut = list(segments("", text, tokenizer, size))
+    room = cut[min(length, len(cut)) - 1].char_end - sum(len(needle.sentence) + 1 for needle in planted)
+    text, _ = plant(text[: max(0, room)], [needle.sentence for needle in planted], rng)
+    answer = needles[0].value if found else ""
+    group = f"{kind} {length}" + ("" if found else " none")
+    question = rng.choice(wordings).format(key=needles[0].key) if wordings else needles[0].question
+    return Sample(
+        "",
+        group,
+        0,
+        pieces=lambda: iter((text,)),
+        question=question,
+        answers=(answer,),
+        match="all",
+        facts=(answer,) if answer else (),
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 from memagent.errors import UsageError
 from memagent.tasks.contracts import QUESTIONS as TRAINED
 from memagent.tasks.contracts import held_out
-from memagent.tasks.loaders.cuad import Gold, read_contract, read_gold
+from memagent.tasks.loaders.public import Gold, read_contract, read_gold
 from memagent.tasks.sample import Sample
 from memagent.tasks.texts import Whole
 

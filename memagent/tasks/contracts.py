@@ -158,7 +158,7 @@ def _contract(name: str, text: str, rows: dict[str, tuple[str, list[str]]]) -> C
         where = [match.span() for span in spans if span.strip() for match in _spaced(span).finditer(text)]
         found[category] = tuple(sorted(set(where)))
         places[category] = tuple(_notes(category, text, found[category], answer))
-    return Contract(name, text, answers, places, found)
+    return Contract(name, text, answers, places=places, spans=found)
 
 
 def _notes(category: Category, text: str, spans: tuple[tuple[int, int], ...], answer: str) -> list[Place]:

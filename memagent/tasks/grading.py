@@ -68,7 +68,7 @@ def lines(judged: Sequence[Judged]) -> list[Line]:
     if clauses:
         balanced = balanced_accuracy((one.sample.answers[0].lower() == "yes", not one.wrong) for one in clauses)
         if balanced.value is not None:
-            score = Score("balanced accuracy", balanced.value, len(clauses), balanced.low, balanced.high)
+            score = Score("balanced accuracy", balanced.value, len(clauses), low=balanced.low, high=balanced.high)
             found.append(Line("yes/no", 0, score, _failed(clauses)))
     silent = [one for one in judged if not any(one.sample.answers)]
     if silent and len(silent) < len(judged):
@@ -177,7 +177,14 @@ def _one(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Fail
     if holds(lanes[-1][-1]):
         return Failure("noted and not used", gold)
     lost = _lost(held, lanes, holds)
-    return Failure("noted and overwritten", gold, lost.lane, lost.step, lost.content_hash, lost.segment_index)
+    return Failure(
+        "noted and overwritten",
+        gold,
+        lost.lane,
+        step=lost.step,
+        content_hash=lost.content_hash,
+        segment_index=lost.segment_index,
+    )
 
 
 def _lost(held: list[list[Turn]], lanes: list[list[Turn]], holds: Callable[[Turn], bool]) -> Turn:

@@ -152,7 +152,7 @@ def make_needles(
         if key in seen or value in seen or value in key.split("-"):
             continue
         seen.update((key, value))
-        needles.append(needle(rng, kind, key, value, wording))
+        needles.append(needle(rng, kind, key, value=value, wording=wording))
     return needles
 
 
@@ -161,7 +161,9 @@ def needle(rng: random.Random, kind: Kind, key: str, value: str, wording: str = 
     wording = wording or rng.choice(SENTENCES[kind])
     sentence = wording.format(key=key, value=value)
     note = wording[wording.index("{key}") : wording.index("{value}") + len("{value}")]
-    return Needle(kind, key, value, sentence, ask(rng, kind, key), note.format(key=key, value=value))
+    return Needle(
+        kind, key, value, sentence=sentence, question=ask(rng, kind, key), note=note.format(key=key, value=value)
+    )
 
 
 def ask(rng: random.Random, kind: Kind, key: str) -> str:

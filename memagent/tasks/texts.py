@@ -1,7 +1,13 @@
-"""The text of a sample, as callables that give it piece by piece and can be sent to other processes."""
+"""Texts: those of samples, which are read piece by piece, and those that needles are hidden in."""
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memagent.errors import UsageError
 
 Paragraph = tuple[str, str]
 """Title and text."""
@@ -39,3 +45,76 @@ class Documents:
 
 
 _BETWEEN = "\n\n"
+
+
+_SUFFIXES = {".txt", ".md", ".rst"}
+_NAMES = re.compile(r"(?i)^(readme|licen[cs]e|notice|authors|copying|changelog|metadata)")
+_MOST = 60_000
+"""Characters taken of one file: a few huge ones must not outweigh the rest."""
+_LEAST = 200
+
+
+def load_texts(paths: Iterable[Path], limit: int = 40_000_000) -> list[str]:
+    """Read texts, at most `limit` characters in all.
+
+    A folder gives its text files, readmes and licences; a ``.jsonl`` file each row's ``text``; a
+    ``.json`` file (SQuAD format) each ``context``; any other file is one text.
+
+    Raises:
+        UsageError: a path does not exist, or nothing was found.
+    """
+    texts: list[str] = []
+    total = 0
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"no text at {path}: give files or folders with text.")
+        for text in _read(path):
+            if len(text) >= _LEAST and total < limit:
+                texts.append(text)
+                total += len(text)
+    if not texts:
+        raise UsageError("found no texts of 200 characters or more. Give folders with .txt, .md or .rst files.")
+    return texts
+
+
+def _read(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            if file.is_file() and (file.suffix in _SUFFIXES or _NAMES.match(file.name)) and file.suffix != ".py":
+                yield from _pieces(file.read_text(encoding="utf-8", errors="ignore")[:_MOST])
+    elif path.suffix == ".jsonl":
+        rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+        yield from _joined(str(row.get("text", "")) for row in rows)
+    elif path.suffix == ".json":
+        yield from _joined(_contexts(json.loads(path.read_text(encoding="utf-8"))))
+    else:
+        yield from _pieces(path.read_text(encoding="utf-8", errors="ignore"))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    if "\x00" not in text:
+        yield text
+
+
+def _joined(parts: Iterable[str], size: int = 4000) -> Iterator[str]:
+    """Join short passages to texts that are long enough to be cut at different places."""
+    held: list[str] = []
+    for part in parts:
+        held.append(part)
+        if sum(map(len, held)) >= size:
+            yield "\n\n".join(held)
+            held = []
+    if held:
+        yield "\n\n".join(held)
+
+
+def _contexts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "context" and isinstance(inner, str):
+                yield inner
+            else:
+                yield from _contexts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _contexts(inner)

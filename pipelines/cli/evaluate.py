@@ -1,12 +1,17 @@
 """The commands ``evaluate`` and ``scores``. Importing them loads nothing heavy."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from memagent.errors import UsageError
+from pipelines.cli.live import summary as run_summary
 from pipelines.cli.options import (
     ConfigOption,
     EngineOption,
@@ -19,6 +24,7 @@ from pipelines.cli.options import (
     display,
     out,
 )
+from pipelines.formatting import plain
 
 if TYPE_CHECKING:
     from infra.tables.runs import RunSummary
@@ -76,14 +82,14 @@ def evaluate(
     chosen.check()
     texts = tuple(str(path) for path in text or [])
     sets = [*(set_ or []), *([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
-    settings = configured(store, config, sets, policy or model, engine)
+    settings = configured(store, config, sets, model=policy or model, engine=engine)
     if write is not None:
-        _write(chosen, texts, settings, write, json_)
+        _write(chosen, texts, settings, folder=write, json_=json_)
         return
     with display(json_) as show:
         summary = run(chosen, settings, texts=texts, run_id=run_id, show=show)
         if against is not None:
-            other = run(chosen, configured(store, config, sets, against, engine), texts=texts, show=show)
+            other = run(chosen, configured(store, config, sets, model=against, engine=engine), texts=texts, show=show)
             failed = other["readings"]["failed"]
             summary["against"] = {"run_id": other["run_id"], "policy_id": other["policy_id"], "failed": failed}
             summary["paired"] = compare(Store(settings.store), summary["run_id"], other["run_id"]).as_dict()
@@ -104,9 +110,9 @@ def scores(
 ) -> None:
     """Show the scores of all evaluations, and draw them."""
     from infra.store import Store
-    from pipelines.cli.tables import scores_table
+    from pipelines.cli.evaluate import scores_table
+    from pipelines.evaluate import by_run, last_evaluation, score_table
     from pipelines.report.evaluation import draw, write_evaluation
-    from pipelines.scores import by_run, last_evaluation, score_table
 
     place = Store(configured(store, config, set_).store)
     wanted = {last_evaluation(place, suite) if one == "last" else one for one in run or []}
@@ -146,7 +152,7 @@ def _end(summary: "RunSummary", json_: bool) -> None:
     else:
         from rich.console import Console
 
-        from pipelines.cli.tables import evaluation_summary
+        from pipelines.cli.evaluate import evaluation_summary
 
         evaluation_summary(Console(), summary)
     failed = summary["readings"]["failed"] + summary.get("against", {}).get("failed", 0)
@@ -161,3 +167,51 @@ def _lengths(text: str) -> tuple[int, ...]:
             raise UsageError(f"--lengths {text!r}: write lengths as 8k,128k,3.5m (k is 1,000, m is 1,000,000)")
         found.append(round(float(match[1]) * _UNITS[match[2].lower()]))
     return tuple(dict.fromkeys(found))
+
+
+def evaluation_summary(console: Console, said: Mapping[str, Any]) -> None:
+    """Print what an evaluation came to: the run, its scores, and the comparison, where one was asked for."""
+    run_summary(console, {**said, "scores": None})
+    console.print()
+    console.print(score_lines(said["evaluation"], "Scores"))
+    if "paired" in said:
+        console.print(Text(_compared(said["paired"], said["against"]["policy_id"])))
+    run_id = said["run_id"]
+    console.print(Text(f"report: memagent scores --run {run_id} -o report.html; readings: memagent report {run_id}"))
+
+
+def scores_table(run: Mapping[str, Any]) -> Table:
+    """Return the table of one evaluation (a row of `pipelines.evaluate.by_run`)."""
+    parts = [run["run_id"], run["suite"], run["policy_id"], run["method"]]
+    if run["control"]:
+        parts.append(f"control {run['control']}")
+    return score_lines(run["lines"], "  ".join(plain(part) for part in parts))
+
+
+def score_lines(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """Return score lines (task, length, metric, value, low, high, n, failed) as a table."""
+    table = Table(title=Text(title, style="bold"), title_justify="left", box=None, header_style="dim", padding=(0, 1))
+    for name in ("task", "length", "measure", "value", "95% interval", "n", "failed"):
+        if name in ("task", "measure"):  # a name that is cut short could be several
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
+    for line in lines:
+        table.add_row(
+            Text(plain(line["task"])),
+            f"{line['length']:,}" if line["length"] else "as it is",
+            Text(plain(line["metric"])),
+            f"{line['value']:.1%}",
+            f"{line['low']:.1%} to {line['high']:.1%}",
+            f"{line['n']:,}",
+            Text(f"{line['failed']:,}", style="bold red" if line["failed"] else ""),
+        )
+    return table
+
+
+def _compared(paired: Mapping[str, Any], other: str) -> str:
+    return (
+        f"against {plain(other)}: {paired['difference']:+.1%} ({paired['low']:+.1%} to {paired['high']:+.1%}), "
+        f"p = {paired['p']:.3g} by a sign-flip permutation test ({paired['method']}), "
+        f"n = {paired['n']}, better on {paired['better']}, worse on {paired['worse']}"
+    )

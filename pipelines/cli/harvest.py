@@ -48,7 +48,7 @@ def harvest(
     from pipelines.harvest import EXCLUDED
     from pipelines.harvest import harvest as run
 
-    settings = configured(store, config, set_, model, engine)
+    settings = configured(store, config, set_, model=model, engine=engine)
     excluded = EXCLUDED if exclude_tag is None else [tag for tag in exclude_tag if tag]
     with display(json_) as show:
         summary = run(

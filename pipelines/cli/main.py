@@ -76,7 +76,7 @@ def doctor(
     """Say what works here: engine, Ray, store, Prefect, memory, cores."""
     from pipelines.doctor import examine, show
 
-    settings = configured(store, config, set_, model, engine)
+    settings = configured(store, config, set_, model=model, engine=engine)
     checks = examine(settings)
     out({"checks": checks}) if json_ else show(checks)
     raise typer.Exit(0 if all(check["ok"] for check in checks) else 1)
@@ -107,7 +107,7 @@ def ingest(
     if tag:
         set_tags(into, named, tag)  # before: no document may stand a moment without its tag
     with display(json_) as show, lazy_ray(settings.ray):
-        summary = run_ingest(into, sources, settings, run_id, show).as_dict()
+        summary = run_ingest(into, sources, settings, run_id=run_id, progress=show).as_dict()
     remember(into, sources=named)
     keep_ingest(into.store, run_id, summary)
     finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, bool(summary["quarantined"]))
@@ -138,7 +138,7 @@ def ask(
     from pipelines.ask import ask as run_ask
     from pipelines.ask import dry_run as estimated
 
-    settings = configured(store, config, set_, model, engine, lanes)
+    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes)
     asked = [make(text) for text in question or []] + (load_questions(questions) if questions else [])
     if not asked:
         raise UsageError("ask what? Give -q 'a question', or --questions FILE")
@@ -175,7 +175,7 @@ def digest(
     from pipelines.ask import digest as run_digest
     from pipelines.ask import digest_dry_run
 
-    settings = configured(store, config, set_, model, engine, lanes)
+    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes)
     standing = load_questions(questions) if questions else None
     check_name(corpus)
     with display(json_) as show:
@@ -276,8 +276,10 @@ def up(
     from pipelines.cli.up import up as run_up
 
     keys = gate_spec(gate, None).model_dump(mode="json", exclude_unset=True)
-    plan = Plan(cron, scores_cron, timezone, recipe, retrain_cron, enough, keys, at_once)
-    run_up(configured(store, config, set_, model, engine), plan, port)
+    plan = Plan(
+        cron, scores_cron, timezone, recipe=recipe, retrain_cron=retrain_cron, enough=enough, gate=keys, at_once=at_once
+    )
+    run_up(configured(store, config, set_, model=model, engine=engine), plan, port)
 
 
 def main() -> None:

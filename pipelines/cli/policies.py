@@ -112,7 +112,7 @@ def promote(
     from infra.tables.policies import policy
     from infra.tables.policies import promote as run_promote
 
-    settings, spec = configured(store, config, set_, model, engine), gate_spec(gate, corpus)
+    settings, spec = configured(store, config, set_, model=model, engine=engine), gate_spec(gate, corpus)
     place = Store(settings.store)
     wanted = policy(place, policy_id)["policy_id"]
     if force:
@@ -174,7 +174,7 @@ def compare(
     settings, spec = configured(store, config, set_, engine=engine), gate_spec(gate, corpus)
     place = Store(settings.store)
     with display(json_) as show_:
-        record = compare_policies(settings, _model(place, a), _model(place, b), spec, show_)
+        record = compare_policies(settings, _model(place, a), _model(place, b), gate=spec, show=show_)
     _shown(record, json_)
 
 

@@ -44,7 +44,7 @@ def sft(
 
     console = Console(highlight=False, soft_wrap=True)
     plan = Plan(int(tokens)) if start is None else Plan(int(tokens), rate=2e-4, copy_steps=0)
-    train(out, text, contracts, plan, seed, console.print, threads, start)
+    train(out, text, contracts, plan=plan, seed=seed, show=console.print, threads=threads, start=start)
     return export(out, out / "model")
 
 
@@ -79,7 +79,7 @@ def _train(
     from pipelines.training.settings import prepare
 
     spec = gate_spec(gate, None)  # before hours of training
-    run = prepare(config, data or ["qa"], text or [], store, set_ or [], policy)
+    run = prepare(config, data or ["qa"], text or [], store=store, sets=set_ or [], model=policy)
     with Progress(quiet=json_) as progress:
         summary = train(run, replay=replay, show=progress.show)
     if output is not None:
@@ -121,7 +121,7 @@ def _sft(
     start: Annotated[Path | None, typer.Option("--from", help="Model folder to begin with; else noise.")] = None,
 ) -> None:
     """Train memagent-nano by supervision (see docs/nano.md)."""
-    typer.echo(str(sft(out, text, contracts, tokens, seed, threads, start)))
+    typer.echo(str(sft(out, text, contracts, tokens=tokens, seed=seed, threads=threads, start=start)))
 
 
 @app.command("export")

@@ -1,7 +1,7 @@
 """`memagent up`: a Prefect server, the nightly digest, bulk answering and learning on this machine.
 
 The server is this user's own. It wants a token that lies in a file which only this user reads, answers pages of its own
-origin only, and what callers may not set (`pipelines.flows.parameters`) goes to the flows by their environment.
+origin only, and what callers may not set (`pipelines.flows.access`) goes to the flows by their environment.
 """
 
 import json
@@ -17,8 +17,7 @@ from typing import Any
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
-from pipelines.flows.access import auth_string
-from pipelines.flows.parameters import check
+from pipelines.flows.access import auth_string, check
 from pipelines.flows.serve import Server, end_process, ends_with_us, variables
 
 

@@ -112,7 +112,7 @@ def import_qa(corpus: Corpus, path: Path, run_id: str | None = None) -> dict[str
                 known.add(content_hash)
                 _write(writer, one, content_hash, started)
                 documents += 1
-            fresh.append(Qa(one.question, one.answers, (content_hash,), (), "gold"))
+            fresh.append(Qa(one.question, one.answers, (content_hash,), documents=(), source="gold"))
     writer.flush()
     if not fresh:
         raise UsageError(f"{path} has no row that can be taken: {dict(refused) or 'it is empty'}")
@@ -219,4 +219,4 @@ def _write(writer: DocumentWriter, row: _Row, content_hash: str, at: datetime) -
             "text": row.context,
         }
     )
-    writer.source(source, content_hash, content_hash, "read", 1)
+    writer.source(source, content_hash, content_hash, state="read", documents=1)

@@ -17,7 +17,7 @@ from memagent.questions import ask as make_question
 from memagent.questions import load_questions
 from pipelines import ask as stages
 from pipelines.flows import commands
-from pipelines.flows.parameters import settings_for
+from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
 from pipelines.formatting import failures
 from pipelines.report import write_to_store
@@ -75,7 +75,7 @@ def answer_archive(
     asked += load_questions(questions_file) if questions_file else []
     run_id = new_run_id()
     taken: RunExtras = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
-    argv = commands.ask(corpus, run_id, questions, questions_file, archive)
+    argv = commands.ask(corpus, run_id, questions, questions_file=questions_file, archive=archive)
     with Progress(f"answers over {corpus}") as show:
         summary = answer_stage(
             settings,

@@ -12,13 +12,12 @@ from infra.tables.rows import ScoreRow
 from infra.tables.runs import RunSummary
 from memagent.config import Config
 from memagent.tasks.suites import Suite
-from pipelines.evaluate import compare, evaluate
+from pipelines.evaluate import compare, evaluate, same_before
 from pipelines.flows import commands
-from pipelines.flows.parameters import settings_for
+from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import Progress, artifact_key, stop_ray_job, work
 from pipelines.report.evaluation import evaluation_page
 from pipelines.runs import new_run_id
-from pipelines.scores import same_before
 
 NOISE = 0.05
 """A fall counts when a paired test on the same samples gives less than this."""
@@ -54,7 +53,7 @@ def evaluate_policy(
     )
     chosen.check()
     with Progress(f"scores on {suite}") as show:
-        summary = evaluate_stage(settings, chosen, tuple(texts or ()), new_run_id(), show)
+        summary = evaluate_stage(settings, chosen, tuple(texts or ()), run_id=new_run_id(), show=show)
     return _publish(settings, summary)
 
 

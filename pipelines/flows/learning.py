@@ -20,7 +20,7 @@ from memagent.rl.config import load_recipe
 from memagent.rl.promotion import GateSpec
 from memagent.settings import as_settings, environment
 from pipelines.flows import commands
-from pipelines.flows.parameters import check, settings_for
+from pipelines.flows.access import check, settings_for
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
 from pipelines.harvest import harvest
 from pipelines.promote import run_gate
@@ -88,7 +88,7 @@ def retrain(
         sets: ``section.key=value`` strings, for recipe and configuration alike.
     """
     check(config, sets, load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)]).engine)
-    run = prepare(recipe, data or ["qa"], texts or [], store, [*_operators(), *(sets or []), _NO_CODE])
+    run = prepare(recipe, data or ["qa"], texts or [], store=store, sets=[*_operators(), *(sets or []), _NO_CODE])
     summary = train_stage(run)
     candidate = summary["candidate"]
     resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(candidate or summary['parent'])}"}

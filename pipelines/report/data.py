@@ -85,14 +85,14 @@ def load_run(store: Store, run_id: str) -> Run:
         )
     row = found[-1]
     return Run(
-        run_id,
-        row["corpus"],
-        row["kind"],
-        row["status"],
-        row["started_at"],
-        row["ended_at"],
-        json.loads(row["config"] or "{}"),
-        json.loads(row["summary"] or "{}"),
+        run_id=run_id,
+        corpus=row["corpus"],
+        kind=row["kind"],
+        status=row["status"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        config=json.loads(row["config"] or "{}"),
+        summary=json.loads(row["summary"] or "{}"),
     )
 
 

@@ -1,4 +1,4 @@
-"""What stands behind the answers, as much of it as the file may hold."""
+"""The report's details: memories of readings and passages of documents, as many as the size limit allows."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,8 +12,7 @@ from infra.store import Store
 from infra.tables.delta import Table
 from infra.tables.rows import EvidenceRow
 from pipelines.report.data import Row, Run, load_texts
-from pipelines.report.embed import size
-from pipelines.report.passages import Place, excerpt
+from pipelines.report.html import size
 from pipelines.report.timeline import noted, timelines, unpack
 
 _READINGS_AT_ONCE = 1_000
@@ -24,6 +23,15 @@ _SAFE = 0.97
 """Sizes of passages are known before they are written as JSON; this is for what that adds."""
 _PLACE_BYTES = 100
 """What is added to each change later: where its segment and its words stand in the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A run of characters of a document that the report points at."""
+
+    start: int
+    end: int
+
 
 Bounds = list[tuple[int, int]]
 """First and last character (exclusive) of each segment of a document."""
@@ -51,7 +59,7 @@ def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room:
     room = int(room * _SAFE)
     answered = [row for row in rows if row.answer is not None]
     answered.sort(key=lambda row: not (row.answer and row.answer["found"]))
-    left = room - _take_memories(store, run, answered, int(room * _MEMORY_SHARE), details)
+    left = room - _take_memories(store, run, answered, room=int(room * _MEMORY_SHARE), details=details)
     shown: dict[str, list[Row]] = defaultdict(list)
     for row in answered:
         for content_hash in _touched(row, details.memories.get(row.reading_id)):
@@ -64,7 +72,9 @@ def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room:
             allowance, todo = max(0, left // todo), todo - 1
             passages, places = None, []
             if content_hash in texts:
-                places = _places(content_hash, texts[content_hash], bounds[content_hash], shown[content_hash], details)
+                places = _places(
+                    content_hash, texts[content_hash], bounds[content_hash], rows=shown[content_hash], details=details
+                )
                 passages = excerpt(texts[content_hash], places, allowance)
             if passages is None:
                 details.documents_left_out += bool(places)
@@ -175,3 +185,70 @@ def _segment_bounds(store: Store, run: Run, hashes: list[str]) -> dict[str, list
             pairs = zip(rows["char_start"].to_pylist(), rows["char_end"].to_pylist(), strict=True)
             result[place["content_hash"]].append(list(pairs))
     return result
+
+
+_CONTEXTS = (2_000, 800, 300, 120)
+"""Characters on either side of a place, widest first."""
+_WHOLE = 400_000
+"""Characters of a document that is embedded whole at most: the browser lays all of it out."""
+_LONGEST = 2_000
+"""Characters of one place at most; evidence is a sentence or two, a segment can be a chapter."""
+
+
+def excerpt(text: str, places: list[Place], allowance: int) -> dict[str, Any] | None:
+    """Choose what of `text` to show.
+
+    Args:
+        text: the document.
+        places: what must be seen, most important first.
+        allowance: bytes at most, in UTF-8.
+
+    Returns:
+        ``chars`` (of the document) and ``pieces``, a list of (first character, text); the whole
+        document where it fits, else windows around the places, as wide as the allowance lets them
+        be. None where not even one place fits.
+    """
+    if len(text) <= min(_WHOLE, allowance) and _size(text) <= allowance:
+        return {"chars": len(text), "pieces": [[0, text]] if text else []}
+    wanted = [Place(max(0, p.start), min(p.end, p.start + _LONGEST, len(text))) for p in places]
+    for context in _CONTEXTS:
+        pieces = _cut(text, wanted, context)
+        if pieces and sum(_size(piece) for _, piece in pieces) <= allowance:
+            return {"chars": len(text), "pieces": pieces}
+    while wanted:
+        pieces = _cut(text, wanted, _CONTEXTS[-1])
+        if sum(_size(piece) for _, piece in pieces) <= allowance:
+            return {"chars": len(text), "pieces": pieces}
+        wanted = wanted[: len(wanted) // 2]
+    return None
+
+
+def _cut(text: str, places: list[Place], context: int) -> list[tuple[int, str]]:
+    spans: list[list[int]] = []
+    for place in sorted(places, key=lambda p: p.start):
+        low, high = _low(text, place.start - context), _high(text, place.end + context)
+        if spans and low <= spans[-1][1] + 1:
+            spans[-1][1] = max(high, spans[-1][1])
+        else:
+            spans.append([low, high])
+    return [(low, text[low:high]) for low, high in spans]
+
+
+def _low(text: str, at: int) -> int:
+    """Move to where a word begins."""
+    if at <= 0:
+        return 0
+    space = text.find(" ", at, at + 40)
+    return at if space < 0 else space + 1
+
+
+def _high(text: str, at: int) -> int:
+    """Move to where a word ends."""
+    if at >= len(text):
+        return len(text)
+    space = text.rfind(" ", at - 40, at)
+    return at if space < 0 else space
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8"))

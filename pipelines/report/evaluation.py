@@ -11,11 +11,10 @@ from typing import Any
 from infra.store import Corpus, Store
 from infra.tables.turns import resume_points
 from memagent.records import Turn
-from pipelines.evaluate import run_results
+from pipelines.evaluate import run_results, score_table
 from pipelines.formatting import plain
 from pipelines.report import evaluation_plots as pictures
 from pipelines.report.html import embedded, sheet, write_sheet
-from pipelines.scores import score_table
 
 _FAILURES_MOST = 300
 _PLACES = 20

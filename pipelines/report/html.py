@@ -1,7 +1,8 @@
-"""Reports that are a sheet: tables and pictures in one HTML file that runs no script and needs no network."""
+"""HTML of the reports: static pages of tables and figures, and JSON that is safe inside a script element."""
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -44,3 +45,19 @@ def embedded(picture: Path, titles: Mapping[str, str], notes: Mapping[str, str])
         "note": notes.get(picture.stem, ""),
         "data": base64.b64encode(picture.read_bytes()).decode(),
     }
+
+
+def embed(value: Any) -> Markup:
+    """Write JSON that can stand in a script element, whatever the texts in it hold."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)  # noqa: S704  no character that HTML gives a meaning is left
+
+
+def size(value: Any) -> int:
+    """Return the bytes that a value takes in the file, in a script element of its own."""
+    return len(embed(value).encode("utf-8", "surrogatepass")) + _ELEMENT
+
+
+_ELEMENT = len('<script type="application/json" id="document-1000000"></script>\n')

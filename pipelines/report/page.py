@@ -20,8 +20,8 @@ from pipelines.formatting import number, plain
 from pipelines.report import overview as header
 from pipelines.report.data import Row, Run, load_failures, load_progress, load_rows, load_run, load_titles
 from pipelines.report.details import gather
-from pipelines.report.embed import embed, size
-from pipelines.report.listing import Listing
+from pipelines.report.html import embed, size
+from pipelines.report.overview import Listing
 
 LIMIT_BYTES = 20 * 2**20
 """A file that opens quickly and passes as an attachment."""
@@ -53,7 +53,7 @@ def page(store: Store, run_id: str, limit: int) -> str:
     listed = listing.take(rows, int(room * _ROWS_SHARE))
     room -= size(listing.data) + sum(size(listing.reading(row)) for row in listed if row.answer)
     lengths = {content_hash: row["chars"] or 0 for content_hash, row in titles.items()}
-    details = gather(store, run, listed, lengths, max(0, room))
+    details = gather(store, run, listed, chars=lengths, room=max(0, room))
     readings = [
         (i, embed(listing.reading(row, details.memories.get(row.reading_id))))
         for i, row in enumerate(listed)

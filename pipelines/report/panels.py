@@ -140,7 +140,7 @@ def draw_lines(axes: Any, runs: Rows, metric: Metric, *, spread: bool = False, w
             _range(axes, list(lines.values()), COLOURS[i], _STYLES[i])
         else:
             for run, (colour, mark) in looks(runs).items():
-                _line(axes, lines[run], colour if apart else COLOURS[i], mark, _STYLES[i], window)
+                _line(axes, lines[run], colour if apart else COLOURS[i], mark=mark, style=_STYLES[i], window=window)
         if label:
             axes.plot([], [], color=_GREY if apart else COLOURS[i], ls=_STYLES[i], lw=1.6, label=label)
     if len(metric.lines) > 1:
@@ -211,7 +211,7 @@ def _range(axes: Any, lines: Sequence[Line], colour: str, style: str) -> None:
     mean_of = middle(lines)
     values = [[line[step] for line in lines if step in line] for step in mean_of]
     axes.fill_between(list(mean_of), [*map(min, values)], [*map(max, values)], color=colour, alpha=0.2, lw=0)
-    _line(axes, mean_of, colour, "o", style, 1)
+    _line(axes, mean_of, colour, mark="o", style=style, window=1)
 
 
 def _line(axes: Any, line: Line, colour: str, mark: str, style: str, window: int) -> None:

@@ -86,7 +86,20 @@ def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[s
         rate = len(right) / len(readings) if len(readings) >= _LEAST_READINGS else None
         policy = (readings[shown] or {}).get("policy_id", "")
         evidence = _evidence(right.values())
-        found.append(Qa(question, gold, stream, (), "gold", shown, policy, None, rate, evidence))
+        found.append(
+            Qa(
+                question,
+                gold,
+                stream,
+                documents=(),
+                source="gold",
+                reading_id=shown,
+                policy_id=policy,
+                share=None,
+                pass_rate=rate,
+                evidence=evidence,
+            )
+        )
     return found
 
 
@@ -109,7 +122,20 @@ def agreed_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping
         shown = next(iter(same), "")
         policy = same[shown]["policy_id"] if shown else ""
         evidence = _evidence(same.values())
-        found.append(Qa(question, (said,), stream, (), "agreement", shown, policy, share, None, evidence))
+        found.append(
+            Qa(
+                question,
+                (said,),
+                stream,
+                documents=(),
+                source="agreement",
+                reading_id=shown,
+                policy_id=policy,
+                share=share,
+                pass_rate=None,
+                evidence=evidence,
+            )
+        )
     return found
 
 
@@ -130,10 +156,10 @@ def feedback_rows(said: Sequence[Mapping[str, Any]]) -> tuple[list[Qa], dict[str
             answer["question"],
             (right,),
             tuple(answer["stream"]),
-            (),
-            "feedback",
-            answer["reading_id"],
-            answer["policy_id"],
+            documents=(),
+            source="feedback",
+            reading_id=answer["reading_id"],
+            policy_id=answer["policy_id"],
             evidence=evidence,
         )
         if verdict != "rejected":

@@ -108,7 +108,7 @@ def ingest(
         writer.refuse(bad.source, bad.reason, bad.detail)
         known = plan.earlier.get(bad.source)
         doc_id = known["doc_id"] if known else ""
-        writer.source(bad.source, doc_id, "", "failed", 0)
+        writer.source(bad.source, doc_id, "", state="failed", documents=0)
     _delete(corpus, plan, writer, keep=config.ingest.keep_deleted)
     writer.flush()
     for name in ("documents", "sources"):
@@ -203,7 +203,7 @@ def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
     results = []
     for item in items:
         before = {**present.get(item["was"], {}), **present.get(item["source"], {})}
-        results.append(_parse_source(item, before, writer, at, config.ingest))
+        results.append(_parse_source(item, before, writer, at=at, options=config.ingest))
     writer.flush()
     return pa.Table.from_pylist(results, schema=_RESULT)
 
@@ -258,7 +258,7 @@ def _parse_source(
     if kind != "failed" and not options.keep_deleted:
         writer.delete(before.values())
     state = "failed" if kind == "failed" else "read"
-    writer.source(item["source"], item["doc_id"], stamp, state, found)
+    writer.source(item["source"], item["doc_id"], stamp, state=state, documents=found)
     return {"kind": kind, "bytes": item["size"], "refused": refused, "documents": 0, "chars": 0, **tally}
 
 
@@ -330,4 +330,4 @@ def _delete(corpus: Corpus, plan: Plan, writer: DocumentWriter, keep: bool) -> N
         for rows in _present(corpus, [row["source"] for row in plan.gone]).values():
             writer.delete(rows.values())
     for row in (*plan.gone, *plan.moved):
-        writer.source(row["source"], row["doc_id"], row["source_stamp"], "deleted", 0)
+        writer.source(row["source"], row["doc_id"], row["source_stamp"], state="deleted", documents=0)

@@ -20,11 +20,11 @@ from infra.store import Corpus, Store
 from infra.tables.delta import now
 from infra.tables.documents import DocumentWriter, current_sources
 from memagent.errors import UsageError
-from memagent.nano.texts import load_texts
 from memagent.records import Question, text_hash
 from memagent.tasks.ruler import write_jsonl
 from memagent.tasks.sample import Sample
 from memagent.tasks.suites import Group, Suite
+from memagent.tasks.texts import load_texts
 from memagent.tokens import Tokenizer
 
 _SOURCE = "sample:"
@@ -140,7 +140,7 @@ def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator
         if doc_id not in there:
             there.add(doc_id)
             writer.document(_document(sample, source, doc_id, text) | {"first_seen": at})
-        writer.source(source, doc_id, doc_id, "read", 1)
+        writer.source(source, doc_id, doc_id, state="read", documents=1)
         yield sample, doc_id
     writer.flush()
 

@@ -109,9 +109,9 @@ def make_plan(
         if not chosen:
             plan.unmatched.append(question)
         elif archive:
-            plan.rows.append(_row(reader, question, chosen, plan, "archive"))
+            plan.rows.append(_row(reader, question, chosen, plan=plan, scope="archive"))
         else:
-            plan.rows.extend(_row(reader, question, [d], plan, "document") for d in chosen)
+            plan.rows.extend(_row(reader, question, [d], plan=plan, scope="document") for d in chosen)
     _mark_answered(corpus, reader, plan, reread)
     _find_beginnings(corpus, reader, plan, reread)
     return plan
@@ -170,7 +170,7 @@ def _find_beginnings(corpus: Corpus, reader: ReaderSpec, plan: Plan, reread: boo
     plan.past = resume_points(corpus, pending)
     fresh = [row for row in pending.values() if row["reading_id"] not in plan.past]
     if reader.reading.lanes == 1 and reader.goes_on:  # the spans of lanes move with the length of the stream
-        plan.past |= _carried(corpus, reader, plan, fresh, reread)
+        plan.past |= _carried(corpus, reader, plan, rows=fresh, reread=reread)
     for row in plan.rows:
         past = plan.past.get(row["reading_id"])
         if past and row["state"] == "new":

@@ -79,7 +79,7 @@ def read(
             break
         sink = _Sink(reading, rows, result)
         try:
-            _round(reading, list(left.values()), sink, result, progress)
+            _round(reading, list(left.values()), sink, result=result, progress=progress)
         except MemagentError:
             raise
         except Exception as error:
@@ -104,7 +104,9 @@ def _round(
     progress: Callable[[dict[str, int]], None] | None,
 ) -> None:
     config, pool = reading.config, reading.config.pool
-    spec = PassSpec(reading.corpus, reading.run_id, reading.reader, pool.inflight, config.flush_seconds)
+    spec = PassSpec(
+        reading.corpus, reading.run_id, reading.reader, inflight=pool.inflight, flush_seconds=config.flush_seconds
+    )
     tally = ProgressReporter(board_name())
     base = dict(result.counts)
     with _Watch(tally, base, result, progress) as watch:

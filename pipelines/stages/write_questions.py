@@ -146,8 +146,8 @@ def _row(reader: ReaderSpec, said: dict[str, Any]) -> Qa:
         said["question"],
         (said["answer"],),
         (said["content_hash"],),
-        (),
-        "generated",
+        documents=(),
+        source="generated",
         policy_id=reader.policy.policy_id,
         evidence=((said["content_hash"], said["index"]),),
     )

@@ -11,9 +11,9 @@ from infra.tables.documents import document_texts, standing_texts
 from infra.tables.qa import read_qa
 from memagent.curation import Split
 from memagent.errors import TrainingError, UsageError
-from memagent.nano.texts import load_texts
 from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
 from memagent.rl.sources import RowDataset, fit_rows
+from memagent.tasks.texts import load_texts
 from pipelines.training.settings import Run
 
 _SIDES: tuple[Split, ...] = ("train", "validation")

@@ -15,8 +15,7 @@ from memagent.rl.advantage import with_advantages
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
 from pipelines.training.checkpoints import Checkpoints, State
-from pipelines.training.metrics import learning_metrics, rollout_metrics, shares, validation_metrics
-from pipelines.training.monitors import Monitors
+from pipelines.training.monitors import Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import Sampled, Sampler
 from pipelines.training.weight_sync import WeightSync
 

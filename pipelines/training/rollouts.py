@@ -89,7 +89,7 @@ class EngineSampler:
         groups = [group for _, group in kept]
         if self.recipe.stage.record:
             self.journal.record(step, groups, cursor)
-        return Sampled(groups, cursor, seen, counts, time.monotonic() - began)
+        return Sampled(groups, cursor, seen, counts=counts, seconds=time.monotonic() - began)
 
 
 @dataclass

@@ -47,14 +47,16 @@ def train(run: Run, *, replay: str | None = None, show: Show | None = None) -> T
     stage = run.recipe.stage
     if not (state.done and (state.step >= stage.max_steps or state.stale >= stage.patience)):
         with ray_session(run.config.ray):
-            state = asyncio.run(_train(run, store, journal, state, replay, show or (lambda _: None)))
+            state = asyncio.run(_train(run, store, journal, state, replay=replay, show=show or (lambda _: None)))
     policy_id = _publish(run, store, journal, state)
     summary = summary_of(run, journal, state, policy_id)
     write_run(store, summary, started, summary["config"], replace=True)
     return summary
 
 
-async def _train(run: Run, store: Store, journal: Checkpoints, state: State, replay: str | None, show: Show) -> State:
+async def _train(
+    run: Run, store: Store, journal: Checkpoints, state: State, *, replay: str | None, show: Show
+) -> State:
     recipe = run.recipe
     pool = None if replay else RolloutPool(*_rollouts(run))
     check_room(recipe, run.config.pool if pool else None)
@@ -64,14 +66,24 @@ async def _train(run: Run, store: Store, journal: Checkpoints, state: State, rep
     if pool is None:
         sampler = RecordedSampler(Checkpoints(store, str(replay)))
     else:
-        sampler = EngineSampler(pool, data.train, recipe, journal, show)
+        sampler = EngineSampler(pool, data.train, recipe, journal=journal, show=show)
     learner = LearnerGroup(str(run.model), recipe)
     boards = Monitors(store, journal.run_id, recipe.stage.wandb)
     show({"stage": "start", "step": state.step, "steps": recipe.stage.max_steps})
     try:
         await asyncio.gather(learner.start(), *([pool.start()] if pool else []))
         loop = Loop(
-            journal.run_id, recipe, store, journal, learner, sampler, pool, data.validation, boards, show, state
+            journal.run_id,
+            recipe,
+            store,
+            journal=journal,
+            learner=learner,
+            sampler=sampler,
+            pool=pool,
+            validation=data.validation,
+            boards=boards,
+            show=show,
+            state=state,
         )
         return await loop.run()
     finally:

@@ -99,7 +99,17 @@ def prepare(
     version = qa_version(Store(config.store))
     places = [str(Path(text).expanduser().resolve()) for text in texts]
     folder = _folder(reader.folder)
-    return Run(name, tuple(sets), recipe, config, reader, tuple(data), tuple(places), folder, version)
+    return Run(
+        name,
+        tuple(sets),
+        recipe,
+        config=config,
+        reader=reader,
+        data=tuple(data),
+        texts=tuple(places),
+        model=folder,
+        data_version=version,
+    )
 
 
 def _folder(path: str) -> Path:

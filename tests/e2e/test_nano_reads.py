@@ -12,10 +12,10 @@ from memagent.config import ReadingConfig
 from memagent.conversations import ReadingSpec
 from memagent.nano import VERSIONS, bundled
 from memagent.nano.decoding import GreedyEngine
-from memagent.nano.texts import load_texts
 from memagent.prompts import Prompts, load_template
+from memagent.rl.sources import planted_sample
 from memagent.tasks.grading import judge
-from memagent.tasks.planted import planted_sample
+from memagent.tasks.texts import load_texts
 from memagent.tokens import load_tokenizer
 
 DOCS = Path(__file__).parents[2] / "docs"

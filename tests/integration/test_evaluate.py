@@ -9,9 +9,8 @@ from infra.tables.delta import Table
 from memagent.config import load_config
 from memagent.errors import UsageError
 from memagent.tasks.suites import Suite
-from pipelines.evaluate import compare, evaluate, run_results
+from pipelines.evaluate import by_run, compare, evaluate, last_evaluation, run_results, same_before, score_table
 from pipelines.report.evaluation import draw, evaluation_page
-from pipelines.scores import by_run, last_evaluation, same_before, score_table
 from tests.conftest import filler
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")

@@ -7,7 +7,7 @@ import pytest
 from memagent.config import load_config
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError
-from pipelines.flows.parameters import check, settings_for
+from pipelines.flows.access import check, settings_for
 
 
 @pytest.fixture(autouse=True)

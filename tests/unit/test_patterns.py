@@ -15,7 +15,7 @@ from memagent import evidence, scripted, segmenting
 from memagent import question_writer as questioning
 from memagent.tasks import contracts, needles
 from memagent.tasks.contract_match import _DURATION
-from memagent.tasks.loaders import ruler, squad
+from memagent.tasks.loaders import public, ruler
 from memagent.tasks.ruler import haystack as haystacks
 from memagent.tasks.ruler import qa as documents
 
@@ -49,7 +49,7 @@ HOSTILE = {
     "a needle's place": (searched(needles._ENDS), "{}x", ".)"),
     "a haystack's sentence": (searched(haystacks._END), "{}x", ".)"),
     "a document's sentence": (searched(documents._SENTENCE), "a{}x", ".)"),
-    "a paragraph's sentence": (searched(squad._END), "{}x", ".'"),
+    "a paragraph's sentence": (searched(public._SENTENCE_END), "{}x", ".'"),
     "RULER's question": (searched(ruler._QUESTION), "{}", "Question: "),
     "RULER's needle": (searched(ruler._QUESTION), "What is the special magic {}", "x "),
     "nothing": (decoding.blank, "{}x", " \u200b"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memagent.errors import UsageError
 from pipelines.report import build, write
 from pipelines.report.data import load_progress
-from pipelines.report.passages import Place, excerpt
+from pipelines.report.details import Place, excerpt
 from pipelines.report.timeline import noted, pack, unpack
 from tests.made_up_run import QUESTIONS, RUN, MadeUpRun, contracts, local_store
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from memagent.errors import UsageError
 from memagent.tasks.loaders import FORMATS, NAMES, load_samples
+from memagent.tasks.loaders.public import sentence
 from memagent.tasks.loaders.ruler import split
-from memagent.tasks.loaders.squad import sentence
 from memagent.tasks.texts import Documents
 
 NEEDLE = {

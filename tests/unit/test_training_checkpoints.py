@@ -12,7 +12,7 @@ from memagent.errors import TrainingError
 from memagent.rl.config import LearnerRecipe, Recipe, RolloutRecipe, StageRecipe
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, State
-from pipelines.training.metrics import learning_metrics, rollout_metrics, shares, validation_metrics
+from pipelines.training.monitors import learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampled
 from tests.unit.rl_samples import group
 

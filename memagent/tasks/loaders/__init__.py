@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memagent.errors import UsageError
 from memagent.registry import Registry
-from memagent.tasks.loaders import hotpot, longbench, memagent, ruler, squad
+from memagent.tasks.loaders import hotpot, public, ruler
 from memagent.tasks.loaders.jsonl import Row, read_rows
 from memagent.tasks.sample import Sample
 
@@ -26,10 +26,10 @@ FORMATS: Registry[FileFormat] = Registry(
     "format",
     {
         "ruler": FileFormat(ruler.FIELDS, ruler.read),
-        "memagent": FileFormat(memagent.FIELDS, memagent.read),
-        "longbench": FileFormat(longbench.FIELDS, longbench.read),
+        "memagent": FileFormat(public.MEMAGENT_FIELDS, public.read_memagent),
+        "longbench": FileFormat(public.LONGBENCH_FIELDS, public.read_longbench),
         "hotpot": FileFormat(hotpot.FIELDS, hotpot.read),
-        "squad": FileFormat(squad.FIELDS, squad.read),
+        "squad": FileFormat(public.SQUAD_FIELDS, public.read_squad),
     },
     fits=lambda member: isinstance(member, FileFormat) and bool(member.fields),
 )
@@ -78,7 +78,7 @@ def load_samples(
     known = format or recognise(first)
     everything = chain([first], rows)
     if known == "hotpot":
-        return hotpot.read(path, everything, Path(passages) if passages else None, documents, seed)
+        return hotpot.read(path, everything, Path(passages) if passages else None, documents=documents, seed=seed)
     _no_growth(passages, documents, known)
     return FORMATS[known].read(path, everything)
 

@@ -72,7 +72,7 @@ def read(
         supporting = supporting_sentences(row, own)
         answer = row.text("answer")
         rng = random.Random(f"{seed} {name}")
-        drawn = _more(row, own, others, answer, documents, rng)
+        drawn = _more(row, own, others, answer=answer, documents=documents, rng=rng)
         order = [*((title, "".join(sentences)) for title, sentences in own.items()), *drawn]
         rng.shuffle(order)
         text = Documents(tuple(order))

@@ -1,8 +1,7 @@
 """The thirteen tasks of RULER (NVIDIA/RULER, arXiv 2404.06654), at any length, in the product's own wording."""
 
-from memagent.tasks.ruler.files import write_jsonl
 from memagent.tasks.ruler.kinds import KINDS, Kind
-from memagent.tasks.ruler.make import make_samples
+from memagent.tasks.ruler.make import make_samples, write_jsonl
 from memagent.tasks.ruler.qa import Asked, Paragraph
 
 __all__ = ["KINDS", "Asked", "Kind", "Paragraph", "make_samples", "write_jsonl"]

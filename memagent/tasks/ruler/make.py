@@ -1,7 +1,10 @@
-"""Making samples of the thirteen kinds, one at a time, each the same whatever else is made."""
+"""Making samples of RULER's thirteen kinds, and writing them as files in RULER's format."""
 
+import json
+import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from memagent.errors import UsageError
 from memagent.records import stable_hash
@@ -50,9 +53,11 @@ def make_samples(
         raise UsageError(f"{kind.name} has a length, no number of documents: only qa_1 and qa_2 have.")
     if (length > 0) == (documents is not None):
         raise UsageError(f"give {kind.name} either a length above 0 or, with length 0, a number of documents.")
-    request = DraftRequest(kind, length, tokenizer, texts, paragraphs, questions, documents)
+    request = DraftRequest(
+        kind, length, tokenizer, texts=texts, paragraphs=paragraphs, questions=questions, documents=documents
+    )
     draft = FAMILIES.find(kind.family)(request)
-    return (_sample(kind, length, documents, seed, index, draft) for index in range(n))
+    return (_sample(kind, length, documents, seed=seed, index=index, make=draft) for index in range(n))
 
 
 def _sample(
@@ -80,3 +85,47 @@ def _sample(
         depth=draft.depths[0] if draft.depths else None,
         about=draft.about | ({"depths": list(draft.depths)} if len(draft.depths) > 1 else {}),
     )
+
+
+_BETWEEN = "\n\n"
+
+
+def write_jsonl(samples: Iterable[Sample], path: Path) -> int:
+    """Write samples, a line each, and return how many; `path` appears whole or not at all.
+
+    ``input`` is the text and the question below it; ``text_end`` says where in it the text ends, in characters.
+    Texts are written piece by piece.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    count = 0
+    try:
+        with aside.open("w", encoding="ascii", newline="\n") as file:
+            for count, sample in enumerate(samples, 1):
+                file.writelines(_line(count - 1, sample))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return count
+
+
+def _line(index: int, sample: Sample) -> Iterator[str]:
+    head = {
+        "index": index,
+        "outputs": sample.answers,
+        "length": sample.length,
+        "sample_id": sample.sample_id,
+        "task": sample.task,
+        "question": sample.question,
+        "match": sample.match,
+        "facts": sample.facts,
+        "depth": sample.depth,
+        "about": sample.about,
+    }
+    yield json.dumps(head)[:-1] + ', "input": "'
+    end = 0
+    for piece in sample.pieces():
+        end += len(piece)
+        yield json.dumps(piece)[1:-1]
+    yield json.dumps(_BETWEEN + sample.question)[1:] + f', "text_end": {end}}}\n'

@@ -57,7 +57,7 @@ class Planted:
                 wording = needles.SENTENCES[kind.value_kind][0]
                 values = needles.make_needles(rng, kind.value_kind, kind.values * kind.keys)
                 made = [
-                    needles.needle(rng, kind.value_kind, made[i // kind.values].key, other.value, wording)
+                    needles.needle(rng, kind.value_kind, made[i // kind.values].key, value=other.value, wording=wording)
                     for i, other in enumerate(values)
                 ]
             texts = self._texts

@@ -10,7 +10,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 from memagent.errors import UsageError
-from memagent.tasks.loaders import hotpot, recognise, squad
+from memagent.tasks.loaders import hotpot, public, recognise
 from memagent.tasks.loaders.jsonl import Row, read_rows
 from memagent.tasks.ruler.kinds import Draft, DraftRequest, Kind, MakeDraft
 from memagent.tasks.ruler.naming import Meter
@@ -253,10 +253,10 @@ def _squad(rows: Iterable[Row]) -> Iterator[tuple[list[Paragraph], list[Asked]]]
 
 
 def _asked(asked: Row, own: Paragraph) -> Asked | None:
-    answers, at = squad.gold_answers(asked, own[1])
+    answers, at = public.gold_answers(asked, own[1])
     if at is None:
         return None
-    fact = squad.sentence(own[1], at, at + len(answers[0]))
+    fact = public.sentence(own[1], at, at + len(answers[0]))
     return Asked(asked.text("question"), answers, (own,), (fact,))
 
 
