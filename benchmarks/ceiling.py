@@ -20,12 +20,13 @@ from benchmarks.record import Row, arguments, result, write
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
-from infra.tables.segments import StoredStream
+from infra.tables.plans import read_plan
+from infra.tables.rows import PlannedReading
+from infra.tables.segments import StoredStream, segmented
 from memagent.config import Config, load_config
 from memagent.questions import ask as make_question
 from pipelines.ask import ask
 from pipelines.stages.ingest import ingest
-from pipelines.stages.plan import make_plan
 
 QUESTION = "What is the special magic number for amber-otter?"
 
@@ -59,7 +60,9 @@ def pass_rate(store: Store, run_id: str) -> tuple[int, float]:
 def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
     """Make the prompts of a run again from its turn log."""
     reader = ReaderSpec(config)
-    plan = make_plan(Corpus(store, "bench"), reader, [make_question(QUESTION)])
+    corpus = Corpus(store, "bench")
+    plan: list[PlannedReading] = read_plan(corpus, run_id).to_pylist()
+    places = segmented(corpus, reader.tokenizer, reader.reading)
     prompts, question = reader.scheme.prompts, reader.tokenizer.encode(QUESTION)
     table = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table()
     by_reading: dict[str, list[dict[str, Any]]] = {}
@@ -68,8 +71,8 @@ def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
 
     async def make() -> list[list[int]]:
         made = []
-        for item in plan.rows:
-            stream = StoredStream(store, [plan.places[h] for h in item["stream"]])
+        for item in plan:
+            stream = StoredStream(store, [places[h] for h in item["stream"]])
             memory, at = prompts.no_memory, 0
             turns = by_reading[item["answered_by"] or item["reading_id"]]
             async for segment in stream.read(0, len(stream)):

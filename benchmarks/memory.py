@@ -17,11 +17,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from benchmarks.record import Row, arguments, result, write
 from infra.cluster.reading_worker import PassSpec, ReadingWorker
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
-from infra.tables.segments import write_segments
+from infra.tables.buckets import WHOLE
+from infra.tables.plans import WorkItem, write_work
+from infra.tables.rows import SegmentedRow
+from infra.tables.segments import segment_range, write_segments
 from memagent.config import load_config
 from memagent.records import text_hash
 
@@ -41,10 +46,10 @@ def text_of(reader: ReaderSpec, tokens: int) -> str:
 def prepare(url: str, sets: list[str], tokens: int, out: Any) -> None:
     reader = ReaderSpec(load_config(sets=sets, store=url))
     text = text_of(reader, tokens)
-    out.put(write_segments(Corpus(Store(url), "c"), [(text_hash(text), text)], reader.tokenizer, reader.reading)[0])
+    out.put(write_segments(Corpus(Store(url), "c"), [(text_hash(text), text)], reader.tokenizer, reader.reading)[0][0])
 
 
-def work(url: str, sets: list[str], place: dict[str, Any], out: Any) -> None:
+def work(url: str, sets: list[str], place: SegmentedRow, out: Any) -> None:
     config = load_config(sets=sets, store=url)
     spec = PassSpec(
         Corpus(Store(url), "c"),
@@ -53,17 +58,31 @@ def work(url: str, sets: list[str], place: dict[str, Any], out: Any) -> None:
         inflight=config.pool.inflight,
         flush_seconds=config.flush_seconds,
     )
-    place = {k: place[k] for k in ("content_hash", "part", "first_row", "segments")}
-    item = {"reading_id": "r", "question": QUESTION, "places": [place], "past": []}
+    item: WorkItem = {
+        "reading_id": "r",
+        "question_id": "q",
+        "question": QUESTION,
+        "scope": "document",
+        "content_hash": place["content_hash"],
+        "item": "r",
+        "places": [segment_range(place)],
+        "past": "",
+        "left": place["segments"],
+        "carried_from": "",
+        "carried_segments": 0,
+    }
+    block = {"file": write_work(Store(url), "run", WHOLE, [item]), "first": 0, "rows": 1, "again": False, "number": 0}
 
-    async def run() -> dict[str, Any]:
+    async def run() -> None:
         worker = ReadingWorker(spec, None)
-        rows = [row async for row in worker({"item": [json.dumps(item)]})]
+        result = await worker.run(block)
+        assert result["answered"] == 1, result
         await worker.stop()
-        return dict(json.loads(rows[0]["row"][0]))
 
     began = time.monotonic()
-    outcome = asyncio.run(run())
+    asyncio.run(run())
+    files = Store(url).list("answers")
+    outcome = pq.read_table(files[0]).to_pylist()[0]
     peaks = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     kept = {k: outcome[k] for k in ("answer", "segments", "prompt_tokens")}
     measured = {"peak_mb": peaks[0], "engine_peak_mb": peaks[1], "seconds": time.monotonic() - began}

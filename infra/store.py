@@ -147,6 +147,10 @@ class Store:
         """Return the rows of a Parquet part. Raises FileNotFoundError."""
         return pq.read_table(self.path(*parts), columns=columns, filesystem=self.arrow, partitioning=None)
 
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes. Raises FileNotFoundError."""
+        return int(self.fs.size(path))
+
     def read_bytes(self, *parts: str) -> bytes:
         """Return a file's bytes. Raises FileNotFoundError."""
         data: bytes = self.fs.cat_file(self.path(*parts))
@@ -171,6 +175,15 @@ class Store:
     def get_file(self, file: Path, *parts: str) -> None:
         """Copy a file of the store to a local one. Raises FileNotFoundError."""
         self.fs.get_file(self.path(*parts), str(file))
+
+    def folders(self, *parts: str) -> list[str]:
+        """Return the names of the folders in a folder; nothing there gives an empty list."""
+        try:
+            entries = self.fs.ls(self.path(*parts), detail=True)
+        except FileNotFoundError:
+            return []
+        names = [str(entry["name"]).rstrip("/").rsplit("/", 1)[-1] for entry in entries if entry["type"] == "directory"]
+        return sorted(names)
 
     def list(self, *parts: str, suffix: str = ".parquet") -> list[str]:
         """Return the paths of all files under a folder, sorted; nothing there gives an empty list."""

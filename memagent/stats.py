@@ -68,10 +68,14 @@ def mean(metric: str, values: Sequence[float | None]) -> Score:
     None is a failure and counts 0. For values between 0 and 1 that are no shares (F1) the interval is wider than
     needed, never narrower.
     """
-    n = len(values)
+    return share(metric, math.fsum(value or 0.0 for value in values), len(values))
+
+
+def share(metric: str, total: float, n: int) -> Score:
+    """Return the mean of `n` values in 0..1 whose sum is `total`, with its interval; see `mean`."""
     if not n:
         return Score(metric, 0.0, 0, low=0.0, high=1.0)
-    p = math.fsum(value or 0.0 for value in values) / n
+    p = total / n
     centre = (p + _Z * _Z / (2 * n)) / (1 + _Z * _Z / n)
     # Rounding may put p a hair above 1, and so the variance below 0.
     spread = max(0.0, p * (1 - p) / n + _Z * _Z / (4 * n * n))

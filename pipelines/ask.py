@@ -1,7 +1,6 @@
 """Ask and digest: the stages put together, top to bottom."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 
 from infra.cluster.session import lazy_ray
@@ -9,16 +8,16 @@ from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.corpora import remember, sources_of, standing_questions
 from infra.tables.delta import Table, now
-from infra.tables.documents import current_documents
-from infra.tables.rows import FailureRow
-from infra.tables.runs import QuestionRollup, RunExtras, RunSummary, run_ids
+from infra.tables.documents import has_documents
+from infra.tables.quarantine import failure_row
+from infra.tables.runs import RunExtras, RunSummary
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question
-from pipelines.runs import Progress, Recorder, finish, new_run_id, run_answers
+from pipelines.runs import Progress, Recorder, finish, new_run_id
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.ingest import ingest
-from pipelines.stages.plan import Plan, make_plan
+from pipelines.stages.plan import Plan, PlanRequest, make_plan
 from pipelines.stages.read import PassResult, ReadingPass, read
 from pipelines.stages.segment import SegmentSummary, segment
 
@@ -49,22 +48,19 @@ def ask(
     recorder = Recorder(corpus.store, run_id, show)
     with lazy_ray(config.ray):
         cut, plan = _planned(reading, questions, recorder, archive=archive, reread=reread)
-        corpus.store.write_part(plan.table(), "runs", run_id, "plan.parquet")
         _quarantine_unmatched(corpus, run_id, plan)
         recorder.stage(
             "read",
-            documents_total=len({h for row in plan.pending for h in row["stream"]}),
-            readings_total=len(plan.pending),
-            segments_total=sum(plan.left(row) for row in plan.pending),
+            documents_total=plan.counts["pending_documents"],
+            readings_total=plan.counts["pending"],
+            segments_total=plan.segments,
             engine=config.engine.kind,
         )
-        result = read(reading, plan, recorder) if plan.pending else PassResult()
-    recorder.stage("done")
-    recorder.save()
-    more: RunExtras = {**(extra or {}), "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
-    if kind == "digest":
-        more["rollup"] = rollup(corpus, plan)
-    return finish(reading, kind, started, plan=plan, result=result, extra=more)
+        result = read(reading, plan, recorder) if plan.blocks else PassResult()
+        recorder.stage("done")
+        recorder.save()
+        more: RunExtras = {**(extra or {}), "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
+        return finish(reading, kind, started, plan=plan, result=result, extra=more)
 
 
 def dry_run(
@@ -85,7 +81,7 @@ def dry_run(
     reading = ReadingPass(Corpus(Store(config.store), name), run_id, ReaderSpec(config), config)
     with lazy_ray(config.ray):
         recorder = Recorder(reading.corpus.store, run_id, show)
-        _, plan = _planned(reading, questions, recorder, archive=archive, reread=reread)
+        _, plan = _planned(reading, questions, recorder, archive=archive, reread=reread, dry=True)
         return estimate(reading.corpus, reading.reader, plan, config)
 
 
@@ -146,78 +142,47 @@ def _standing(corpus: Corpus, questions: Sequence[Question] | None) -> list[Ques
 
 
 def _planned(
-    reading: ReadingPass, questions: Sequence[Question], recorder: Recorder, *, archive: bool, reread: bool
+    reading: ReadingPass,
+    questions: Sequence[Question],
+    recorder: Recorder,
+    *,
+    archive: bool,
+    reread: bool,
+    dry: bool = False,
 ) -> tuple[SegmentSummary, Plan]:
     """Segment what is not yet, and plan the readings."""
     corpus, reader = reading.corpus, reading.reader
-    documents = current_documents(corpus, ["doc_id", "content_hash"])
-    if not documents.num_rows:
+    if not has_documents(corpus):
         name = corpus.name
         raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: memagent ingest {name} FOLDER")
     if reader.max_model_len:
         for question in questions:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
     recorder.stage("segment")
-    cut = segment(corpus, reader, documents["content_hash"].to_pylist(), run_id=reading.run_id, progress=recorder)
+    cut = segment(corpus, reader, run_id=reading.run_id, progress=recorder)
     recorder.stage("plan")
-    return cut, make_plan(corpus, reader, questions, archive=archive, reread=reread)
-
-
-def rollup(corpus: Corpus, plan: Plan) -> list[QuestionRollup]:
-    """Roll a digest's answers up: per question how often each answer was given, and what changed since the last."""
-    answers = run_answers(corpus, plan.rows)
-    before = _previous(corpus)
-    result: list[QuestionRollup] = []
-    for question_id in dict.fromkeys(row["question_id"] for row in plan.rows):
-        rows = [row for row in plan.rows if row["question_id"] == question_id]
-        given = {row["doc_id"]: answers[row["reading_id"]] for row in rows if row["reading_id"] in answers}
-        counts = Counter(answer["answer"] for answer in given.values() if answer["found"])
-        changed = [
-            {"document": doc, "before": before[doc, question_id], "now": answer["answer"]}
-            for doc, answer in given.items()
-            if (doc, question_id) in before and before[doc, question_id] != answer["answer"]
-        ]
-        result.append(
-            {
-                "question_id": question_id,
-                "question": rows[0]["question"],
-                "documents": len(rows),
-                "found": sum(answer["found"] for answer in given.values()),
-                "failed": len(rows) - len(given),
-                "answers": counts.most_common(20),
-                "distinct": len(counts),
-                "changed": changed,
-                "new_documents": [doc for doc in given if (doc, question_id) not in before],
-            }
-        )
-    return result
-
-
-def _previous(corpus: Corpus) -> dict[tuple[str, str], str]:
-    """Return (doc_id, question_id) -> answer as of the last digest."""
-    digests = run_ids(corpus, ["digest"])
-    if not digests:
-        return {}
-    rows = corpus.store.read_part("runs", digests[-1], "plan.parquet").to_pylist()
-    answers = run_answers(corpus, rows)
-    return {
-        (row["doc_id"], row["question_id"]): answers[row["reading_id"]]["answer"]
-        for row in rows
-        if row["reading_id"] in answers
-    }
+    request = PlanRequest(
+        corpus,
+        reader,
+        tuple(questions),
+        run_id=reading.run_id,
+        engines=reading.config.pool.max_size,
+        archive=archive,
+        reread=reread,
+        dry=dry,
+    )
+    return cut, make_plan(request)
 
 
 def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan) -> None:
-    rows: list[FailureRow] = [
-        {
-            "corpus": corpus.name,
-            "stage": "plan",
-            "item": question.question_id,
-            "reason": "no-document",
-            "detail": f"no readable document of the corpus is named {json.dumps(question.documents)}",
-            "run_id": run_id,
-            "at": now(),
-        }
+    Table(corpus.store, "quarantine").upsert(
+        failure_row(
+            corpus,
+            "plan",
+            question.question_id,
+            reason="no-document",
+            detail=f"no readable document of the corpus is named {json.dumps(question.documents)}",
+            run_id=run_id,
+        )
         for question in plan.unmatched
-    ]
-    Table(corpus.store, "quarantine").upsert(rows)
+    )

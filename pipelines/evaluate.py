@@ -11,6 +11,7 @@ from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
+from infra.tables.plans import read_plan
 from infra.tables.rows import AnswerRow, ScoreRow
 from infra.tables.runs import RunExtras, RunSummary
 from infra.tables.schemas import RESULTS
@@ -70,7 +71,7 @@ def evaluate(
 
 def results(corpus: Corpus, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:
     """Judge the answers of a run; return them, and `infra.tables.schemas.RESULTS` with why each wrong one is wrong."""
-    plan = corpus.store.read_part("runs", run_id, "plan.parquet").to_pylist()
+    plan = read_plan(corpus, run_id).to_pylist()
     answers = run_answers(corpus, plan)
     readings = {item["question_id"]: item["answered_by"] or item["reading_id"] for item in plan}
     by_reading = {answer["reading_id"]: answer for answer in answers.values()}

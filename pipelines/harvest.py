@@ -10,6 +10,7 @@ from infra.tables.delta import now
 from infra.tables.documents import current_documents
 from infra.tables.qa import CorpusIndex, qa_version, read_qa, verdicts, write_qa
 from infra.tables.runs import HarvestSummary, run_ids, write_run
+from infra.tables.segments import segmented
 from memagent.config import Config
 from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
@@ -17,7 +18,7 @@ from memagent.records import Question
 from pipelines.ask import ask
 from pipelines.runs import Progress, Recorder, new_run_id
 from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers
-from pipelines.stages.segment import places, segment
+from pipelines.stages.segment import segment
 from pipelines.stages.write_questions import choose, generate
 
 EXCLUDED = ("sensitive",)
@@ -143,10 +144,11 @@ def write(
     """Have the model write questions from segments that have none yet."""
     store, reader = corpus.store, ReaderSpec(config)
     hashes = current_documents(corpus, ["content_hash"])["content_hash"].to_pylist()
-    hashes = [name for name in hashes if not shelf.tags(name) & set(exclude)]
-    segment(corpus, reader, hashes, run_id)
+    hashes = {name for name in hashes if not shelf.tags(name) & set(exclude)}
+    segment(corpus, reader, run_id)
     known = {at for row in read_qa(store, corpus.name) if row.source == "generated" for at in row.evidence}
-    chosen = choose(places(corpus, reader, hashes), count, run_id, known)
+    places = segmented(corpus, reader.tokenizer, reader.reading, hashes=hashes)
+    chosen = choose(places, count, run_id, known)
     return generate(store, reader, config, chosen=chosen, progress=recorder)
 
 

@@ -5,7 +5,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -14,13 +13,12 @@ import pyarrow.compute as pc
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
 from infra.tables.rows import AnswerRow, PlannedReading
-from infra.tables.runs import RunExtras, RunSummary, write_run
+from infra.tables.runs import RunExtras, RunSummary, run_ids, write_run
 from infra.tables.turns import compact
-from memagent.metrics import score
-from memagent.records import Question
 from pipelines.formatting import failures
 from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
+from pipelines.stages.summarise import summarise
 
 _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
@@ -110,17 +108,6 @@ def sampled_runs(corpus: Corpus) -> set[str]:
     return {row["run_id"] for row in runs if row["kind"] == "agreement"}
 
 
-def scores(plan: Plan, answers: dict[str, AnswerRow], unmatched: list[Question]) -> list[dict[str, Any]] | None:
-    """Score what has gold; None where nothing has. Failures, and questions about no document, count as wrong."""
-    pairs = [
-        (answers[row["reading_id"]]["answer"] if row["reading_id"] in answers else None, row["gold"])
-        for row in plan.rows
-        if row["gold"] is not None
-    ]
-    pairs += [(None, list(question.answers)) for question in unmatched if question.answers is not None]
-    return [asdict(one) for one in score(pairs)] if pairs else None
-
-
 def finish(
     reading: ReadingPass,
     kind: str,
@@ -134,39 +121,55 @@ def finish(
     compact(corpus, reading.run_id)
     for name in _COMPACTED:
         Table(corpus.store, name).compact(corpus.name)
-    answers = run_answers(corpus, plan.rows)
-    elsewhere = Counter({"no-document": len(plan.unmatched), "segment": plan.unsegmented})
-    reasons = Counter(row["reason"] for row in result.failed) + elsewhere
-    counts = result.counts
+    quarantine = Table(corpus.store, "quarantine")
+    earlier = (pc.field("stage") == "read") & (pc.field("run_id") != reading.run_id)
+    answers = summarise(
+        corpus,
+        reading.run_id,
+        plan.buckets,
+        plan.unmatched,
+        failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
+        previous=_previous_digest(corpus) if kind == "digest" else None,
+    )
+    quarantine.delete(corpus.name, stage=["read"], item=answers.answered)
+    planned, counts = plan.counts, result.counts
+    reasons = result.failed + Counter({"no-document": len(plan.unmatched), "segment": planned["unsegmented"]})
+    if kind == "digest":
+        extra["rollup"] = answers.rollup
     summary: RunSummary = {
         "run_id": reading.run_id,
         "corpus": corpus.name,
         "kind": kind,
-        "documents": plan.documents,
+        "documents": planned["documents"],
         "readings": {
-            "total": len(plan.rows),
-            "answered_before": sum(row["state"] == "answered" for row in plan.rows),
+            "total": planned["readings"],
+            "answered_before": planned["answered"],
             "read_now": result.answered,
-            "continued": sum(row["state"] == "continued" for row in plan.rows),
+            "continued": planned["continued"],
             "failed": reasons.total(),
-            "found": sum(answer["found"] for answer in answers.values()),
+            "found": answers.found,
         },
         "segments": counts["segments"],
         "conversations": counts["conversations"],
         "prompt_tokens": counts["prompt_tokens"],
         "cached_tokens": counts["cached_tokens"],
         "output_tokens": counts["output_tokens"],
-        "failures_by_reason": dict(reasons),
+        "failures_by_reason": dict(+reasons),
         "engine_deaths": counts["engine_deaths"],
-        "carried_segments": sum(row["carried_segments"] for row in plan.rows if row["state"] == "continued"),
+        "carried_segments": planned["carried_segments"],
         "seconds": round((now() - started).total_seconds(), 2),
         "engine_seconds": round(result.engine_seconds, 2),
         "policy": reader.policy.name,
         "policy_id": reader.policy.policy_id,
         "engine": config.engine.kind,
-        "scores": scores(plan, answers, plan.unmatched),
+        "scores": answers.score_rows(),
         "config": {**config.public(), "reading": reader.reading.model_dump()},
         **extra,
     }
     write_run(corpus.store, summary, started, summary["config"], failed=bool(failures(summary)))
     return summary
+
+
+def _previous_digest(corpus: Corpus) -> str:
+    digests = run_ids(corpus, ["digest"])
+    return digests[-1] if digests else ""

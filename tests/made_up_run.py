@@ -198,6 +198,7 @@ class MadeUpRun:
         self.turns.flush()
         for name in ("documents", "segmented", "answers", "quarantine", "sources"):
             Table(self.store, name).append(getattr(self, name))
+        Table(self.store, "texts").append(self.documents)
         self.store.write_part(pa.Table.from_pylist(self.segments, schema=SEGMENTS), "segments", "part.parquet")
         if self.plan:
             self.store.write_part(pa.Table.from_pylist(self.plan, schema=PLAN), "runs", RUN, "plan.parquet")

@@ -1,91 +1,181 @@
-"""A Ray Data job over a pool of engines: blocks of items go to an engine that is free, rows come back as they are made.
+"""A pool of engines, one Ray actor each: items of work go to whichever engine is free, results come as they are made.
 
-Items and rows cross as JSON in one column (``item``, ``row``): rows differ in shape, and a column of text takes any.
+The pool starts with `pool.min_size` engines and grows to `pool.max_size` while there is work that those which are up do
+not take; an engine that has nothing left to do is ended. An actor that dies, with its process or its node, is replaced;
+an engine that gives up is retired. Their items go to the others, and only when no engine is left does the run fail.
 """
 
-import json
-import math
+import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-import pyarrow as pa
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, EngineDied, MemagentError, UsageError
 
+_log = logging.getLogger("memagent.pool")
 _CALLS = 64
-"""Blocks that one worker has in hand at once at most."""
+"""Items that one engine works on at once at most."""
+_CONVERSATIONS = 16_384
+"""Conversations of these items, beyond which the engine is given no more."""
+_WAIT_SECONDS = 1.0
+
+
+class Worker(Protocol):
+    """What runs in an actor of the pool."""
+
+    async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do an item of work; start the engine first, if this is the first one.
+
+        Items and results are plain data. The item has ``conversations`` (about how much work it is) and ``again``
+        (another worker may have begun it). A result is `fatal` if the engine cannot go on.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class _Engine:
+    actor: Any
+    items: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
+    """What it works on, by the reference of the call."""
+    answered: bool = False
+    """Whether any call has come back: it is up."""
+
+    @property
+    def conversations(self) -> int:
+        return sum(item["conversations"] for item in self.items.values())
 
 
 def run_on_engines(
-    worker: type, arguments: tuple[Any, ...], blocks: Iterable[Iterable[Mapping[str, Any]]], pool: PoolConfig
-) -> Iterator[dict[str, Any]]:
-    """Hand blocks of items to workers with an engine each; yield the rows as they come.
+    worker: type[Worker], arguments: tuple[Any, ...], items: Iterable[Mapping[str, Any]], pool: PoolConfig
+) -> Iterator[Mapping[str, Any]]:
+    """Hand items to workers with an engine each; yield the results as they come.
 
     Needs a Ray session.
 
     Args:
-        worker: a class whose call takes ``{"item": [JSON]}`` and yields ``{"row": [JSON]}`` (`rows_of`); one instance
-            per engine, called for several blocks at once.
+        worker: a class with the method of `Worker`; one instance per engine, called for several items at once.
         arguments: of its constructor.
-        blocks: the items; a block's rows come together.
+        items: largest first.
         pool: how many engines, and what each of them needs of the cluster.
 
     Raises:
         ConfigError: a worker's engine cannot be started as configured (`fatal`).
-        EngineDied: a worker's engine died too often (`fatal`).
+        EngineDied: no engine is left.
     """
-    import ray.data
-
-    tables = [pa.table({"item": [json.dumps(item) for item in block]}) for block in blocks]
-    job = ray.data.from_arrow(tables).map_batches(
-        worker,
-        batch_size=None,
-        fn_constructor_args=arguments,
-        compute=ray.data.ActorPoolStrategy(**_size(pool, len(tables))),
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus or None,
-    )
-    for batch in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        for row in map(json.loads, batch["row"].to_pylist()):
-            if "fatal" in row:
-                raise (ConfigError if row["usage"] else EngineDied)(row["fatal"])
-            yield row
-
-
-def rows_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return a worker's rows as it yields them."""
-    return {"row": [json.dumps(row) for row in rows]}
+    engines = _Pool(worker, arguments, deque(items), pool)
+    try:
+        yield from engines.results()
+    finally:
+        engines.end()
 
 
 def fatal(error: MemagentError) -> dict[str, Any]:
-    """Return the row by which a worker says that it can do nothing more.
-
-    An exception that crosses Ray Data arrives as text without its class.
-    """
+    """Return the result by which a worker says that its engine is gone, or cannot be started."""
     return {"fatal": str(error), "usage": isinstance(error, UsageError)}
 
 
-def _size(pool: PoolConfig, blocks: int) -> dict[str, int]:
-    """Return the options of Ray Data's actor pool: its size, and the blocks that one worker holds.
+class _Pool:
+    def __init__(
+        self, worker: type[Worker], arguments: tuple[Any, ...], queue: deque[Mapping[str, Any]], pool: PoolConfig
+    ) -> None:
+        import ray
 
-    A pool grows where its workers have almost twice as many blocks (175%) as they work on; so a pool that may grow is
-    given twice as many. No worker is given more than its share of a pool of full size: the others, once they are up,
-    would find nothing left. There are no more workers than blocks.
-    """
-    smallest, largest = min(pool.min_size, max(1, blocks)), min(pool.max_size, max(1, blocks))
-    share = max(2, math.ceil(blocks / largest))
-    if smallest == largest:
-        calls = min(_CALLS, share)
-        return {
-            "size": largest,
-            "max_tasks_in_flight_per_actor": calls + 1,
-            "max_concurrent_calls_per_actor": calls,
-        }
-    calls = min(_CALLS, share // 2)
-    return {
-        "min_size": smallest,
-        "max_size": largest,
-        "max_tasks_in_flight_per_actor": 2 * calls,
-        "max_concurrent_calls_per_actor": calls,
-    }
+        self._queue, self._config, self._arguments = queue, pool, arguments
+        self._actor = ray.remote(worker).options(
+            num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_concurrency=_CALLS + 1, max_restarts=0
+        )
+        self._most = min(pool.max_size, max(1, len(queue)))
+        self._left = sum(item["conversations"] for item in queue)
+        self._engines: list[_Engine] = []
+        self._replacements = self._most * (1 + pool.engine_restarts)
+        self._last_error: MemagentError = EngineDied("no engine is left")
+
+    def results(self) -> Iterator[Mapping[str, Any]]:
+        """Yield results until no item is left."""
+        import ray
+
+        for _ in range(min(self._config.min_size, self._most)):
+            self._start()
+        while self._queue or any(engine.items for engine in self._engines):
+            self._hand_out()
+            calls = {call: engine for engine in self._engines for call in engine.items}
+            ready, _ = ray.wait(list(calls), num_returns=1, timeout=_WAIT_SECONDS)
+            for call in ready:
+                engine = calls[call]
+                if call not in engine.items:
+                    continue  # it was taken back, with all that a retired engine had
+                try:
+                    result = ray.get(call)
+                except ray.exceptions.RayActorError as error:
+                    self._replace(engine, error)
+                    continue
+                except ray.exceptions.RayTaskError as error:
+                    raise MemagentError(f"a worker failed: {error.cause or error}") from error
+                if "fatal" in result:
+                    self._retire(engine, result)
+                    continue
+                self._left -= engine.items.pop(call)["conversations"]
+                engine.answered = True
+                yield result
+
+    def end(self) -> None:
+        """End all engines."""
+        for engine in list(self._engines):
+            self._end(engine)
+
+    def _start(self) -> None:
+        self._engines.append(_Engine(self._actor.remote(*self._arguments)))
+
+    def _end(self, engine: _Engine) -> None:
+        import ray
+
+        self._engines.remove(engine)
+        ray.kill(engine.actor)
+
+    def _hand_out(self) -> None:
+        """Give each engine as much as keeps it busy, the emptiest first; grow or shrink the pool."""
+        # No engine is given more than half of its share of what is left: the others would find nothing.
+        share = self._left / (2 * self._most)
+        while self._queue:
+            engine = min(self._engines, key=lambda engine: engine.conversations)
+            full = len(engine.items) >= _CALLS or engine.conversations >= min(_CONVERSATIONS, share)
+            if full and engine.items:
+                break
+            item = self._queue.popleft()
+            engine.items[engine.actor.run.remote(item)] = item
+        if self._queue and len(self._engines) < self._most:
+            # An engine that cannot be placed yet waits for a node; it is given work when it has some to take.
+            self._start()
+            self._hand_out()
+        for engine in [engine for engine in self._engines if engine.answered and not engine.items]:
+            if not self._queue and len(self._engines) > 1:
+                self._end(engine)
+
+    def _take_back(self, engine: _Engine) -> None:
+        self._end(engine)
+        self._queue.extendleft({**item, "again": True} for item in engine.items.values())
+
+    def _replace(self, engine: _Engine, error: Exception) -> None:
+        """Start another actor in place of one that died."""
+        self._take_back(engine)
+        self._last_error = EngineDied(f"the engines' processes end ({type(error).__name__}): see Ray's logs")
+        if self._replacements:
+            self._replacements -= 1
+            _log.warning("an engine's process ended (%s); starting another one", type(error).__name__)
+            self._start()
+        self._check()
+
+    def _retire(self, engine: _Engine, result: Mapping[str, Any]) -> None:
+        """Do without an engine that cannot go on."""
+        if result["usage"]:
+            raise ConfigError(result["fatal"])
+        self._take_back(engine)
+        self._most = max(1, self._most - 1)
+        self._last_error = EngineDied(result["fatal"])
+        _log.warning("an engine is retired (%s); %d are left", result["fatal"], len(self._engines))
+        self._check()
+
+    def _check(self) -> None:
+        if not self._engines:
+            raise self._last_error

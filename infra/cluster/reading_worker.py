@@ -1,8 +1,8 @@
 """The worker of the memory pass: one engine, many readings, every reading its own coroutine.
 
-It runs as an actor of a Ray Data pool. Ray Data hands it blocks of work, many at once. All their readings are under way
-(up to the pool's `inflight`), those that began first go first, and as many conversations are sent to the engine as keep
-it full: so readings finish one after another, and their block's answers leave.
+It runs as an actor of a pool (`infra.cluster.engine_pool`), which hands it blocks of work, many at once. All their
+readings are under way (up to the pool's `inflight`), those that began first go first, and as many conversations are
+sent to the engine as keep it full: so readings finish one after another, and their block's answers leave.
 """
 
 import asyncio
@@ -12,24 +12,27 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from infra.cluster.concurrency import Slots, ThroughputSearch
-from infra.cluster.engine_pool import fatal, rows_of
+from infra.cluster.engine_pool import fatal
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
 from infra.store import Corpus
-from infra.tables.rows import SegmentRange
+from infra.tables.data_files import DataFile, write_data_file
+from infra.tables.delta import now
+from infra.tables.plans import Block, WorkItem, read_work
+from infra.tables.rows import AnswerRow, EvidenceRow
 from infra.tables.segments import StoredStream
 from infra.tables.turns import TurnWriter, turns
 from memagent.conversations import Generate, ReadingRequest
 from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, EngineError, ItemError, MemagentError
-from memagent.records import Turn
+from memagent.records import ReadingResult, Turn
 
 
 class EngineTimeMeter:
@@ -63,21 +66,30 @@ class EngineTimeMeter:
 
 _log = logging.getLogger("memagent.pool")
 _REPORT_SECONDS = 0.5
-_PART_SECONDS = 0.5
-"""Between two parts of the turn log at least; blocks that end meanwhile share the next one."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
+"""Seconds between two files of answers: what a run has taken by then divided by a number of files, within bounds."""
 
 
-class WorkItem(TypedDict):
-    """A reading to be done, as a worker is given it."""
+class FailedItem(TypedDict):
+    """A reading that failed."""
 
-    reading_id: str
-    question: str
-    places: list[SegmentRange]
-    """Where the segments of its documents stand, in reading order."""
-    past: list[dict[str, Any]]
-    """The turns (`memagent.records.Turn`) from which it goes on, as plain data."""
-    left: int
-    """Segments that are still to be read."""
+    item: str
+    """Document and question."""
+    reason: str
+    detail: str
+
+
+class BlockResult(TypedDict):
+    """What came of a block of work; its answers are in the store."""
+
+    block: int
+    answered: int
+    failures: list[FailedItem]
+    files: list[DataFile]
+    """That hold its answers, among others'."""
+    worker: str
+    counts: dict[str, int]
+    """This worker's totals: what a run says that it did comes with its answers, whatever becomes of the display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,14 @@ class PassSpec:
     reader: ReaderSpec
     inflight: int
     flush_seconds: float
+
+
+@dataclass(slots=True)
+class AnswerFile:
+    """Answers that are written together."""
+
+    rows: list[AnswerRow] = field(default_factory=list)
+    file: DataFile | None = None
 
 
 class ReadingWorker:
@@ -110,38 +130,43 @@ class ReadingWorker:
         self._order = count()
         self._starting: asyncio.Task[None] | None = None
         self._flushing: asyncio.Lock | None = None
+        self._started = time.monotonic()
         self._next_part = 0.0
         self._flush_task: asyncio.Task[None] | None = None
-        # A worker in place of a dead one finds here what that one has logged in this run.
-        self._had_predecessor = bool(self._store.list("turns", spec.corpus.name, spec.run_id))
+        self._answers = AnswerFile()
 
-    async def __call__(self, block: Mapping[str, Iterable[str]]) -> AsyncIterator[dict[str, list[str]]]:
-        """Read a block of work items; yield one row per reading, and one of counts: ``{"row": [JSON]}``.
-
-        A work item is JSON (`WorkItem`). The last row has this worker's totals: what a run says that it did comes with
-        its answers, whatever becomes of the actor that shows progress.
-        """
+    async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Read a block of work (`Block` with its ``number``); return its `BlockResult`, or that the engine is gone."""
         try:
-            yield rows_of(await self._block([json.loads(item) for item in block["item"]]))
+            return await self._block(cast(Block, item), item["number"])
         except MemagentError as error:
-            yield rows_of([fatal(error)])
+            return fatal(error)
 
-    async def _block(self, items: list[WorkItem]) -> list[dict[str, Any]]:
+    async def _block(self, block: Block, number: int) -> BlockResult:
         await self._ready()
-        logged = self._logged([item["reading_id"] for item in items])
+        items = await asyncio.to_thread(read_work, self._store, block)
+        logged = await self._logged([item["reading_id"] for item in items]) if block["again"] else {}
         open_readings = Counter(_stream(item) for item in items)
         tasks = [
             asyncio.create_task(self._one(item, logged.get(item["reading_id"], []), open_readings)) for item in items
         ]
         try:
-            rows = await asyncio.gather(*tasks)
+            outcomes = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
-        # An answer is given out only when its turns are durable.
-        await self._durable()
+        answers = [cast(AnswerRow, outcome) for outcome in outcomes if "answer" in outcome]
+        failures = [outcome for outcome in outcomes if "answer" not in outcome]
+        files = await self._durable(answers)
         self._report()
-        return [*rows, {"worker": self._worker, "counts": self._counts.as_dict()}]
+        return {
+            "block": number,
+            "answered": len(answers),
+            "failures": failures,
+            "files": files,
+            "worker": self._worker,
+            "counts": self._counts.as_dict(),
+        }
 
     async def stop(self) -> None:
         """Write what is buffered and end the engine. A pool's actors are simply ended; this is for others."""
@@ -160,25 +185,27 @@ class ReadingWorker:
         self._counts.engines = 1
         self._report()
 
-    async def _one(self, item: WorkItem, logged: list[Turn], open_readings: Counter[Any]) -> dict[str, Any]:
+    async def _one(
+        self, item: WorkItem, logged: list[Turn], open_readings: Counter[tuple[str, ...]]
+    ) -> AnswerRow | FailedItem:
         assert self._inflight is not None
         async with self._inflight:
             past = {(turn.lane, turn.step): turn for turn in logged}
-            for turn in (Turn(**turn) for turn in item["past"]):
+            for turn in (Turn(**turn) for turn in json.loads(item["past"] or "[]")):
                 if (turn.lane, turn.step) not in past:
                     past[turn.lane, turn.step] = turn
                     if turn.kind == "carried":
-                        self._writer.add(turn)  # this reading's log must stand without the other's
+                        self._writer.add(turn)  # this reading's log must be complete without the other's
             asker = _Asker(self._engine.generate, self._time, self._slots, next(self._order))
             stream = StoredStream(self._store, item["places"])
             request = ReadingRequest(item["reading_id"], item["question"], stream, tuple(past.values()))
             reading = self._spec.reader.method(request, self._scheme, asker.generate, self._record)
             try:
-                outcome = await reading.run()
+                result = await reading.run()
                 self._counts.readings += 1
-                return asdict(replace(outcome, engine_seconds=asker.spent))
+                return self._answer(item, replace(result, engine_seconds=asker.spent))
             except EngineDied:
-                raise  # nothing else can be read by this worker; the run reports it and ends
+                raise  # nothing else can be read by this worker
             except (EngineError, ItemError) as error:
                 return self._failed(item, type(error).__name__, str(error))
             except Exception as error:
@@ -192,6 +219,34 @@ class ReadingWorker:
                 if not open_readings[_stream(item)]:
                     self._counts.documents += len(item["places"])
 
+    def _answer(self, item: WorkItem, result: ReadingResult) -> AnswerRow:
+        reader = self._spec.reader
+        return {
+            "corpus": self._spec.corpus.name,
+            "reading_id": item["reading_id"],
+            "question_id": item["question_id"],
+            "question": item["question"],
+            "scope": item["scope"],
+            "content_hash": item["content_hash"],
+            "stream": [place["content_hash"] for place in item["places"]],
+            "policy_id": reader.policy.policy_id,
+            "config_hash": reader.config_hash,
+            "answer": result.answer,
+            "found": result.found,
+            "evidence": [cast(EvidenceRow, asdict(evidence)) for evidence in result.evidence],
+            "segments": result.segments,
+            "conversations": result.conversations,
+            "prompt_tokens": result.prompt_tokens,
+            "cached_tokens": result.cached_tokens,
+            "output_tokens": result.output_tokens,
+            "seconds": result.seconds,
+            "engine_seconds": result.engine_seconds,
+            "carried_from": item["carried_from"],
+            "carried_segments": item["carried_segments"],
+            "run_id": self._spec.run_id,
+            "answered_at": now(),
+        }
+
     def _record(self, turn: Turn) -> None:
         self._writer.add(turn)
         counts = self._counts
@@ -201,18 +256,17 @@ class ReadingWorker:
         counts.cached_tokens += turn.cached_tokens
         counts.output_tokens += len(turn.response_ids)
 
-    def _failed(self, item: WorkItem, reason: str, detail: str) -> dict[str, Any]:
+    def _failed(self, item: WorkItem, reason: str, detail: str) -> FailedItem:
         self._counts.readings += 1
         self._counts.failures += 1
-        return {"reading_id": item["reading_id"], "failed": reason, "detail": detail[:2000]}
+        return {"item": item["item"], "reason": reason, "detail": detail[:2000]}
 
-    def _logged(self, reading_ids: list[str]) -> dict[str, list[Turn]]:
-        if not self._had_predecessor:
-            return {}
-        found: dict[str, list[Turn]] = {}
-        for turn in turns(self._spec.corpus, reading_ids, self._spec.run_id):
-            found.setdefault(turn.reading_id, []).append(turn)
-        return found
+    async def _logged(self, reading_ids: list[str]) -> dict[str, list[Turn]]:
+        """Return what a worker that was lost has logged of readings in this run."""
+        result: dict[str, list[Turn]] = {}
+        for turn in await asyncio.to_thread(turns, self._spec.corpus, reading_ids, self._spec.run_id):
+            result.setdefault(turn.reading_id, []).append(turn)
+        return result
 
     async def _flush_forever(self) -> None:
         while True:
@@ -227,14 +281,27 @@ class ReadingWorker:
                 # they are written, so that an error which stays is raised there.
                 _log.warning("the turn log cannot be written now: %s: %s", type(error).__name__, error)
 
-    async def _durable(self) -> None:
-        """Write what is buffered; blocks that end at about the same time share one part."""
+    async def _durable(self, answers: list[AnswerRow]) -> list[DataFile]:
+        """Write the buffered turns, then the answers; return the files that hold these.
+
+        Blocks that end at about the same time share the files. An answer is in a file only when its turns are durable.
+        """
         assert self._flushing is not None
+        mine = self._answers
+        mine.rows += answers
         async with self._flushing:
-            if self._writer.buffered:
+            if mine.file is None and mine.rows:
                 await asyncio.sleep(self._next_part - time.monotonic())
+                self._answers = AnswerFile()
                 await asyncio.to_thread(self._writer.flush)
-                self._next_part = time.monotonic() + _PART_SECONDS
+                mine.file = await asyncio.to_thread(write_data_file, self._spec.corpus, "answers", mine.rows)
+                mine.rows = []
+                # A long run writes fewer and larger files: so many of them that one is a share of its time.
+                pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, (time.monotonic() - self._started) / _FILES))
+                self._next_part = time.monotonic() + pause
+            elif self._writer.buffered and not mine.rows and mine.file is None:
+                await asyncio.to_thread(self._writer.flush)
+        return [mine.file] if mine.file else []
 
     async def _flush(self) -> None:
         assert self._flushing is not None

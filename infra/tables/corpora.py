@@ -44,6 +44,8 @@ class CorpusRecord(TypedDict, total=False):
     questions: list[QuestionRecord]
     tags: dict[str, list[str]]
     """By source."""
+    versions_marked: bool
+    """Whether each superseded version of a document has a row that says so."""
 
 
 def remember(corpus: Corpus, *, sources: Sequence[str] = (), questions: Sequence[Question] | None = None) -> None:
@@ -77,6 +79,17 @@ def tag(corpus: Corpus, sources: Sequence[str], tags: Sequence[str]) -> None:
 def sources_of(corpus: Corpus) -> list[str]:
     """Return the sources that the corpus was ingested from."""
     return list(_load(corpus).get("sources", []))
+
+
+def versions_are_marked(corpus: Corpus, *, now_they_are: bool = False) -> bool:
+    """Tell (or, with `now_they_are`, note) whether each superseded version of a document has a row that says so."""
+
+    def change(known: CorpusRecord) -> None:
+        known["versions_marked"] = True
+
+    if now_they_are:
+        _change(corpus, change)
+    return now_they_are or _load(corpus).get("versions_marked", False)
 
 
 def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:

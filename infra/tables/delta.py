@@ -1,41 +1,40 @@
 """Delta tables: atomic commits on a folder or on S3, no server (deltalake)."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from infra.store import Store
-from infra.tables import schemas
+from infra.tables.data_files import CLUSTERED, DataFile, milliseconds
+from infra.tables.schemas import TABLES
 
 _log = logging.getLogger("memagent.tables")
-_KEYS: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
-    "documents": (schemas.DOCUMENTS, ("doc_id", "content_hash", "seen_at")),
-    "sources": (schemas.SOURCES, ("source", "seen_at")),
-    "segmented": (schemas.SEGMENTED, ("segment_key",)),
-    "answers": (schemas.ANSWERS, ("reading_id",)),
-    "quarantine": (schemas.QUARANTINE, ("stage", "item", "reason")),
-    "runs": (schemas.RUNS, ("run_id",)),
-    "scores": (schemas.SCORES, ("score_id",)),
-    "qa": (schemas.QA, ("qa_id",)),
-    "feedback": (schemas.FEEDBACK, ("reading_id", "given_at")),
-    "policies": (schemas.POLICIES, ("policy_id",)),
-}
-
+_FIRST_BY = {"answers": "answered_at"}
+"""Tables that are only appended to, and their time: where a key is there twice, the first row is read."""
+_EARLIER = {"documents": [pa.field("text", pa.large_string())]}
+"""Columns that tables of earlier versions have."""
 _MANY = 64
 """Small files of a corpus that are put together."""
 _FULL = 32 * 2**20
 """Bytes of a file that is full."""
 _GROUP = 10_000
 """Rows of a row group: a text can be long, and a reader holds a group at once."""
+
+_STATISTIC = 64
+"""Characters of a text in the statistics of a file: they go into the log, and must not repeat it."""
+_APPENDED_GROUP = 1_000
+"""The same of a file that is appended: sorted by content hash, a part of it is read for a bucket."""
 
 _contended = retry(
     retry=retry_if_exception_type(CommitFailedError),
@@ -57,8 +56,9 @@ class Table:
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self.name = name
-        self.schema, self.key = _KEYS[name]
+        self.schema, self.key = TABLES[name]
         self._on = ("corpus", *self.key)
+        self._first_by = _FIRST_BY.get(name)
 
     def append(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Add rows; return how many."""
@@ -67,6 +67,46 @@ class Table:
         if count:
             self._write(table)
         return count
+
+    @_contended
+    def commit_files(self, corpus: str, files: Sequence[DataFile], *, writer: str, number: int) -> bool:
+        """Add data files to the table in one commit.
+
+        Args:
+            corpus: whose rows the files hold.
+            files: of `infra.tables.data_files.write_data_file`.
+            writer: names a sequence of commits.
+            number: of this commit in the sequence, rising.
+
+        Returns:
+            Whether it was committed now. A commit that is repeated, because nobody knew whether it had come through,
+            changes nothing.
+        """
+        delta = self._open() or self._create()
+        done = delta.transaction_version(writer)
+        if not files or (done is not None and done >= number):
+            return False
+        if {field.name for field in delta.schema().fields} != set(self.schema.names):
+            delta = self._create()
+        adds = [
+            AddAction(
+                file["path"],
+                file["size"],
+                {"corpus": corpus},
+                milliseconds(),
+                data_change=True,
+                stats=file["stats"],
+            )
+            for file in files
+        ]
+        delta.create_write_transaction(
+            adds,
+            "append",
+            delta.schema(),
+            ["corpus"],
+            commit_properties=CommitProperties(app_transactions=[Transaction(writer, number)]),
+        )
+        return True
 
     def insert_new(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Add the rows whose key is not there yet, whoever else is writing; return how many came in."""
@@ -130,19 +170,23 @@ class Table:
         delta = self._open()
         if delta is None:
             return pa.schema([self.schema.field(name) for name in names]).empty_table()
+        needed = list(dict.fromkeys([*names, *self._on, self._first_by])) if self._first_by else names
         dataset = self._dataset(delta)
         mine = None if corpus is None else ds.field("corpus") == corpus
-        if filters is None:
-            table = dataset.to_table(columns=names, filter=mine)
-        else:
-            table = self._filtered(dataset, names, mine, filters)
-        return table.cast(pa.schema([self.schema.field(name) for name in names]))
+        try:
+            both = mine if filters is None else filters if mine is None else mine & filters
+            table = dataset.to_table(columns=needed, filter=both)
+        except pa.ArrowNotImplementedError:
+            table = self._filtered(dataset, needed, mine, filters)
+        if self._first_by:
+            table = first_of_each(table, self._on, self._first_by)
+        return table.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
 
     def _filtered(self, dataset: Any, names: list[str], mine: Any, filters: Any) -> pa.Table:
         """Filter batch by batch, after reading.
 
-        A merge writes files whose strings are views, and pyarrow 26 cannot compare the statistics of
-        such files with the strings of a filter (no kernel for string and string_view).
+        A merge or an optimisation writes files whose strings are views, and pyarrow 26 cannot compare the statistics
+        of such files with the strings of a filter (no kernel for string and string_view).
         """
         text = str(filters)  # a name too many costs time, not rows
         needed = names + [name for name in self.schema.names if name not in names and name in text]
@@ -151,17 +195,43 @@ class Table:
         empty = pa.schema([dataset.schema.field(name) for name in names]).empty_table()
         return pa.concat_tables([empty, *kept], promote_options="permissive")
 
-    def fragments(self, corpus: str) -> Iterator[Any]:
-        """Yield the Parquet files of a corpus as pyarrow fragments, in no order."""
+    def fragments(self, corpus: str, filters: Any = None) -> Iterator[Any]:
+        """Yield the Parquet files of a corpus that can have rows which pass a filter, in no order."""
         delta = self._open()
         if delta is not None:
-            yield from self._dataset(delta).get_fragments(filter=ds.field("corpus") == corpus)
+            mine = ds.field("corpus") == corpus
+            yield from self._dataset(delta).get_fragments(filter=mine if filters is None else mine & filters)
 
-    def _dataset(self, delta: DeltaTable) -> Any:
-        folder = self._store.path(self.name)
-        dataset = delta.to_pyarrow_dataset(filesystem=pa_fs.SubTreeFileSystem(folder, self._store.arrow))
-        missing = [field for field in self.schema if field.name not in dataset.schema.names]
-        return dataset.replace_schema(pa.schema([*dataset.schema, *missing])) if missing else dataset
+    def count(self, corpus: str) -> int:
+        """Return how many rows the files of a corpus have, from the log alone."""
+        delta = self._open()
+        if delta is None:
+            return 0
+        files = pa.table(delta.get_add_actions(flatten=True))
+        mine = pc.equal(files["partition.corpus"], corpus)
+        return int(pc.sum(files.filter(mine)["num_records"]).as_py() or 0)
+
+    def _dataset(self, delta: DeltaTable) -> ds.FileSystemDataset:
+        """Return the table's files as a dataset. A file is known by its corpus and its range of content hashes.
+
+        deltalake's own dataset takes a column without statistics in a file's log entry for one without values.
+        """
+        files = pa.table(delta.get_add_actions(flatten=True))
+        paths, names = files["path"].to_pylist(), files["partition.corpus"].to_pylist()
+        lows, highs = (
+            files[name].to_pylist() if name in files.column_names else [None] * len(paths)
+            for name in (f"min.{CLUSTERED}", f"max.{CLUSTERED}")
+        )
+        folder = pa_fs.SubTreeFileSystem(self._store.path(self.name), self._store.arrow)
+        format = ds.ParquetFileFormat()
+        fragments = []
+        for path, name, low, high in zip(paths, names, lows, highs, strict=True):
+            known = ds.field("corpus") == name
+            if low is not None and high is not None:
+                known &= (ds.field(CLUSTERED) >= low) & (ds.field(CLUSTERED) <= high)
+            fragments.append(format.make_fragment(unquote(path), folder, known))
+        fields = [*self.schema, *_EARLIER.get(self.name, [])]
+        return ds.FileSystemDataset(fragments, pa.schema(fields), format, folder)
 
     def version(self) -> int | None:
         """Return the table's version, or None before its first commit."""
@@ -198,6 +268,9 @@ class Table:
             schema_mode="merge",  # a table of an earlier version gains the columns that it lacks
             partition_by=["corpus"],
             storage_options=self._store.delta_options,
+            writer_properties=WriterProperties(
+                compression="ZSTD", max_row_group_size=_APPENDED_GROUP, statistics_truncate_length=_STATISTIC
+            ),
         )
 
     def _create(self) -> DeltaTable:
@@ -225,3 +298,19 @@ class Table:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def first_of_each(table: pa.Table, key: Sequence[str], time: str) -> pa.Table:
+    """Return the row of the earliest `time` for each value of the columns `key`."""
+    if table.num_rows < 2:
+        return table
+    keys = [(name, "ascending") for name in (*key, time)]
+    order = pc.sort_indices(table.select([*key, time]), sort_keys=keys)
+    differs = pa.array([False] * (table.num_rows - 1))
+    for name in key:
+        values = table[name].take(order).combine_chunks()
+        differs = pc.or_(differs, pc.not_equal(values.slice(1), values.slice(0, len(values) - 1)))
+    if pc.all(differs).as_py():
+        return table
+    first = pa.concat_arrays([pa.array([True]), differs])
+    return table.take(order.filter(first).sort())

@@ -1,8 +1,9 @@
 """The documents of a corpus as they stand now, and the writer that adds to them."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from infra.store import Corpus
+from infra.tables.buckets import WHOLE, Bucket, buckets
+from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
 from infra.tables.rows import FailureRow
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
@@ -18,46 +21,96 @@ _FLUSH_CHARS = 32 * 2**20
 _FLUSH_ROWS = 10_000
 
 
-def current_documents(corpus: Corpus, columns: list[str] | None = None) -> pa.Table:
-    """Return the newest row of each document that is present, ordered by `first_seen`, then `doc_id`.
+def current_documents(corpus: Corpus, columns: list[str] | None = None, bucket: Bucket = WHOLE) -> pa.Table:
+    """Return the row of each document that is present, ordered by `first_seen`, then `doc_id`.
 
     An archive is read in this order, so that new documents come last.
 
     Args:
-        store: the store.
-        corpus: its documents.
-        columns: columns of `infra.tables.schemas.DOCUMENTS`; by default all but the text, which
-            `document_texts` reads.
+        corpus: whose documents.
+        columns: columns of `infra.tables.schemas.DOCUMENTS`; by default all. Texts are read by `document_texts`.
+        bucket: only the documents whose content hash is in it.
     """
-    names = columns or [name for name in DOCUMENTS.names if name != "text"]
-    if "text" in names:
-        raise ValueError("texts are read by document_texts, by content_hash")
-    needed = list(dict.fromkeys([*names, "doc_id", "state", "seen_at", "first_seen"]))
-    table = newest(Table(corpus.store, "documents").read(corpus.name, needed), "doc_id")
-    table = table.filter(pc.equal(table["state"], "present"))
+    names = columns or DOCUMENTS.names
+    needed = list(dict.fromkeys([*names, "doc_id", "content_hash", "state", "seen_at", "first_seen"]))
+    table = Table(corpus.store, "documents").read(corpus.name, needed, bucket.contains("content_hash"))
+    # The versions of a document are in different buckets; one that was replaced has a row that says so.
+    table = present(table) if bucket.count == 1 else present(table, "doc_id", "content_hash")
     return table.sort_by([("first_seen", "ascending"), ("doc_id", "ascending")]).select(names)
 
 
-def document_texts(corpus: Corpus, content_hashes: Collection[str]) -> Iterator[tuple[str, str]]:
+def present(table: pa.Table, *key: str) -> pa.Table:
+    """Return the newest row of each document (or value of the columns `key`), of those that are present."""
+    table = newest(table, *(key or ("doc_id",)))
+    return table.filter(pc.equal(table["state"], "present"))
+
+
+def mark_superseded(corpus: Corpus) -> None:
+    """Write the rows of superseded versions that a store of version 0.1 lacks, once; buckets cannot do without."""
+    if versions_are_marked(corpus):
+        return
+    documents = Table(corpus.store, "documents")
+    if documents.count(corpus.name):
+        table = documents.read(corpus.name)
+        current = newest(table, "doc_id")
+        versions = newest(table, "doc_id", "content_hash")
+        versions = versions.filter(pc.equal(versions["state"], "present"))
+        key = ["doc_id", "content_hash"]
+        old = versions.join(current.select(key), key, join_type="left anti")
+        if old.num_rows:
+            old = old.set_column(old.schema.get_field_index("state"), "state", pa.array(["superseded"] * old.num_rows))
+            documents.append(old)
+    versions_are_marked(corpus, now_they_are=True)
+
+
+def has_documents(corpus: Corpus) -> bool:
+    """Tell whether any document is present."""
+    count = documents_count(corpus)
+    return bool(count) and any(current_documents(corpus, ["doc_id"], bucket).num_rows for bucket in buckets(count))
+
+
+def documents_count(corpus: Corpus) -> int:
+    """Return at least how many documents there are, from the table's log alone: rows of all versions."""
+    return Table(corpus.store, "documents").count(corpus.name)
+
+
+def document_texts(
+    corpus: Corpus, content_hashes: Collection[str], bucket: Bucket = WHOLE
+) -> Iterator[tuple[str, str]]:
     """Yield (content_hash, text), each hash once, in no order; those that are not there are left out.
 
-    One part of the table is held at a time, and only parts that have a wanted text are read.
+    One row group of the table is held at a time, and only those are read that can have a wanted text.
+
+    Args:
+        corpus: whose documents.
+        content_hashes: of the texts.
+        bucket: where all of them are.
     """
     wanted = set(content_hashes)
-    for fragment in Table(corpus.store, "documents").fragments(corpus.name):
+    yield from _texts(corpus, "texts", bucket, wanted)
+    if wanted:  # a store of version 0.1 has the texts beside the documents
+        yield from _texts(corpus, "documents", bucket, wanted)
+
+
+def _texts(corpus: Corpus, name: str, bucket: Bucket, wanted: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the wanted texts of a table, and take them out of `wanted`."""
+    inside = bucket.contains("content_hash")
+    for fragment in Table(corpus.store, name).fragments(corpus.name, inside):
         if not wanted:
             return
-        with_text = ds.field("state") == "present"  # the row of a deleted one has none
-        names = fragment.to_table(columns=["content_hash"], filter=with_text)["content_hash"].to_pylist()
-        held = wanted.intersection(names)
+        if "text" not in fragment.physical_schema.names:
+            continue
+        hashes = fragment.to_table(columns=["content_hash"], filter=inside)["content_hash"].to_pylist()
+        held = wanted.intersection(hashes)
         if not held:
             continue
-        keep = with_text & ds.field("content_hash").isin(pa.array(sorted(held), pa.string()))
+        keep = ds.field("content_hash").isin(pa.array(sorted(held), pa.string()))
         for batch in fragment.to_batches(columns=["content_hash", "text"], filter=keep, batch_size=64):
             for content_hash, text in zip(batch.column("content_hash"), batch.column("text"), strict=True):
-                if (name := content_hash.as_py()) in wanted:
-                    wanted.remove(name)
-                    yield name, text.as_py()
+                # The row of a document that was deleted has none.
+                if (found := content_hash.as_py()) in wanted and text.is_valid:
+                    wanted.remove(found)
+                    yield found, text.as_py()
 
 
 def standing_texts(corpus: Corpus) -> set[str]:
@@ -67,18 +120,6 @@ def standing_texts(corpus: Corpus) -> set[str]:
         corpus.name, ["doc_id", "content_hash"], pc.field("state") == "present"
     )
     return {row["content_hash"] for row in rows.to_pylist() if row["doc_id"] in present}
-
-
-def text_files(corpus: Corpus, content_hashes: Collection[str]) -> list[str]:
-    """Return the paths of the Parquet files that hold any of the texts: a nightly run opens no others."""
-    wanted = pa.array(sorted(content_hashes), pa.string())
-    found = []
-    for fragment in Table(corpus.store, "documents").fragments(corpus.name):
-        names = fragment.to_table(columns=["content_hash"])["content_hash"].cast(pa.string())
-        if pc.any(pc.is_in(names, value_set=wanted)).as_py():
-            found.append(fragment)
-    root = corpus.store.delta_uri("documents").removeprefix("s3://")
-    return [path if path.startswith(root) else f"{root}/{path}" for path in (part.path for part in found)]
 
 
 def current_sources(corpus: Corpus) -> pa.Table:
@@ -104,18 +145,25 @@ def quarantined(corpus: Corpus) -> pa.Table:
     return pa.Table.from_pylist([rows[key] for key in sorted(rows)], schema=QUARANTINE)
 
 
-def newest(table: pa.Table, key: str) -> pa.Table:
-    """Return the row of the latest `seen_at` for each value of `key`."""
+def newest(table: pa.Table, *key: str) -> pa.Table:
+    """Return the row of the latest `seen_at` for each value of the columns `key`.
+
+    Of two at the same time, a document's that is present comes before its earlier version's.
+    """
     if table.num_rows < 2:
         return table
-    table = table.take(pc.sort_indices(table, sort_keys=[(key, "ascending"), ("seen_at", "descending")]))
-    names = table[key].combine_chunks()
-    first = pc.not_equal(names.slice(1), names.slice(0, len(names) - 1))
-    return table.filter(pa.concat_arrays([pa.array([True]), first]))
+    state = [("state", "ascending")] if "state" in table.column_names else []
+    keys = [*((name, "ascending") for name in key), ("seen_at", "descending"), *state]
+    order = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)
+    differs = pa.array([False] * (table.num_rows - 1))
+    for name in key:
+        values = table[name].take(order).combine_chunks()
+        differs = pc.or_(differs, pc.not_equal(values.slice(1), values.slice(0, len(values) - 1)))
+    return table.take(order.filter(pa.concat_arrays([pa.array([True]), differs])))
 
 
 class DocumentWriter:
-    """Commits documents as they come: first themselves, then what was refused, then their sources.
+    """Commits documents as they come: texts and documents first, then what was refused, then their sources.
 
     So a source whose row is there has all its documents, whenever the writer was killed; one whose row
     is missing is read again, and gives the same rows.
@@ -131,25 +179,31 @@ class DocumentWriter:
             at: time of the run; all its rows have it.
             seconds: a commit is due this long after the last one.
         """
-        self._tables = {name: Table(corpus.store, name) for name in ("documents", "quarantine", "sources")}
+        self._tables = {name: Table(corpus.store, name) for name in ("texts", "documents", "quarantine", "sources")}
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in self._tables}
         self._common = {"corpus": corpus.name, "run_id": run_id}
+        self._mine = {"corpus": corpus.name, "seen_at": at}
         self._at = at
         self._seconds = seconds
         self._chars = 0
         self._flushed = time.monotonic()
 
-    def document(self, row: dict[str, Any]) -> None:
-        """Take a row of the documents table, less what this writer knows."""
-        self._rows["documents"].append({"corpus": self._common["corpus"], "seen_at": self._at, **row})
-        self._chars += len(row["text"] or "")
+    def document(self, row: Mapping[str, Any], text: str) -> None:
+        """Take a row of the documents table, less what this writer knows, and the document's text."""
+        self._rows["documents"].append({**row, **self._mine})
+        self._rows["texts"].append({**self._mine, "content_hash": row["content_hash"], "text": text})
+        self._chars += len(text)
         if self._chars >= _FLUSH_CHARS or len(self._rows["documents"]) >= _FLUSH_ROWS:
             self.flush()
 
-    def delete(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Take the rows, less their texts, of documents that are gone."""
+    def supersede(self, row: Mapping[str, Any]) -> None:
+        """Take the row of a version in whose place another one has come."""
+        self._rows["documents"].append({**row, **self._mine, "state": "superseded"})
+
+    def delete(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take the rows of documents that are gone."""
         for row in rows:
-            self.document({**row, "seen_at": self._at, "state": "deleted", "chars": 0, "text": None})
+            self._rows["documents"].append({**row, **self._mine, "state": "deleted", "chars": 0})
 
     def refuse(self, item: str, reason: str, detail: str) -> None:
         """Take a quarantine row."""
@@ -168,7 +222,8 @@ class DocumentWriter:
     def flush(self) -> None:
         """Commit what was taken."""
         for name, table in self._tables.items():
-            table.append(self._rows[name])
+            rows = self._rows[name]
+            table.append(sorted(rows, key=itemgetter("content_hash")) if name in ("texts", "documents") else rows)
             self._rows[name] = []
         self._chars = 0
         self._flushed = time.monotonic()

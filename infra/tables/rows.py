@@ -10,7 +10,7 @@ Scope = Literal["document", "archive"]
 
 
 class DocumentRow(TypedDict):
-    """A row of `documents`: the newest of a doc_id is its present state."""
+    """A row of `documents`: the newest of a (doc_id, content_hash) is its present state."""
 
     corpus: str
     doc_id: str
@@ -22,11 +22,17 @@ class DocumentRow(TypedDict):
     encoding: str
     size_bytes: int
     chars: int
-    state: Literal["present", "deleted"]
+    state: Literal["present", "superseded", "deleted"]
     seen_at: datetime
     first_seen: datetime
-    text: str | None
-    """None once the document is deleted."""
+
+
+class TextRow(TypedDict):
+    """A row of `texts`."""
+
+    corpus: str
+    content_hash: str
+    text: str
 
 
 class SourceRow(TypedDict):

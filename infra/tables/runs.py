@@ -23,6 +23,14 @@ class ReadingCounts(TypedDict):
     found: int
 
 
+class ChangedAnswer(TypedDict):
+    """A document whose answer is another one than in the digest before."""
+
+    document: str
+    before: str
+    now: str
+
+
 class QuestionRollup(TypedDict):
     """A standing question in a digest: how often each answer was given, and what changed since the digest before."""
 
@@ -34,9 +42,12 @@ class QuestionRollup(TypedDict):
     answers: list[tuple[str, int]]
     """The twenty most frequent ones, with their counts."""
     distinct: int
-    changed: list[dict[str, str]]
-    """document, before, now."""
+    changed: list[ChangedAnswer]
+    """The first thousand."""
+    changed_count: int
     new_documents: list[str]
+    """Documents that the digest before had no answer of; the first thousand."""
+    new_count: int
 
 
 class ComparedRun(TypedDict, total=False):

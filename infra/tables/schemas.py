@@ -1,5 +1,7 @@
 """The tables' columns. Times are UTC microseconds; `corpus` partitions every Delta table."""
 
+from typing import NamedTuple
+
 import pyarrow as pa
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -20,13 +22,22 @@ DOCUMENTS = pa.schema(
         ("encoding", pa.string()),
         ("size_bytes", pa.int64()),
         ("chars", pa.int64()),
-        ("state", pa.string()),  # present | deleted
+        ("state", pa.string()),  # present | superseded (by another version of the document) | deleted
         ("seen_at", _TIME),
         ("first_seen", _TIME),
+    ]
+)
+"""Append-only: the newest row of a (doc_id, content_hash) is its present state."""
+
+TEXTS = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("content_hash", pa.string()),
         ("text", _TEXT),
     ]
 )
-"""Append-only: the newest row of a doc_id is its present state."""
+"""Append-only, apart from the documents: no read of metadata opens a file that holds texts. Stores of version 0.1
+have the texts in a column of `documents`."""
 
 SOURCES = pa.schema(
     [
@@ -182,7 +193,36 @@ PLAN = pa.schema(
         ("carried_segments", pa.int32()),
     ]
 )
-"""``runs/<run_id>/plan.parquet``: which readings a run is about."""
+"""``runs/<run_id>/plan/<bucket>.parquet``: which readings a run is about."""
+
+WORK = pa.schema(
+    [
+        ("reading_id", pa.string()),
+        ("question_id", pa.string()),
+        ("question", _TEXT),
+        ("scope", pa.string()),
+        ("content_hash", pa.string()),
+        ("item", pa.string()),
+        (
+            "places",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("content_hash", pa.string()),
+                        ("part", pa.string()),
+                        ("first_row", pa.int64()),
+                        ("segments", pa.int32()),
+                    ]
+                )
+            ),
+        ),
+        ("past", _TEXT),
+        ("left", pa.int32()),
+        ("carried_from", pa.string()),
+        ("carried_segments", pa.int32()),
+    ]
+)
+"""``runs/<run_id>/work/<bucket>.parquet``: what is left to read (`infra.tables.plans`)."""
 
 SCORES = pa.schema(
     [
@@ -284,3 +324,27 @@ RESULTS = pa.schema(
     ]
 )
 """``runs/<run_id>/results.parquet``: an evaluation's samples, judged."""
+
+
+class TableSpec(NamedTuple):
+    """A Delta table."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    """What a row is known by, beside its corpus."""
+
+
+TABLES = {
+    "documents": TableSpec(DOCUMENTS, ("doc_id", "content_hash", "seen_at")),
+    "texts": TableSpec(TEXTS, ("content_hash",)),
+    "sources": TableSpec(SOURCES, ("source", "seen_at")),
+    "segmented": TableSpec(SEGMENTED, ("segment_key",)),
+    "answers": TableSpec(ANSWERS, ("reading_id",)),
+    "quarantine": TableSpec(QUARANTINE, ("stage", "item", "reason")),
+    "runs": TableSpec(RUNS, ("run_id",)),
+    "scores": TableSpec(SCORES, ("score_id",)),
+    "qa": TableSpec(QA, ("qa_id",)),
+    "feedback": TableSpec(FEEDBACK, ("reading_id", "given_at")),
+    "policies": TableSpec(POLICIES, ("policy_id",)),
+}
+"""By name."""

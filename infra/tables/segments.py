@@ -3,19 +3,22 @@
 import asyncio
 import io
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from threading import Lock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from infra.store import Corpus, Store
-from infra.tables.delta import now
+from infra.tables.buckets import WHOLE, Bucket
+from infra.tables.delta import Table, now
 from infra.tables.rows import SegmentedRow, SegmentRange
 from infra.tables.schemas import SEGMENTS
 from memagent.config import ReadingConfig
+from memagent.errors import MemagentError
 from memagent.records import Segment, stable_hash
 from memagent.segmenting import segment_key, segments
 from memagent.tokens import Tokenizer
@@ -29,55 +32,124 @@ _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
 
 def write_segments(
     corpus: Corpus, texts: Iterable[tuple[str, str]], tokenizer: Tokenizer, reading: ReadingConfig
-) -> list[SegmentedRow]:
+) -> tuple[list[SegmentedRow], dict[str, str]]:
     """Segment documents into one part.
 
     Args:
-        store: where to write.
-        corpus: name of the corpus.
+        corpus: whose documents.
         texts: (content_hash, text) of each document.
         tokenizer: the policy's tokenizer.
         reading: segment_tokens and boundary.
 
     Returns:
-        The rows for table ``segmented`` that make the part known; commit them after.
+        The rows for table ``segmented``, which make the part known once they are committed, and the message of each
+        document that cannot be segmented, by content hash.
     """
     rows: list[SegmentedRow] = []
+    failures: dict[str, str] = {}
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, SEGMENTS, compression="zstd") as writer:
-        first = 0
+        groups = _Groups(writer, group_rows(reading.segment_tokens))
         for content_hash, text in texts:
-            key = segment_key(content_hash, tokenizer, reading.segment_tokens, reading.boundary)
-            count, tokens = 0, 0
-            cut = segments(
-                content_hash, text, tokenizer, segment_tokens=reading.segment_tokens, boundary=reading.boundary
-            )
-            for group in _groups(cut, group_rows(reading.segment_tokens)):
-                writer.write_table(_table(group))
-                count += len(group)
-                tokens += sum(len(segment.token_ids) for segment in group)
+            first, tokens = groups.rows, 0
+            try:
+                for cut in segments(
+                    content_hash, text, tokenizer, segment_tokens=reading.segment_tokens, boundary=reading.boundary
+                ):
+                    groups.add(cut)
+                    tokens += len(cut.token_ids)
+            except MemagentError as error:  # its first segments stay in the part, and no row points at them
+                failures[content_hash] = str(error)
+                continue
             rows.append(
                 {
                     "corpus": corpus.name,
-                    "segment_key": key,
+                    "segment_key": segment_key(content_hash, tokenizer, reading.segment_tokens, reading.boundary),
                     "content_hash": content_hash,
                     "tokenizer": tokenizer.fingerprint,
                     "segment_tokens": reading.segment_tokens,
                     "boundary": reading.boundary,
                     "part": "",  # named by all of its documents
                     "first_row": first,
-                    "segments": count,
+                    "segments": groups.rows - first,
                     "tokens": tokens,
                     "written_at": now(),
                 }
             )
-            first += count
-    name = stable_hash(*[row["segment_key"] for row in rows])
-    part = f"{_FOLDER}/{corpus.name}/{name[:2]}/{name}.parquet"  # spread prefixes: S3 limits requests by prefix
-    corpus.store.write_bytes(sink.getvalue(), part)
-    for row in rows:
-        row["part"] = part
-    return rows
+        groups.end()
+    if rows:
+        name = stable_hash(*[row["segment_key"] for row in rows])
+        part = f"{_FOLDER}/{corpus.name}/{name[:2]}/{name}.parquet"  # spread prefixes: S3 limits requests by prefix
+        corpus.store.write_bytes(sink.getvalue(), part)
+        for row in rows:
+            row["part"] = part
+    return rows, failures
+
+
+class _Groups:
+    """Puts segments into row groups of the part; short documents share one."""
+
+    def __init__(self, writer: pq.ParquetWriter, size: int) -> None:
+        self._writer = writer
+        self._size = size
+        self._group: list[Segment] = []
+        self.rows = 0
+
+    def add(self, segment: Segment) -> None:
+        self._group.append(segment)
+        self.rows += 1
+        if len(self._group) == self._size:
+            self.end()
+
+    def end(self) -> None:
+        if self._group:
+            self._writer.write_table(_table(self._group))
+            self._group = []
+
+
+def segmented_table(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    reading: ReadingConfig,
+    bucket: Bucket = WHOLE,
+    *,
+    hashes: Collection[str] | None = None,
+    columns: list[str] | None = None,
+) -> pa.Table:
+    """Return the rows of ``segmented`` for documents that have segments of one kind.
+
+    Args:
+        corpus: whose documents.
+        tokenizer: that cut them.
+        reading: segment_tokens and boundary.
+        bucket: only the documents whose content hash is in it.
+        hashes: only these documents.
+        columns: only these columns.
+    """
+    chosen = (
+        (pc.field("tokenizer") == tokenizer.fingerprint)
+        & (pc.field("segment_tokens") == reading.segment_tokens)
+        & (pc.field("boundary") == reading.boundary)
+    )
+    inside = bucket.contains("content_hash")
+    if inside is not None:
+        chosen &= inside
+    if hashes is not None:
+        chosen &= pc.field("content_hash").isin(pa.array(sorted(hashes), pa.string()))
+    return Table(corpus.store, "segmented").read(corpus.name, columns, chosen)
+
+
+def segmented(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    reading: ReadingConfig,
+    bucket: Bucket = WHOLE,
+    *,
+    hashes: Collection[str] | None = None,
+) -> dict[str, SegmentedRow]:
+    """Return where the segments of documents are, by content hash; arguments as in `segmented_table`."""
+    rows: list[SegmentedRow] = segmented_table(corpus, tokenizer, reading, bucket, hashes=hashes).to_pylist()
+    return {row["content_hash"]: row for row in rows}
 
 
 def group_rows(segment_tokens: int) -> int:
@@ -126,17 +198,6 @@ class StoredStream:
                 for i in range(row - group_start, taken - group_start):
                     yield Segment(**{name: group[name][i].as_py() for name in _SEGMENT_FIELDS})
                 row = taken
-
-
-def _groups(cut: Iterator[Segment], size: int) -> Iterator[list[Segment]]:
-    group: list[Segment] = []
-    for segment in cut:
-        group.append(segment)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _table(group: list[Segment]) -> pa.Table:

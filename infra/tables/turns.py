@@ -7,25 +7,26 @@ is (reading_id, lane, step); where a key stands twice (a part and its compacted 
 
 import threading
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from infra.store import Corpus, Store
-from infra.tables.delta import now
+from infra.tables.delta import Table, now
 from infra.tables.schemas import TURNS
 from memagent.records import Turn
 
 _FOLDER = "turns"
 _TURN_FIELDS = [f.name for f in fields(Turn)]
 _KEY = ("reading_id", "lane", "step")
-_COMPACT_ROWS = 100_000
-"""Turns that compaction holds at once, and so those of a sorted part."""
+_COMPACT_BYTES = 64 * 2**20
+"""Bytes that compaction holds at once, before compression."""
 
 
 class TurnWriter:
@@ -70,7 +71,7 @@ class TurnWriter:
 
 def turns(corpus: Corpus, reading_ids: Iterable[str], run_id: str | None = None) -> list[Turn]:
     """Return all logged turns of some readings, in order, each key once."""
-    table = _scan(corpus, list(reading_ids), run_id, _TURN_FIELDS)
+    table = _scan(corpus, list(reading_ids), _paths(corpus, [run_id] if run_id else None), _TURN_FIELDS)
     return _turns(table)
 
 
@@ -79,24 +80,40 @@ def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -
 
     For those that need no token ids: they are most of a row. `columns` includes the key.
     """
-    return _scan(corpus, list(reading_ids), None, columns)
+    return _scan(corpus, list(reading_ids), _paths(corpus), columns)
 
 
-def resume_points(corpus: Corpus, reading_ids: Iterable[str]) -> dict[str, list[Turn]]:
-    """Return, per reading, what a reading needs to go on: see `memagent.reading.Reading`, `past`.
+def unfinished_runs(corpus: Corpus) -> list[str]:
+    """Return the runs that have logged turns and did not come to their end: they may have half-read readings."""
+    ended = Table(corpus.store, "runs").read(corpus.name, ["run_id"], pc.field("status") != "running")
+    return sorted(set(corpus.store.folders(_FOLDER, corpus.name)).difference(ended["run_id"].to_pylist()))
+
+
+def resume_points(
+    corpus: Corpus, reading_ids: Iterable[str], runs: Collection[str] | None = None
+) -> dict[str, list[Turn]]:
+    """Return, by reading, the turns from which it continues: see `memagent.conversations.ReadingRequest`, `past`.
 
     The turns that changed the memory, the first and the last of every lane, and the answer, if it is logged. Only of
-    these are texts and token ids held in memory: a log has millions of turns, and few are telling.
+    these are texts and token ids held in memory: a log has millions of turns, and few are needed.
+
+    Args:
+        corpus: whose log.
+        reading_ids: the readings.
+        runs: search the turns of these runs only.
     """
     wanted = list(reading_ids)
-    keys = _scan(corpus, wanted, None, [*_KEY, "kind", "changed"])
+    paths = _paths(corpus, runs)
+    if not wanted or not paths:
+        return {}
+    keys = _scan(corpus, wanted, paths, [*_KEY, "kind", "changed"])
     telling = keys.filter(_telling(keys)).select([*_KEY, "written_at"])
     by_reading: dict[str, list[Turn]] = defaultdict(list)
     if not telling.num_rows:
         return {}
     found = [
         _among(batch, telling)
-        for batch in _dataset(corpus.store.list(_FOLDER, corpus.name), corpus.store).to_batches(
+        for batch in _dataset(paths, corpus.store).to_batches(
             columns=[*_TURN_FIELDS, "written_at"], filter=_of(telling["reading_id"].unique().to_pylist())
         )
     ]
@@ -164,50 +181,51 @@ def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
 
 
 def compact(corpus: Corpus, run_id: str) -> int:
-    """Put the small parts of a finished run together, sorted by reading; return how many parts are left.
+    """Put the small parts of a finished run together; return how many parts are left.
 
-    It holds a bounded number of turns at once, whatever the run's size. Safe to interrupt: the new parts stand before
-    the old ones go, and readers count a key once.
+    Each new part is made of as many old ones as come to some megabytes, sorted by reading. Safe to interrupt: a new
+    part is there before its old ones go, and readers count a key once.
     """
     parts = corpus.store.list(_FOLDER, corpus.name, run_id)
-    paths = [path for path in parts if "/sorted-" not in path]
-    if len(paths) < 2:
+    small = [path for path in parts if "/sorted-" not in path]
+    if len(small) < 2:
         return len(parts)
-    dataset = _dataset(paths, corpus.store)
     stamp = uuid.uuid4().hex[:8]
-    count = len(parts) - len(paths)
-    for first, last in _ranges(dataset):
-        among = (ds.field("reading_id") >= first) & (ds.field("reading_id") <= last)
-        part = _dedupe(dataset.to_table(filter=among))
-        corpus.store.write_part(
-            part, _FOLDER, corpus.name, run_id, f"sorted-{stamp}-{count:04d}.parquet", row_group_size=2_000
-        )
+    count = len(parts) - len(small)
+    for paths in _chunks(corpus.store, small):
+        table = _dedupe(_dataset(paths, corpus.store).to_table())
+        name = f"sorted-{stamp}-{count:05d}.parquet"
+        corpus.store.write_part(table, _FOLDER, corpus.name, run_id, name, row_group_size=2_000)
         count += 1
-    for path in paths:
-        corpus.store.delete(path)
+        for path in paths:
+            corpus.store.delete(path)
     return count
 
 
-def _ranges(dataset: ds.Dataset) -> Iterator[tuple[str, str]]:
-    """Yield ranges of reading ids, first and last, of about `_COMPACT_ROWS` turns each. A reading is never cut."""
-    counts: Counter[str] = Counter()
-    for batch in dataset.to_batches(columns=["reading_id"]):
-        for entry in pc.value_counts(batch["reading_id"]).to_pylist():
-            counts[entry["values"]] += entry["counts"]
-    readings: list[str] = []
-    rows = 0
-    for reading_id in sorted(counts):
-        if readings and rows + counts[reading_id] > _COMPACT_ROWS:
-            yield readings[0], readings[-1]
-            readings, rows = [], 0
-        readings.append(reading_id)
-        rows += counts[reading_id]
-    if readings:
-        yield readings[0], readings[-1]
+def _chunks(store: Store, paths: list[str]) -> Iterator[list[str]]:
+    """Yield parts that are put together: up to `_COMPACT_BYTES` before compression."""
+    chunk: list[str] = []
+    size = 0
+    for path in paths:
+        with pq.ParquetFile(path, filesystem=store.arrow) as file:
+            groups = [file.metadata.row_group(index) for index in range(file.num_row_groups)]
+        chunk.append(path)
+        size += sum(group.total_byte_size for group in groups)
+        if size >= _COMPACT_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
-def _scan(corpus: Corpus, reading_ids: list[str], run_id: str | None, columns: list[str]) -> pa.Table:
-    paths = corpus.store.list(_FOLDER, corpus.name, *([run_id] if run_id else []))
+def _paths(corpus: Corpus, runs: Collection[str] | None = None) -> list[str]:
+    """Return the parts of some runs, or of all."""
+    if runs is None:
+        return corpus.store.list(_FOLDER, corpus.name)
+    return [path for run_id in runs for path in corpus.store.list(_FOLDER, corpus.name, run_id)]
+
+
+def _scan(corpus: Corpus, reading_ids: list[str], paths: list[str], columns: list[str]) -> pa.Table:
     if not paths or not reading_ids:
         return TURNS.empty_table()
     return _dedupe(_dataset(paths, corpus.store).to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))

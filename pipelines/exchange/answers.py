@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents
+from infra.tables.plans import read_plan
 from infra.tables.rows import AnswerRow, EvidenceRow
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
@@ -105,7 +106,7 @@ def write_answers(rows: list[GivenAnswer], format_: str, output: Path | None) ->
 
 def _of_run(corpus: Corpus, run_id: str, documents: list[AnsweredDocument]) -> list[GivenAnswer]:
     try:
-        plan = corpus.store.read_part("runs", run_id, "plan.parquet").to_pylist()
+        plan = read_plan(corpus, run_id).to_pylist()
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
     by_id = {document["doc_id"]: document for document in documents}

@@ -216,7 +216,7 @@ def _write(writer: DocumentWriter, row: _Row, content_hash: str, at: datetime) -
             "chars": len(row.context),
             "state": "present",
             "first_seen": at,
-            "text": row.context,
-        }
+        },
+        row.context,
     )
     writer.source(source, content_hash, content_hash, state="read", documents=1)

@@ -1,6 +1,5 @@
 """What the tables say about a run."""
 
-import io
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,13 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts, quarantined
+from infra.tables.plans import read_plan
 from infra.tables.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, PlannedReading
-from infra.tables.schemas import PLAN
 from memagent.errors import UsageError
 from memagent.metrics import containment
 
@@ -158,10 +156,9 @@ def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:
 
 def _plan(store: Store, run_id: str) -> list[PlannedReading]:
     try:
-        data = store.read_bytes("runs", run_id, "plan.parquet")
+        plan: list[PlannedReading] = read_plan(Corpus(store, ""), run_id).to_pylist()
     except FileNotFoundError:
         return []
-    plan: list[PlannedReading] = pq.read_table(io.BytesIO(data), schema=PLAN).to_pylist()
     return plan
 
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from infra.cluster.session import quiet_ray_data
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
+from infra.tables.plans import read_plan
 from memagent.curation import Qa, agreement
 from memagent.metrics import exact_match, normalise
 
@@ -183,7 +184,7 @@ def _read_plan(block: pa.Table, url: str, gold: bool | None) -> pa.Table:
     rows = []
     for run in block.to_pylist():
         try:
-            plan = Store(url).read_part("runs", run["run_id"], "plan.parquet", columns=_COLUMNS)
+            plan = read_plan(Corpus(Store(url), ""), run["run_id"], _COLUMNS)
         except FileNotFoundError:
             continue
         if gold is not None:

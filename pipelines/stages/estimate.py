@@ -46,32 +46,24 @@ def estimate(corpus: Corpus, reader: ReaderSpec, plan: Plan, config: Config) -> 
     The time comes from the last run of the same policy on this store, its engine's start with it; before there is
     one, from the model's size without a start, and says so.
     """
-    pending = plan.pending
-    overhead = {}
     tokens = 0
-    for row in pending:
-        question = row["question"]
-        if question not in overhead:
-            ids = reader.tokenizer.encode(question)
-            overhead[question] = reader.scheme.prompts.overhead(ids)
-        left = plan.left(row)
-        share = left / row["segments"] if row["segments"] else 0
-        tokens += round(row["tokens"] * share) + (left + 1) * overhead[question]
-    conversations = plan.conversations
+    for question, left in plan.left.items():
+        overhead = reader.scheme.prompts.overhead(reader.tokenizer.encode(question))
+        tokens += left["tokens"] + (left["segments"] + left["readings"]) * overhead
+    conversations, pending = plan.conversations, plan.counts["pending"]
     expected = pace(corpus.store, reader, config)
     start = expected.start_seconds if conversations else 0.0
     return {
         "corpus": corpus.name,
         "dry_run": True,
-        "documents": plan.documents,
-        "readings": len(plan.rows),
-        "readings_answered_before": len(plan.rows) - len(pending),
-        "readings_to_read": len(pending),
-        "segments": sum(plan.left(row) for row in pending),
+        "documents": plan.counts["documents"],
+        "readings": plan.counts["readings"],
+        "readings_answered_before": plan.counts["answered"],
+        "readings_to_read": pending,
+        "segments": plan.segments,
         "conversations": conversations,
         "prompt_tokens": tokens,
-        "output_tokens_at_most": (conversations - len(pending)) * reader.reading.memory_tokens
-        + len(pending) * reader.reading.answer_tokens,
+        "output_tokens_at_most": plan.segments * reader.reading.memory_tokens + pending * reader.reading.answer_tokens,
         "estimated_seconds": round(conversations / expected.rate + start, 1) if expected.rate else None,
         "estimate_from": expected.source,
         "unmatched_questions": [question.question_id for question in plan.unmatched],

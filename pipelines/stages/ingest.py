@@ -24,8 +24,7 @@ from infra.sources.sandbox import Guard
 from infra.store import Corpus, Store
 from infra.tables.corpora import check_name
 from infra.tables.delta import Table, now
-from infra.tables.documents import DocumentWriter, current_sources, newest, quarantined
-from infra.tables.schemas import DOCUMENTS
+from infra.tables.documents import DocumentWriter, current_sources, mark_superseded, present, quarantined
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError
 
@@ -92,6 +91,7 @@ def ingest(
     """
     begun = time.monotonic()
     check_name(corpus.name)
+    mark_superseded(corpus)
     known = current_sources(corpus).to_pylist()
     at = max([now(), *(row["seen_at"] + timedelta(microseconds=1) for row in known)])
     plan = make_plan(sources, {row["source"]: row for row in known if row["state"] != "deleted"}, config.ingest)
@@ -241,14 +241,17 @@ def _parse_source(
             if isinstance(record, Refused):
                 refusals.row(record)
                 continue
-            row = _document(item, *record, at)
+            parsed, content_hash = record
+            row = _document(item, parsed, content_hash, at)
             found += 1
             old = before.pop(row["doc_id"], None)
             if old is not None:
                 if all(old[name] == row[name] for name in ("content_hash", "title", "source")):
                     continue
                 row["first_seen"] = old["first_seen"]
-            writer.document(row)
+                if old["content_hash"] != content_hash:
+                    writer.supersede(old)
+            writer.document(row, parsed.text)
             tally.update(documents=1, chars=row["chars"])
     except SourceError as error:
         kind = "failed"
@@ -307,7 +310,6 @@ def _document(item: dict[str, Any], parsed: Parsed, content_hash: str, at: datet
         "chars": len(parsed.text),
         "state": "present",
         "first_seen": at,
-        "text": parsed.text,
     }
 
 
@@ -315,12 +317,10 @@ def _present(corpus: Corpus, sources: Collection[str]) -> dict[str, dict[str, di
     """Return the rows of the documents that are present, by source and id, without their texts."""
     if not sources:
         return {}
-    columns = [name for name in DOCUMENTS.names if name != "text"]
     mine = ds.field("source").isin(pa.array(sorted(sources), pa.string()))
     rows: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in newest(Table(corpus.store, "documents").read(corpus.name, columns, mine), "doc_id").to_pylist():
-        if row["state"] == "present":
-            rows.setdefault(row["source"], {})[row["doc_id"]] = row
+    for row in present(Table(corpus.store, "documents").read(corpus.name, filters=mine)).to_pylist():
+        rows.setdefault(row["source"], {})[row["doc_id"]] = row
     return rows
 
 

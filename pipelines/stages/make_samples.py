@@ -139,7 +139,7 @@ def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator
         doc_id = text_hash(text)  # samples on one text share its document
         if doc_id not in there:
             there.add(doc_id)
-            writer.document(_document(sample, source, doc_id, text) | {"first_seen": at})
+            writer.document(_document(sample, source, doc_id, text) | {"first_seen": at}, text)
         writer.source(source, doc_id, doc_id, state="read", documents=1)
         yield sample, doc_id
     writer.flush()
@@ -157,7 +157,6 @@ def _document(sample: Sample, source: str, doc_id: str, text: str) -> dict[str, 
         "size_bytes": len(text.encode("utf-8", "surrogatepass")),
         "chars": len(text),
         "state": "present",
-        "text": text,
     }
 
 

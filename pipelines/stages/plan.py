@@ -1,256 +1,348 @@
-"""Plan: which readings a run is about, which of them are done, and where the others go on.
+"""Plan: which readings a run is about, which of them are answered, and where the others continue.
 
-The plan is the only place that decides what is read again. It uses no engine.
+The plan is the only place that decides what is read again. It uses no engine. Each bucket of the corpus is planned by a
+task of its own, which writes its plan and its work to the store; this process sees counts and blocks of work.
 """
 
+import json
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
+from typing import TypedDict
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from infra.cluster.reading_worker import WorkItem
+from infra.cluster.bucket_job import run_buckets
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
+from infra.store import Corpus
+from infra.tables.buckets import Bucket, buckets
 from infra.tables.delta import Table
-from infra.tables.documents import current_documents
+from infra.tables.documents import current_documents, documents_count, mark_superseded
+from infra.tables.past import find_past, policy_name
+from infra.tables.plans import Block, WorkItem, write_plan, write_work
+from infra.tables.quarantine import reading_item
 from infra.tables.rows import AnswerRow, DocumentRow, PlannedReading, Scope, SegmentedRow
 from infra.tables.schemas import PLAN
-from infra.tables.segments import segment_hashes, segment_range
-from infra.tables.turns import carry, resume_points
+from infra.tables.segments import segment_range, segmented
+from infra.tables.turns import unfinished_runs
 from memagent.records import Question, Turn, reading_id, stable_hash
-from pipelines.stages.segment import places
+
+_BLOCK_CONVERSATIONS = 64
+"""Of a block, unless a single stream has more: its answers come out together, so it ends soon."""
+_LARGE_BLOCK = 2_048
+"""The same of a run with so much work that an engine gets many such blocks."""
+_BLOCKS_PER_ENGINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What is asked of a corpus."""
+
+    corpus: Corpus
+    reader: ReaderSpec
+    questions: tuple[Question, ...]
+    run_id: str
+    engines: int = 1
+    """Among which the work is divided."""
+    archive: bool = False
+    """Ask of all documents as one stream."""
+    reread: bool = False
+    """Answers of other versions of the policy do not count."""
+    dry: bool = False
+    """Count only, and write nothing."""
+
+
+class QuestionCounts(TypedDict):
+    """Work that is left of a question."""
+
+    readings: int
+    segments: int
+    tokens: int
+
+
+class BucketPlan(TypedDict):
+    """Counts of a bucket's plan, and its work."""
+
+    documents: int
+    """That are asked about; two of the same text count as two."""
+    readings: int
+    answered: int
+    continued: int
+    carried_segments: int
+    pending: int
+    """Readings that are not answered, each once."""
+    pending_documents: int
+    unsegmented: int
+    """Documents that are asked about and could not be segmented; the quarantine says why."""
+    left: dict[str, QuestionCounts]
+    """By question text."""
+    matched: list[str]
+    """Ids of the questions that are about any document."""
+    blocks: list[Block]
+
+
+_COUNTS = (
+    "documents",
+    "readings",
+    "answered",
+    "continued",
+    "carried_segments",
+    "pending",
+    "pending_documents",
+    "unsegmented",
+)
 
 
 @dataclass(slots=True)
 class Plan:
-    """The readings of a run."""
+    """The readings of a run, counted; the rows are in the store (`infra.tables.plans`)."""
 
-    rows: list[PlannedReading] = field(default_factory=list)
-    """One per reading and question."""
-    past: dict[str, list[Turn]] = field(default_factory=dict)
-    """What the turn log holds of readings that go on, by reading_id."""
-    places: dict[str, SegmentedRow] = field(default_factory=dict)
-    """Where the segments of a document stand, by content hash."""
+    buckets: list[Bucket]
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
+    """See `BucketPlan`."""
+    left: dict[str, QuestionCounts] = field(default_factory=dict)
+    """By question text."""
+    blocks: list[Block] = field(default_factory=list)
+    """Those with the longest readings first."""
     unmatched: list[Question] = field(default_factory=list)
     """Questions about documents that are not in the corpus."""
-    unsegmented: int = 0
-    """Documents that are asked about and could not be segmented; the quarantine says why."""
 
     @property
-    def documents(self) -> int:
-        """Documents that are asked about; two of the same text count as two."""
-        archives = {len(row["stream"]) for row in self.rows if row["scope"] == "archive"}
-        return max(archives, default=len({row["doc_id"] for row in self.rows}))
-
-    @property
-    def pending(self) -> list[PlannedReading]:
-        """Rows of the readings that are not answered, each reading once."""
-        return list({row["reading_id"]: row for row in self.rows if row["state"] != "answered"}.values())
+    def segments(self) -> int:
+        """Segments that are still to be read."""
+        return sum(counts["segments"] for counts in self.left.values())
 
     @property
     def conversations(self) -> int:
-        """Conversations that are still to be held: one a segment left, and the answer."""
-        return sum(self.left(row) + 1 for row in self.pending)
+        """Conversations that are still to be run: one per segment that is left, and the answers."""
+        return self.segments + self.counts["pending"]
 
-    def left(self, row: PlannedReading) -> int:
-        """Return how many segments of a reading are still to be read."""
-        past = [turn for turn in self.past.get(row["reading_id"], []) if turn.kind in ("update", "carried")]
-        lanes: dict[int, int] = {}
-        for turn in past:
-            lanes[turn.lane] = turn.step + 1
-        return max(0, int(row["segments"]) - sum(lanes.values()))
-
-    def items(self) -> list[WorkItem]:
-        """Return the work: what a worker needs of each pending reading."""
-        return [
-            {
-                "reading_id": row["reading_id"],
-                "question": row["question"],
-                "places": [segment_range(self.places[h]) for h in row["stream"]],
-                "past": [asdict(turn) for turn in self.past.get(row["reading_id"], [])],
-                "left": self.left(row),
-            }
-            for row in self.pending
-        ]
-
-    def table(self) -> pa.Table:
-        """Return the rows as they are stored."""
-        return pa.Table.from_pylist(self.rows, schema=PLAN)
+    def add(self, done: BucketPlan) -> None:
+        """Add the counts of a bucket."""
+        for name in _COUNTS:
+            self.counts[name] += done[name]  # type: ignore[literal-required]
+        for question, more in done["left"].items():
+            counts = self.left.setdefault(question, {"readings": 0, "segments": 0, "tokens": 0})
+            counts["readings"] += more["readings"]
+            counts["segments"] += more["segments"]
+            counts["tokens"] += more["tokens"]
+        self.blocks += done["blocks"]
 
 
-def make_plan(
-    corpus: Corpus,
-    reader: ReaderSpec,
-    questions: Sequence[Question],
-    *,
-    archive: bool = False,
-    reread: bool = False,
-) -> Plan:
+def make_plan(request: PlanRequest) -> Plan:
     """Plan the readings of some questions over a corpus whose documents are segmented.
 
-    An answer counts for a document as long as its text, the question and the reading configuration
-    are the same and it was given by a version of the same policy; with `reread`, by this version.
-    A reading that was begun goes on; a document that changed is read on from its first changed segment, with `reread`
-    only from this version's own memory.
+    An answer counts for a document as long as its text, the question and the reading configuration are the same and it
+    was given by a version of the same policy; with `reread`, by this version. A reading that was begun continues; a
+    document that changed is read on from its first changed segment, with `reread` only from this version's own memory.
     """
-    documents = current_documents(corpus, ["doc_id", "content_hash", "title"]).to_pylist()
-    plan = Plan(places=places(corpus, reader, {d["content_hash"] for d in documents}))
-    uncut = [d["doc_id"] for d in documents if d["content_hash"] not in plan.places]
-    plan.unsegmented = sum(any(_asked_of(question, doc_id) for question in questions) for doc_id in uncut)
-    documents = [d for d in documents if d["content_hash"] in plan.places]
-    by_id = {d["doc_id"]: d for d in documents}
-    for question in questions:
-        if question.documents and all(name in by_id for name in question.documents):
-            chosen = [by_id[name] for name in dict.fromkeys(question.documents)]
-        else:
-            chosen = [d for d in documents if _asked_of(question, d["doc_id"])]
-        if not chosen:
-            plan.unmatched.append(question)
-        elif archive:
-            plan.rows.append(_row(reader, question, chosen, plan=plan, scope="archive"))
-        else:
-            plan.rows.extend(_row(reader, question, [d], plan=plan, scope="document") for d in chosen)
-    _mark_answered(corpus, reader, plan, reread)
-    _find_beginnings(corpus, reader, plan, reread)
+    corpus = request.corpus
+    size = 1 if request.archive else documents_count(corpus) * len(request.questions)
+    parts = buckets(size)
+    if len(parts) > 1:
+        mark_superseded(corpus)
+    plan = Plan(parts)
+    matched: set[str] = set()
+    work = partial(plan_bucket, request=request, named=_named(request), unfinished=unfinished_runs(corpus))
+    for done in run_buckets(work, parts):
+        plan.add(done)
+        matched.update(done["matched"])
+    plan.unmatched = [question for question in request.questions if question.question_id not in matched]
+    plan.blocks.sort(key=lambda block: -block["longest"])
     return plan
 
 
-def _asked_of(question: Question, doc_id: str) -> bool:
-    return not question.documents or any(doc_id == p or fnmatchcase(doc_id, p) for p in question.documents)
+def plan_bucket(
+    bucket: Bucket, request: PlanRequest, named: Collection[str], unfinished: Collection[str]
+) -> BucketPlan:
+    """Plan a bucket, and write its plan and its work.
+
+    Args:
+        bucket: whose documents.
+        request: what is asked.
+        named: ids of the questions whose documents are named one by one.
+        unfinished: runs that may have left half-read readings.
+    """
+    corpus, reader = request.corpus, request.reader
+    columns = ["doc_id", "content_hash", "title", "first_seen", "seen_at"]
+    documents: list[DocumentRow] = current_documents(corpus, columns, bucket).to_pylist()
+    places = segmented(corpus, reader.tokenizer, reader.reading, bucket)
+    cut = [document for document in documents if document["content_hash"] in places]
+    rows = _rows(request, cut, places, named=named)
+    _mark_answered(request, rows, bucket)
+    pending = {row["reading_id"]: row for row in rows if row["state"] != "answered"}
+    grown = {document["doc_id"] for document in cut if document["seen_at"] > document["first_seen"]}
+    past = find_past(corpus, reader, pending, unfinished=unfinished, grown=grown, reread=request.reread)
+    _mark_continued(rows, past)
+    if not request.dry:
+        write_plan(corpus.store, request.run_id, bucket, pa.Table.from_pylist(rows, schema=PLAN))
+    items = [_item(row, places, past.get(reading, [])) for reading, row in pending.items()]
+    uncut = [document["doc_id"] for document in documents if document["content_hash"] not in places]
+    asked = [question for question in request.questions if question.question_id in named or not question.documents]
+    return {
+        "documents": max((len(row["stream"]) for row in rows), default=0)
+        if request.archive
+        else len({row["doc_id"] for row in rows}),
+        "readings": len(rows),
+        "answered": sum(row["state"] == "answered" for row in rows),
+        "continued": sum(row["state"] == "continued" for row in rows),
+        "carried_segments": sum(row["carried_segments"] for row in rows if row["state"] == "continued"),
+        "pending": len(pending),
+        "pending_documents": len({name for row in pending.values() for name in row["stream"]}),
+        "unsegmented": sum(any(_is_about(q, doc_id, q in asked) for q in request.questions) for doc_id in uncut),
+        "left": _left(pending, items),
+        "matched": sorted({row["question_id"] for row in rows}),
+        "blocks": _write_blocks(request, items, bucket),
+    }
+
+
+def _named(request: PlanRequest) -> frozenset[str]:
+    """Return the ids of the questions whose `documents` are all ids of documents, not patterns."""
+    names = {name for question in request.questions for name in question.documents}
+    if not names:
+        return frozenset()
+    among = pc.field("doc_id").isin(pa.array(sorted(names), pa.string()))
+    corpus = request.corpus
+    known = set(Table(corpus.store, "documents").read(corpus.name, ["doc_id"], among)["doc_id"].to_pylist())
+    return frozenset(q.question_id for q in request.questions if q.documents and known.issuperset(q.documents))
+
+
+def _is_about(question: Question, doc_id: str, exactly: bool) -> bool:
+    if exactly or not question.documents:
+        return not question.documents or doc_id in question.documents
+    return any(doc_id == pattern or fnmatchcase(doc_id, pattern) for pattern in question.documents)
+
+
+def _rows(
+    request: PlanRequest, documents: Sequence[DocumentRow], places: dict[str, SegmentedRow], named: Collection[str]
+) -> list[PlannedReading]:
+    by_id = {document["doc_id"]: document for document in documents}
+    rows: list[PlannedReading] = []
+    for question in request.questions:
+        if question.question_id in named:
+            chosen = [by_id[name] for name in dict.fromkeys(question.documents) if name in by_id]
+        else:
+            chosen = [document for document in documents if _is_about(question, document["doc_id"], False)]
+        if request.archive and chosen:
+            rows.append(_row(request.reader, question, chosen, places=places, scope="archive"))
+        elif not request.archive:
+            rows += [_row(request.reader, question, [one], places=places, scope="document") for one in chosen]
+    return rows
 
 
 def _row(
-    reader: ReaderSpec, question: Question, documents: Sequence[DocumentRow], plan: Plan, scope: Scope
+    reader: ReaderSpec,
+    question: Question,
+    documents: Sequence[DocumentRow],
+    places: dict[str, SegmentedRow],
+    scope: Scope,
 ) -> PlannedReading:
-    stream = [d["content_hash"] for d in documents]
-    one = scope == "document"
+    stream = [document["content_hash"] for document in documents]
+    single = scope == "document"
     return {
         "reading_id": reading_id(stream, question.text, reader.policy.policy_id, reader.config_hash),
-        "doc_id": documents[0]["doc_id"] if one else "",
-        "title": documents[0]["title"] if one else f"{len(documents)} documents",
-        "content_hash": stream[0] if one else stable_hash(stream),
+        "doc_id": documents[0]["doc_id"] if single else "",
+        "title": documents[0]["title"] if single else f"{len(documents)} documents",
+        "content_hash": stream[0] if single else stable_hash(stream),
         "stream": stream,
         "question_id": question.question_id,
         "question": question.text,
         "gold": list(question.answers) if question.answers is not None else None,
         "scope": scope,
         "state": "new",
-        "segments": sum(plan.places[h]["segments"] for h in stream),
-        "tokens": sum(plan.places[h]["tokens"] for h in stream),
+        "segments": sum(places[name]["segments"] for name in stream),
+        "tokens": sum(places[name]["tokens"] for name in stream),
         "answered_by": "",
         "carried_from": "",
         "carried_segments": 0,
     }
 
 
-def _same(row: PlannedReading | AnswerRow) -> tuple[str, str]:
-    return (row["content_hash"], row["question"])
-
-
-def _mark_answered(corpus: Corpus, reader: ReaderSpec, plan: Plan, reread: bool) -> None:
-    columns = ["reading_id", "content_hash", "question", "policy_id", "config_hash", "answered_at"]
-    answers = Table(corpus.store, "answers").read(corpus.name, columns).sort_by("answered_at").to_pylist()
-    exact = {row["reading_id"] for row in answers}
-    family = {
-        _same(row): row["reading_id"]
-        for row in answers
-        if row["config_hash"] == reader.config_hash and _name(row["policy_id"]) == reader.policy.name
+def _mark_answered(request: PlanRequest, rows: list[PlannedReading], bucket: Bucket) -> None:
+    reader, corpus = request.reader, request.corpus
+    columns = ["reading_id", "content_hash", "question", "policy_id", "answered_at"]
+    mine, inside = pc.field("config_hash") == reader.config_hash, bucket.contains("content_hash")
+    table = Table(corpus.store, "answers").read(corpus.name, columns, mine if inside is None else mine & inside)
+    answers: list[AnswerRow] = table.sort_by("answered_at").to_pylist()
+    known = {answer["reading_id"] for answer in answers}
+    by_policy = {
+        (answer["content_hash"], answer["question"]): answer["reading_id"]
+        for answer in answers
+        if policy_name(answer["policy_id"]) == reader.policy.name
     }
-    for row in plan.rows:
-        if row["reading_id"] in exact:
-            row["state"], row["answered_by"] = "answered", row["reading_id"]
-        elif not reread and _same(row) in family:
-            row["state"], row["answered_by"] = "answered", family[_same(row)]
+    for row in rows:
+        other = None if request.reread else by_policy.get((row["content_hash"], row["question"]))
+        answer = row["reading_id"] if row["reading_id"] in known else other
+        if answer is not None:
+            row["state"], row["answered_by"] = "answered", answer
 
 
-def _find_beginnings(corpus: Corpus, reader: ReaderSpec, plan: Plan, reread: bool) -> None:
-    pending = {row["reading_id"]: row for row in plan.pending}
-    plan.past = resume_points(corpus, pending)
-    fresh = [row for row in pending.values() if row["reading_id"] not in plan.past]
-    if reader.reading.lanes == 1 and reader.goes_on:  # the spans of lanes move with the length of the stream
-        plan.past |= _carried(corpus, reader, plan, rows=fresh, reread=reread)
-    for row in plan.rows:
-        past = plan.past.get(row["reading_id"])
-        if past and row["state"] == "new":
+def _mark_continued(rows: list[PlannedReading], past: dict[str, list[Turn]]) -> None:
+    for row in rows:
+        turns = past.get(row["reading_id"])
+        if turns and row["state"] == "new":
             row["state"] = "continued"
-            carried = [turn for turn in past if turn.kind == "carried"]
+            carried = [turn for turn in turns if turn.kind == "carried"]
             if carried:
                 row["carried_from"], row["carried_segments"] = carried[-1].carried_from, carried[-1].step + 1
 
 
-def _carried(
-    corpus: Corpus, reader: ReaderSpec, plan: Plan, rows: list[PlannedReading], reread: bool
-) -> dict[str, list[Turn]]:
-    """Find, for readings not begun, an earlier reading of the same document as it was, and its memory."""
-    earlier = _earlier(corpus, reader, rows, reread)
-    if not earlier:
-        return {}
-    old_places = places(corpus, reader, {h for _, stream, _ in earlier.values() for h in stream})
-    at = {**plan.places, **old_places}
-    common: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}  # questions on one document share it
-    keep = {}
-    for new, (old, *streams) in earlier.items():
-        before, after = (tuple(stream) for stream in streams)
-        if (before, after) not in common:
-            common[before, after] = _common(corpus.store, before, after, at)
-        keep[new] = (old, common[before, after])
-    logs = resume_points(corpus, {old for old, kept in keep.values() if kept})
-    carried = {new: carry(logs.get(old, []), new, kept) for new, (old, kept) in keep.items() if kept}
-    return {new: turns for new, turns in carried.items() if turns}
+def _item(row: PlannedReading, places: dict[str, SegmentedRow], past: list[Turn]) -> WorkItem:
+    lanes = {turn.lane: turn.step + 1 for turn in past if turn.kind in ("update", "carried")}
+    return {
+        "reading_id": row["reading_id"],
+        "question_id": row["question_id"],
+        "question": row["question"],
+        "scope": row["scope"],
+        "content_hash": row["content_hash"],
+        "item": reading_item(row),
+        "places": [segment_range(places[name]) for name in row["stream"]],
+        "past": json.dumps([asdict(turn) for turn in past]) if past else "",
+        "left": max(0, row["segments"] - sum(lanes.values())),
+        "carried_from": row["carried_from"],
+        "carried_segments": row["carried_segments"],
+    }
 
 
-def _earlier(
-    corpus: Corpus, reader: ReaderSpec, rows: list[PlannedReading], reread: bool
-) -> dict[str, tuple[str, list[str], list[str]]]:
-    """Return reading_id -> (earlier reading_id, its stream, this stream) where there is an earlier one."""
-    if not rows:
-        return {}
-    history: dict[str, str] = {}
-    for document in Table(corpus.store, "documents").read(corpus.name, ["doc_id", "content_hash"]).to_pylist():
-        history[document["content_hash"]] = document["doc_id"]
-    columns = ["reading_id", "stream", "scope", "question", "policy_id", "config_hash", "answered_at"]
-    by_what: dict[tuple[str, str], AnswerRow] = {}
-    for answer in Table(corpus.store, "answers").read(corpus.name, columns).sort_by("answered_at").to_pylist():
-        mine = answer["policy_id"] == reader.policy.policy_id
-        same = mine or (not reread and _name(answer["policy_id"]) == reader.policy.name)
-        if same and answer["config_hash"] == reader.config_hash:
-            what = "archive" if answer["scope"] == "archive" else history.get(answer["stream"][0], "")
-            by_what[what, answer["question"]] = answer
-    found = {}
-    for row in rows:
-        what = "archive" if row["scope"] == "archive" else row["doc_id"]
-        answer = by_what.get((what, row["question"]))
-        if answer is not None:
-            found[row["reading_id"]] = (answer["reading_id"], answer["stream"], row["stream"])
-    return found
-
-
-def _common(store: Store, old: Sequence[str], new: Sequence[str], at: Mapping[str, SegmentedRow]) -> int:
-    """Count the segments that two streams share at their beginning."""
-    count = 0
-    for a, b in zip(old, new, strict=False):
-        if a not in at or b not in at:
-            return count
-        if a == b:
-            count += int(at[a]["segments"])
-            continue
-        for x, y in zip(segment_hashes(store, at[a]), segment_hashes(store, at[b]), strict=False):
-            if x != y:
-                return count
-            count += 1
-        return count
-    return count
-
-
-def _name(policy_id: str) -> str:
-    return policy_id.rpartition("@")[0]
-
-
-def groups(items: Iterable[WorkItem]) -> list[list[WorkItem]]:
-    """Put the questions on one stream together, the longest work first."""
-    by_stream: dict[tuple[str, ...], list[WorkItem]] = defaultdict(list)
+def _left(pending: dict[str, PlannedReading], items: Sequence[WorkItem]) -> dict[str, QuestionCounts]:
+    result: dict[str, QuestionCounts] = {}
     for item in items:
-        by_stream[tuple(place["content_hash"] for place in item["places"])].append(item)
-    return sorted(by_stream.values(), key=lambda group: -sum(item["left"] for item in group))
+        row = pending[item["reading_id"]]
+        counts = result.setdefault(row["question"], {"readings": 0, "segments": 0, "tokens": 0})
+        counts["readings"] += 1
+        counts["segments"] += item["left"]
+        counts["tokens"] += round(row["tokens"] * item["left"] / row["segments"]) if row["segments"] else 0
+    return result
+
+
+def _write_blocks(request: PlanRequest, items: list[WorkItem], bucket: Bucket) -> list[Block]:
+    """Write the work, longest streams first, and cut it into blocks of similar size.
+
+    The questions on one stream stay together: they share its segments, and their prompts' beginnings. Where there is
+    little work the blocks are smaller, so that every engine gets some.
+    """
+    if request.dry or not items:
+        return []
+    streams: dict[tuple[str, ...], list[WorkItem]] = defaultdict(list)
+    for item in items:
+        streams[tuple(place["content_hash"] for place in item["places"])].append(item)
+    groups = sorted(streams.values(), key=lambda group: -sum(item["left"] for item in group))
+    file = write_work(request.corpus.store, request.run_id, bucket, [item for group in groups for item in group])
+    total = sum(item["left"] + 1 for item in items) * bucket.count
+    share = total // (_BLOCKS_PER_ENGINE * request.engines)
+    most = min(max(_BLOCK_CONVERSATIONS, min(_LARGE_BLOCK, share)), math.ceil(total / (2 * request.engines)))
+    blocks: list[Block] = []
+    first = 0
+    for group in groups:
+        if not blocks or blocks[-1]["conversations"] >= most:
+            blocks.append({"file": file, "first": first, "rows": 0, "conversations": 0, "longest": 0, "again": False})
+        block = blocks[-1]
+        block["rows"] += len(group)
+        block["conversations"] += sum(item["left"] + 1 for item in group)
+        block["longest"] = max(block["longest"], *(item["left"] + 1 for item in group))
+        first += len(group)
+    return blocks

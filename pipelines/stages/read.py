@@ -1,45 +1,48 @@
-"""Read: the memory pass, a Ray Data job over a pool of engines."""
+"""Read: the memory pass, a Ray Data job over a pool of engines.
+
+Workers read their blocks of work from the store, and write turns and answers there; this process hands out blocks,
+commits the workers' answer files, and counts.
+"""
 
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
-
-import pyarrow.compute as pc
+from typing import Self, cast
 
 from infra.cluster.engine_pool import run_on_engines
 from infra.cluster.progress import Counters, ProgressReporter, Totals
-from infra.cluster.reading_worker import PassSpec, ReadingWorker, WorkItem
+from infra.cluster.reading_worker import BlockResult, FailedItem, PassSpec, ReadingWorker
 from infra.cluster.session import board_name, ensure_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus
-from infra.tables.delta import Table, now
-from infra.tables.rows import AnswerRow, FailureRow, PlannedReading
+from infra.tables.data_files import FileCommits
+from infra.tables.delta import Table
+from infra.tables.plans import Block, read_work
+from infra.tables.quarantine import failure_row
+from infra.tables.rows import FailureRow
 from memagent.config import Config
 from memagent.errors import MemagentError
-from pipelines.stages.plan import Plan, groups
+from pipelines.stages.plan import Plan
 
 _log = logging.getLogger("memagent.read")
-_BLOCK_CONVERSATIONS = 64
-"""Of a block, unless a single stream has more: its answers come out together, so it ends soon."""
 _COMMITS = 100
-"""After so many commits of answers their small files are put together, lest a long run's commits get slow."""
-_PAUSE = 5
-"""A commit takes longer the more answers stand; the next one is at least so many times as far off."""
+"""The small files of the answers are put together after so many commits."""
 _ROUNDS = 3
-"""A pass that ends early (a worker lost for good) is begun again with what is left, so often."""
+"""A pass that ends early (a worker lost for good) is started again with what is left, so many times."""
+_FAILURES = 1_000
+"""Quarantine rows that are written at once."""
 
 
 @dataclass(slots=True)
 class PassResult:
-    """What a memory pass came to."""
+    """Counts of a memory pass."""
 
     answered: int = 0
-    failed: list[FailureRow] = field(default_factory=list)
-    """Quarantine rows of the readings that failed."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Readings that failed, by reason; their rows are in the quarantine."""
     counts: dict[str, int] = field(default_factory=lambda: Counters().as_dict())
     seconds: float = 0.0
     engine_seconds: float = 0.0
@@ -63,71 +66,71 @@ def read(
 ) -> PassResult:
     """Run a plan's pending readings, and commit the answers.
 
-    Needs a Ray session. Turns are logged as they come and answers committed every few seconds; the
-    same call after a crash goes on from there. A reading that fails becomes a quarantine row.
+    Needs a Ray session. Turns are logged as they come and answers committed every few seconds; the same call after a
+    crash continues from there. A reading that fails becomes a quarantine row.
 
     Raises:
         MemagentError: no engine can be started, or engines die again and again.
     """
     ensure_ray()
     result = PassResult()
-    rows = {row["reading_id"]: row for row in plan.pending}
-    left = {item["reading_id"]: item for item in plan.items()}
-    began = time.monotonic()
+    sink = _Sink(reading, result)
+    left = dict(enumerate(plan.blocks))
+    started = time.monotonic()
     for attempt in range(_ROUNDS):
         if not left:
             break
-        sink = _Sink(reading, rows, result)
+        done: set[int] = set()
         try:
-            _round(reading, list(left.values()), sink, result=result, progress=progress)
+            for outcome in _round(reading, left, result, progress):
+                done.add(outcome["block"])
+                sink.take(outcome)
         except MemagentError:
             raise
         except Exception as error:
-            if not sink.done and attempt == _ROUNDS - 1:
+            if not done and attempt == _ROUNDS - 1:
                 raise
-            _log.warning("the pass was broken off (%s); going on with what is left", type(error).__name__)
+            _log.warning("the pass was broken off (%s); continuing with what is left", type(error).__name__)
         finally:
             sink.commit()
-        left = {k: v for k, v in left.items() if k not in sink.done}
-    for reading_id in left:
-        result.failed.append(_failure(reading, rows[reading_id], "lost", "no worker finished this reading"))
-    Table(reading.corpus.store, "quarantine").upsert(result.failed)
-    result.seconds = time.monotonic() - began
+        left = {number: {**block, "again": True} for number, block in left.items() if number not in done}
+    for block in left.values():
+        sink.lose(block)
+    sink.commit()
+    result.seconds = time.monotonic() - started
     return result
 
 
 def _round(
     reading: ReadingPass,
-    items: list[WorkItem],
-    sink: "_Sink",
+    blocks: dict[int, Block],
     result: PassResult,
     progress: Callable[[dict[str, int]], None] | None,
-) -> None:
+) -> Iterator[BlockResult]:
     config, pool = reading.config, reading.config.pool
     spec = PassSpec(
         reading.corpus, reading.run_id, reading.reader, inflight=pool.inflight, flush_seconds=config.flush_seconds
     )
-    tally = ProgressReporter(board_name())
-    base = dict(result.counts)
-    with _Watch(tally, base, result, progress) as watch:
-        for row in run_on_engines(ReadingWorker, (spec, tally), _blocks(items, pool.max_size), pool):
-            if "counts" in row:
-                watch.take(**row)
-            else:
-                sink.take(row)
+    reporter = ProgressReporter(board_name())
+    items = ({**block, "number": number} for number, block in blocks.items())
+    with _Watch(reporter, dict(result.counts), result, progress) as watch:
+        for row in run_on_engines(ReadingWorker, (spec, reporter), items, pool):
+            block = cast(BlockResult, row)
+            watch.take(block["worker"], block["counts"])
+            yield block
 
 
 class _Watch:
-    """Sums up the workers' counts, for the run's result and for whoever shows them."""
+    """Sums the workers' counts, for the run's result and for the display."""
 
     def __init__(
         self,
-        tally: ProgressReporter,
+        reporter: ProgressReporter,
         base: dict[str, int],
         result: PassResult,
         progress: Callable[[dict[str, int]], None] | None,
     ) -> None:
-        self._tally, self._base, self._result, self._progress = tally, base, result, progress
+        self._reporter, self._base, self._result, self._progress = reporter, base, result, progress
         self._totals = Totals()
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -141,7 +144,7 @@ class _Watch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._look()
+        self._update()
         if self._first_engine is not None:
             self._result.engine_seconds += time.monotonic() - self._first_engine
 
@@ -152,13 +155,13 @@ class _Watch:
 
     def _loop(self) -> None:
         while not self._stop.wait(1.0):
-            self._look()
+            self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         import ray
 
         try:
-            reports = ray.get(self._tally.reports(), timeout=10)
+            reports = ray.get(self._reporter.reports(), timeout=10)
         except (ray.exceptions.RayError, ValueError) as error:
             _log.warning("no counts now: %s", type(error).__name__)
             reports = {}
@@ -174,104 +177,42 @@ class _Watch:
 
 
 class _Sink:
-    """Takes finished readings and commits them every few seconds."""
+    """Commits the workers' answer files, and writes the rows of failed readings."""
 
-    def __init__(
-        self,
-        reading: ReadingPass,
-        rows: dict[str, PlannedReading],
-        result: PassResult,
-    ) -> None:
-        self._reading, self._rows, self._result = reading, rows, result
-        self._corpus, self._seconds = reading.corpus.name, reading.config.commit_seconds
-        self._answers = Table(reading.corpus.store, "answers")
-        self._quarantine = Table(reading.corpus.store, "quarantine")
-        failed = self._quarantine.read(self._corpus, ["item"], pc.field("stage") == "read")
-        self._once_failed = set(failed["item"].to_pylist())
-        self._buffer: list[AnswerRow] = []
-        self._due = time.monotonic() + self._seconds
-        self._commits = 0
-        self.done: set[str] = set()
+    def __init__(self, reading: ReadingPass, result: PassResult) -> None:
+        self._reading, self._result = reading, result
+        corpus = reading.corpus
+        self._answers = Table(corpus.store, "answers")
+        self._commits = FileCommits(self._answers, corpus.name, reading.run_id, reading.config.commit_seconds)
+        self._quarantine = Table(corpus.store, "quarantine")
+        self._failures: list[FailureRow] = []
 
-    def take(self, outcome: dict[str, Any]) -> None:
-        """Take a worker's row. One that came before, after a worker was lost, counts once."""
-        reading = outcome["reading_id"]
-        if reading in self.done:
-            return
-        self.done.add(reading)
-        row = self._rows[reading]
-        if "failed" in outcome:
-            self._result.failed.append(_failure(self._reading, row, outcome["failed"], outcome["detail"]))
-        else:
-            self._buffer.append(self._answer(row, outcome))
-        if time.monotonic() > self._due:
-            self.commit()
+    def take(self, block: BlockResult) -> None:
+        """Take the result of a block."""
+        self._result.answered += block["answered"]
+        self._fail(block["failures"])
+        self._commits.add(block["files"])
+        if self._commits.number and self._commits.number % _COMMITS == 0:
+            self._answers.compact(self._reading.corpus.name)
+
+    def lose(self, block: Block) -> None:
+        """Count the readings of a block that no worker finished as failed."""
+        reading = self._reading
+        for item in read_work(reading.corpus.store, block):
+            self._fail([{"item": item["item"], "reason": "lost", "detail": "no worker finished it"}])
 
     def commit(self) -> None:
-        """Commit what is buffered; what failed before and is answered now leaves quarantine."""
-        began = time.monotonic()
-        self._answers.insert_new(self._buffer)
-        self._result.answered += len(self._buffer)
-        if self._once_failed:
-            answered = {_item(self._rows[row["reading_id"]]) for row in self._buffer}
-            self._quarantine.delete(self._corpus, stage=["read"], item=answered & self._once_failed)
-        self._buffer = []
-        self._commits += 1
-        if self._commits % _COMMITS == 0:
-            self._answers.compact(self._corpus)
-        ended = time.monotonic()
-        self._due = ended + max(self._seconds, _PAUSE * (ended - began))
+        """Commit what was taken."""
+        self._commits.commit()
+        self._quarantine.upsert(self._failures)
+        self._failures = []
 
-    def _answer(self, row: PlannedReading, outcome: dict[str, Any]) -> AnswerRow:
-        reader = self._reading.reader
-        return {
-            **cast(AnswerRow, outcome),
-            "question_id": row["question_id"],
-            "question": row["question"],
-            "scope": row["scope"],
-            "content_hash": row["content_hash"],
-            "stream": row["stream"],
-            "carried_from": row["carried_from"],
-            "carried_segments": row["carried_segments"],
-            "corpus": self._corpus,
-            "policy_id": reader.policy.policy_id,
-            "config_hash": reader.config_hash,
-            "run_id": self._reading.run_id,
-            "answered_at": now(),
-        }
-
-
-def _blocks(items: list[WorkItem], engines: int) -> list[list[WorkItem]]:
-    """Cut the work into blocks by conversations, longest streams first; a block's answers come out together.
-
-    Where there is little work the blocks are smaller, so that every engine gets some.
-    """
-    grouped = groups(items)
-    total = sum(item["left"] + 1 for item in items)
-    most = min(_BLOCK_CONVERSATIONS, math.ceil(total / (2 * engines)))
-    blocks: list[list[WorkItem]] = []
-    room = 0
-    for group in grouped:
-        size = sum(item["left"] + 1 for item in group)
-        if size > room:
-            blocks.append([])
-            room = most
-        blocks[-1] += group
-        room -= size
-    return blocks
-
-
-def _failure(reading: ReadingPass, row: PlannedReading, reason: str, detail: str) -> FailureRow:
-    return {
-        "corpus": reading.corpus.name,
-        "stage": "read",
-        "item": _item(row),
-        "reason": reason,
-        "detail": detail,
-        "run_id": reading.run_id,
-        "at": now(),
-    }
-
-
-def _item(row: PlannedReading) -> str:
-    return f"{row['doc_id'] or 'archive'} ? {row['question_id']}"
+    def _fail(self, items: list[FailedItem]) -> None:
+        corpus, run_id = self._reading.corpus, self._reading.run_id
+        self._result.failed.update(item["reason"] for item in items)
+        self._failures += [
+            failure_row(corpus, "read", item["item"], reason=item["reason"], detail=item["detail"], run_id=run_id)
+            for item in items
+        ]
+        if len(self._failures) >= _FAILURES:
+            self.commit()

@@ -1,138 +1,123 @@
-"""Segment: documents -> segments, a Ray Data job."""
+"""Segment: documents -> segments, a task for each bucket of the corpus."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypedDict
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from infra.cluster.session import ensure_ray
+from infra.cluster.bucket_job import run_buckets
+from infra.processes import usable_cores
 from infra.readers import ReaderSpec
 from infra.store import Corpus
-from infra.tables.delta import Table, now
-from infra.tables.documents import text_files
-from infra.tables.rows import FailureRow, SegmentedRow
-from infra.tables.segments import write_segments
-from memagent.errors import MemagentError
-from memagent.segmenting import segment_key
+from infra.tables.buckets import Bucket, buckets
+from infra.tables.data_files import DataFile, FileCommits, write_data_file
+from infra.tables.delta import Table
+from infra.tables.documents import current_documents, document_texts, documents_count, mark_superseded
+from infra.tables.quarantine import failure_row
+from infra.tables.segments import segmented_table, write_segments
 from memagent.tokens import load_tokenizer
 
-_ROWS = 128
-"""Documents of a part."""
+_COMPARED = 2_000_000
+"""Documents whose hashes are compared at once."""
+_DOCUMENTS, _CHARS = 10_000, 32_000_000
+"""Documents and characters of a task at most."""
+_SMALL = 128
+"""Documents that are worth a task of their own while a processor is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What a segment job came to."""
+    """Counts of a segment job."""
 
-    documents: int
-    segments: int
-    tokens: int
-    failed: int
+    documents: int = 0
+    segments: int = 0
+    tokens: int = 0
+    failed: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the counts by name."""
         return asdict(self)
 
 
-def places(corpus: Corpus, reader: ReaderSpec, content_hashes: Iterable[str]) -> dict[str, SegmentedRow]:
-    """Return the rows of ``segmented`` by content hash, for documents that this reader's segments exist of."""
-    reading = reader.reading
-    keys = {segment_key(h, reader.tokenizer, reading.segment_tokens, reading.boundary): h for h in content_hashes}
-    rows = Table(corpus.store, "segmented").read(corpus.name).to_pylist()
-    return {keys[row["segment_key"]]: row for row in rows if row["segment_key"] in keys}
+class _SegmentedBucket(TypedDict):
+    """Result of one task."""
+
+    counts: list[int]
+    """documents, segments, tokens, failed."""
+    files: list[DataFile]
+    """Of table ``segmented``."""
+    failures: dict[str, str]
+    """Message by content hash."""
 
 
 def segment(
     corpus: Corpus,
     reader: ReaderSpec,
-    content_hashes: Iterable[str],
     run_id: str,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> SegmentSummary:
-    """Segment the documents that are not yet, for one tokenizer and segment size.
+    """Segment the documents that have no segments yet, for the reader's tokenizer and segment size.
 
-    Needs a Ray session. Each part is committed when it stands, so a job that was killed goes on.
-    A document that cannot be segmented becomes a quarantine row.
+    The segments of a task are committed when it ends, so a job that was killed continues. A document that cannot be
+    segmented becomes a quarantine row.
     """
-    wanted = set(content_hashes)
-    missing = wanted - set(places(corpus, reader, wanted))
-    done, total, tokens, failed = 0, 0, 0, 0
-    if missing:
-        ensure_ray()
-        import ray.data
-
-        # The newer reader of Parquet first starts two actors that only look at the files' ends.
-        ray.data.DataContext.get_current().use_datasource_v2 = False
-        paths = text_files(corpus, missing)
-        texts = ray.data.read_parquet(paths, filesystem=corpus.store.arrow).select_columns(["content_hash", "text"])
-        job = texts.map_batches(
-            _cut,
-            batch_size=_ROWS,
-            batch_format="pyarrow",
-            fn_args=(corpus, reader, missing),
-            zero_copy_batch=True,
+    documents = chars = 0
+    for bucket in buckets(documents_count(corpus), _COMPARED):
+        missing = _missing(corpus, reader, bucket)
+        documents += missing.num_rows
+        chars += pc.sum(missing["chars"]).as_py() or 0
+    if not documents:
+        return SegmentSummary()
+    mark_superseded(corpus)
+    tasks = max(
+        math.ceil(documents / _DOCUMENTS),
+        math.ceil(chars / _CHARS),
+        min(usable_cores(), math.ceil(documents / _SMALL)),
+    )
+    commits = FileCommits(Table(corpus.store, "segmented"), corpus.name, run_id)
+    quarantine = Table(corpus.store, "quarantine")
+    total = SegmentSummary()
+    work = partial(_segment_bucket, corpus=corpus, reader=reader)
+    for done in run_buckets(work, [Bucket(index, tasks) for index in range(tasks)]):
+        commits.add(done["files"])
+        quarantine.upsert(
+            failure_row(corpus, "segment", name, reason="segment", detail=message, run_id=run_id)
+            for name, message in done["failures"].items()
         )
-        table, quarantine = Table(corpus.store, "segmented"), Table(corpus.store, "quarantine")
-        for block in job.iter_batches(batch_size=None, batch_format="pyarrow"):
-            rows = block.to_pylist()
-            good = [row for row in rows if not row["error"]]
-            bad = [row for row in rows if row["error"]]
-            table.insert_new(good)
-            quarantine.upsert(_quarantine(corpus.name, run_id, row) for row in bad)
-            done, failed = done + len(good), failed + len(bad)
-            total += sum(row["segments"] for row in good)
-            tokens += sum(row["tokens"] for row in good)
-            if progress:
-                progress({"documents": done, "documents_total": len(missing), "segments": total, "failures": failed})
-    return SegmentSummary(done, total, tokens, failed)
+        counts = [before + more for before, more in zip(asdict(total).values(), done["counts"], strict=True)]
+        total = SegmentSummary(*counts)
+        if progress:
+            shown = {"documents": total.documents, "segments": total.segments, "failures": total.failed}
+            progress({**shown, "documents_total": documents})
+    commits.commit()
+    return total
 
 
-def _cut(batch: pa.Table, corpus: Corpus, reader: ReaderSpec, missing: set[str]) -> dict[str, list[Any]]:
-    """Cut a batch of documents and write it as one part."""
-    texts = {
-        h: t
-        for h, t in zip(batch["content_hash"].to_pylist(), batch["text"].to_pylist(), strict=True)
-        if h in missing and t is not None
+def _missing(corpus: Corpus, reader: ReaderSpec, bucket: Bucket) -> pa.Table:
+    """Return content_hash and chars of the texts in a bucket that have no segments."""
+    documents = current_documents(corpus, ["content_hash", "chars"], bucket)
+    known = segmented_table(corpus, reader.tokenizer, reader.reading, bucket, columns=["content_hash"])["content_hash"]
+    missing = documents.filter(pc.invert(pc.is_in(documents["content_hash"], value_set=known.combine_chunks())))
+    return missing.group_by("content_hash").aggregate([("chars", "max")]).rename_columns({"chars_max": "chars"})
+
+
+def _segment_bucket(bucket: Bucket, corpus: Corpus, reader: ReaderSpec) -> _SegmentedBucket:
+    missing = set(_missing(corpus, reader, bucket)["content_hash"].to_pylist())
+    if not missing:
+        return {"counts": [0, 0, 0, 0], "files": [], "failures": {}}
+    tokenizer = _tokenizer(reader.engine_config.tokenizer or reader.folder)
+    rows, failures = write_segments(corpus, document_texts(corpus, missing, bucket), tokenizer, reader.reading)
+    counts = [len(rows), sum(row["segments"] for row in rows), sum(row["tokens"] for row in rows), len(failures)]
+    return {
+        "counts": counts,
+        "files": [write_data_file(corpus, "segmented", rows)] if rows else [],
+        "failures": failures,
     }
-    rows: list[dict[str, Any]] = []
-    if texts:
-        try:
-            tokenizer = _tokenizer(reader.engine_config.tokenizer or reader.folder)
-            rows = [{**row} for row in write_segments(corpus, texts.items(), tokenizer, reader.reading)]
-        except MemagentError as error:
-            rows = [{"content_hash": h, "error": str(error)} for h in texts]
-    return {name: [row.get(name, default) for row in rows] for name, default in _COLUMNS.items()}
 
 
 _tokenizer = lru_cache(maxsize=2)(load_tokenizer)
-"""A worker cuts many batches; some tokenizers take a second to load."""
-
-
-_COLUMNS: dict[str, Any] = {
-    "corpus": "",
-    "segment_key": "",
-    "content_hash": "",
-    "tokenizer": "",
-    "segment_tokens": 0,
-    "boundary": "",
-    "part": "",
-    "first_row": 0,
-    "segments": 0,
-    "tokens": 0,
-    "written_at": None,
-    "error": "",
-}
-
-
-def _quarantine(corpus: str, run_id: str, row: dict[str, Any]) -> FailureRow:
-    return {
-        "corpus": corpus,
-        "stage": "segment",
-        "item": row["content_hash"],
-        "reason": "segment",
-        "detail": row["error"],
-        "run_id": run_id,
-        "at": now(),
-    }
+"""A worker does many tasks; some tokenizers take a second to load."""

@@ -2,12 +2,11 @@
 
 import asyncio
 import heapq
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypedDict
 
-from infra.cluster.engine_pool import fatal, rows_of, run_on_engines
+from infra.cluster.engine_pool import fatal, run_on_engines
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
 from infra.store import Store
@@ -74,13 +73,15 @@ def generate(
         return [], Counter()
     _check_window(reader)
     cuts = [chosen[i : i + _BLOCK] for i in range(0, len(chosen), _BLOCK)]
+    items = [{"segments": cut, "conversations": len(cut), "again": False} for cut in cuts]
     rows: list[Qa] = []
     refused: Counter[str] = Counter()
-    for said in run_on_engines(Writer, (store.url, reader, config.pool.inflight), cuts, config.pool):
-        if "refused" in said:
-            refused[said["refused"]] += 1
-        else:
-            rows.append(_row(reader, said))
+    for result in run_on_engines(Writer, (store.url, reader, config.pool.inflight), items, config.pool):
+        for said in result["rows"]:
+            if "refused" in said:
+                refused[said["refused"]] += 1
+            else:
+                rows.append(_row(reader, said))
         if progress:
             progress({"segments": len(rows) + refused.total(), "segments_total": len(chosen)})
     return rows, refused
@@ -98,16 +99,16 @@ class Writer:
         self._free: asyncio.Semaphore | None = None
         self._starting: asyncio.Task[None] | None = None
 
-    async def __call__(self, block: Mapping[str, Iterable[str]]) -> AsyncIterator[dict[str, list[str]]]:
-        """Work on a block of items (`choose`), each JSON; yield one row an item: ``{"row": [JSON]}``."""
+    async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write a question from each of the item's ``segments``; return their ``rows``."""
         try:
             if self._starting is None:
                 self._free = asyncio.Semaphore(self._inflight)
                 self._starting = asyncio.create_task(self._engine.start())
             await asyncio.shield(self._starting)
-            yield rows_of(await asyncio.gather(*[self._one(json.loads(item)) for item in block["item"]]))
+            return {"rows": await asyncio.gather(*[self._one(segment) for segment in item["segments"]])}
         except MemagentError as error:
-            yield rows_of([fatal(error)])
+            return fatal(error)
 
     async def _one(self, item: ChosenSegment) -> dict[str, Any]:
         assert self._free is not None

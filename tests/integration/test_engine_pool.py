@@ -1,57 +1,88 @@
-"""A pool that may grow does, and each of its engines gets work."""
+"""A pool that may grow does, and each of its engines gets work; one that is lost costs nothing."""
 
-import math
+import os
 
 import pytest
 
-from infra.cluster.engine_pool import _CALLS, _size
+from infra.cluster.engine_pool import fatal, run_on_engines
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.config import PoolConfig, load_config
+from memagent.errors import ConfigError, EngineDied
 from pipelines.ask import ask
 from pipelines.stages.ingest import ingest
-from pipelines.stages.read import _blocks
 from tests.integration.test_pipeline import OTTER, write_archive
 
-_SCALES_UP = 1.75
-"""Blocks in hand over blocks worked on, from which Ray Data adds an actor."""
+pytestmark = pytest.mark.usefixtures("ray_in_process")
 
 
-@pytest.mark.parametrize("blocks", [3, 17, 63, 64, 500, 100_000])
-@pytest.mark.parametrize(("least", "most"), [(1, 2), (1, 4), (2, 8)])
-def test_a_full_worker_is_above_ray_datas_threshold(least, most, blocks):
-    options = _size(PoolConfig(min_size=least, max_size=most), blocks)
-    calls, held = options["max_concurrent_calls_per_actor"], options["max_tasks_in_flight_per_actor"]
-    assert held / calls >= _SCALES_UP and 1 <= calls <= _CALLS
-    assert held <= max(2, math.ceil(blocks / min(most, blocks))), "the others find work when they are up"
+class Counting:
+    """Answers with its process; some of its kind fail."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.number = len(list(folder.iterdir()))
+        (folder / str(os.getpid())).touch()
+
+    async def run(self, item):
+        import asyncio
+
+        await asyncio.sleep(item.get("seconds", 0))
+        if item.get("dies") and not item["again"]:
+            os._exit(1)
+        if item.get("retires") and not item["again"]:
+            return fatal(EngineDied("this engine is bad"))
+        if item.get("wrong"):
+            return fatal(ConfigError("no such model"))
+        return {"number": item["number"], "process": os.getpid()}
 
 
-def test_there_are_no_more_engines_than_blocks():
-    assert _size(PoolConfig(min_size=1, max_size=4), 1)["size"] == 1
-    assert _size(PoolConfig(min_size=2, max_size=4), 3)["max_size"] == 3
-    assert _size(PoolConfig(min_size=4, max_size=4), 2)["size"] == 2
+def work(count, **more):
+    return [{"number": number, "conversations": 1, "again": False, **more} for number in range(count)]
 
 
-def test_a_pool_of_fixed_size_holds_what_it_works_on_and_one_more():
-    options = _size(PoolConfig(min_size=4, max_size=4), 1000)
-    assert (options["size"], options["max_concurrent_calls_per_actor"]) == (4, _CALLS)
-    assert options["max_tasks_in_flight_per_actor"] == _CALLS + 1
+def run(folder, items, **pool):
+    folder.mkdir(exist_ok=True)
+    return list(run_on_engines(Counting, (folder,), items, PoolConfig(cpus=0.1, **pool)))
 
 
-def item(stream, left):
-    return {"reading_id": f"{stream}-{left}", "places": [{"content_hash": stream}], "left": left}
+@pytest.mark.parametrize("engines", [1, 2, 4])
+def test_every_engine_gets_work_and_every_item_is_done_once(tmp_path, engines):
+    results = run(tmp_path / "w", work(200, seconds=0.1), min_size=1, max_size=engines)
+    assert sorted(result["number"] for result in results) == list(range(200))
+    assert len({result["process"] for result in results}) == engines
 
 
-def test_blocks_are_cut_by_conversations_and_streams_stay_whole():
-    items = [item(f"d{i}", left) for i in range(200) for left in (3, i)]
-    blocks = _blocks(items, 1)
-    assert sum(map(len, blocks)) == 400
-    assert all(len(block) == 2 or len(block) * 4 <= 128 for block in blocks)
-    assert len(_blocks(items[:4], 8)) == 2, "a stream is never cut"
-    assert len(_blocks([item(f"d{i}", 1) for i in range(64)], 4)) == 8, "little work is shared, too"
+def test_there_are_no_more_engines_than_items(tmp_path):
+    run(tmp_path / "w", work(2), min_size=4, max_size=4)
+    assert len(list((tmp_path / "w").iterdir())) <= 2
 
 
-@pytest.mark.usefixtures("ray_in_process")
+def test_a_process_that_dies_is_replaced(tmp_path):
+    items = work(20)
+    items[3]["dies"] = True
+    results = run(tmp_path / "w", items, min_size=1, max_size=1)
+    assert sorted(result["number"] for result in results) == list(range(20))
+    assert len(list((tmp_path / "w").iterdir())) == 2
+
+
+def test_a_bad_engine_is_retired_and_its_work_goes_elsewhere(tmp_path):
+    items = work(40, seconds=0.05)
+    items[0]["retires"] = True
+    results = run(tmp_path / "w", items, min_size=2, max_size=2)
+    assert sorted(result["number"] for result in results) == list(range(40))
+
+
+def test_only_when_no_engine_is_left_does_a_run_fail(tmp_path):
+    with pytest.raises(EngineDied, match="this engine is bad"):
+        run(tmp_path / "w", work(4, retires=True), min_size=1, max_size=1)
+
+
+def test_a_wrong_configuration_is_an_error_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="no such model"):
+        run(tmp_path / "w", work(4, wrong=True), min_size=2, max_size=2)
+
+
 def test_a_second_engine_joins_and_reads(tmp_path, model_folder):
     write_archive(tmp_path / "docs", count=120, words=120)
     sets = ["pool.min_size=1", "pool.max_size=2", "pool.cpus=0.4", "pool.inflight=4"]

@@ -68,7 +68,7 @@ def write(store, doc_id, text, first_seen=None):
     if text is None:
         writer.delete([row])
     else:
-        writer.document(row | {"text": text, "chars": len(text), "state": "present"})
+        writer.document(row | {"chars": len(text), "state": "present"}, text)
     writer.flush()
 
 
@@ -217,12 +217,12 @@ def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(sto
 
 async def test_what_an_engine_refuses_is_counted_and_one_that_does_not_start_ends_the_run(store, config):
     reader = ReaderSpec(config)
-    (place,) = write_segments(Corpus(store, "c"), [("h", text_of("a"))], reader.tokenizer, reader.reading)
-    block = {"item": [json.dumps(item) for item in choose({"h": place}, 1, "seed")]}
-    (said,) = [json.loads(row) async for out in Writer(store.url, reader, 4)(block) for row in out["row"]]
+    ((place,), _) = write_segments(Corpus(store, "c"), [("h", text_of("a"))], reader.tokenizer, reader.reading)
+    item = {"segments": choose({"h": place}, 1, "seed")}
+    (said,) = (await Writer(store.url, reader, 4).run(item))["rows"]
     assert said == {"refused": "the engine refused it (RequestError)"}
     nowhere = ReaderSpec(load_config(sets=["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1"]))
-    (said,) = [json.loads(row) async for out in Writer(store.url, nowhere, 4)(block) for row in out["row"]]
+    said = await Writer(store.url, nowhere, 4).run(item)
     assert said["usage"] and "no OpenAI-compatible server answers" in said["fatal"]
 
 

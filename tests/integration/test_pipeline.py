@@ -12,16 +12,17 @@ from infra.readers import ReaderSpec
 from infra.store import Corpus
 from infra.tables.corpora import remember, standing_questions
 from infra.tables.delta import Table, now
+from infra.tables.plans import read_plan
 from infra.tables.turns import turns
 from memagent.config import load_config
-from memagent.errors import UsageError
-from memagent.records import Question
+from memagent.errors import ItemError, UsageError
+from memagent.records import Question, text_hash
+from memagent.segmenting import segments
 from pipelines.ask import ask, digest, digest_dry_run, dry_run
 from pipelines.exchange.answers import answer_table
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
-from pipelines.stages.plan import make_plan
-from pipelines.stages.segment import segment
+from pipelines.stages.plan import PlanRequest, make_plan
 from pipelines.status import corpus_status, quarantined
 from tests.conftest import filler
 
@@ -142,6 +143,7 @@ def test_a_run_that_was_broken_off_goes_on(store, archive, config):
 
     store.write_part(pa.Table.from_pylist(kept, schema=table.schema), "turns", "c", whole["run_id"], "part.parquet")
     Table(store, "answers").delete("c", scope=["document"])
+    Table(store, "runs").delete("c", run_id=[whole["run_id"]])
     second = ask("c", [OTTER], config)
     assert second["readings"]["continued"] == 8
     assert second["conversations"] == len(rows) - len(kept)
@@ -164,9 +166,14 @@ def test_scores_count_failures_as_wrong(store, archive, config):
 
 def test_a_document_that_cannot_be_segmented_is_a_failure_of_the_run(store, archive, config, monkeypatch):
     take(store, archive, config)
-    monkeypatch.setattr(
-        "pipelines.ask.segment", lambda corpus, reader, hashes, *more: segment(corpus, reader, hashes[1:], *more)
-    )
+    bad = text_hash((archive / "doc3.txt").read_text())
+
+    def cut(content_hash, *given, **options):
+        if content_hash == bad:
+            raise ItemError("no segments of this one")
+        return segments(content_hash, *given, **options)
+
+    monkeypatch.setattr("infra.tables.segments.segments", cut)
     summary = ask("c", [OTTER, HERON], config)
     assert (summary["readings"]["read_now"], summary["readings"]["failed"]) == (14, 1)
     assert summary["failures_by_reason"] == {"segment": 1}
@@ -289,15 +296,13 @@ def test_two_runs_at_once_give_no_row_twice(store, archive, config):
 def test_a_plan_uses_no_engine(store, archive, config):
     take(store, archive, config)
     reader = ReaderSpec(config)
-    plan = make_plan(Corpus(store, "c"), reader, [OTTER])
-    assert plan.rows == [] and not plan.places, "documents that are not segmented are not planned"
+    plan = make_plan(PlanRequest(Corpus(store, "c"), reader, (OTTER,), run_id="r"))
+    assert not plan.blocks and plan.counts["readings"] == 0, "documents that are not segmented are not planned"
+    assert plan.counts["unsegmented"] == 8
 
 
 def _plan(store, summary):
-    import pyarrow.parquet as pq
-
-    with store.fs.open(store.path("runs", summary["run_id"], "plan.parquet"), "rb") as file:
-        return pq.read_table(file).to_pylist()
+    return read_plan(Corpus(store, "c"), summary["run_id"]).to_pylist()
 
 
 def _said(config, summary):

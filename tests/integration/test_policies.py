@@ -148,8 +148,9 @@ def questions(store, count=12):
         rest = "Nothing else is told in this report. " * 30
         text = f"{rest}\n\nThe pass number for amber-otter is {1000 + i}.\n\n{rest}"
         name = text_hash(text)
-        stands = {"doc_id": f"{i}.txt", "content_hash": name, "state": "present", "text": text, "chars": len(text)}
-        writer.document({**stands, "title": "", "source": f"{i}.txt", "source_stamp": "", "first_seen": now()})
+        stands = {"doc_id": f"{i}.txt", "content_hash": name, "state": "present", "chars": len(text)}
+        row = {**stands, "title": "", "source": f"{i}.txt", "source_stamp": "", "first_seen": now()}
+        writer.document(row, text)
         asked = {"question": "What is the pass number for amber-otter?", "answers": [f"{1000 + i}"], "stream": [name]}
         split = "validation" if i % 2 else "train"
         rows.append({"corpus": "archive", "qa_id": f"q{i}", **asked, "split": split, "source": "gold"})

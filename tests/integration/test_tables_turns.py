@@ -143,8 +143,8 @@ def test_resume_points_are_enough_to_go_on(store: Store) -> None:
     assert points.keys() == {"r", "s"}
 
 
-def test_compaction_in_several_ranges_loses_and_cuts_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turnlog, "_COMPACT_ROWS", 7)
+def test_compaction_in_several_parts_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turnlog, "_COMPACT_BYTES", 2_000)
     log = [turn(f"r{reading}", step) for reading in range(6) for step in range(reading + 1)]
     for part in range(3):
         writer = TurnWriter(Corpus(store, "c"), "run", "p")
@@ -153,8 +153,6 @@ def test_compaction_in_several_ranges_loses_and_cuts_nothing(store: Store, monke
         writer.flush()
     assert compact(Corpus(store, "c"), "run") > 1
     assert turns(Corpus(store, "c"), [f"r{reading}" for reading in range(6)]) == log
-    for path in store.list("turns"):
-        assert pq.read_metadata(path, filesystem=store.fs).num_rows <= 7
     assert compact(Corpus(store, "c"), "run") > 1, "nothing is left to do"
 
 

@@ -28,9 +28,9 @@ def archive(tmp_path, model_folder):
     writer = DocumentWriter(Corpus(store, "a"), "run", now(), 1.0)
     for i in range(12):
         text = f"{filler(random.Random(i), 60)}\n\nThe pass number for amber-otter is {1000 + i}."
-        stands = {"doc_id": f"{i}.txt", "content_hash": text_hash(text), "state": "present", "text": text}
+        stands = {"doc_id": f"{i}.txt", "content_hash": text_hash(text), "state": "present"}
         about = {"title": "", "source": f"{i}.txt", "source_stamp": "", "first_seen": now(), "chars": len(text)}
-        writer.document({**stands, **about})
+        writer.document({**stands, **about}, text)
         rows.append(Qa(QUESTION, (f"{1000 + i}",), (text_hash(text),), (f"{i}.txt",), "gold"))
     writer.flush()
     keep(store, rows)

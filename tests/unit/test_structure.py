@@ -27,13 +27,14 @@ HOMES = {
         "pipelines/stages/make_samples.py",
         "pipelines/stages/collect_qa.py",
         "infra/cluster/rollout_pool.py",
+        "infra/cluster/bucket_job.py",
         "infra/cluster/progress.py",
         "pipelines/training/weight_sync.py",
         "infra/learner/group.py",
     },
     "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/number_format.py", "memagent/nano/", "memagent/rl/"},
 }
-SHARED_PLAN = {("estimate", "plan"), ("plan", "segment"), ("read", "plan")}
+SHARED_PLAN = {("estimate", "plan"), ("read", "plan")}
 """Stages that speak of the same plan. No other imports one, nor anything else of `pipelines`."""
 SOURCES = sorted(path for part in RANK for path in (ROOT / part).rglob("*.py"))
 

@@ -1,0 +1,98 @@
+"""Data files of Delta tables: workers write them, and the driver commits them without seeing a row.
+
+A file counts from its commit on. One that was written and never committed, because its worker or the driver was
+killed, is not part of the table; `vacuum` deletes it.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store import Corpus
+from infra.tables.schemas import TABLES
+
+if TYPE_CHECKING:
+    from infra.tables.delta import Table
+
+CLUSTERED = "content_hash"
+"""Files are sorted by this column and carry its range, so that a read of one bucket skips files and row groups."""
+_ROW_GROUP = 2_000
+_PAUSE = 5
+
+
+class DataFile(TypedDict):
+    """A Parquet file that can be committed to a Delta table."""
+
+    path: str
+    """Relative to the table."""
+    size: int
+    """Bytes."""
+    rows: int
+    stats: str
+    """JSON, as the Delta protocol has it: numRecords, minValues, maxValues."""
+
+
+def write_data_file(corpus: Corpus, name: str, rows: pa.Table | Sequence[object]) -> DataFile:
+    """Write rows of one corpus as a data file of a table, sorted by content hash.
+
+    Args:
+        corpus: whose rows they are.
+        name: of the table.
+        rows: with the columns of its schema.
+    """
+    schema = TABLES[name].schema
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=schema)
+    table = table.select([column for column in schema.names if column != "corpus"])
+    stats: dict[str, object] = {"numRecords": table.num_rows}
+    if CLUSTERED in table.column_names:
+        table = table.sort_by(CLUSTERED)
+        hashes = pc.min_max(table[CLUSTERED]).as_py()
+        stats |= {"minValues": {CLUSTERED: hashes["min"]}, "maxValues": {CLUSTERED: hashes["max"]}}
+    file = uuid.uuid4().hex
+    path = f"{file[:2]}/{file}.parquet"  # spread prefixes: S3 limits requests by prefix
+    full = corpus.store.write_part(table, name, path, row_group_size=_ROW_GROUP)
+    return {"path": path, "size": corpus.store.size(full), "rows": table.num_rows, "stats": json.dumps(stats)}
+
+
+class FileCommits:
+    """Commits data files every few seconds, each commit under a number of its own (Delta application transactions)."""
+
+    def __init__(self, table: "Table", corpus: str, run_id: str, seconds: float = 5.0) -> None:
+        """Commit to `table` for `corpus`, at most once in `seconds`."""
+        self._table, self._corpus, self._seconds = table, corpus, seconds
+        # A run that is started again under its name must not be taken for a repeated commit.
+        self._writer = f"{run_id}-{uuid.uuid4().hex[:8]}"
+        self.number = 0
+        """Commits so far."""
+        self._known: set[str] = set()
+        self._files: list[DataFile] = []
+        self._due = time.monotonic() + seconds
+
+    def add(self, files: Sequence[DataFile]) -> None:
+        """Take files, those that were taken before left out; commit if it is time."""
+        new = {file["path"]: file for file in files if file["path"] not in self._known}
+        self._known.update(new)
+        self._files += new.values()
+        if time.monotonic() > self._due:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit what was taken."""
+        began = time.monotonic()
+        if self._files:
+            self._table.commit_files(self._corpus, self._files, writer=self._writer, number=self.number)
+            self.number += 1
+            self._files = []
+        # A commit takes longer the more files there are; the next one is at least so many times as far off.
+        ended = time.monotonic()
+        self._due = ended + max(self._seconds, _PAUSE * (ended - began))
+
+
+def milliseconds() -> int:
+    """Return the present time as Delta's log has it."""
+    return int(time.time() * 1000)

@@ -1,0 +1,95 @@
+"""Plans: which readings a run is about, and the work that is left of them. Parquet files, one per bucket.
+
+runs/<run_id>/plan/<bucket>.parquet   all readings (`infra.tables.schemas.PLAN`)
+runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
+"""
+
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from infra.store import Corpus, Store
+from infra.tables.buckets import Bucket
+from infra.tables.rows import Scope, SegmentRange
+from infra.tables.schemas import PLAN, WORK
+
+_ROW_GROUP = 1_000
+
+
+class WorkItem(TypedDict):
+    """A reading to be done, with all that its answer's row needs."""
+
+    reading_id: str
+    question_id: str
+    question: str
+    scope: Scope
+    content_hash: str
+    item: str
+    """How a failure names it: document and question."""
+    places: list[SegmentRange]
+    """Where the segments of its documents are, in reading order."""
+    past: str
+    """JSON: the turns (`memagent.records.Turn`) from which it continues, as plain data."""
+    left: int
+    """Segments that are still to be read."""
+    carried_from: str
+    carried_segments: int
+
+
+class Block(TypedDict):
+    """Rows of a work file that a worker is given together."""
+
+    file: str
+    """Path in the store."""
+    first: int
+    rows: int
+    conversations: int
+    longest: int
+    """Conversations of its longest reading."""
+    again: bool
+    """Whether another worker may have begun it."""
+
+
+def write_plan(store: Store, run_id: str, bucket: Bucket, rows: pa.Table) -> None:
+    """Write the plan of a bucket."""
+    store.write_part(rows, "runs", run_id, "plan", f"{bucket.index:05d}.parquet")
+
+
+def write_work(store: Store, run_id: str, bucket: Bucket, items: list[WorkItem]) -> str:
+    """Write the work of a bucket; return the file's path relative to the store."""
+    parts = ("runs", run_id, "work", f"{bucket.index:05d}.parquet")
+    store.write_part(pa.Table.from_pylist(items, schema=WORK), *parts, row_group_size=_ROW_GROUP)
+    return "/".join(parts)
+
+
+def read_plan(
+    corpus: Corpus,
+    run_id: str,
+    columns: list[str] | None = None,
+    bucket: Bucket | None = None,
+    filters: pc.Expression | None = None,
+) -> pa.Table:
+    """Return a run's plan (`infra.tables.schemas.PLAN`), of one of its buckets or whole.
+
+    Raises:
+        FileNotFoundError: the run has none.
+    """
+    store = corpus.store
+    if bucket is not None:
+        files = [store.path("runs", run_id, "plan", f"{bucket.index:05d}.parquet")]
+    else:
+        files = store.list("runs", run_id, "plan") or [store.path("runs", run_id, "plan.parquet")]  # of version 0.1
+    return ds.dataset(files, filesystem=store.arrow, schema=PLAN).to_table(columns=columns, filter=filters)
+
+
+def read_work(store: Store, block: Block) -> list[WorkItem]:
+    """Return the work items of a block."""
+    first, stop = block["first"], block["first"] + block["rows"]
+    groups = range(first // _ROW_GROUP, -(-stop // _ROW_GROUP))
+    with pq.ParquetFile(store.path(block["file"]), filesystem=store.arrow) as file:
+        table = file.read_row_groups(list(groups), use_threads=False)
+    items: list[WorkItem] = table.slice(first - groups[0] * _ROW_GROUP, block["rows"]).to_pylist()
+    return items

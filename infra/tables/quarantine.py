@@ -1,0 +1,36 @@
+"""The quarantine: what could not be ingested, segmented, planned or read, and why."""
+
+from typing import Literal
+
+from infra.store import Corpus
+from infra.tables.delta import now
+from infra.tables.rows import FailureRow, PlannedReading
+
+Stage = Literal["ingest", "segment", "plan", "read"]
+
+
+def reading_item(row: PlannedReading) -> str:
+    """Return how the quarantine names a reading."""
+    return f"{row['doc_id'] or 'archive'} ? {row['question_id']}"
+
+
+def failure_row(corpus: Corpus, stage: Stage, item: str, *, reason: str, detail: str, run_id: str) -> FailureRow:
+    """Return a row of the quarantine, of now.
+
+    Args:
+        corpus: whose item it is.
+        stage: that failed.
+        item: a source, a document, a question, or document and question.
+        reason: a short stable word.
+        detail: what a person needs to know.
+        run_id: of the run.
+    """
+    return {
+        "corpus": corpus.name,
+        "stage": stage,
+        "item": item,
+        "reason": reason,
+        "detail": detail,
+        "run_id": run_id,
+        "at": now(),
+    }

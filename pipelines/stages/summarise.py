@@ -1,0 +1,218 @@
+"""Summarise: what a run's answers come to, a task for each bucket of its plan. The driver sees counts."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from infra.cluster.bucket_job import run_buckets
+from infra.store import Corpus
+from infra.tables.buckets import Bucket
+from infra.tables.delta import Table
+from infra.tables.plans import read_plan
+from infra.tables.quarantine import reading_item
+from infra.tables.rows import PlannedReading
+from infra.tables.runs import ChangedAnswer, QuestionRollup
+from memagent.metrics import METRICS
+from memagent.records import Question
+from memagent.stats import Score, share
+
+_ANSWERS = 5_000
+"""Different answers to a question that a task reports, the most frequent first."""
+_SHOWN_ANSWERS = 20
+_NAMED = 1_000
+"""Documents that a rollup names; beyond them they are counted."""
+_COLUMNS = ["reading_id", "answered_by", "doc_id", "content_hash", "question_id", "question", "gold", "state"]
+_Key = tuple[str, str]
+"""doc_id and question_id."""
+
+
+class BucketSummary(TypedDict):
+    """Summary of a bucket."""
+
+    found: int
+    """Readings whose answer was found."""
+    sums: dict[str, float]
+    """Sums of the metrics over the readings that have gold."""
+    scored: int
+    """Readings that have gold."""
+    answered: list[str]
+    """Readings that failed in an earlier run and are answered now, as the quarantine names them."""
+    rollup: list[QuestionRollup]
+
+
+@dataclass(slots=True)
+class Summary:
+    """Summary of a run's answers."""
+
+    found: int = 0
+    scores: list[Score] | None = None
+    """None where nothing has gold."""
+    answered: list[str] = field(default_factory=list)
+    rollup: list[QuestionRollup] = field(default_factory=list)
+
+    def score_rows(self) -> list[dict[str, object]] | None:
+        """Return the scores as plain data."""
+        return None if self.scores is None else [asdict(score) for score in self.scores]
+
+
+def summarise(
+    corpus: Corpus,
+    run_id: str,
+    buckets: Sequence[Bucket],
+    unmatched: Sequence[Question] = (),
+    *,
+    failed_before: Sequence[str] = (),
+    previous: str | None = None,
+) -> Summary:
+    """Summarise the answers to a run's plan.
+
+    Failures, and questions about no document (`unmatched`), count as wrong.
+
+    Args:
+        corpus: whose run.
+        run_id: its name.
+        buckets: of its plan.
+        unmatched: questions that are about no document.
+        failed_before: readings in the quarantine.
+        previous: the digest before this one, "" if this is the first; None: this is no digest, and has no rollup.
+    """
+    work = partial(
+        summarise_bucket, corpus=corpus, run_id=run_id, failed_before=frozenset(failed_before), previous=previous
+    )
+    summary = Summary()
+    sums: Counter[str] = Counter()
+    scored = sum(question.answers is not None for question in unmatched)
+    rollups: dict[str, list[QuestionRollup]] = defaultdict(list)
+    for part in run_buckets(work, buckets):
+        summary.found += part["found"]
+        summary.answered += part["answered"]
+        sums.update(part["sums"])
+        scored += part["scored"]
+        for rollup in part["rollup"]:
+            rollups[rollup["question_id"]].append(rollup)
+    if scored:
+        summary.scores = [share(metric, sums[metric], scored) for metric in METRICS]
+    summary.rollup = [_merged(parts) for parts in rollups.values()]
+    return summary
+
+
+def summarise_bucket(
+    bucket: Bucket, corpus: Corpus, run_id: str, failed_before: frozenset[str], previous: str | None
+) -> BucketSummary:
+    """Summarise the answers of a bucket; arguments as in `summarise`."""
+    rows: list[PlannedReading] = read_plan(corpus, run_id, _COLUMNS, bucket).to_pylist()
+    answers = _answers(corpus, rows, bucket)
+    found, scored, sums = 0, 0, dict.fromkeys(METRICS, 0.0)
+    answered = []
+    for row in rows:
+        answer = answers.get(row["answered_by"] or row["reading_id"])
+        found += bool(answer and answer[1])
+        if answer is not None and failed_before and (item := reading_item(row)) in failed_before:
+            answered.append(item)
+        if row["gold"] is not None:
+            scored += 1
+            for name, metric in METRICS.items():
+                sums[name] += metric(answer[0], row["gold"]) if answer is not None else 0.0
+    return {
+        "found": found,
+        "sums": sums,
+        "scored": scored,
+        "answered": answered,
+        "rollup": [] if previous is None else _rollup(corpus, rows, answers, bucket=bucket, previous=previous),
+    }
+
+
+def _answers(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket) -> dict[str, tuple[str, bool]]:
+    """Return answer and whether it was found, by reading_id."""
+    readings = pa.array({row["answered_by"] or row["reading_id"] for row in rows}, pa.string())
+    wanted = pc.field("reading_id").isin(readings)
+    inside = bucket.contains("content_hash")
+    table = Table(corpus.store, "answers").read(
+        corpus.name, ["reading_id", "answer", "found"], wanted if inside is None else inside & wanted
+    )
+    columns = (table[name].to_pylist() for name in ("reading_id", "answer", "found"))
+    return {reading: (answer, found) for reading, answer, found in zip(*columns, strict=True)}
+
+
+def _rollup(
+    corpus: Corpus,
+    rows: Sequence[PlannedReading],
+    answers: dict[str, tuple[str, bool]],
+    bucket: Bucket,
+    previous: str,
+) -> list[QuestionRollup]:
+    before = _before(corpus, rows, bucket, previous) if previous else {}
+    by_question: dict[str, list[PlannedReading]] = defaultdict(list)
+    for row in rows:
+        by_question[row["question_id"]].append(row)
+    result: list[QuestionRollup] = []
+    for question_id, mine in by_question.items():
+        pairs = ((row["doc_id"], answers.get(row["answered_by"] or row["reading_id"])) for row in mine)
+        given = {doc_id: answer for doc_id, answer in pairs if answer is not None}
+        counts = Counter(text for text, found in given.values() if found)
+        changed: list[ChangedAnswer] = [
+            {"document": doc_id, "before": before[doc_id, question_id], "now": text}
+            for doc_id, (text, _) in given.items()
+            if before.get((doc_id, question_id), text) != text
+        ]
+        new = [doc_id for doc_id in given if (doc_id, question_id) not in before]
+        result.append(
+            {
+                "question_id": question_id,
+                "question": mine[0]["question"],
+                "documents": len(mine),
+                "found": sum(found for _, found in given.values()),
+                "failed": len(mine) - len(given),
+                "answers": counts.most_common(_ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS),
+                "distinct": len(counts),
+                "changed": changed[:_NAMED],
+                "changed_count": len(changed),
+                "new_documents": new[:_NAMED],
+                "new_count": len(new),
+            }
+        )
+    return result
+
+
+def _before(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket, previous: str) -> dict[_Key, str]:
+    """Return the answers of the digest before to the documents and questions of these rows."""
+    columns = ["reading_id", "answered_by", "doc_id", "question_id", "content_hash"]
+    # By document: one that changed was in another bucket.
+    mine = pc.field("doc_id").isin(pa.array({row["doc_id"] for row in rows}, pa.string()))
+    plan = read_plan(corpus, previous, columns, filters=mine)
+    counted = pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"])
+    among = ds.field("reading_id").isin(counted.combine_chunks())
+    table = Table(corpus.store, "answers").read(corpus.name, ["reading_id", "answer"], among)
+    answers = dict(zip(table["reading_id"].to_pylist(), table["answer"].to_pylist(), strict=True))
+    keys = zip(plan["doc_id"].to_pylist(), plan["question_id"].to_pylist(), counted.to_pylist(), strict=True)
+    return {(doc_id, question_id): answers[name] for doc_id, question_id, name in keys if name in answers}
+
+
+def _merged(parts: Sequence[QuestionRollup]) -> QuestionRollup:
+    """Put the rollups of a question in several buckets together.
+
+    Where it has more than some thousand different answers, the counts of the rare ones are too low, and `distinct` is
+    that of the answers which were counted.
+    """
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts.update(dict(part["answers"]))
+    return {
+        "question_id": parts[0]["question_id"],
+        "question": parts[0]["question"],
+        "documents": sum(part["documents"] for part in parts),
+        "found": sum(part["found"] for part in parts),
+        "failed": sum(part["failed"] for part in parts),
+        "answers": counts.most_common(_SHOWN_ANSWERS),
+        "distinct": max(len(counts), max(part["distinct"] for part in parts)),
+        "changed": [change for part in parts for change in part["changed"]][:_NAMED],
+        "changed_count": sum(part["changed_count"] for part in parts),
+        "new_documents": [doc_id for part in parts for doc_id in part["new_documents"]][:_NAMED],
+        "new_count": sum(part["new_count"] for part in parts),
+    }
