@@ -205,6 +205,8 @@ class Config(Section):
     """A turn log part is written this often: work that a crash can cost."""
     commit_seconds: float = Field(5.0, gt=0)
     """Answers are committed this often."""
+    wait: bool = True
+    """Wait for a run that is reading the same documents for the same questions; else it is an error."""
 
     @field_validator("method")
     @classmethod

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
+from infra.tables.claims import claimed
 from infra.tables.corpora import remember, sources_of, standing_questions
 from infra.tables.delta import Table, now
 from infra.tables.documents import has_documents
 from infra.tables.quarantine import failure_row
-from infra.tables.runs import RunExtras, RunSummary
+from infra.tables.runs import RunExtras, RunSummary, begin_run
 from memagent.config import Config
 from memagent.errors import UsageError
-from memagent.records import Question
+from memagent.records import Question, stable_hash
 from pipelines.runs import Progress, Recorder, finish, new_run_id
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.ingest import ingest
@@ -45,8 +46,14 @@ def ask(
     started, run_id = now(), run_id or new_run_id()
     reading = ReadingPass(Corpus(Store(config.store), name), run_id, ReaderSpec(config), config)
     corpus = reading.corpus
+    check_questions(reading, questions)
     recorder = Recorder(corpus.store, run_id, show)
-    with lazy_ray(config.ray):
+    begin_run(corpus, run_id, kind, config.public())
+    work = [_work(reading.reader, question, archive) for question in questions]
+    with (
+        claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
+        lazy_ray(config.ray),
+    ):
         cut, plan = _planned(reading, questions, recorder, archive=archive, reread=reread)
         _quarantine_unmatched(corpus, run_id, plan)
         recorder.stage(
@@ -61,6 +68,26 @@ def ask(
         recorder.save()
         more: RunExtras = {**(extra or {}), "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
         return finish(reading, kind, started, plan=plan, result=result, extra=more)
+
+
+def _work(reader: ReaderSpec, question: Question, archive: bool) -> str:
+    """Name what a run reads for a question; runs of the same name would do the same."""
+    return stable_hash(question.text, question.documents, archive, reader.policy.policy_id, reader.config_hash)[:16]
+
+
+def check_questions(reading: ReadingPass, questions: Sequence[Question]) -> None:
+    """Refuse what cannot be read at all, before anything is written.
+
+    Raises:
+        UsageError: the corpus is empty, or model, template and question do not fit together.
+    """
+    corpus, reader = reading.corpus, reading.reader
+    if not has_documents(corpus):
+        name = corpus.name
+        raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: memagent ingest {name} FOLDER")
+    if reader.max_model_len:
+        for question in questions:
+            reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
 
 
 def dry_run(
@@ -79,6 +106,7 @@ def dry_run(
     """
     run_id = new_run_id()
     reading = ReadingPass(Corpus(Store(config.store), name), run_id, ReaderSpec(config), config)
+    check_questions(reading, questions)
     with lazy_ray(config.ray):
         recorder = Recorder(reading.corpus.store, run_id, show)
         _, plan = _planned(reading, questions, recorder, archive=archive, reread=reread, dry=True)
@@ -152,12 +180,6 @@ def _planned(
 ) -> tuple[SegmentSummary, Plan]:
     """Segment what is not yet, and plan the readings."""
     corpus, reader = reading.corpus, reading.reader
-    if not has_documents(corpus):
-        name = corpus.name
-        raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: memagent ingest {name} FOLDER")
-    if reader.max_model_len:
-        for question in questions:
-            reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
     recorder.stage("segment")
     cut = segment(corpus, reader, run_id=reading.run_id, progress=recorder)
     recorder.stage("plan")

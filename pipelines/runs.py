@@ -127,7 +127,8 @@ def finish(
         corpus,
         reading.run_id,
         plan.buckets,
-        plan.unmatched,
+        plan.counts["readings"],
+        unmatched=plan.unmatched,
         failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
         previous=_previous_digest(corpus) if kind == "digest" else None,
     )

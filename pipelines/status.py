@@ -9,6 +9,7 @@ from infra.tables.delta import Table
 from infra.tables.documents import current_documents
 from infra.tables.documents import quarantined as documents_quarantined
 from infra.tables.rows import FailureRow
+from infra.tables.runs import ENDED
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.cli.live import plain
@@ -24,7 +25,9 @@ def find_run(store: Store, run: str) -> str:
     Raises:
         UsageError: there is none.
     """
-    runs = Table(store, "runs").read(columns=["run_id", "kind", "ended_at"]).sort_by("ended_at").to_pylist()
+    runs = (
+        Table(store, "runs").read(columns=["run_id", "kind", "ended_at"], filters=ENDED).sort_by("ended_at").to_pylist()
+    )
     ids = [row["run_id"] for row in runs if row["kind"] in _ANSWERING]
     if run == "last" and ids:
         return str(ids[-1])
@@ -58,7 +61,7 @@ def _one(corpus: Corpus) -> dict[str, Any]:
         for row in answers.to_pylist()
         if row["content_hash"] in present and row["run_id"] not in samples
     }
-    newest = runs.sort_by([("ended_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
+    newest = runs.sort_by([("started_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
     return {
         "corpus": corpus.name,
         "documents": documents.num_rows,

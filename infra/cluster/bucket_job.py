@@ -1,4 +1,4 @@
-"""A Ray Data job with a task for each bucket of a corpus. One bucket is done in this process, without Ray."""
+"""A Ray Data job with a task for each bucket of a corpus. Little work is done in this process, without Ray."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -13,17 +13,18 @@ from memagent.errors import MemagentError, UsageError
 Result = TypeVar("Result")
 
 
-def run_buckets(work: Callable[[Bucket], Result], buckets: Sequence[Bucket]) -> Iterator[Result]:
+def run_buckets(work: Callable[[Bucket], Result], buckets: Sequence[Bucket], *, small: bool) -> Iterator[Result]:
     """Call `work` for each bucket; yield the results as they come.
 
     Args:
         work: can be pickled; returns plain data (JSON). What is large it writes to the store.
         buckets: of the corpus.
+        small: whether there is so little work that a single bucket is done in this process, without Ray.
 
     Raises:
         MemagentError: what `work` raised; its class is kept as far as it is one's own fault (`UsageError`).
     """
-    if len(buckets) == 1:
+    if small and len(buckets) == 1:
         yield work(buckets[0])
         return
     ensure_ray()

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 _DIGITS = 8
 READINGS = 100_000
 """Readings of a bucket that is planned by one task: some hundred megabytes."""
+FEW = 10_000
+"""Readings that are planned in the driver's own process."""
 
 
 @dataclass(frozen=True, slots=True)

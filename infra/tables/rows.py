@@ -122,14 +122,15 @@ class FailureRow(TypedDict):
 
 
 class RunRow(TypedDict):
-    """A row of `runs`; `config` and `summary` are JSON."""
+    """A row of `runs`; `config` and `summary` are JSON, the summary empty until the run ends."""
 
     corpus: str
     run_id: str
     kind: str
-    status: Literal["completed", "failed"]
+    status: Literal["running", "completed", "failed"]
     started_at: datetime
-    ended_at: datetime
+    ended_at: datetime | None
+    """None while it is running, or was broken off."""
     config: str
     summary: str
 

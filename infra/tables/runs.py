@@ -1,4 +1,4 @@
-"""The `runs` table: one row per run that ended, with its configuration and summary as JSON. Nothing else writes it."""
+"""The `runs` table: a row per run from its first second, with configuration and summary as JSON. Its only writer."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -178,16 +178,44 @@ def write_run(
         "summary": json.dumps(summary),
     }
     table = Table(store, "runs")
-    table.upsert([row]) if replace else table.insert_new([row])
+    ended = table.read(summary["corpus"], ["run_id"], _is(summary["run_id"]) & ENDED).num_rows
+    if replace or not ended:
+        table.upsert([row])
+
+
+ENDED = pc.field("status") != "running"
+"""Filter of the runs that came to their end."""
+
+
+def begin_run(corpus: Corpus, run_id: str, kind: str, config: Mapping[str, Any]) -> None:
+    """Write the row of a run that begins; one of the same name that is there already is begun again."""
+    row: RunRow = {
+        "corpus": corpus.name,
+        "run_id": run_id,
+        "kind": kind,
+        "status": "running",
+        "started_at": now(),
+        "ended_at": None,
+        "config": json.dumps(config),
+        "summary": "{}",
+    }
+    table = Table(corpus.store, "runs")
+    if not table.read(corpus.name, ["run_id"], _is(run_id)).num_rows:
+        table.append([row])
+
+
+def _is(run_id: str) -> pc.Expression:
+    return pc.field("run_id") == run_id
 
 
 def read_summary(store: Store, run_id: str, corpus: str | None = None) -> dict[str, Any] | None:
     """Return the summary of a run that ended; None: there is none of this name, or it has not ended."""
-    rows = Table(store, "runs").read(corpus, ["run_id", "summary"], pc.field("run_id") == run_id).to_pylist()
+    rows = Table(store, "runs").read(corpus, ["run_id", "summary"], _is(run_id) & ENDED).to_pylist()
     return dict(json.loads(rows[0]["summary"])) if rows else None
 
 
 def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:
     """Return the ids of a corpus's runs of some kinds, the one that ended first first."""
-    runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], pc.field("kind").isin(list(kinds)))
+    chosen = pc.field("kind").isin(list(kinds)) & ENDED
+    runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], chosen)
     return list(runs.sort_by("ended_at")["run_id"].to_pylist())

@@ -166,7 +166,7 @@ RUNS = pa.schema(
         ("corpus", pa.string()),
         ("run_id", pa.string()),
         ("kind", pa.string()),  # ingest | ask | digest | evaluate | agreement | harvest | train
-        ("status", pa.string()),  # completed | failed
+        ("status", pa.string()),  # running | completed | failed
         ("started_at", _TIME),
         ("ended_at", _TIME),
         ("config", pa.string()),  # JSON, without secrets

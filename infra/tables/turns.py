@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
+from infra.tables.runs import ENDED
 from infra.tables.schemas import TURNS
 from memagent.records import Turn
 
@@ -85,7 +86,7 @@ def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -
 
 def unfinished_runs(corpus: Corpus) -> list[str]:
     """Return the runs that have logged turns and did not come to their end: they may have half-read readings."""
-    ended = Table(corpus.store, "runs").read(corpus.name, ["run_id"], pc.field("status") != "running")
+    ended = Table(corpus.store, "runs").read(corpus.name, ["run_id"], ENDED)
     return sorted(set(corpus.store.folders(_FOLDER, corpus.name)).difference(ended["run_id"].to_pylist()))
 
 

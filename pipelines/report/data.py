@@ -14,6 +14,7 @@ from infra.tables.delta import Table
 from infra.tables.documents import document_texts, quarantined
 from infra.tables.plans import read_plan
 from infra.tables.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, PlannedReading
+from infra.tables.runs import ENDED
 from memagent.errors import UsageError
 from memagent.metrics import containment
 
@@ -75,7 +76,7 @@ def load_run(store: Store, run_id: str) -> Run:
     Raises:
         UsageError: the store does not know it.
     """
-    found = Table(store, "runs").read(filters=ds.field("run_id") == run_id).to_pylist()
+    found = Table(store, "runs").read(filters=(ds.field("run_id") == run_id) & ENDED).to_pylist()
     if not found:
         raise UsageError(
             f"the store has no finished run {run_id!r}: see `memagent runs`, or start the same command again "

@@ -10,6 +10,7 @@ from infra.processes import usable_cores
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
+from infra.tables.runs import ENDED
 from memagent.config import Config
 from memagent.number_format import format_speed
 from pipelines.stages.plan import Plan
@@ -88,7 +89,7 @@ def pace(store: Store, reader: ReaderSpec, config: Config) -> Pace:
 
 
 def _by_last_run(store: Store, reader: ReaderSpec, config: Config) -> Pace | None:
-    runs = Table(store, "runs").read(columns=["run_id", "summary", "ended_at"]).sort_by("ended_at")
+    runs = Table(store, "runs").read(columns=["run_id", "summary", "ended_at"], filters=ENDED).sort_by("ended_at")
     for row in reversed(runs.to_pylist()):
         summary = json.loads(row["summary"])
         if (

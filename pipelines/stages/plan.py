@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from infra.cluster.bucket_job import run_buckets
 from infra.readers import ReaderSpec
 from infra.store import Corpus
-from infra.tables.buckets import Bucket, buckets
+from infra.tables.buckets import FEW, Bucket, buckets
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, documents_count, mark_superseded
 from infra.tables.past import find_past, policy_name
@@ -148,7 +148,7 @@ def make_plan(request: PlanRequest) -> Plan:
     plan = Plan(parts)
     matched: set[str] = set()
     work = partial(plan_bucket, request=request, named=_named(request), unfinished=unfinished_runs(corpus))
-    for done in run_buckets(work, parts):
+    for done in run_buckets(work, parts, small=size <= FEW):
         plan.add(done)
         matched.update(done["matched"])
     plan.unmatched = [question for question in request.questions if question.question_id not in matched]

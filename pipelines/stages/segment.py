@@ -25,6 +25,8 @@ _COMPARED = 2_000_000
 """Documents whose hashes are compared at once."""
 _DOCUMENTS, _CHARS = 10_000, 32_000_000
 """Documents and characters of a task at most."""
+_SMALL_CHARS = 2_000_000
+"""Characters that are segmented in the driver's own process."""
 _SMALL = 128
 """Documents that are worth a task of their own while a processor is free."""
 
@@ -82,7 +84,8 @@ def segment(
     quarantine = Table(corpus.store, "quarantine")
     total = SegmentSummary()
     work = partial(_segment_bucket, corpus=corpus, reader=reader)
-    for done in run_buckets(work, [Bucket(index, tasks) for index in range(tasks)]):
+    parts = [Bucket(index, tasks) for index in range(tasks)]
+    for done in run_buckets(work, parts, small=chars <= _SMALL_CHARS):
         commits.add(done["files"])
         quarantine.upsert(
             failure_row(corpus, "segment", name, reason="segment", detail=message, run_id=run_id)

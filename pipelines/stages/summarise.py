@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 
 from infra.cluster.bucket_job import run_buckets
 from infra.store import Corpus
-from infra.tables.buckets import Bucket
+from infra.tables.buckets import FEW, Bucket
 from infra.tables.delta import Table
 from infra.tables.plans import read_plan
 from infra.tables.quarantine import reading_item
@@ -65,6 +65,7 @@ def summarise(
     corpus: Corpus,
     run_id: str,
     buckets: Sequence[Bucket],
+    readings: int,
     unmatched: Sequence[Question] = (),
     *,
     failed_before: Sequence[str] = (),
@@ -78,6 +79,7 @@ def summarise(
         corpus: whose run.
         run_id: its name.
         buckets: of its plan.
+        readings: of its plan, in all.
         unmatched: questions that are about no document.
         failed_before: readings in the quarantine.
         previous: the digest before this one, "" if this is the first; None: this is no digest, and has no rollup.
@@ -89,7 +91,7 @@ def summarise(
     sums: Counter[str] = Counter()
     scored = sum(question.answers is not None for question in unmatched)
     rollups: dict[str, list[QuestionRollup]] = defaultdict(list)
-    for part in run_buckets(work, buckets):
+    for part in run_buckets(work, buckets, small=readings <= FEW):
         summary.found += part["found"]
         summary.answered += part["answered"]
         sums.update(part["sums"])

@@ -1,0 +1,149 @@
+"""Claims: what a run is reading, so that another one which wants the same waits instead of doing it again.
+
+    claims/<corpus>.json             the runs that are reading the corpus, and the questions that each has claimed
+    runs/<run_id>/heartbeat.json     written anew every few seconds while the run lives
+
+A run whose process is gone, or whose heartbeat has stopped, has no claims.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TypedDict
+
+import psutil
+
+from infra.store import Corpus, Store
+from memagent.errors import MemagentError
+
+_BEAT_SECONDS = 10.0
+_DEAD_SECONDS = 90.0
+"""Without a heartbeat. Clocks of machines may differ by a part of it."""
+_LOOK_SECONDS = 2.0
+
+
+class Heartbeat(TypedDict):
+    """The process of a run."""
+
+    host: str
+    process: int
+    started: float
+    """When the process was started: its number may be another one's later."""
+    at: float
+    """Seconds since 1970."""
+
+
+class RunningError(MemagentError):
+    """Another run is reading the same."""
+
+
+@contextmanager
+def claimed(
+    corpus: Corpus, run_id: str, work: Collection[str], *, wait: bool, waiting: Callable[[str], None]
+) -> Iterator[None]:
+    """Hold claims for the body, beside a heartbeat.
+
+    Args:
+        corpus: whose documents are read.
+        run_id: of this run.
+        work: names of what it reads; equal names are equal work.
+        wait: for a run that has claimed any of it.
+        waiting: is told that run's id, when waiting begins.
+
+    Raises:
+        RunningError: another run has claimed some of it, and `wait` is off.
+    """
+    store = corpus.store
+    stop = threading.Event()
+    beat(store, run_id)
+    thread = threading.Thread(target=_beat_until, args=(store, run_id, stop), name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        _claim(corpus, run_id, frozenset(work), wait=wait, waiting=waiting)
+        yield
+    finally:
+        _change(corpus, lambda claims: claims.pop(run_id, None))
+        stop.set()
+        thread.join()
+        store.delete(store.path("runs", run_id, "heartbeat.json"))
+
+
+def beat(store: Store, run_id: str) -> None:
+    """Write a run's heartbeat."""
+    here: Heartbeat = {"host": _host(), "process": os.getpid(), "started": _started(os.getpid()), "at": time.time()}
+    store.write_bytes(json.dumps(here).encode(), "runs", run_id, "heartbeat.json")
+
+
+def is_alive(store: Store, run_id: str) -> bool:
+    """Tell whether a run's process is there, as far as can be seen from here."""
+    try:
+        last: Heartbeat = json.loads(store.read_bytes("runs", run_id, "heartbeat.json"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+    if last["host"] == _host():
+        return psutil.pid_exists(last["process"]) and _started(last["process"]) == last["started"]
+    return time.time() - last["at"] < _DEAD_SECONDS
+
+
+def _claim(corpus: Corpus, run_id: str, work: frozenset[str], *, wait: bool, waiting: Callable[[str], None]) -> None:
+    told = ""
+    while True:
+        holder = _try(corpus, run_id, work)
+        if not holder:
+            return
+        if not wait:
+            raise RunningError(
+                f"run {holder} is reading the same documents for the same questions: leave --no-wait out to wait for it"
+            )
+        if holder != told:
+            waiting(holder)
+            told = holder
+        time.sleep(_LOOK_SECONDS)
+
+
+def _try(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
+    """Claim work; return the run that has claimed some of it, empty if there is none."""
+    holders: list[str] = []
+
+    def change(claims: dict[str, list[str]]) -> None:
+        holders.clear()
+        for other in [name for name in claims if name != run_id and not is_alive(corpus.store, name)]:
+            del claims[other]
+        holders.extend(name for name, held in claims.items() if name != run_id and not work.isdisjoint(held))
+        if not holders:
+            claims[run_id] = sorted(work)
+
+    _change(corpus, change)
+    return holders[0] if holders else ""
+
+
+def _change(corpus: Corpus, change: Callable[[dict[str, list[str]]], object]) -> None:
+    def changed(before: bytes | None) -> bytes:
+        claims: dict[str, list[str]] = json.loads(before) if before else {}
+        change(claims)
+        return json.dumps(claims, indent=1).encode()
+
+    corpus.store.update_bytes(changed, "claims", f"{corpus.name}.json")
+
+
+def _beat_until(store: Store, run_id: str, stop: threading.Event) -> None:
+    while not stop.wait(_BEAT_SECONDS):
+        try:
+            beat(store, run_id)
+        except OSError:  # a store that is away for a while must not end the run
+            continue
+
+
+def _host() -> str:
+    return f"{socket.gethostname()}-{psutil.boot_time():.0f}"
+
+
+def _started(process: int) -> float:
+    try:
+        return psutil.Process(process).create_time()
+    except psutil.Error:
+        return 0.0

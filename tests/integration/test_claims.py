@@ -1,0 +1,99 @@
+"""Two runs that want the same: one waits, takes over, or is told who has it. Nothing is read twice."""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from infra.store import Corpus, Store
+from infra.tables.claims import RunningError, beat, claimed, is_alive
+from infra.tables.delta import Table
+from infra.tables.runs import run_ids
+from memagent.config import load_config
+from pipelines.ask import ask
+from pipelines.stages.ingest import ingest
+from pipelines.status import corpus_status
+from tests.integration.test_pipeline import HERON, OTTER, write_archive
+
+
+def corpus_of(store):
+    return Corpus(store, "c")
+
+
+def held(store, run_id, *work, wait=False, waiting=lambda run: None):
+    return claimed(corpus_of(store), run_id, work, wait=wait, waiting=waiting)
+
+
+def test_equal_work_is_claimed_once_and_other_work_beside_it(store):
+    with held(store, "one", "a", "b"):
+        assert is_alive(store, "one")
+        with held(store, "two", "c"), pytest.raises(RunningError, match="run one is reading"), held(store, "3", "b"):
+            pass
+    assert not is_alive(store, "one")
+    with held(store, "three", "b"):
+        assert is_alive(store, "three")
+
+
+def test_a_run_waits_for_the_one_that_has_claimed_and_says_for_which(store):
+    told, order = [], []
+    release = threading.Event()
+
+    def first():
+        with held(store, "one", "a"):
+            order.append("one")
+            release.wait(30)
+            order.append("one is done")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    while not order:
+        time.sleep(0.05)
+
+    def waiting(run):
+        told.append(run)
+        release.set()
+
+    with held(store, "two", "a", wait=True, waiting=waiting):
+        order.append("two")
+    thread.join()
+    assert (told, order) == (["one"], ["one", "one is done", "two"])
+
+
+@pytest.mark.parametrize("change", [{"process": 2**22 - 7}, {"started": 1.0}, {"host": "elsewhere", "at": 1.0}])
+def test_claims_of_a_run_that_is_gone_are_taken_over(store, change):
+    beat(store, "dead")
+    last = json.loads(store.read_bytes("runs", "dead", "heartbeat.json"))
+    store.write_bytes(json.dumps({**last, **change}).encode(), "runs", "dead", "heartbeat.json")
+    store.write_bytes(json.dumps({"dead": ["a"]}).encode(), "claims", "c.json")
+    with held(store, "two", "a"):
+        assert list(json.loads(store.read_bytes("claims", "c.json"))) == ["two"]
+
+
+def test_a_run_on_another_machine_is_alive_while_its_heart_beats(store):
+    last = {"host": "elsewhere", "process": os.getpid(), "started": 0.0, "at": time.time() - 30}
+    store.write_bytes(json.dumps(last).encode(), "runs", "far", "heartbeat.json")
+    assert is_alive(store, "far")
+
+
+@pytest.mark.usefixtures("ray_in_process")
+def test_two_runs_of_the_same_questions_at_once_read_once(tmp_path, model_folder):
+    write_archive(tmp_path / "docs")
+    store = Store(str(tmp_path / "store"))
+    sets = ["engine.scripted_delay=0.4", "pool.cpus=0.4"]
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
+    ingest(corpus_of(store), [str(tmp_path / "docs")], config, "ingest")
+    done = []
+    threads = [threading.Thread(target=lambda: done.append(ask("c", [OTTER, HERON], config))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    running = [run["status"] for run in corpus_status(config, "c")["corpora"][0]["runs"]]
+    for thread in threads:
+        thread.join()
+    assert running.count("running") == 2, "a run has a row from its first second"
+    assert sorted(run["readings"]["read_now"] for run in done) == [0, 16]
+    assert sorted(run["readings"]["answered_before"] for run in done) == [0, 16]
+    assert Table(store, "answers").count("c") == 16
+    assert sorted(run_ids(corpus_of(store), ["ask"])) == sorted(run["run_id"] for run in done)
