@@ -151,6 +151,10 @@ class Store:
         """Return a file's size in bytes. Raises FileNotFoundError."""
         return int(self.fs.size(path))
 
+    def exists(self, *parts: str) -> bool:
+        """Tell whether there is a file."""
+        return bool(self.fs.isfile(self.path(*parts)))
+
     def read_bytes(self, *parts: str) -> bytes:
         """Return a file's bytes. Raises FileNotFoundError."""
         data: bytes = self.fs.cat_file(self.path(*parts))

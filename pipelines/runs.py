@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
+from infra.tables.plans import repeat_plan
 from infra.tables.rows import AnswerRow, PlannedReading
-from infra.tables.runs import RunExtras, RunSummary, run_ids, write_run
+from infra.tables.runs import QuestionRollup, RunExtras, RunSummary, run_ids, write_run
 from infra.tables.turns import compact
 from pipelines.formatting import failures
 from pipelines.stages.plan import Plan
@@ -165,6 +166,43 @@ def finish(
         "engine": config.engine.kind,
         "scores": answers.score_rows(),
         "config": {**config.public(), "reading": reader.reading.model_dump()},
+        **extra,
+    }
+    write_run(corpus.store, summary, started, summary["config"], failed=bool(failures(summary)))
+    return summary
+
+
+def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra: RunExtras) -> RunSummary:
+    """Close a run that has nothing to do: all of it was answered in an earlier one, whose answers are its own."""
+    corpus, total = reading.corpus, previous["readings"]["total"]
+    repeat_plan(corpus.store, reading.run_id, previous["run_id"])
+    unchanged: list[QuestionRollup] = [
+        {**rollup, "changed": [], "changed_count": 0, "new_documents": [], "new_count": 0}
+        for rollup in previous.get("rollup", [])
+    ]
+    summary: RunSummary = {
+        **previous,
+        "run_id": reading.run_id,
+        "readings": {
+            **previous["readings"],
+            "answered_before": total,
+            "read_now": 0,
+            "continued": 0,
+        },
+        "segments": 0,
+        "conversations": 0,
+        "prompt_tokens": 0,
+        "cached_tokens": 0,
+        "output_tokens": 0,
+        "engine_deaths": 0,
+        "carried_segments": 0,
+        "seconds": round((now() - started).total_seconds(), 2),
+        "engine_seconds": 0.0,
+        "engine": reading.config.engine.kind,
+        "config": {**reading.config.public(), "reading": reading.reader.reading.model_dump()},
+        "segmented": {"documents": 0, "segments": 0, "tokens": 0, "failed": 0},
+        "stage_seconds": {},
+        "rollup": unchanged,
         **extra,
     }
     write_run(corpus.store, summary, started, summary["config"], failed=bool(failures(summary)))

@@ -18,6 +18,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from infra.store import Store
 from infra.tables.data_files import CLUSTERED, DataFile, milliseconds
 from infra.tables.schemas import TABLES
+from memagent.records import stable_hash
 
 _log = logging.getLogger("memagent.tables")
 _FIRST_BY = {"answers": "answered_at"}
@@ -201,6 +202,14 @@ class Table:
         if delta is not None:
             mine = ds.field("corpus") == corpus
             yield from self._dataset(delta).get_fragments(filter=mine if filters is None else mine & filters)
+
+    def fingerprint(self, corpus: str) -> str:
+        """Return a name of the files of a corpus: while it is the same, so are the rows."""
+        delta = self._open()
+        if delta is None:
+            return ""
+        files = pa.table(delta.get_add_actions(flatten=True))
+        return stable_hash(sorted(files.filter(pc.equal(files["partition.corpus"], corpus))["path"].to_pylist()))
 
     def count(self, corpus: str) -> int:
         """Return how many rows the files of a corpus have, from the log alone."""

@@ -1,9 +1,11 @@
 """Plans: which readings a run is about, and the work that is left of them. Parquet files, one per bucket.
 
 runs/<run_id>/plan/<bucket>.parquet   all readings (`infra.tables.schemas.PLAN`)
-runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
+    runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
+    runs/<run_id>/plan.json               in their place, where the run had nothing to do: the run that planned it
 """
 
+import json
 from typing import TypedDict
 
 import pyarrow as pa
@@ -78,11 +80,33 @@ def read_plan(
         FileNotFoundError: the run has none.
     """
     store = corpus.store
+    if store.exists("runs", run_id, "plan.json"):
+        of = json.loads(store.read_bytes("runs", run_id, "plan.json"))["of"]
+        return _answered(read_plan(corpus, of, columns, bucket, filters=filters))
     if bucket is not None:
         files = [store.path("runs", run_id, "plan", f"{bucket.index:05d}.parquet")]
     else:
         files = store.list("runs", run_id, "plan") or [store.path("runs", run_id, "plan.parquet")]  # of version 0.1
     return ds.dataset(files, filesystem=store.arrow, schema=PLAN).to_table(columns=columns, filter=filters)
+
+
+def repeat_plan(store: Store, run_id: str, of: str) -> None:
+    """Say that a run's plan is that of an earlier run, whose readings are all answered."""
+    if store.exists("runs", of, "plan.json"):
+        of = json.loads(store.read_bytes("runs", of, "plan.json"))["of"]
+    store.write_bytes(json.dumps({"of": of}).encode(), "runs", run_id, "plan.json")
+
+
+def _answered(plan: pa.Table) -> pa.Table:
+    """Return a plan with all of its readings answered."""
+    columns = set(plan.column_names)
+    if {"answered_by", "reading_id"} <= columns:
+        by = pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"])
+        plan = plan.set_column(plan.column_names.index("answered_by"), "answered_by", by)
+    if "state" in columns:
+        state = pa.array(["answered"] * plan.num_rows, pa.string())
+        plan = plan.set_column(plan.column_names.index("state"), "state", state)
+    return plan
 
 
 def read_work(store: Store, block: Block) -> list[WorkItem]:

@@ -65,6 +65,8 @@ class RunExtras(TypedDict, total=False):
     ingest: dict[str, Any]
     segmented: dict[str, Any]
     stage_seconds: dict[str, float]
+    inputs: dict[str, str]
+    """A digest: hashes of what it depends on. A later one with the same inputs has nothing to do."""
     rollup: list[QuestionRollup]
     suite: dict[str, object]
     method: str

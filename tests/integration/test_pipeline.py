@@ -129,6 +129,27 @@ def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, a
     assert carried and all(turn.carried_from == row["carried_from"] for turn in carried)
 
 
+def test_a_night_without_a_change_does_nothing_and_has_its_answers_and_report(store, archive, config):
+    take(store, archive, config)
+    remember(Corpus(store, "c"), sources=[str(archive)])
+    standing = [OTTER, HERON]
+    first = digest("c", standing, config)
+    nights = [digest("c", None, config) for _ in range(2)]
+    for night in nights:
+        assert (night["readings"]["read_now"], night["readings"]["answered_before"]) == (0, 16)
+        assert night["readings"]["found"] == first["readings"]["found"] and night["conversations"] == 0
+        assert night["stage_seconds"] == {}, "nothing is planned"
+        assert _said(config, night) == _said(config, first)
+        assert {row["state"] for row in _plan(store, night)} == {"answered"}
+        assert "amber-otter" in build(store, night["run_id"])
+        assert all(not rollup["changed"] and not rollup["new_documents"] for rollup in night["rollup"])
+    (archive / "doc0.txt").write_text("The pass number for silver-heron is 5.")
+    changed = digest("c", None, config)
+    assert changed["readings"]["read_now"] == 2
+    assert {r["question_id"]: r["changed"] for r in changed["rollup"]}["heron"][0]["now"] == "5"
+    assert digest("c", [OTTER], config)["readings"]["total"] == 8, "other questions are another night"
+
+
 def test_a_run_that_was_broken_off_goes_on(store, archive, config):
     take(store, archive, config)
     whole = ask("c", [OTTER], config)
