@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
-from infra.tables.plans import repeat_plan
+from infra.tables.plans import delete_work, repeat_plan
 from infra.tables.rows import AnswerRow, PlannedReading
 from infra.tables.runs import QuestionRollup, RunExtras, RunSummary, run_ids, write_run
-from infra.tables.turns import compact
 from pipelines.formatting import failures
+from pipelines.stages.compact import compact_turns
 from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
 from pipelines.stages.summarise import summarise
@@ -119,7 +119,8 @@ def finish(
 ) -> RunSummary:
     """Close a run: compact its turn log and its tables, write its row, and return its summary."""
     corpus, reader, config = reading.corpus, reading.reader, reading.config
-    compact(corpus, reading.run_id)
+    compact_turns(corpus, reading.run_id)
+    delete_work(corpus.store, reading.run_id)
     for name in _COMPACTED:
         Table(corpus.store, name).compact(corpus.name)
     quarantine = Table(corpus.store, "quarantine")

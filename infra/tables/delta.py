@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,6 +17,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from infra.store import Store
 from infra.tables.data_files import CLUSTERED, DataFile, milliseconds
+from infra.tables.distinct import first_of_each
 from infra.tables.schemas import TABLES
 from memagent.records import stable_hash
 
@@ -29,6 +30,11 @@ _MANY = 64
 """Small files of a corpus that are put together."""
 _FULL = 32 * 2**20
 """Bytes of a file that is full."""
+_ENOUGH_FILES = 3
+"""Files that are few enough to be left alone."""
+_SPILL = 2 * 2**30
+"""Bytes that sorting holds in memory; the rest goes to disk."""
+_WEEK_HOURS = 7 * 24
 _GROUP = 10_000
 """Rows of a row group: a text can be long, and a reader holds a group at once."""
 
@@ -142,6 +148,40 @@ class Table:
             return 0
 
     @_contended
+    def cluster(self, corpus: str, retention: timedelta) -> int:
+        """Rewrite a corpus's files as few large ones, sorted by content hash; return how many went into others.
+
+        Nothing is rewritten where the files are few for their size. Versions of the table older than `retention` then
+        lose their files.
+        """
+        delta = self._open()
+        if delta is None:
+            return 0
+        files = pa.table(delta.get_add_actions(flatten=True))
+        sizes = files.filter(pc.equal(files["partition.corpus"], corpus))["size_bytes"]
+        replaced = 0
+        if len(sizes) > _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // _FULL:
+            options: dict[str, Any] = {
+                "partition_filters": [("corpus", "=", corpus)],
+                "target_size": _FULL,
+                "writer_properties": WriterProperties(
+                    compression="ZSTD", max_row_group_size=_APPENDED_GROUP, statistics_truncate_length=_STATISTIC
+                ),
+            }
+            sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
+            done = (
+                delta.optimize.z_order([CLUSTERED], max_spill_size=_SPILL, **options)
+                if sort
+                else delta.optimize.compact(**options)
+            )
+            replaced = int(done["numFilesRemoved"])
+        delta.create_checkpoint()
+        hours = int(retention.total_seconds() // 3600)
+        delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS)
+        delta.cleanup_metadata()
+        return replaced
+
+    @_contended
     def _compact(self, corpus: str) -> int:
         delta = self._open()
         if delta is None:
@@ -180,7 +220,7 @@ class Table:
         except pa.ArrowNotImplementedError:
             table = self._filtered(dataset, needed, mine, filters)
         if self._first_by:
-            table = first_of_each(table, self._on, self._first_by)
+            table = first_of_each(table, self._on, [(self._first_by, "ascending")])
         return table.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
 
     def _filtered(self, dataset: Any, names: list[str], mine: Any, filters: Any) -> pa.Table:
@@ -307,19 +347,3 @@ class Table:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def first_of_each(table: pa.Table, key: Sequence[str], time: str) -> pa.Table:
-    """Return the row of the earliest `time` for each value of the columns `key`."""
-    if table.num_rows < 2:
-        return table
-    keys = [(name, "ascending") for name in (*key, time)]
-    order = pc.sort_indices(table.select([*key, time]), sort_keys=keys)
-    differs = pa.array([False] * (table.num_rows - 1))
-    for name in key:
-        values = table[name].take(order).combine_chunks()
-        differs = pc.or_(differs, pc.not_equal(values.slice(1), values.slice(0, len(values) - 1)))
-    if pc.all(differs).as_py():
-        return table
-    first = pa.concat_arrays([pa.array([True]), differs])
-    return table.take(order.filter(first).sort())

@@ -14,6 +14,7 @@ from infra.store import Corpus
 from infra.tables.buckets import WHOLE, Bucket, buckets
 from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
+from infra.tables.distinct import first_of_each
 from infra.tables.rows import FailureRow
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
 
@@ -150,16 +151,8 @@ def newest(table: pa.Table, *key: str) -> pa.Table:
 
     Of two at the same time, a document's that is present comes before its earlier version's.
     """
-    if table.num_rows < 2:
-        return table
     state = [("state", "ascending")] if "state" in table.column_names else []
-    keys = [*((name, "ascending") for name in key), ("seen_at", "descending"), *state]
-    order = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)
-    differs = pa.array([False] * (table.num_rows - 1))
-    for name in key:
-        values = table[name].take(order).combine_chunks()
-        differs = pc.or_(differs, pc.not_equal(values.slice(1), values.slice(0, len(values) - 1)))
-    return table.take(order.filter(pa.concat_arrays([pa.array([True]), differs])))
+    return first_of_each(table, key, [("seen_at", "descending"), *state])
 
 
 class DocumentWriter:

@@ -90,6 +90,12 @@ def read_plan(
     return ds.dataset(files, filesystem=store.arrow, schema=PLAN).to_table(columns=columns, filter=filters)
 
 
+def delete_work(store: Store, run_id: str) -> None:
+    """Delete the work of a run that is over."""
+    for path in store.list("runs", run_id, "work"):
+        store.delete(path)
+
+
 def repeat_plan(store: Store, run_id: str, of: str) -> None:
     """Say that a run's plan is that of an earlier run, whose readings are all answered."""
     if store.exists("runs", of, "plan.json"):

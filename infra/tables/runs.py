@@ -216,6 +216,11 @@ def read_summary(store: Store, run_id: str, corpus: str | None = None) -> dict[s
     return dict(json.loads(rows[0]["summary"])) if rows else None
 
 
+def ended_runs(corpus: Corpus) -> set[str]:
+    """Return the ids of a corpus's runs that came to their end."""
+    return set(Table(corpus.store, "runs").read(corpus.name, ["run_id"], ENDED)["run_id"].to_pylist())
+
+
 def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:
     """Return the ids of a corpus's runs of some kinds, the one that ended first first."""
     chosen = pc.field("kind").isin(list(kinds)) & ENDED

@@ -8,26 +8,30 @@ is (reading_id, lane, step); where a key stands twice (a part and its compacted 
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from infra.store import Corpus, Store
-from infra.tables.delta import Table, now
-from infra.tables.runs import ENDED
+from infra.tables.delta import now
+from infra.tables.distinct import first_of_each
+from infra.tables.runs import ended_runs
 from infra.tables.schemas import TURNS
 from memagent.records import Turn
 
 _FOLDER = "turns"
 _TURN_FIELDS = [f.name for f in fields(Turn)]
 _KEY = ("reading_id", "lane", "step")
-_COMPACT_BYTES = 64 * 2**20
-"""Bytes that compaction holds at once, before compression."""
+_COMPACT_BYTES = 8 * 2**20
+"""Bytes of the parts, compressed, that are put together by one task."""
+_PART_BYTES = 64 * 2**20
+"""Bytes of a sorted part, before compression."""
+_COMPACT_ROWS = 1_000
+"""Turns that are read at once."""
 
 
 class TurnWriter:
@@ -86,8 +90,12 @@ def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -
 
 def unfinished_runs(corpus: Corpus) -> list[str]:
     """Return the runs that have logged turns and did not come to their end: they may have half-read readings."""
-    ended = Table(corpus.store, "runs").read(corpus.name, ["run_id"], ENDED)
-    return sorted(set(corpus.store.folders(_FOLDER, corpus.name)).difference(ended["run_id"].to_pylist()))
+    return sorted(set(logged_runs(corpus)) - ended_runs(corpus))
+
+
+def logged_runs(corpus: Corpus) -> list[str]:
+    """Return the runs that have logged turns."""
+    return corpus.store.folders(_FOLDER, corpus.name)
 
 
 def resume_points(
@@ -181,42 +189,51 @@ def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
     ]
 
 
-def compact(corpus: Corpus, run_id: str) -> int:
-    """Put the small parts of a finished run together; return how many parts are left.
+def small_parts(corpus: Corpus, run_id: str) -> list[list[str]]:
+    """Return the small parts of a run's log in groups that are put together, each of some megabytes."""
+    paths = [path for path in corpus.store.list(_FOLDER, corpus.name, run_id) if "/sorted-" not in path]
+    return list(_groups(corpus.store, paths)) if len(paths) > 1 else []
 
-    Each new part is made of as many old ones as come to some megabytes, sorted by reading. Safe to interrupt: a new
-    part is there before its old ones go, and readers count a key once.
+
+def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
+    """Put some parts of a run's log together, sorted by reading; return how many parts came of them.
+
+    Memory is bounded, whatever the texts are. Safe to interrupt: the new parts are there before the old ones go, and
+    readers count a key once.
     """
-    parts = corpus.store.list(_FOLDER, corpus.name, run_id)
-    small = [path for path in parts if "/sorted-" not in path]
-    if len(small) < 2:
-        return len(parts)
-    stamp = uuid.uuid4().hex[:8]
-    count = len(parts) - len(small)
-    for paths in _chunks(corpus.store, small):
-        table = _dedupe(_dataset(paths, corpus.store).to_table())
-        name = f"sorted-{stamp}-{count:05d}.parquet"
-        corpus.store.write_part(table, _FOLDER, corpus.name, run_id, name, row_group_size=2_000)
+    count = size = 0
+    batches: list[pa.RecordBatch] = []
+    for batch in _dataset(list(paths), corpus.store).to_batches(batch_size=_COMPACT_ROWS):
+        batches.append(batch)
+        size += batch.nbytes
+        if size >= _PART_BYTES:
+            _write_sorted(corpus, run_id, batches)
+            count, size, batches = count + 1, 0, []
+    if batches:
+        _write_sorted(corpus, run_id, batches)
         count += 1
-        for path in paths:
-            corpus.store.delete(path)
+    for path in paths:
+        corpus.store.delete(path)
     return count
 
 
-def _chunks(store: Store, paths: list[str]) -> Iterator[list[str]]:
-    """Yield parts that are put together: up to `_COMPACT_BYTES` before compression."""
-    chunk: list[str] = []
+def _write_sorted(corpus: Corpus, run_id: str, batches: list[pa.RecordBatch]) -> None:
+    name = f"sorted-{uuid.uuid4().hex}.parquet"
+    table = _dedupe(pa.Table.from_batches(batches))
+    corpus.store.write_part(table, _FOLDER, corpus.name, run_id, name, row_group_size=2_000)
+
+
+def _groups(store: Store, paths: list[str]) -> Iterator[list[str]]:
+    group: list[str] = []
     size = 0
     for path in paths:
-        with pq.ParquetFile(path, filesystem=store.arrow) as file:
-            groups = [file.metadata.row_group(index) for index in range(file.num_row_groups)]
-        chunk.append(path)
-        size += sum(group.total_byte_size for group in groups)
+        group.append(path)
+        size += store.size(path)
         if size >= _COMPACT_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _paths(corpus: Corpus, runs: Collection[str] | None = None) -> list[str]:
@@ -242,17 +259,7 @@ def _of(reading_ids: list[str]) -> Any:
 
 def _dedupe(table: pa.Table) -> pa.Table:
     """Sort by key, and keep the first written row of each."""
-    order = [("reading_id", "ascending"), ("lane", "ascending"), ("step", "ascending"), ("written_at", "ascending")]
-    table = table.take(pc.sort_indices(table, sort_keys=order))
-    if table.num_rows < 2:
-        return table
-    repeated = None
-    for name in _KEY:
-        column = table[name].combine_chunks()
-        equal = pc.equal(column.slice(1), column.slice(0, len(column) - 1))
-        repeated = equal if repeated is None else pc.and_(repeated, equal)
-    keep = pa.concat_arrays([pa.array([True]), pc.invert(repeated)])
-    return table.filter(keep)
+    return first_of_each(table, _KEY, [("written_at", "ascending")])
 
 
 def _turns(table: pa.Table) -> list[Turn]:

@@ -114,6 +114,8 @@ class Display:
         said = self._snapshot
         _, done, total = _work(said)
         title = Text(plain(said.get("stage") or "starting"), style="bold")
+        if said.get("stage") == "wait":
+            title.append(f" for run {plain(said.get('run') or '')}, which reads the same", style="dim")
         if said.get("engine"):
             title.append(f"  {plain(said['engine'])}", style="dim")
         fields = self._fields()

@@ -23,6 +23,7 @@ from pipelines.cli.options import (
     RunIdOption,
     SetOption,
     StoreOption,
+    WaitOption,
     configured,
     display,
     finish,
@@ -127,6 +128,7 @@ def ask(
     engine: EngineOption = None,
     lanes: LanesOption = None,
     dry_run: DryOption = False,
+    wait: WaitOption = True,
     json_: JsonOption = False,
     answers: AnswersOption = True,
     run_id: RunIdOption = None,
@@ -138,7 +140,7 @@ def ask(
     from pipelines.ask import ask as run_ask
     from pipelines.ask import dry_run as estimated
 
-    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes)
+    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes, wait=wait)
     asked = [make(text) for text in question or []] + (load_questions(questions) if questions else [])
     if not asked:
         raise UsageError("ask what? Give -q 'a question', or --questions FILE")
@@ -165,6 +167,7 @@ def digest(
     engine: EngineOption = None,
     lanes: LanesOption = None,
     dry_run: DryOption = False,
+    wait: WaitOption = True,
     json_: JsonOption = False,
     answers: AnswersOption = True,
     run_id: RunIdOption = None,
@@ -175,7 +178,7 @@ def digest(
     from pipelines.ask import digest as run_digest
     from pipelines.ask import digest_dry_run
 
-    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes)
+    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes, wait=wait)
     standing = load_questions(questions) if questions else None
     check_name(corpus)
     with display(json_) as show:
@@ -235,6 +238,29 @@ def status(
 
     state = corpus_status(configured(store, config, set_), corpus)
     out(state) if json_ else show_status(state)
+
+
+@app.command()
+def optimize(
+    corpus: CorpusArgument,
+    retention_days: Annotated[
+        float, typer.Option(min=0, help="Keep replaced files so long; 0 only if nothing else uses the store.")
+    ] = 7.0,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Put the small files of a corpus together, sort them, and delete what nothing needs any more."""
+    from pipelines.optimize import optimize as run_optimize
+
+    settings = configured(store, config, set_)
+    with display(json_) as show:
+        summary = run_optimize(corpus, settings, retention_days=retention_days, show=show)
+    if json_:
+        out(summary)
+    else:
+        typer.echo(f"{corpus}: {summary['files_before']:,} files before, {summary['files_after']:,} now")
 
 
 @app.command()

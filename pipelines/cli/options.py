@@ -21,6 +21,9 @@ LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a doc
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: the answers as well.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait for a run that reads the same, or end with an error.")
+]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what there is to read, and read nothing.")]
 CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
 
@@ -32,9 +35,18 @@ def configured(
     model: str | None = None,
     engine: str | None = None,
     lanes: int | None = None,
+    wait: bool = True,
 ) -> Config:
     """Return the configuration that a command's options give."""
-    settings = load_config(config, sets, store=store, engine__model=model, engine__kind=engine, reading__lanes=lanes)
+    settings = load_config(
+        config,
+        sets,
+        store=store,
+        engine__model=model,
+        engine__kind=engine,
+        reading__lanes=lanes,
+        wait=None if wait else False,
+    )
     if "://" not in settings.store:
         # Ray's workers and Prefect's runs have other working folders.
         settings = settings.model_copy(update={"store": str(Path(settings.store).expanduser().resolve())})

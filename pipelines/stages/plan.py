@@ -16,7 +16,7 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.bucket_job import run_buckets
+from infra.cluster.tasks import run_tasks
 from infra.readers import ReaderSpec
 from infra.store import Corpus
 from infra.tables.buckets import FEW, Bucket, buckets
@@ -148,7 +148,7 @@ def make_plan(request: PlanRequest) -> Plan:
     plan = Plan(parts)
     matched: set[str] = set()
     work = partial(plan_bucket, request=request, named=_named(request), unfinished=unfinished_runs(corpus))
-    for done in run_buckets(work, parts, small=size <= FEW):
+    for done in run_tasks(work, parts, small=size <= FEW):
         plan.add(done)
         matched.update(done["matched"])
     plan.unmatched = [question for question in request.questions if question.question_id not in matched]

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.bucket_job import run_buckets
+from infra.cluster.tasks import run_tasks
 from infra.processes import usable_cores
 from infra.readers import ReaderSpec
 from infra.store import Corpus
@@ -85,7 +85,7 @@ def segment(
     total = SegmentSummary()
     work = partial(_segment_bucket, corpus=corpus, reader=reader)
     parts = [Bucket(index, tasks) for index in range(tasks)]
-    for done in run_buckets(work, parts, small=chars <= _SMALL_CHARS):
+    for done in run_tasks(work, parts, small=chars <= _SMALL_CHARS):
         commits.add(done["files"])
         quarantine.upsert(
             failure_row(corpus, "segment", name, reason="segment", detail=message, run_id=run_id)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from infra.cluster.bucket_job import run_buckets
+from infra.cluster.tasks import run_tasks
 from infra.store import Corpus
 from infra.tables.buckets import FEW, Bucket
 from infra.tables.delta import Table
@@ -91,7 +91,7 @@ def summarise(
     sums: Counter[str] = Counter()
     scored = sum(question.answers is not None for question in unmatched)
     rollups: dict[str, list[QuestionRollup]] = defaultdict(list)
-    for part in run_buckets(work, buckets, small=readings <= FEW):
+    for part in run_tasks(work, buckets, small=readings <= FEW):
         summary.found += part["found"]
         summary.answered += part["answered"]
         sums.update(part["sums"])

@@ -12,8 +12,9 @@ from infra.store import Corpus, Store
 from infra.tables import turns as turnlog
 from infra.tables.delta import now
 from infra.tables.schemas import TURNS
-from infra.tables.turns import TurnWriter, compact, resume_points, turns
+from infra.tables.turns import TurnWriter, resume_points, turns
 from memagent.records import Turn
+from pipelines.stages.compact import compact_turns
 
 
 def turn(reading: str, step: int, changed: bool = True, lane: int = 0, kind: str = "update") -> Turn:
@@ -118,17 +119,17 @@ def test_compacting_changes_no_answer(store: Store) -> None:
     parts = store.list("turns", "c", "run")
     copies = {path: store.fs.cat_file(path) for path in parts}
     assert len(parts) == 6
-    assert compact(Corpus(store, "c"), "run") == 1
+    assert compact_turns(Corpus(store, "c"), "run") == 1
     assert len(store.list("turns", "c", "run")) == 1
     assert turns(Corpus(store, "c"), ["a", "b"]) == before
-    assert compact(Corpus(store, "c"), "run") == 1
+    assert compact_turns(Corpus(store, "c"), "run") == 0, "nothing is left to do"
     assert turns(Corpus(store, "c"), ["a", "b"]) == before
     for path in parts[:2]:  # as if it had been killed before all old parts were gone
         store.fs.pipe_file(path, copies[path])
     assert turns(Corpus(store, "c"), ["a", "b"]) == before
-    compact(Corpus(store, "c"), "run")
+    compact_turns(Corpus(store, "c"), "run")
     assert turns(Corpus(store, "c"), ["a", "b"]) == before
-    assert compact(Corpus(store, "c"), "never") == 0
+    assert compact_turns(Corpus(store, "c"), "never") == 0
 
 
 def test_resume_points_are_enough_to_go_on(store: Store) -> None:
@@ -144,16 +145,17 @@ def test_resume_points_are_enough_to_go_on(store: Store) -> None:
 
 
 def test_compaction_in_several_parts_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turnlog, "_COMPACT_BYTES", 2_000)
+    monkeypatch.setattr(turnlog, "_PART_BYTES", 2_000)
+    monkeypatch.setattr(turnlog, "_COMPACT_ROWS", 5)
     log = [turn(f"r{reading}", step) for reading in range(6) for step in range(reading + 1)]
     for part in range(3):
         writer = TurnWriter(Corpus(store, "c"), "run", "p")
         for one in log[part::3]:
             writer.add(one)
         writer.flush()
-    assert compact(Corpus(store, "c"), "run") > 1
+    assert compact_turns(Corpus(store, "c"), "run") > 1
     assert turns(Corpus(store, "c"), [f"r{reading}" for reading in range(6)]) == log
-    assert compact(Corpus(store, "c"), "run") > 1, "nothing is left to do"
+    assert compact_turns(Corpus(store, "c"), "run") == 0, "nothing is left to do"
 
 
 def test_parts_of_32_bit_offsets_are_read(store: Store) -> None:
@@ -167,7 +169,7 @@ def test_parts_of_32_bit_offsets_are_read(store: Store) -> None:
         store.write_part(pa.Table.from_pylist(part, schema=schema), "turns", "c", "run", f"old-{i}.parquet")
     assert turns(Corpus(store, "c"), ["r1"]) == log
     assert resume_points(Corpus(store, "c"), ["r1"])["r1"] == log
-    assert compact(Corpus(store, "c"), "run") == 1
+    assert compact_turns(Corpus(store, "c"), "run") == 1
     assert turns(Corpus(store, "c"), ["r1"]) == log
 
 
@@ -195,5 +197,5 @@ def test_a_log_of_more_than_2_gib_of_text_is_compacted_and_resumed(tmp_path: Pat
     assert {len(points) for points in resume_points(Corpus(store, "c"), everything).values()} == {2}, (
         "the first and the last"
     )
-    assert compact(Corpus(store, "c"), "run") >= 1
+    assert compact_turns(Corpus(store, "c"), "run") >= 1
     assert sum(map(len, resume_points(Corpus(store, "c"), everything[:10]).values())) == 20

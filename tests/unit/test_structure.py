@@ -27,7 +27,7 @@ HOMES = {
         "pipelines/stages/make_samples.py",
         "pipelines/stages/collect_qa.py",
         "infra/cluster/rollout_pool.py",
-        "infra/cluster/bucket_job.py",
+        "infra/cluster/tasks.py",
         "infra/cluster/progress.py",
         "pipelines/training/weight_sync.py",
         "infra/learner/group.py",
@@ -96,16 +96,18 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--reread",
             "--lanes",
             "--dry-run",
+            "--wait",
             "--json",
             "--answers",
             "--run-id",
         },
         "digest": common
         | model
-        | {"--questions", "--fetch", "--lanes", "--dry-run", "--json", "--answers", "--run-id"},
+        | {"--questions", "--fetch", "--lanes", "--dry-run", "--wait", "--json", "--answers", "--run-id"},
         "answers": common | {"--format", "--output", "-o", "--run"},
         "report": common | {"--output", "-o"},
         "status": common | {"--json"},
+        "optimize": common | {"--retention-days", "--json"},
         "quarantine": common | {"--json"},
         "up": common
         | model

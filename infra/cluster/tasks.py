@@ -1,4 +1,4 @@
-"""A Ray Data job with a task for each bucket of a corpus. Little work is done in this process, without Ray."""
+"""A Ray Data job of independent tasks: one for each bucket of a corpus, or for each group of files."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -7,33 +7,35 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from infra.cluster.session import ensure_ray, quiet_ray_data
-from infra.tables.buckets import Bucket
 from memagent.errors import MemagentError, UsageError
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def run_buckets(work: Callable[[Bucket], Result], buckets: Sequence[Bucket], *, small: bool) -> Iterator[Result]:
-    """Call `work` for each bucket; yield the results as they come.
+def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], *, small: bool) -> Iterator[Result]:
+    """Call `work` for each item; yield the results as they come.
 
     Args:
         work: can be pickled; returns plain data (JSON). What is large it writes to the store.
-        buckets: of the corpus.
-        small: whether there is so little work that a single bucket is done in this process, without Ray.
+        items: can be pickled, and are small.
+        small: whether there is so little work that a single item is done in this process, without Ray.
 
     Raises:
-        MemagentError: what `work` raised; its class is kept as far as it is one's own fault (`UsageError`).
+        UsageError, MemagentError: what `work` raised; of other classes only the message is kept.
     """
-    if small and len(buckets) == 1:
-        yield work(buckets[0])
+    if not items:
+        return
+    if small and len(items) == 1:
+        yield work(items[0])
         return
     ensure_ray()
     import ray.data
 
     quiet_ray_data()
-    blocks = [pa.table({"index": [bucket.index], "count": [bucket.count]}) for bucket in buckets]
+    blocks = [pa.table({"index": [index]}) for index in range(len(items))]
     job = ray.data.from_arrow(blocks).map_batches(
-        _run, batch_size=None, batch_format="pyarrow", fn_kwargs={"work": work}
+        _run, batch_size=None, batch_format="pyarrow", fn_kwargs={"work": work, "items": list(items)}
     )
     for batch in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         for row in batch.to_pylist():
@@ -42,12 +44,11 @@ def run_buckets(work: Callable[[Bucket], Result], buckets: Sequence[Bucket], *, 
             yield json.loads(row["result"])
 
 
-def _run(batch: pa.Table, work: Callable[[Bucket], Any]) -> pa.Table:
+def _run(batch: pa.Table, work: Callable[[Any], Any], items: Sequence[Any]) -> pa.Table:
     rows = []
-    for row in batch.to_pylist():
+    for index in batch["index"].to_pylist():
         try:
-            result = json.dumps(work(Bucket(row["index"], row["count"])))
-            rows.append({"result": result, "error": "", "usage": False})
+            rows.append({"result": json.dumps(work(items[index])), "error": "", "usage": False})
         except MemagentError as error:  # its class would not survive the way back
             rows.append({"result": "", "error": str(error), "usage": isinstance(error, UsageError)})
     return pa.Table.from_pylist(rows, schema=_RESULT)

@@ -1,0 +1,83 @@
+"""Optimize: put a corpus's small files together, sort them by content hash, and delete what nothing needs any more."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from infra.cluster.session import lazy_ray
+from infra.store import Corpus, Store
+from infra.tables.claims import is_alive
+from infra.tables.delta import Table
+from infra.tables.documents import has_documents
+from infra.tables.plans import delete_work
+from infra.tables.runs import ended_runs
+from infra.tables.schemas import TABLES
+from infra.tables.turns import logged_runs
+from memagent.config import Config
+from memagent.errors import UsageError
+from pipelines.stages.compact import compact_turns
+
+RETENTION_DAYS = 7.0
+_KEPT = ("qa", "policies")
+"""Tables whose versions are kept: policies name the version of `qa` that they were trained on."""
+
+
+class OptimizeSummary(TypedDict):
+    """What became of a store's files."""
+
+    corpus: str
+    files_before: int
+    files_after: int
+    tables: list[str]
+    """Tables of which files were put together."""
+    runs: int
+    """Runs whose turn logs were put together."""
+
+
+def optimize(
+    name: str,
+    config: Config,
+    *,
+    retention_days: float = RETENTION_DAYS,
+    show: Callable[[dict[str, Any]], None] | None = None,
+) -> OptimizeSummary:
+    """Put the files of a corpus together.
+
+    Safe beside runs, and to interrupt. Files that were replaced stay for `retention_days`, for queries that read them.
+
+    Args:
+        name: of the corpus.
+        config: the store, and Ray.
+        retention_days: for which replaced files are kept. 0 deletes them at once: nothing else may use the store then.
+        show: is given the stage.
+
+    Raises:
+        UsageError: there is no such corpus.
+    """
+    corpus = Corpus(Store(config.store), name)
+    store = corpus.store
+    if not has_documents(corpus):
+        raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")
+    before = len(store.list(suffix=""))
+    ended = ended_runs(corpus)
+    runs = 0
+    with lazy_ray(config.ray):
+        for run_id in logged_runs(corpus):
+            if run_id in ended or not is_alive(store, run_id):
+                if show:
+                    show({"stage": "turn log", "run": run_id})
+                runs += bool(compact_turns(corpus, run_id))
+                delete_work(store, run_id)
+        tables = []
+        for table in (Table(store, name) for name in TABLES if name not in _KEPT):
+            if show:
+                show({"stage": table.name})
+            if table.cluster(corpus.name, timedelta(days=retention_days)):
+                tables.append(table.name)
+    return {
+        "corpus": name,
+        "files_before": before,
+        "files_after": len(store.list(suffix="")),
+        "tables": tables,
+        "runs": runs,
+    }
