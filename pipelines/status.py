@@ -1,12 +1,18 @@
 """The state of a store: corpora, runs, quarantine."""
 
 import json
+from collections import Counter
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from infra.store import Corpus, Store
+from infra.tables.buckets import buckets
 from infra.tables.corpora import check_name, corpora, sources_of, standing_questions
 from infra.tables.delta import Table
-from infra.tables.documents import current_documents
+from infra.tables.distinct import first_of_each
+from infra.tables.documents import current_documents, documents_count
 from infra.tables.documents import quarantined as documents_quarantined
 from infra.tables.rows import FailureRow
 from infra.tables.runs import ENDED
@@ -16,6 +22,8 @@ from pipelines.cli.live import plain
 from pipelines.runs import sampled_runs
 
 _LAST_RUNS = 10
+_BUCKET = 500_000
+"""Documents that are counted at once."""
 _ANSWERING = ("ask", "digest", "evaluate")
 
 
@@ -49,25 +57,14 @@ def quarantined(config: Config, corpus: str) -> list[FailureRow]:
 
 
 def _one(corpus: Corpus) -> dict[str, Any]:
-    documents = current_documents(corpus, ["doc_id", "content_hash", "chars"])
-    answers = Table(corpus.store, "answers").read(corpus.name, ["content_hash", "question", "found", "run_id"])
-    samples = sampled_runs(corpus)
+    counts = _counts(corpus)
     runs = Table(corpus.store, "runs").read(
         corpus.name, ["run_id", "kind", "status", "started_at", "ended_at", "summary"]
     )
-    present = set(documents["content_hash"].to_pylist())
-    current = {
-        (row["content_hash"], row["question"]): row["found"]
-        for row in answers.to_pylist()
-        if row["content_hash"] in present and row["run_id"] not in samples
-    }
     newest = runs.sort_by([("started_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
     return {
         "corpus": corpus.name,
-        "documents": documents.num_rows,
-        "chars": sum(documents["chars"].to_pylist()),
-        "answers": len(current),
-        "found": sum(current.values()),
+        **counts,
         "quarantined": documents_quarantined(corpus).num_rows,
         "sources": sources_of(corpus),
         "standing_questions": [question.text for question in standing_questions(corpus)],
@@ -81,6 +78,31 @@ def _one(corpus: Corpus) -> dict[str, Any]:
             for run in newest
         ],
     }
+
+
+def _counts(corpus: Corpus) -> dict[str, int]:
+    """Return the numbers of documents, characters and answers, a bucket at a time."""
+    samples = pa.array(sampled_runs(corpus), pa.string())
+    counts = Counter(documents=0, chars=0, answers=0, found=0)
+    for bucket in buckets(documents_count(corpus), _BUCKET):
+        documents = current_documents(corpus, ["content_hash", "chars"], bucket)
+        inside, columns = (
+            bucket.contains("content_hash"),
+            ["content_hash", "question", "found", "run_id", "answered_at"],
+        )
+        answers = Table(corpus.store, "answers").read(corpus.name, columns, inside)
+        kept = pc.and_(
+            pc.is_in(answers["content_hash"], value_set=documents["content_hash"].combine_chunks()),
+            pc.invert(pc.is_in(answers["run_id"], value_set=samples)),
+        )
+        newest = first_of_each(answers.filter(kept), ("content_hash", "question"), [("answered_at", "descending")])
+        counts.update(
+            documents=documents.num_rows,
+            chars=pc.sum(documents["chars"]).as_py() or 0,
+            answers=newest.num_rows,
+            found=pc.sum(newest["found"]).as_py() or 0,
+        )
+    return dict(counts)
 
 
 def show_status(state: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ runs/<run_id>/plan/<bucket>.parquet   all readings (`infra.tables.schemas.PLAN`)
 """
 
 import json
+from collections.abc import Iterator
 from typing import TypedDict
 
 import pyarrow as pa
@@ -88,6 +89,22 @@ def read_plan(
     else:
         files = store.list("runs", run_id, "plan") or [store.path("runs", run_id, "plan.parquet")]  # of version 0.1
     return ds.dataset(files, filesystem=store.arrow, schema=PLAN).to_table(columns=columns, filter=filters)
+
+
+def plan_parts(corpus: Corpus, run_id: str) -> Iterator[tuple[Bucket, pa.Table]]:
+    """Yield a run's plan a bucket at a time.
+
+    Raises:
+        FileNotFoundError: the run has none.
+    """
+    store = corpus.store
+    of = run_id
+    if store.exists("runs", run_id, "plan.json"):
+        of = json.loads(store.read_bytes("runs", run_id, "plan.json"))["of"]
+    count = max(1, len(store.list("runs", of, "plan")))
+    for index in range(count):
+        bucket = Bucket(index, count)
+        yield bucket, read_plan(corpus, run_id, bucket=bucket if count > 1 else None)
 
 
 def delete_work(store: Store, run_id: str) -> None:

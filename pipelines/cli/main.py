@@ -9,6 +9,7 @@ import typer
 from memagent import __version__
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
+from pipelines.cli.archive import answers, optimize, quarantine, report, status
 from pipelines.cli.evaluate import evaluate, scores
 from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.options import (
@@ -57,6 +58,8 @@ def root(
     """Read archives of long documents with a memory of fixed size, and answer questions with evidence."""
 
 
+for _command in (answers, report, status, optimize, quarantine):
+    app.command()(_command)
 app.command()(evaluate)
 app.command()(scores)
 app.command()(harvest)
@@ -189,93 +192,6 @@ def digest(
     if dry_run:
         finish(estimate, json_, failed=False)
     _conclude(settings, summary, json_, answers)
-
-
-@app.command()
-def answers(
-    corpus: CorpusArgument,
-    format_: Annotated[str, typer.Option("--format", help="table, csv, jsonl or parquet.")] = "table",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File; standard output by default.")] = None,
-    run: Annotated[str | None, typer.Option("--run", help="Only the answers of this run.")] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-) -> None:
-    """Show the newest answer to every question for every document of a corpus."""
-    from pipelines.exchange.answers import answer_table, write_answers
-
-    settings = configured(store, config, set_)
-    write_answers(answer_table(settings, corpus, run), format_, output)
-
-
-@app.command()
-def report(
-    run: Annotated[str, typer.Argument(help="A run id, or 'last'.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = Path("report.html"),
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-) -> None:
-    """Write a run's report: one HTML file that needs no network."""
-    from infra.store import Store
-    from pipelines.report import write
-    from pipelines.status import find_run
-
-    place = Store(configured(store, config, set_).store)
-    typer.echo(str(write(place, find_run(place, run), output)))
-
-
-@app.command()
-def status(
-    corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; all by default.")] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Show documents, answers, failures and the last runs of a corpus."""
-    from pipelines.status import corpus_status, show_status
-
-    state = corpus_status(configured(store, config, set_), corpus)
-    out(state) if json_ else show_status(state)
-
-
-@app.command()
-def optimize(
-    corpus: CorpusArgument,
-    retention_days: Annotated[
-        float, typer.Option(min=0, help="Keep replaced files so long; 0 only if nothing else uses the store.")
-    ] = 7.0,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Put the small files of a corpus together, sort them, and delete what nothing needs any more."""
-    from pipelines.optimize import optimize as run_optimize
-
-    settings = configured(store, config, set_)
-    with display(json_) as show:
-        summary = run_optimize(corpus, settings, retention_days=retention_days, show=show)
-    if json_:
-        out(summary)
-    else:
-        typer.echo(f"{corpus}: {summary['files_before']:,} files before, {summary['files_after']:,} now")
-
-
-@app.command()
-def quarantine(
-    corpus: CorpusArgument,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Show what could not be worked on, and why."""
-    from pipelines.status import quarantined, show_quarantine
-
-    rows = quarantined(configured(store, config, set_), corpus)
-    out({"corpus": corpus, "quarantined": rows}) if json_ else show_quarantine(rows)
 
 
 @app.command()

@@ -3,20 +3,24 @@
 import csv
 import io
 import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from fnmatch import translate
+from itertools import islice
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import IO, Any, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store import Corpus, Store
+from infra.tables.buckets import buckets
 from infra.tables.delta import Table
-from infra.tables.documents import current_documents
-from infra.tables.plans import read_plan
-from infra.tables.rows import AnswerRow, EvidenceRow
+from infra.tables.documents import current_documents, documents_count, has_documents
+from infra.tables.plans import plan_parts
+from infra.tables.rows import AnswerRow, EvidenceRow, PlannedReading
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
@@ -40,6 +44,12 @@ COLUMNS = pa.schema(
     ]
 )
 """Columns of every format; csv has the first piece of evidence as quote and place."""
+FIELDS = ("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id")
+"""By which answers are chosen."""
+_SHOWN = 1_000
+"""Rows of a table on the terminal."""
+_BATCH = 10_000
+"""Rows of a row group."""
 
 
 class AnsweredDocument(TypedDict):
@@ -76,69 +86,106 @@ def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list
     Raises:
         UsageError: there is no such run, or the corpus has no documents.
     """
-    store = Store(config.store)
-    documents = current_documents(Corpus(store, corpus), ["doc_id", "content_hash", "title", "source"]).to_pylist()
-    if not documents:
-        raise UsageError(f"corpus {corpus!r} has no documents in {store.url}")
-    return _of_run(Corpus(store, corpus), run_id, documents) if run_id else _newest(Corpus(store, corpus), documents)
+    return list(answer_rows(Corpus(Store(config.store), corpus), run_id))
 
 
-def write_answers(rows: list[GivenAnswer], format_: str, output: Path | None) -> None:
-    """Write rows as table, csv, jsonl or parquet, to a file or to standard output."""
+def answer_rows(
+    corpus: Corpus, run_id: str | None = None, where: Mapping[str, str] | None = None
+) -> Iterator[GivenAnswer]:
+    """Yield what `answer_table` returns, a bucket of the corpus at a time.
+
+    Args:
+        corpus: whose answers.
+        run_id: of this run; None: the newest answers to all questions.
+        where: patterns (with ``*`` and ``?``, upper and lower case alike) by field, one of `FIELDS`.
+
+    Raises:
+        UsageError: there is no such run or field, or the corpus has no documents.
+    """
+    unknown = set(where or ()) - set(FIELDS)
+    if unknown:
+        raise UsageError(f"--where {sorted(unknown)[0]}=...: one of {', '.join(FIELDS)}")
+    if not has_documents(corpus):
+        raise UsageError(f"corpus {corpus.name!r} has no documents in {corpus.store.url}")
+    rows = _of_run(corpus, run_id) if run_id else _newest(corpus)
+    patterns = {name: re.compile(translate(pattern.lower())) for name, pattern in (where or {}).items()}
+    for row in rows:
+        if all(pattern.match(str(row[name]).lower()) for name, pattern in patterns.items()):  # type: ignore[literal-required]
+            yield row
+
+
+def write_answers(rows: Iterable[GivenAnswer], format_: str, output: Path | None) -> None:
+    """Write rows as table, csv, jsonl or parquet, to a file (whole or not at all) or to standard output."""
     if format_ == "table" and output is None:
         from rich.console import Console
 
         from pipelines.cli.live import answers_table
 
-        answers_table(Console(), rows)
+        shown = iter(rows)
+        answers_table(Console(), list(islice(shown, _SHOWN)))
+        if next(shown, None) is not None:
+            Console(stderr=True).print(f"only the first {_SHOWN:,} are shown: see --limit, --where and --format")
         return
+    writers: dict[str, Callable[[Iterable[GivenAnswer], IO[bytes]], None]]
     writers = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}
     if format_ not in writers:
         raise UsageError(f"--format {format_}: one of table (on the terminal), csv, jsonl, parquet")
-    data = writers[format_](rows)
     if output is not None:
-        output.write_bytes(data)
+        aside = output.with_name(f".{output.name}.part")
+        with aside.open("wb") as file:
+            writers[format_](rows, file)
+        aside.replace(output)
     elif format_ == "parquet" and sys.stdout.isatty():
         raise UsageError("parquet is not for the terminal: give -o FILE")
     else:
-        sys.stdout.buffer.write(data)
+        writers[format_](rows, sys.stdout.buffer)
 
 
-def _of_run(corpus: Corpus, run_id: str, documents: list[AnsweredDocument]) -> list[GivenAnswer]:
+def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
+    columns = ["doc_id", "content_hash", "title", "source"]
     try:
-        plan = read_plan(corpus, run_id).to_pylist()
+        for bucket, table in plan_parts(corpus, run_id):
+            plan: list[PlannedReading] = table.to_pylist()
+            documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
+            by_id = {document["doc_id"]: document for document in documents}
+            answers = run_answers(corpus, plan)
+            for row in plan:
+                answer = answers.get(row["reading_id"])
+                if answer is not None:
+                    given = _row(by_id.get(row["doc_id"]) or _document(row), answer)
+                    yield {**given, "question_id": row["question_id"], "gold": row["gold"]}
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
-    by_id = {document["doc_id"]: document for document in documents}
-    answers = run_answers(corpus, plan)
-    return [
-        _row(by_id.get(row["doc_id"], {"doc_id": row["doc_id"], "title": row["title"], "source": ""}), answer)
-        | {"question_id": row["question_id"], "gold": row["gold"]}
-        for row in plan
-        if (answer := answers.get(row["reading_id"])) is not None
-    ]
 
 
-def _newest(corpus: Corpus, documents: list[AnsweredDocument]) -> list[GivenAnswer]:
-    newest: dict[tuple[str, str], AnswerRow] = {}
+def _document(row: PlannedReading) -> AnsweredDocument:
+    """Return a document as the plan has it: it has changed or is gone."""
+    return {"doc_id": row["doc_id"], "title": row["title"], "source": ""}
+
+
+def _newest(corpus: Corpus) -> Iterator[GivenAnswer]:
     archive: dict[str, AnswerRow] = {}
     samples = sampled_runs(corpus)
-    for answer in Table(corpus.store, "answers").read(corpus.name).sort_by("answered_at").to_pylist():
-        if answer["run_id"] in samples:
-            continue
-        if answer["scope"] == "archive":
-            archive[answer["question"]] = answer
-        else:
-            newest[answer["content_hash"], answer["question"]] = answer
-    questions = dict.fromkeys(question for _, question in newest)
-    rows = [
-        _row(document, newest[document["content_hash"], question])
-        for document in documents
-        for question in questions
-        if (document["content_hash"], question) in newest
-    ]
+    for bucket in buckets(documents_count(corpus)):
+        columns = ["doc_id", "content_hash", "title", "source"]
+        documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
+        newest: dict[tuple[str, str], AnswerRow] = {}
+        table = Table(corpus.store, "answers").read(corpus.name, filters=bucket.contains("content_hash"))
+        for answer in table.sort_by("answered_at").to_pylist():
+            if answer["run_id"] in samples:
+                continue
+            if answer["scope"] == "archive":
+                archive[answer["question"]] = answer
+            else:
+                newest[answer["content_hash"], answer["question"]] = answer
+        questions = dict.fromkeys(question for _, question in newest)
+        for document in documents:
+            for question in questions:
+                found = newest.get((document["content_hash"], question))
+                if found is not None:
+                    yield _row(document, found)
     whole: AnsweredDocument = {"doc_id": "", "title": "the archive as one stream", "source": ""}
-    return rows + [_row(whole, answer) for answer in archive.values()]
+    yield from (_row(whole, answer) for answer in archive.values())
 
 
 def _row(document: AnsweredDocument, answer: AnswerRow) -> GivenAnswer:
@@ -159,11 +206,11 @@ def _row(document: AnsweredDocument, answer: AnswerRow) -> GivenAnswer:
     }
 
 
-def _csv(rows: list[GivenAnswer]) -> bytes:
+def _csv(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
     names = [name for name in COLUMNS.names if name != "evidence"]
     places = ["quote", "segment", "char_start", "char_end"]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer)
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text)
     writer.writerow([*names, *places])
     for row in rows:
         first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
@@ -171,7 +218,7 @@ def _csv(rows: list[GivenAnswer]) -> bytes:
         cells = [gold if name == "gold" else row.get(name, "") for name in names]
         where = [first.get(k, "") for k in ("quote", "segment_index", "char_start", "char_end")]
         writer.writerow([_tame(cell) for cell in (*cells, *where)])
-    return buffer.getvalue().encode("utf-8")
+    text.detach()  # the file stays open
 
 
 def _tame(cell: Any) -> Any:
@@ -179,11 +226,13 @@ def _tame(cell: Any) -> Any:
     return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
-def _jsonl(rows: list[GivenAnswer]) -> bytes:
-    return "".join(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in rows).encode("utf-8")
+def _jsonl(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
+    for row in rows:
+        file.write((json.dumps(row, default=str, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
-def _parquet(rows: list[GivenAnswer]) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=COLUMNS), buffer, compression="zstd")
-    return buffer.getvalue()
+def _parquet(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
+    source = iter(rows)
+    with pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer:
+        while batch := list(islice(source, _BATCH)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=COLUMNS))

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import islice
 
 import pyarrow.dataset as ds
 import pytest
@@ -19,7 +20,7 @@ from memagent.errors import ItemError, UsageError
 from memagent.records import Question, text_hash
 from memagent.segmenting import segments
 from pipelines.ask import ask, digest, digest_dry_run, dry_run
-from pipelines.exchange.answers import answer_table
+from pipelines.exchange.answers import answer_rows, answer_table
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import PlanRequest, make_plan
@@ -342,3 +343,20 @@ def test_another_version_reads_again_from_the_start_where_that_is_asked_for(stor
     assert again["readings"]["read_now"] == 8 and again["policy_id"] != first["policy_id"]
     # The memory of the version before would have been its answer, not this one's.
     assert again["carried_segments"] == 0 and again["segments"] == first["segments"]
+
+
+def test_answers_are_chosen_by_field_and_limited(store, archive, config):
+    take(store, archive, config)
+    ask("c", [OTTER, HERON], config)
+    corpus = Corpus(store, "c")
+
+    def chosen(**where):
+        return [(row["document"], row["question_id"]) for row in answer_rows(corpus, where=where)]
+
+    everything = chosen()
+    assert len(everything) == 16
+    assert chosen(document="DOC2.*") == [pair for pair in everything if pair[0] == "doc2.txt"]
+    assert len(chosen(found="true")) == 4 and chosen(found="true", question_id="heron") == []
+    assert list(islice(answer_rows(corpus), 3)) == list(answer_rows(corpus))[:3]
+    with pytest.raises(UsageError, match=r"--where size=.*one of document, title"):
+        list(answer_rows(corpus, where={"size": "1"}))

@@ -104,7 +104,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "digest": common
         | model
         | {"--questions", "--fetch", "--lanes", "--dry-run", "--wait", "--json", "--answers", "--run-id"},
-        "answers": common | {"--format", "--output", "-o", "--run"},
+        "answers": common | {"--format", "--output", "-o", "--run", "--where", "--limit"},
         "report": common | {"--output", "-o"},
         "status": common | {"--json"},
         "optimize": common | {"--retention-days", "--json"},

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.store import Corpus, Store
-from infra.tables.turns import TurnWriter, carry, compact, resume_points, turns
+from infra.tables.turns import TurnWriter, carry, resume_points, turns
 from memagent.records import Turn
+from pipelines.stages.compact import compact_turns
 
 CHANGES = st.lists(st.booleans(), min_size=1, max_size=12)
 
@@ -98,7 +99,7 @@ def test_the_log_is_the_same_however_it_was_written(changes: list[bool], data: s
         resumed = resume_points(Corpus(store, "c"), ["old"])["old"]
         assert resumed[-1] == log[-1]
         assert [turn for turn in resumed if turn.changed] == [turn for turn in log if turn.changed]
-        compact(Corpus(store, "c"), "run")
+        compact_turns(Corpus(store, "c"), "run")
         assert turns(Corpus(store, "c"), ["old"]) == log
 
 
