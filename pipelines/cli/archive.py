@@ -1,4 +1,4 @@
-"""The commands ``answers``, ``report``, ``status``, ``optimize`` and ``quarantine``. Importing them loads nothing heavy."""
+"""The commands that show and tend an archive: answers, report, status, optimize, quarantine."""
 
 from pathlib import Path
 from typing import Annotated
