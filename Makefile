@@ -4,7 +4,7 @@ PY := .venv/bin/python
 # busy, a server's test waits for most of its time. vLLM would bind every engine to the same core, and threads that wait
 # for each other on two cores only spin.
 SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
-.PHONY: setup demo check lint test test-all browser endurance bench docs reference clean
+.PHONY: setup demo check lint test test-all browser endurance bench bench-scale docs reference clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
 	@bash infra/setup.sh $(ACCELERATOR)
@@ -37,6 +37,10 @@ bench: setup      ## The measured numbers of docs/results.md
 	@$(PY) -m benchmarks.ceiling
 	@$(PY) -m benchmarks.linear
 	@$(PY) -m benchmarks.memory
+	@$(PY) -m benchmarks.page
+
+bench-scale: setup ## A million documents: ingest to answers, nights after it, the driver's memory (half an hour)
+	@$(PY) -m benchmarks.scale
 	@$(PY) -m benchmarks.page
 
 docs: setup       ## The documentation as a site that needs no network, in build/site; a warning fails

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from infra.store import Store
 from infra.tables.delta import Table
 
-TARGETS = {"driver": None, "worker": "ray::MapWorker(MapBatches(ReadingWorker", "engine": None}
+TARGETS = {"driver": None, "worker": "ray::ReadingWorker", "engine": None}
 ENGINE_TITLES = {"scripted": "infra.engines.scripted", "vllm": "VLLM::EngineCore"}
 TALLY = "MEMAGENT_SCRIPTED_TALLY"
 _ATTEMPTS = 5
