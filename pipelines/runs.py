@@ -16,7 +16,7 @@ from infra.tables.plans import delete_work, repeat_plan
 from infra.tables.rows import AnswerRow, PlannedReading
 from infra.tables.runs import QuestionRollup, RunExtras, RunSummary, run_ids, write_run
 from pipelines.formatting import failures
-from pipelines.stages.compact import compact_turns
+from pipelines.stages.compact import compact_tables, compact_turns
 from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
 from pipelines.stages.summarise import summarise
@@ -121,8 +121,7 @@ def finish(
     corpus, reader, config = reading.corpus, reading.reader, reading.config
     compact_turns(corpus, reading.run_id)
     delete_work(corpus.store, reading.run_id)
-    for name in _COMPACTED:
-        Table(corpus.store, name).compact(corpus.name)
+    compact_tables(corpus, _COMPACTED)
     quarantine = Table(corpus.store, "quarantine")
     earlier = (pc.field("stage") == "read") & (pc.field("run_id") != reading.run_id)
     answers = summarise(

@@ -22,7 +22,7 @@ from pipelines.cli.live import plain
 from pipelines.runs import sampled_runs
 
 _LAST_RUNS = 10
-_BUCKET = 500_000
+_BUCKET = 2_000_000
 """Documents that are counted at once."""
 _ANSWERING = ("ask", "digest", "evaluate")
 

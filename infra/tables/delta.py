@@ -26,7 +26,7 @@ _FIRST_BY = {"answers": "answered_at"}
 """Tables that are only appended to, and their time: where a key is there twice, the first row is read."""
 _EARLIER = {"documents": [pa.field("text", pa.large_string())]}
 """Columns that tables of earlier versions have."""
-_MANY = 64
+MANY = 64
 """Small files of a corpus that are put together."""
 _FULL = 32 * 2**20
 """Bytes of a file that is full."""
@@ -157,8 +157,7 @@ class Table:
         delta = self._open()
         if delta is None:
             return 0
-        files = pa.table(delta.get_add_actions(flatten=True))
-        sizes = files.filter(pc.equal(files["partition.corpus"], corpus))["size_bytes"]
+        sizes = self._files(corpus)["size_bytes"]
         replaced = 0
         if len(sizes) > _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // _FULL:
             options: dict[str, Any] = {
@@ -181,14 +180,25 @@ class Table:
         delta.cleanup_metadata()
         return replaced
 
+    def small_files(self, corpus: str) -> int:
+        """Return how many small files a corpus has."""
+        return int(pc.sum(pc.less(self._files(corpus)["size_bytes"], _FULL // 2)).as_py() or 0)
+
+    def _files(self, corpus: str) -> pa.Table:
+        """Return path, size_bytes and num_records of the files of a corpus, from the log."""
+        delta = self._open()
+        names = ["path", "size_bytes", "num_records"]
+        if delta is None:
+            return pa.table(
+                {"path": pa.array([], pa.string())} | {name: pa.array([], pa.int64()) for name in names[1:]}
+            )
+        files = pa.table(delta.get_add_actions(flatten=True))
+        return files.filter(pc.equal(files["partition.corpus"], corpus)).select(names)
+
     @_contended
     def _compact(self, corpus: str) -> int:
         delta = self._open()
-        if delta is None:
-            return 0
-        files = pa.table(delta.get_add_actions(flatten=True))
-        small = pc.and_(pc.equal(files["partition.corpus"], corpus), pc.less(files["size_bytes"], _FULL // 2))
-        if (pc.sum(small).as_py() or 0) < _MANY:
+        if delta is None or self.small_files(corpus) < MANY:
             return 0
         # Needs deltalake below 1.6.4: 1.6.6 lets two compactions of the same files through, and their rows stand twice.
         done = delta.optimize.compact(
@@ -245,20 +255,11 @@ class Table:
 
     def fingerprint(self, corpus: str) -> str:
         """Return a name of the files of a corpus: while it is the same, so are the rows."""
-        delta = self._open()
-        if delta is None:
-            return ""
-        files = pa.table(delta.get_add_actions(flatten=True))
-        return stable_hash(sorted(files.filter(pc.equal(files["partition.corpus"], corpus))["path"].to_pylist()))
+        return stable_hash(sorted(self._files(corpus)["path"].to_pylist()))
 
     def count(self, corpus: str) -> int:
         """Return how many rows the files of a corpus have, from the log alone."""
-        delta = self._open()
-        if delta is None:
-            return 0
-        files = pa.table(delta.get_add_actions(flatten=True))
-        mine = pc.equal(files["partition.corpus"], corpus)
-        return int(pc.sum(files.filter(mine)["num_records"]).as_py() or 0)
+        return int(pc.sum(self._files(corpus)["num_records"]).as_py() or 0)
 
     def _dataset(self, delta: DeltaTable) -> ds.FileSystemDataset:
         """Return the table's files as a dataset. A file is known by its corpus and its range of content hashes.

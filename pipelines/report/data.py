@@ -12,12 +12,15 @@ import pyarrow.dataset as ds
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts, quarantined
-from infra.tables.plans import read_plan
+from infra.tables.plans import plan_parts, read_plan
+from infra.tables.quarantine import reading_item
 from infra.tables.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, PlannedReading
 from infra.tables.runs import ENDED
 from memagent.errors import UsageError
 from memagent.metrics import containment
 
+READINGS = 20_000
+"""Readings of a run that are looked at for its report; more do not fit a file that opens quickly."""
 _POINTS = 240
 """Points of a curve at most: more cannot be told apart on a screen."""
 
@@ -96,17 +99,19 @@ def load_run(store: Store, run_id: str) -> Run:
 
 
 def load_rows(store: Store, run: Run, failures: list[FailureRow]) -> list[Row]:
-    """Return the run's readings in the order of its plan; a run without a plan has none."""
-    plan = _plan(store, run.run_id)
+    """Return the run's readings in the order of its plan; a run without a plan has none.
+
+    Of a run with more than `READINGS` those that failed and the first of the others; the rest is only counted.
+    """
+    reasons = {failure["item"]: failure for failure in failures if failure["stage"] == "read"}
+    plan = _plan(Corpus(store, run.corpus), run, failed=[item.rpartition(" ? ")[0] for item in reasons])
     wanted = pa.array([entry["answered_by"] or entry["reading_id"] for entry in plan], pa.string())
     table = Table(store, "answers").read(run.corpus, filters=ds.field("reading_id").isin(wanted))
     answers = {answer["reading_id"]: answer for answer in table.to_pylist()}
-    reasons = {failure["item"]: failure for failure in failures if failure["stage"] == "read"}
     rows = []
     for entry in plan:
         answer = answers.get(entry["answered_by"] or entry["reading_id"])
-        item = f"{entry['doc_id'] or 'archive'} ? {entry['question_id']}"
-        rows.append(Row(entry, answer, None if answer else reasons.get(item)))
+        rows.append(Row(entry, answer, None if answer else reasons.get(reading_item(entry))))
     return rows
 
 
@@ -155,9 +160,20 @@ def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:
     return [_speed(a, b) for a, b in pairwise(kept) if b["t"] > a["t"]]
 
 
-def _plan(store: Store, run_id: str) -> list[PlannedReading]:
+def _plan(corpus: Corpus, run: Run, failed: list[str]) -> list[PlannedReading]:
+    total = (run.summary.get("readings") or {}).get("total") or 0
     try:
-        plan: list[PlannedReading] = read_plan(Corpus(store, ""), run_id).to_pylist()
+        if total <= READINGS:
+            plan: list[PlannedReading] = read_plan(corpus, run.run_id).to_pylist()
+            return plan
+        first = pa.array(failed[:READINGS], pa.string())
+        plan = read_plan(corpus, run.run_id, filters=ds.field("doc_id").isin(first)).to_pylist()
+        known = {row["reading_id"] for row in plan}
+        for _, part in plan_parts(corpus, run.run_id):
+            if len(plan) >= READINGS:
+                break
+            rows: list[PlannedReading] = part.slice(0, READINGS - len(plan)).to_pylist()
+            plan += [row for row in rows if row["reading_id"] not in known]
     except FileNotFoundError:
         return []
     return plan

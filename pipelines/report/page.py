@@ -41,8 +41,9 @@ def page(store: Store, run_id: str, limit: int) -> str:
     rows = load_rows(store, run, failures)
     titles = load_titles(store, run, _hashes(rows))
     style, script = _asset("report.css"), _script()
+    total = max(len(rows), (run.summary.get("readings") or {}).get("total") or 0)
     data: dict[str, Any] = {
-        "readings": len(rows),
+        "readings": total,
         "corpus": run.corpus,
         "progress": load_progress(store, run_id),
         "failures": [_failure(failure, run) for failure in failures[:_FAILURES_MOST]],
@@ -61,7 +62,7 @@ def page(store: Store, run_id: str, limit: int) -> str:
     ]
     documents = [(listing.document(name), embed(passages)) for name, passages in details.documents.items()]
     data["leftOut"] = {
-        "rows": len(rows) - len(listed),
+        "rows": total - len(listed),
         "memories": details.memories_left_out,
         "documents": details.documents_left_out,
         "limit": f"{limit / 2**20:.3g} MiB",

@@ -28,8 +28,6 @@ from memagent.errors import MemagentError
 from pipelines.stages.plan import Plan
 
 _log = logging.getLogger("memagent.read")
-_COMMITS = 100
-"""The small files of the answers are put together after so many commits."""
 _ROUNDS = 3
 """A pass that ends early (a worker lost for good) is started again with what is left, so many times."""
 _FAILURES = 1_000
@@ -182,8 +180,8 @@ class _Sink:
     def __init__(self, reading: ReadingPass, result: PassResult) -> None:
         self._reading, self._result = reading, result
         corpus = reading.corpus
-        self._answers = Table(corpus.store, "answers")
-        self._commits = FileCommits(self._answers, corpus.name, reading.run_id, reading.config.commit_seconds)
+        answers = Table(corpus.store, "answers")
+        self._commits = FileCommits(answers, corpus.name, reading.run_id, reading.config.commit_seconds)
         self._quarantine = Table(corpus.store, "quarantine")
         self._failures: list[FailureRow] = []
 
@@ -192,8 +190,6 @@ class _Sink:
         self._result.answered += block["answered"]
         self._fail(block["failures"])
         self._commits.add(block["files"])
-        if self._commits.number and self._commits.number % _COMMITS == 0:
-            self._answers.compact(self._reading.corpus.name)
 
     def lose(self, block: Block) -> None:
         """Count the readings of a block that no worker finished as failed."""
