@@ -3,14 +3,18 @@
 import hashlib
 import json
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
 def stable_hash(*parts: object) -> str:
     """Return a stable 32-digit hexadecimal hash of JSON-serialisable `parts`."""
-    data = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256(_json(*parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _json(*parts: object) -> str:
+    return json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def text_hash(text: str) -> str:
@@ -145,7 +149,21 @@ def reading_id(stream: list[str], question: str, policy_id: str, config_hash: st
     `stream` is the list of content hashes in reading order. The same work has the same name, so it
     is never done twice.
     """
-    return stable_hash(stream, question, policy_id, config_hash)
+    return reading_names(question, policy_id, config_hash)(stream)
+
+
+def reading_names(question: str, policy_id: str, config_hash: str) -> Callable[[Sequence[str]], str]:
+    """Return `reading_id` for one question, policy and configuration: much faster for many streams.
+
+    It is `stable_hash` of the four, with the JSON of the last three made once. Content hashes are hexadecimal.
+    """
+    tail = _json(question, policy_id, config_hash)[1:].encode("utf-8", "surrogatepass")
+
+    def name(stream: Sequence[str]) -> str:
+        hashes = ",".join(f'"{content_hash}"' for content_hash in stream)
+        return hashlib.sha256(b"[[%b],%b" % (hashes.encode(), tail)).hexdigest()[:32]
+
+    return name
 
 
 _HALF = re.compile(r"[\ud800-\udfff]")

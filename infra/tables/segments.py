@@ -27,6 +27,7 @@ _FOLDER = "segments"
 _GROUP_TOKENS = 16_384
 """Tokens of a row group: what one reading holds in memory at a time."""
 _CACHED_GROUPS = 256
+_PLACE = ["content_hash", "part", "first_row", "segments", "tokens"]
 _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
 
 
@@ -147,8 +148,9 @@ def segmented(
     *,
     hashes: Collection[str] | None = None,
 ) -> dict[str, SegmentedRow]:
-    """Return where the segments of documents are, by content hash; arguments as in `segmented_table`."""
-    rows: list[SegmentedRow] = segmented_table(corpus, tokenizer, reading, bucket, hashes=hashes).to_pylist()
+    """Return where the segments of documents are (`_PLACE`), by content hash; arguments as in `segmented_table`."""
+    table = segmented_table(corpus, tokenizer, reading, bucket, hashes=hashes, columns=_PLACE)
+    rows: list[SegmentedRow] = table.to_pylist()
     return {row["content_hash"]: row for row in rows}
 
 

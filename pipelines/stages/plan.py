@@ -7,7 +7,7 @@ task of its own, which writes its plan and its work to the store; this process s
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -29,7 +29,7 @@ from infra.tables.rows import AnswerRow, DocumentRow, PlannedReading, Scope, Seg
 from infra.tables.schemas import PLAN
 from infra.tables.segments import segment_range, segmented
 from infra.tables.turns import unfinished_runs
-from memagent.records import Question, Turn, reading_id, stable_hash
+from memagent.records import Question, Turn, reading_names, stable_hash
 
 _BLOCK_CONVERSATIONS = 64
 """Of a block, unless a single stream has more: its answers come out together, so it ends soon."""
@@ -222,29 +222,31 @@ def _rows(
 ) -> list[PlannedReading]:
     by_id = {document["doc_id"]: document for document in documents}
     rows: list[PlannedReading] = []
+    reader = request.reader
     for question in request.questions:
+        names = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
         if question.question_id in named:
             chosen = [by_id[name] for name in dict.fromkeys(question.documents) if name in by_id]
         else:
             chosen = [document for document in documents if _is_about(question, document["doc_id"], False)]
         if request.archive and chosen:
-            rows.append(_row(request.reader, question, chosen, places=places, scope="archive"))
+            rows.append(_row(names, question, chosen, places=places, scope="archive"))
         elif not request.archive:
-            rows += [_row(request.reader, question, [one], places=places, scope="document") for one in chosen]
+            rows += [_row(names, question, [one], places=places, scope="document") for one in chosen]
     return rows
 
 
 def _row(
-    reader: ReaderSpec,
+    names: Callable[[Sequence[str]], str],
     question: Question,
     documents: Sequence[DocumentRow],
     places: dict[str, SegmentedRow],
     scope: Scope,
 ) -> PlannedReading:
     stream = [document["content_hash"] for document in documents]
-    single = scope == "document"
+    single, first = scope == "document", places[stream[0]]
     return {
-        "reading_id": reading_id(stream, question.text, reader.policy.policy_id, reader.config_hash),
+        "reading_id": names(stream),
         "doc_id": documents[0]["doc_id"] if single else "",
         "title": documents[0]["title"] if single else f"{len(documents)} documents",
         "content_hash": stream[0] if single else stable_hash(stream),
@@ -254,8 +256,8 @@ def _row(
         "gold": list(question.answers) if question.answers is not None else None,
         "scope": scope,
         "state": "new",
-        "segments": sum(places[name]["segments"] for name in stream),
-        "tokens": sum(places[name]["tokens"] for name in stream),
+        "segments": first["segments"] if single else sum(places[name]["segments"] for name in stream),
+        "tokens": first["tokens"] if single else sum(places[name]["tokens"] for name in stream),
         "answered_by": "",
         "carried_from": "",
         "carried_segments": 0,

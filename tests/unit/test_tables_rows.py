@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from infra.store import Store
 from infra.tables.delta import Table, now
+from memagent.records import reading_id, stable_hash
 
 ROWS = st.lists(st.tuples(st.sampled_from(["c", "d'"]), st.sampled_from("xyz"), st.text(max_size=3)), max_size=5)
 STEPS = st.lists(st.tuples(st.sampled_from(["insert_new", "upsert"]), ROWS), min_size=1, max_size=5)
@@ -49,3 +50,16 @@ def test_a_small_log_for_long_texts(tmp_path: Path) -> None:
     log = list((tmp_path / "quarantine" / "_delta_log").glob("*.json"))
     assert len(log) == 3
     assert sum(path.stat().st_size for path in log) < 50_000  # statistics do not repeat the texts
+
+
+@given(
+    st.lists(st.text("0123456789abcdef", min_size=32, max_size=32)),
+    st.text(),
+    st.sampled_from(["nano@1", 'a "name"@é']),
+    st.just("c0ffee"),
+)
+def test_a_readings_name_is_the_hash_of_what_determines_it(
+    stream: list[str], question: str, policy_id: str, config_hash: str
+) -> None:
+    name = stable_hash(stream, question, policy_id, config_hash)
+    assert reading_id(stream, question, policy_id, config_hash) == name
