@@ -9,12 +9,13 @@ import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
 from infra.tables.buckets import buckets
+from infra.tables.claims import is_alive
 from infra.tables.corpora import check_name, corpora, sources_of, standing_questions
 from infra.tables.delta import Table
 from infra.tables.distinct import first_of_each
 from infra.tables.documents import current_documents, documents_count
 from infra.tables.documents import quarantined as documents_quarantined
-from infra.tables.rows import FailureRow
+from infra.tables.rows import FailureRow, RunRow
 from infra.tables.runs import ENDED
 from memagent.config import Config
 from memagent.errors import UsageError
@@ -69,7 +70,7 @@ def _one(corpus: Corpus) -> dict[str, Any]:
         "sources": sources_of(corpus),
         "standing_questions": [question.text for question in standing_questions(corpus)],
         "runs": [
-            {k: run[k] for k in ("run_id", "kind", "status")}
+            {"run_id": run["run_id"], "kind": run["kind"], "status": _status(corpus.store, run)}
             | {"started_at": run["started_at"].isoformat(timespec="seconds")}
             | {
                 "readings": json.loads(run["summary"]).get("readings"),
@@ -78,6 +79,12 @@ def _one(corpus: Corpus) -> dict[str, Any]:
             for run in newest
         ],
     }
+
+
+def _status(store: Store, run: RunRow) -> str:
+    """Return a run's status; of one that has no end, whether it is running or was stopped."""
+    ended = run["status"] != "running"
+    return run["status"] if ended or is_alive(store, run["run_id"]) else "stopped"
 
 
 def _counts(corpus: Corpus) -> dict[str, int]:

@@ -8,6 +8,7 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ CLUSTERED = "content_hash"
 """Files are sorted by this column and carry its range, so that a read of one bucket skips files and row groups."""
 _ROW_GROUP = 2_000
 _PAUSE = 5
+_BOUND_CHARS = 64
+"""Of a text in the statistics."""
 
 
 class DataFile(TypedDict):
@@ -48,15 +51,42 @@ def write_data_file(corpus: Corpus, name: str, rows: pa.Table | Sequence[object]
     schema = TABLES[name].schema
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=schema)
     table = table.select([column for column in schema.names if column != "corpus"])
-    stats: dict[str, object] = {"numRecords": table.num_rows}
     if CLUSTERED in table.column_names:
         table = table.sort_by(CLUSTERED)
-        hashes = pc.min_max(table[CLUSTERED]).as_py()
-        stats |= {"minValues": {CLUSTERED: hashes["min"]}, "maxValues": {CLUSTERED: hashes["max"]}}
     file = uuid.uuid4().hex
     path = f"{file[:2]}/{file}.parquet"  # spread prefixes: S3 limits requests by prefix
     full = corpus.store.write_part(table, name, path, row_group_size=_ROW_GROUP)
-    return {"path": path, "size": corpus.store.size(full), "rows": table.num_rows, "stats": json.dumps(stats)}
+    return {"path": path, "size": corpus.store.size(full), "rows": table.num_rows, "stats": json.dumps(_stats(table))}
+
+
+def _stats(table: pa.Table) -> dict[str, object]:
+    """Return the statistics of a file, as the Delta protocol has them.
+
+    Of all columns that can have any: deltalake's own dataset takes a column without them for one without values.
+    """
+    lows: dict[str, object] = {}
+    highs: dict[str, object] = {}
+    nulls: dict[str, int] = {}
+    for field in table.schema:
+        kind = field.type
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if not (text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)):
+            continue
+        column = table[field.name]
+        nulls[field.name] = column.null_count
+        if column.null_count < len(column):
+            bounds = pc.min_max(column).as_py()
+            lows[field.name], highs[field.name] = (_bound(bounds["min"]), _bound(bounds["max"], upper=True))
+    return {"numRecords": table.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
+
+
+def _bound(value: object, *, upper: bool = False) -> object:
+    """Return a bound as JSON; a long text's is shortened, an upper one so that it stays above the text."""
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, str) and len(value) > _BOUND_CHARS:
+        return value[:_BOUND_CHARS] + ("\U0010ffff" if upper else "")
+    return value
 
 
 class FileCommits:

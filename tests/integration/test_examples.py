@@ -1,4 +1,4 @@
-"""The examples of docs/python.md run as they stand, each in a process of its own."""
+"""The examples of the documentation run as they stand, each in a process of its own."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ import pytest
 from tests.pages import HERE, ROOT, blocks
 
 EXAMPLES = blocks(ROOT / "docs" / "python.md", "python")
+QUERIES = blocks(ROOT / "docs" / "scale.md", "python")
 NOTE = "The gate was painted on Monday. The access code of cedar-gate is 4471902. Lunch is at noon.\n"
 
 
@@ -21,3 +22,14 @@ def test_an_example_runs(example, tmp_path: Path):
     assert done.returncode == 0, done.stderr[-3000:]
     if "print(" in example:
         assert "4471902" in done.stdout
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_of_the_tables_runs(query, tmp_path: Path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "monday.md").write_text(NOTE)
+    for number, code in enumerate((EXAMPLES[-1], query)):
+        (tmp_path / f"{number}.py").write_text(code)
+        done = subprocess.run([sys.executable, f"{number}.py"], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert "1 4471902 | What is the access code of cedar-gate?" in done.stdout
