@@ -38,6 +38,7 @@ class ReaderSpec:
         """
         self.engine_config = config.engine
         self.engine_restarts = config.pool.engine_restarts
+        self.watchdog_seconds = config.pool.watchdog_seconds
         self._store = Store(config.store)
         self.policy, row = _resolve(config.engine, self._store)
         self._kept_at = row and row["path"]

@@ -133,7 +133,9 @@ class PoolConfig(Section):
     inflight: int = Field(256, ge=1)
     """Readings that one engine works on at once."""
     engine_restarts: int = Field(3, ge=0)
-    """How often a dead engine is started again before its readings are given up."""
+    """How often a dead engine is started again before it is retired."""
+    watchdog_seconds: float = Field(1800.0, gt=0)
+    """An engine that has not answered a conversation for so long counts as dead."""
 
     @model_validator(mode="after")
     def _sizes(self) -> "PoolConfig":

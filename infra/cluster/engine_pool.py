@@ -159,7 +159,8 @@ class _Pool:
     def _replace(self, engine: _Engine, error: Exception) -> None:
         """Start another actor in place of one that died."""
         self._take_back(engine)
-        self._last_error = EngineDied(f"the engines' processes end ({type(error).__name__}): see Ray's logs")
+        words = str(error).strip().splitlines()[-1:] or ["no words"]
+        self._last_error = EngineDied(f"the engines' processes end ({type(error).__name__}: {words[0]})")
         if self._replacements:
             self._replacements -= 1
             _log.warning("an engine's process ended (%s); starting another one", type(error).__name__)

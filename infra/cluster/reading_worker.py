@@ -120,7 +120,9 @@ class ReadingWorker:
         self._store = spec.corpus.store
         self._scheme = spec.reader.scheme
         self._writer = TurnWriter(spec.corpus, spec.run_id, spec.reader.policy.policy_id)
-        self._engine = SupervisedEngine(spec.reader.make_engine, spec.reader.engine_restarts)
+        self._engine = SupervisedEngine(
+            spec.reader.make_engine, spec.reader.engine_restarts, spec.reader.watchdog_seconds
+        )
         self._time = EngineTimeMeter()
         self._tally = tally
         self._worker = uuid.uuid4().hex

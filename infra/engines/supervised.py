@@ -17,11 +17,15 @@ class SupervisedEngine:
     that were in flight and nothing else.
     """
 
-    def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
-        """Start engines made by `make`, at most `restarts` times more without an answer in between."""
+    def __init__(self, make: Callable[[], Engine], restarts: int, watchdog: float | None = None) -> None:
+        """Start engines made by `make`, at most `restarts` times more without an answer in between.
+
+        An engine that takes longer than `watchdog` seconds for a request counts as dead; None: it may take any time.
+        """
         self._make = make
         self._engine = make()
         self._restarts = restarts
+        self._watchdog = watchdog
         self._left = restarts
         self._generation = 0
         self._lock = asyncio.Lock()
@@ -45,7 +49,10 @@ class SupervisedEngine:
         while True:
             generation = self._generation
             try:
-                completion = await self._engine.generate(ids, sampling, priority)
+                async with asyncio.timeout(self._watchdog):
+                    completion = await self._engine.generate(ids, sampling, priority)
+            except TimeoutError:
+                await self._replace(generation, EngineDied(f"the engine has not answered for {self._watchdog:.0f} s"))
             except EngineDied as error:
                 await self._replace(generation, error)
             else:

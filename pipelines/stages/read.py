@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self, cast
 
 from infra.cluster.engine_pool import run_on_engines
+from infra.cluster.nodes import check_store
 from infra.cluster.progress import Counters, ProgressReporter, Totals
 from infra.cluster.reading_worker import BlockResult, FailedItem, PassSpec, ReadingWorker
 from infra.cluster.session import board_name, ensure_ray
@@ -68,9 +69,11 @@ def read(
     crash continues from there. A reading that fails becomes a quarantine row.
 
     Raises:
+        UsageError: a node of the cluster cannot see the store.
         MemagentError: no engine can be started, or engines die again and again.
     """
     ensure_ray()
+    check_store(reading.corpus.store)
     result = PassResult()
     sink = _Sink(reading, result)
     left = dict(enumerate(plan.blocks))

@@ -94,7 +94,7 @@ class Writer:
         """Build what the segments share."""
         self._store = Store(store_url)
         self._questioner = questioner(reader)
-        self._engine = SupervisedEngine(reader.make_engine, reader.engine_restarts)
+        self._engine = SupervisedEngine(reader.make_engine, reader.engine_restarts, reader.watchdog_seconds)
         self._inflight = inflight
         self._free: asyncio.Semaphore | None = None
         self._starting: asyncio.Task[None] | None = None

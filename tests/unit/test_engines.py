@@ -45,6 +45,29 @@ async def test_requests_survive_the_death_of_an_engine():
     assert (engine.deaths, Dying.made) == (1, 2)
 
 
+class Hanging(Dying):
+    """Never answers."""
+
+    async def generate(self, ids, sampling, priority=0):
+        await asyncio.Event().wait()
+
+
+async def test_an_engine_that_does_not_answer_counts_as_dead():
+    made = []
+
+    def make():
+        made.append(Hanging(0) if not made else Dying(1000))
+        return made[-1]
+
+    engine = SupervisedEngine(make, restarts=1, watchdog=0.05)
+    answers = await asyncio.gather(*(engine.generate([0] * i, Sampling(1)) for i in range(4)))
+    assert [answer.ids for answer in answers] == [[0], [1], [2], [3]]
+    assert engine.deaths == 1 and made[0].stopped
+    stuck = SupervisedEngine(lambda: Hanging(0), restarts=1, watchdog=0.05)
+    with pytest.raises(EngineDied, match="has not answered for"):
+        await stuck.generate([1], Sampling(1))
+
+
 async def test_restarts_are_bounded():
     engine = SupervisedEngine(lambda: Dying(0), restarts=2)
     with pytest.raises(EngineDied):

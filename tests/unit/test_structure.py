@@ -28,6 +28,7 @@ HOMES = {
         "pipelines/stages/collect_qa.py",
         "infra/cluster/rollout_pool.py",
         "infra/cluster/tasks.py",
+        "infra/cluster/nodes.py",
         "infra/cluster/progress.py",
         "pipelines/training/weight_sync.py",
         "infra/learner/group.py",
