@@ -163,7 +163,12 @@ def measure(documents: int, url: str, sets: list[str]) -> list[Row]:
         rows = rows_of(documents, "ingest", in_process(take, config, str(folder / "corpus")))
         first = in_process(read, config)
         rate = first["conversations"] / first["engine_seconds"]
-        rows += rows_of(documents, "first digest", first, f"{first['stages']}")
+        rows += rows_of(
+            documents,
+            "first digest",
+            first,
+            ", ".join(f"{name} {seconds:,.0f} s" for name, seconds in first["stages"].items() if seconds >= 1),
+        )
         rows.append(Row("conversations a second in the pass", round(rate, 1), column=f"{documents:,} documents"))
         rows.append(Row("objects in the store", objects(Store(store)), column=f"{documents:,} documents"))
         rows += rows_of(documents, "night without a change", in_process(read, config))
