@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TypedDict
 
@@ -29,6 +30,8 @@ from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.questions import ask as make_question
 from pipelines.ask import digest
+from pipelines.exchange.answers import answer_rows
+from pipelines.optimize import optimize
 from pipelines.stages.ingest import ingest
 from pipelines.status import corpus_status
 
@@ -127,6 +130,22 @@ def look(config: Config) -> Step:
     return _step(began, 0, 0.0, {})
 
 
+def choose(config: Config) -> Step:
+    """Take twenty answers by a pattern."""
+    began = time.monotonic()
+    rows = answer_rows(Corpus(Store(config.store), "scale"), where={"answer": "*77*"})
+    if len(list(islice(rows, 20))) < 20:
+        raise RuntimeError("there are not twenty such answers")
+    return _step(began, 0, 0.0, {})
+
+
+def tidy(config: Config) -> Step:
+    """Put the files of the store together, and delete the replaced ones."""
+    began = time.monotonic()
+    optimize("scale", config, retention_days=0)
+    return _step(began, 0, 0.0, {})
+
+
 def _step(began: float, conversations: int, engine_seconds: float, stages: dict[str, float]) -> Step:
     return {
         "seconds": round(time.monotonic() - began, 1),
@@ -174,10 +193,20 @@ def measure(documents: int, url: str, sets: list[str]) -> list[Row]:
         rows += rows_of(documents, "night without a change", in_process(read, config))
         make_corpus(folder / "corpus", documents, changed=max(1, documents // 100))
         rows += rows_of(documents, "night with 1% changed", in_process(read, config))
-        rows += rows_of(documents, "status", in_process(look, config))
-        return rows
+        return rows + after(documents, config)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def after(documents: int, config: Config) -> list[Row]:
+    """Measure what people do with a corpus that was read."""
+    column = f"{documents:,} documents"
+    rows = rows_of(documents, "optimize", in_process(tidy, config))
+    files = objects(Store(config.store))
+    rows.append(Row("objects in the store after it", files, column=column, note="entries of Delta's logs among them"))
+    rows += rows_of(documents, "status", in_process(look, config))
+    rows += rows_of(documents, "answers by a pattern, the first twenty", in_process(choose, config))
+    return rows
 
 
 def main() -> None:

@@ -259,7 +259,7 @@ def _of(reading_ids: list[str]) -> Any:
 
 def _dedupe(table: pa.Table) -> pa.Table:
     """Sort by key, and keep the first written row of each."""
-    return first_of_each(table, _KEY, [("written_at", "ascending")])
+    return first_of_each(table, _KEY, [("written_at", "ascending")], by_key=True)
 
 
 def _turns(table: pa.Table) -> list[Turn]:
