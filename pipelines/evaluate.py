@@ -1,8 +1,9 @@
-"""Evaluate: samples are read as any archive is, judged, and the scores kept."""
+"""Evaluate: read a suite's samples like any archive, judge the answers, and store the scores."""
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,13 +19,51 @@ from infra.tables.schemas import RESULTS
 from infra.tables.turns import resume_points
 from memagent.config import Config
 from memagent.errors import UsageError
-from memagent.records import stable_hash
+from memagent.records import Turn, stable_hash
 from memagent.stats import Paired, paired
 from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
 from pipelines.ask import ask
 from pipelines.runs import Progress, new_run_id, run_answers
 from pipelines.stages.make_samples import Taken, questions, take
+
+
+class ScoreLine(TypedDict):
+    """A metric of one task and length, with its 95% interval."""
+
+    task: str
+    length: int
+    metric: str
+    value: float
+    low: float
+    high: float
+    n: int
+    failed: int
+
+
+class Evaluation(TypedDict):
+    """A run and its score lines."""
+
+    run_id: str
+    suite: str
+    policy_id: str
+    method: str
+    control: str
+    seed: int
+    scored_at: datetime
+    lines: list[ScoreLine]
+
+
+class _Cost(TypedDict):
+    tokens: int | None
+    seconds: float | None
+    segments: int | None
+
+
+class _Failure(TypedDict):
+    failure: str
+    lost_step: int | None
+    lost_segment: int | None
 
 
 def evaluate(
@@ -35,16 +74,17 @@ def evaluate(
     run_id: str | None = None,
     show: Progress | None = None,
 ) -> RunSummary:
-    """Read a suite's samples, score the answers and keep both; return the run's summary.
+    """Read a suite's samples, score and store the answers; return the run's summary.
 
-    Interrupted, or called again, it reads only what was not read by this very policy. A failed reading counts 0.
+    Called again, also after an interruption, it reads only what this policy version has not read. A failed reading
+    counts 0.
 
     Args:
         suite: the samples.
         config: the policy, the method, and how to read.
         texts: files and folders whose text the needles are planted in.
         run_id: name of the run.
-        show: is given the counts as they come.
+        show: is called with the progress counts.
 
     Raises:
         UsageError: the suite cannot be made, or a file of it is malformed.
@@ -56,7 +96,7 @@ def evaluate(
         name, taken = take(store, suite, texts, reader=reader, run_id=run_id)
         if not taken:
             raise UsageError(f"suite {suite.name} has no samples of this kind")
-        # An answer of another version of the policy says nothing about this one: all of them are read by it.
+        # Answers of other versions do not score this one, so everything is reread.
         extra: RunExtras = {"suite": suite.as_dict(), "method": config.method}
         summary = ask(
             name, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, show=show, extra=extra
@@ -66,27 +106,26 @@ def evaluate(
     rows = _score_rows(suite, config, reader.policy.policy_id, summary=summary, judged=judged)
     Table(store, "scores").upsert(rows)
     measure = not_found(judged) if suite.control else overall(judged)
-    return {**summary, "evaluation": [_shown(one) for one in rows], "overall": measure.as_dict()}
+    return {**summary, "evaluation": [dict(_score_line(row)) for row in rows], "overall": measure.as_dict()}
 
 
 def results(corpus: Corpus, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:
-    """Judge the answers of a run; return them, and `infra.tables.schemas.RESULTS` with why each wrong one is wrong."""
+    """Judge a run's answers; return them, and `infra.tables.schemas.RESULTS` with the reason of each wrong answer."""
     plan = read_plan(corpus, run_id).to_pylist()
     answers = run_answers(corpus, plan)
     readings = {item["question_id"]: item["answered_by"] or item["reading_id"] for item in plan}
     by_reading = {answer["reading_id"]: answer for answer in answers.values()}
     judged = []
-    for item in taken:
-        answer = by_reading.get(readings.get(item.sample.sample_id, ""))
-        judged.append(judge(item.sample, answer["answer"] if answer else None))
-    wrong = {readings[one.sample.sample_id] for one in judged if one.wrong and one.answer is not None}
+    for sample in (item.sample for item in taken):
+        answer = by_reading.get(readings.get(sample.sample_id, ""))
+        judged.append(judge(sample, answer["answer"] if answer else None))
+    wrong = {readings[result.sample.sample_id] for result in judged if result.wrong and result.answer is not None}
     logs = resume_points(corpus, wrong)
     rows = []
-    for one in judged:
-        reading = readings.get(one.sample.sample_id, "")
-        rows.append(
-            {**row(one), "reading_id": reading, **_cost(by_reading.get(reading)), **_why(one, logs.get(reading))}
-        )
+    for result in judged:
+        reading_id = readings.get(result.sample.sample_id, "")
+        cost, reason = _cost(by_reading.get(reading_id)), _failure(result, logs.get(reading_id))
+        rows.append({**row(result), "reading_id": reading_id, **cost, **reason})
     return judged, pa.Table.from_pylist(rows, schema=RESULTS)
 
 
@@ -94,7 +133,7 @@ def compare(store: Store, run_a: str, run_b: str) -> Paired:
     """Compare two runs on the samples that both have.
 
     Raises:
-        UsageError: a run is no evaluation, or they share no sample.
+        UsageError: a run is not an evaluation, or they share no sample.
     """
     a, b = ({r["sample_id"]: r["score"] for r in run_results(store, run).to_pylist()} for run in (run_a, run_b))
     shared = [name for name in a if name in b]
@@ -107,7 +146,7 @@ def run_results(store: Store, run_id: str) -> pa.Table:
     """Return the judged samples of an evaluation (`infra.tables.schemas.RESULTS`).
 
     Raises:
-        UsageError: the run is no evaluation.
+        UsageError: the run is not an evaluation.
     """
     try:
         return store.read_part("runs", run_id, "results.parquet")
@@ -115,30 +154,30 @@ def run_results(store: Store, run_id: str) -> pa.Table:
         raise UsageError(f"run {run_id} is no evaluation, or has not ended: see memagent scores") from error
 
 
-def _cost(answer: AnswerRow | None) -> dict[str, Any]:
+def _cost(answer: AnswerRow | None) -> _Cost:
     if answer is None:
         return {"tokens": None, "seconds": None, "segments": None}
     tokens = answer["prompt_tokens"] + answer["output_tokens"]
     return {"tokens": tokens, "seconds": answer["engine_seconds"], "segments": answer["segments"]}
 
 
-def _why(one: Judged, log: Any) -> dict[str, Any]:
-    if not one.wrong:
+def _failure(judged: Judged, log: list[Turn] | None) -> _Failure:
+    if not judged.wrong:
         return {"failure": "", "lost_step": None, "lost_segment": None}
-    if one.answer is None or log is None:
+    if judged.answer is None or log is None:
         return {"failure": "reading failed", "lost_step": None, "lost_segment": None}
-    found = failure(one.sample, one.answer, log)
+    cause = failure(judged.sample, judged.answer, log)
     return {
-        "failure": found.kind,
-        "lost_step": found.step if found.step >= 0 else None,
-        "lost_segment": found.segment_index if found.segment_index >= 0 else None,
+        "failure": cause.kind,
+        "lost_step": cause.step if cause.step >= 0 else None,
+        "lost_segment": cause.segment_index if cause.segment_index >= 0 else None,
     }
 
 
 def _score_rows(
     suite: Suite, config: Config, policy_id: str, summary: RunSummary, judged: Sequence[Judged]
 ) -> list[ScoreRow]:
-    samples, at = json.dumps(suite.as_dict()), now()
+    samples, scored_at = json.dumps(suite.as_dict()), now()
     return [
         {
             "corpus": summary["corpus"],
@@ -158,19 +197,27 @@ def _score_rows(
             "failed": line.failed,
             "seed": suite.seed,
             "samples": samples,
-            "scored_at": at,
+            "scored_at": scored_at,
         }
         for line in lines(judged)
     ]
 
 
-def _shown(row: ScoreRow) -> dict[str, Any]:
-    shown = ("task", "length", "metric", "value", "low", "high", "n", "failed")
-    return {name: value for name, value in row.items() if name in shown}
+def _score_line(row: ScoreRow) -> ScoreLine:
+    return {
+        "task": row["task"],
+        "length": row["length"],
+        "metric": row["metric"],
+        "value": row["value"],
+        "low": row["low"],
+        "high": row["high"],
+        "n": row["n"],
+        "failed": row["failed"],
+    }
 
 
 def score_table(store: Store, suite: str | None = None) -> pa.Table:
-    """Return `infra.tables.schemas.SCORES`, oldest first; of one suite, where it is given."""
+    """Return `infra.tables.schemas.SCORES`, oldest first; of one suite if given."""
     table = Table(store, "scores").read()
     if suite is not None:
         table = table.filter(pc.equal(table["suite"], suite))
@@ -189,41 +236,47 @@ def last_evaluation(store: Store, suite: str | None = None) -> str:
     return str(table["run_id"][-1].as_py())
 
 
-def by_run(table: pa.Table) -> list[dict[str, Any]]:
-    """Return a row for each run: what it was, and its lines."""
-    runs: dict[str, dict[str, Any]] = {}
+def by_run(table: pa.Table) -> list[Evaluation]:
+    """Group score rows (`infra.tables.schemas.SCORES`) by run."""
+    runs: dict[str, Evaluation] = {}
     for score in table.to_pylist():
         run = runs.setdefault(
             score["run_id"],
-            {name: score[name] for name in ("run_id", "suite", "policy_id", "method", "control", "seed", "scored_at")}
-            | {"lines": []},
+            {
+                "run_id": score["run_id"],
+                "suite": score["suite"],
+                "policy_id": score["policy_id"],
+                "method": score["method"],
+                "control": score["control"],
+                "seed": score["seed"],
+                "scored_at": score["scored_at"],
+                "lines": [],
+            },
         )
-        run["lines"].append(
-            {name: score[name] for name in ("task", "length", "metric", "value", "low", "high", "n", "failed")}
-        )
+        run["lines"].append(_score_line(score))
     return list(runs.values())
 
 
 def same_before(store: Store, run_id: str) -> tuple[list[ScoreRow], str | None]:
-    """Return the score rows of a run, and the run before it of the same policy name, samples and method, if any."""
+    """Return the score rows of a run, and the run before it of the same policy policy, samples and method, if any."""
     table: list[ScoreRow] = score_table(store).to_pylist()
     rows = [score for score in table if score["run_id"] == run_id]
     if not rows:
         raise UsageError(f"run {run_id} has no scores")
-    alike, name = _samples(rows[0]), _policy_name(rows[0])
+    samples, policy = _samples(rows[0]), _policy_name(rows[0])
     earlier = [
         row["run_id"]
         for row in table
         if row["run_id"] != run_id
         and row["scored_at"] < rows[0]["scored_at"]
-        and _samples(row) == alike
-        and _policy_name(row) == name
+        and _samples(row) == samples
+        and _policy_name(row) == policy
     ]
     return rows, earlier[-1] if earlier else None
 
 
 def _samples(row: ScoreRow) -> tuple[str, str, str, str]:
-    """Return what names the samples of a score, and how they were read."""
+    """Return the key of the samples of a score and of how they were read."""
     return (row["corpus"], row["samples"], row["method"], row["control"])
 
 

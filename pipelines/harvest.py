@@ -1,7 +1,8 @@
-"""Harvest: what was answered becomes rows that teach. The stages put together, top to bottom."""
+"""Harvest: turn answers into training rows. The stages put together, top to bottom."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
@@ -21,68 +22,62 @@ from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows
 from pipelines.stages.segment import segment
 from pipelines.stages.write_questions import choose, generate
 
-EXCLUDED = ("sensitive",)
-LEAST_SHARE = 0.7
+
+@dataclass(frozen=True, slots=True)
+class HarvestOptions:
+    """Where training rows come from besides gold answers and feedback, and which rows are left out."""
+
+    samples: int = 0
+    """Sampled readings of each question without gold; answers on which they agree become rows."""
+    questions: int = 0
+    """Segments from which the model writes a question."""
+    exclude: tuple[str, ...] = ("sensitive",)
+    """Tags of documents that are not trained on."""
+    least_share: float = 0.7
+    """Share of the sampled readings that must agree."""
 
 
 def harvest(
     name: str,
     config: Config,
-    *,
-    samples: int = 0,
-    questions: int = 0,
-    exclude: Collection[str] = EXCLUDED,
-    least_share: float = LEAST_SHARE,
+    options: HarvestOptions | None = None,
     run_id: str | None = None,
     show: Progress | None = None,
 ) -> HarvestSummary:
-    """Bring the `qa` table of a corpus up to date with what was asked, answered and said; return the summary.
+    """Update the `qa` table of a corpus from answers and feedback; return the summary.
 
-    The table is what teaches now: rows of earlier harvests are judged again, and leave it when they no longer may.
+    Rows of earlier harvests are judged again and removed when they no longer qualify.
 
     Args:
         name: the corpus.
-        config: the policy and how it reads, for `samples` and `questions`.
-        samples: sampled readings of each question without gold, whose agreement makes a row.
-        questions: segments that the model writes a question from.
-        exclude: tags whose documents do not teach.
-        least_share: of the sampled readings that must agree.
+        config: the policy and how it reads, for sampled readings and written questions.
+        options: sources of rows, and which rows are left out.
         run_id: name of the run.
-        show: is given the counts as they come.
+        show: is called with the progress counts.
 
     Raises:
-        UsageError: the corpus is empty, or there is nothing to harvest at all.
+        UsageError: the corpus is empty, or there is nothing to harvest.
         MemagentError: the engine cannot be started.
     """
+    options = options or HarvestOptions()
     corpus, started, run_id = Corpus(Store(config.store), name), now(), run_id or new_run_id()
     store = corpus.store
     if not current_documents(corpus, ["doc_id"]).num_rows:
         raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")
-    shelf, recorder = CorpusIndex(corpus), Recorder(store, run_id, show)
+    index, recorder = CorpusIndex(corpus), Recorder(store, run_id, show)
     refused: Counter[str] = Counter()
     with ray_session(config.ray):
         recorder.stage("collect")
         runs = run_ids(corpus, KINDS)
         rows = asked(store, runs, gold=True)
         fresh = gold_rows(rows, load_answers(corpus, (row["reading_id"] for row in rows)))
-        if samples:
+        if options.samples:
             recorder.stage("sample")
-            fresh += sample(
-                corpus,
-                config,
-                runs,
-                gold=fresh,
-                shelf=shelf,
-                exclude=exclude,
-                samples=samples,
-                run_id=run_id,
-                show=show,
-            )
-        if questions:
+            questions = without_gold(corpus, runs, fresh, index, options)
+            fresh += sample(corpus, config, questions, options.samples, run_id=run_id, show=show)
+        if options.questions:
             recorder.stage("generate")
-            written, refused = write(
-                corpus, config, shelf, exclude=exclude, count=questions, run_id=run_id, recorder=recorder
-            )
+            written, refused = write(corpus, config, index, options, run_id=run_id, recorder=recorder)
             fresh += written
     recorder.stage("choose")
     if not (fresh or refused or verdicts(corpus) or read_qa(store, corpus.name)):
@@ -90,65 +85,67 @@ def harvest(
             f"nothing was answered with gold yet: memagent ask {name} --questions FILE with answers in it, "
             "memagent feedback FILE, or harvest with --agreement N or --generate N"
         )
-    summary = settle(corpus, fresh, run_id, exclude=exclude, least_share=least_share, refused=refused)
+    summary = settle(corpus, fresh, run_id, options, refused)
     recorder.stage("done")
     summary["seconds"] = round((now() - started).total_seconds(), 2)
     write_run(store, summary, started, config.public())
     return summary
 
 
+def without_gold(
+    corpus: Corpus, runs: Sequence[str], gold: Sequence[Qa], index: CorpusIndex, options: HarvestOptions
+) -> list[Question]:
+    """Return the questions that runs asked about single documents and that have no gold answer."""
+    answered = {row.qa_id for row in gold}
+    documents: dict[str, dict[str, None]] = defaultdict(dict)
+    question_ids: dict[str, str] = {}
+    for row in asked(corpus.store, runs, gold=False):
+        qa = index.place(Qa(row["question"], (), tuple(row["stream"]), documents=(), source="agreement"))
+        fit = qa.documents and not set(options.exclude) & set(qa.tags) and qa.qa_id not in answered
+        if row["scope"] == "document" and row["doc_id"] in index.current and fit:
+            documents[qa.question][row["doc_id"]] = None
+            question_ids[qa.question] = row["question_id"]
+    return [Question(question_ids[text], text, tuple(doc_ids)) for text, doc_ids in documents.items()]
+
+
 def sample(
     corpus: Corpus,
     config: Config,
-    runs: Sequence[str],
-    gold: Sequence[Qa],
-    shelf: CorpusIndex,
-    exclude: Collection[str],
+    questions: Sequence[Question],
     samples: int,
     run_id: str,
     show: Progress | None = None,
 ) -> list[Qa]:
-    """Read what was asked of single documents without gold several times more, and make rows of what agrees.
+    """Read questions `samples` times at temperature 1, and make rows of the answers that agree.
 
-    Each sampling is a run of kind ``agreement``. Its readings are kept like any other: the same again reads nothing.
+    Each sampling is a run of kind ``agreement``; readings that exist already are not repeated.
     """
-    store, known = corpus.store, {row.qa_id for row in gold}
-    documents: dict[str, dict[str, None]] = defaultdict(dict)
-    names: dict[str, str] = {}
-    for row in asked(store, runs, gold=False):
-        one = shelf.place(Qa(row["question"], (), tuple(row["stream"]), documents=(), source="agreement"))
-        fit = one.documents and not set(exclude) & set(one.tags) and one.qa_id not in known
-        if row["scope"] == "document" and row["doc_id"] in shelf.current and fit:
-            documents[one.question][row["doc_id"]] = None
-            names[one.question] = row["question_id"]
-    wanted = [Question(names[text], text, tuple(chosen)) for text, chosen in documents.items()]
-    drawn = []
-    for seed in range(1, samples + 1) if wanted else ():
+    runs = []
+    for seed in range(1, samples + 1) if questions else ():
         reading = {**config.reading, "temperature": 1.0, "seed": seed}
         settings = config.model_copy(update={"reading": reading})
-        done = ask(corpus.name, wanted, settings, kind="agreement", run_id=f"{run_id}-s{seed}", show=show)
-        drawn.append(done["run_id"])
-    rows = asked(store, drawn)
+        summary = ask(corpus.name, questions, settings, kind="agreement", run_id=f"{run_id}-s{seed}", show=show)
+        runs.append(summary["run_id"])
+    rows = asked(corpus.store, runs)
     return agreed_rows(rows, load_answers(corpus, (row["reading_id"] for row in rows)))
 
 
 def write(
     corpus: Corpus,
     config: Config,
-    shelf: CorpusIndex,
-    exclude: Collection[str],
-    count: int,
+    index: CorpusIndex,
+    options: HarvestOptions,
     run_id: str,
     recorder: Recorder,
 ) -> tuple[list[Qa], Counter[str]]:
-    """Have the model write questions from segments that have none yet."""
+    """Have the model write questions from segments that have none yet; return rows, and refusals by reason."""
     store, reader = corpus.store, ReaderSpec(config)
     hashes = current_documents(corpus, ["content_hash"])["content_hash"].to_pylist()
-    hashes = {name for name in hashes if not shelf.tags(name) & set(exclude)}
+    hashes = {name for name in hashes if not index.tags(name) & set(options.exclude)}
     segment(corpus, reader, run_id)
-    known = {at for row in read_qa(store, corpus.name) if row.source == "generated" for at in row.evidence}
-    places = segmented(corpus, reader.tokenizer, reader.reading, hashes=hashes)
-    chosen = choose(places, count, run_id, known)
+    used = {key for row in read_qa(store, corpus.name) if row.source == "generated" for key in row.evidence}
+    segments = segmented(corpus, reader.tokenizer, reader.reading, hashes=hashes)
+    chosen = choose(segments, options.questions, run_id, used)
     return generate(store, reader, config, chosen=chosen, progress=recorder)
 
 
@@ -156,27 +153,24 @@ def settle(
     corpus: Corpus,
     fresh: Sequence[Qa],
     run_id: str,
-    *,
-    exclude: Collection[str] = EXCLUDED,
-    least_share: float = LEAST_SHARE,
+    options: HarvestOptions | None = None,
     refused: Mapping[str, int] | None = None,
 ) -> HarvestSummary:
-    """Choose between new rows, feedback and the rows of the table; make the table what was chosen.
+    """Choose among new rows, feedback and the stored rows, and replace the `qa` table by the choice.
 
     Returns:
-        The summary: how many rows teach, by source and side, what changed, and what was dropped, by reason.
+        The summary: training rows by source and split, changes, and dropped rows by reason.
     """
-    said, rejected = feedback_rows(verdicts(corpus))
-    new = [*fresh, *said]
-    anew = {(row.qa_id, row.source) for row in new}
-    stored = [row for row in read_qa(corpus.store, corpus.name) if (row.qa_id, row.source) not in anew]
-    shelf = CorpusIndex(corpus)
-    chosen = gather(map(shelf.place, [*new, *stored]), exclude, least_share, rejected)
+    options = options or HarvestOptions()
+    corrected, rejected = feedback_rows(verdicts(corpus))
+    new = [*fresh, *corrected]
+    new_keys = {(row.qa_id, row.source) for row in new}
+    stored = [row for row in read_qa(corpus.store, corpus.name) if (row.qa_id, row.source) not in new_keys]
+    index = CorpusIndex(corpus)
+    chosen = gather(map(index.place, [*new, *stored]), options.exclude, options.least_share, rejected)
     written = write_qa(corpus, chosen.kept, run_id)
-    sources, splits = (
-        Counter(row.source for row in chosen.kept),
-        Counter(split_of(row.documents) for row in chosen.kept),
-    )
+    sources = Counter(row.source for row in chosen.kept)
+    splits = Counter(split_of(row.documents) for row in chosen.kept)
     return {
         "run_id": run_id,
         "corpus": corpus.name,

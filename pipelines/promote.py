@@ -1,7 +1,7 @@
-"""The gate: a candidate and the promoted policy read the same fixed tests; the better one is promoted.
+"""The promotion check: a candidate and the promoted policy read the same fixed tests; the better one is promoted.
 
-The tests are needles in texts as long as those of training and many times longer, and questions harvested from the
-archive that no training sees. Evaluations are resumable and read nothing twice: called again, the gate goes on.
+The tests are needles in texts of training length and many times longer, and harvested questions that are held out
+from training. Evaluations resume, so calling it again reads nothing twice.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from infra.cluster.session import ray_session
 from infra.models import cache_folder
@@ -37,28 +37,59 @@ _VALIDATION = "validation questions"
 _COLUMNS = ["qa_id", "question", "answers", "stream", "split"]
 
 
+class GroupRecord(TypedDict):
+    """Scores of one group of samples: means, failed readings, and the paired test (`memagent.stats.Paired`)."""
+
+    name: str
+    candidate: float
+    incumbent: float
+    candidate_failed: int
+    incumbent_failed: int
+    difference: float
+    low: float
+    high: float
+    p: float
+    n: int
+    better: int
+    worse: int
+    method: str
+
+
+class GateRecord(TypedDict):
+    """A comparison of two policies; JSON in the `gate` column of `policies`."""
+
+    candidate: str
+    incumbent: str
+    promoted: bool
+    reason: str
+    overall: GroupRecord
+    groups: list[GroupRecord]
+    runs: dict[str, dict[str, str]]
+    """Run ids by suite and side."""
+    validation: dict[str, int]
+    spec: dict[str, Any]
+    seconds: float
+
+
 def run_gate(
     config: Config,
     candidate_id: str,
     incumbent: str | None = None,
     gate: GateSpec | None = None,
     show: Progress | None = None,
-) -> dict[str, Any]:
-    """Compare a candidate with the promoted policy and promote or refuse it; return the record.
+) -> GateRecord:
+    """Compare a candidate with the promoted policy, and promote or refuse it; return the record.
 
     Args:
-        config: how both read. `engine.model` is the model that the line began with, or a version of it.
-        candidate_id: policy_id, or its beginning.
-        incumbent: what to compare with; by default the promoted version, or the model that the line began with.
+        config: how both read. `engine.model` is the base model of the lineage, or a version of it.
+        candidate_id: policy_id or a prefix of it.
+        incumbent: policy to compare with; by default the promoted version, or the base model of the lineage.
         gate: the tests.
-        show: is given the counts as they come.
-
-    Returns:
-        What is kept in the row's `gate`: ``promoted``, ``reason``, numbers over all and by group, run ids, the tests.
+        show: is called with the progress counts.
 
     Raises:
-        UsageError: there is no such candidate, it was refused or is promoted already, there is nothing to test with,
-            or another version was promoted meanwhile.
+        UsageError: there is no such candidate, it was refused or is already promoted, there are no tests, or another
+            version was promoted meanwhile.
         MemagentError: an engine cannot be started, or all readings of a policy failed. No status has changed.
     """
     store = Store(config.store)
@@ -69,29 +100,30 @@ def run_gate(
     if row["status"] == "refused":
         raise UsageError(f"{candidate} was refused ({row['reason']}): memagent policies promote {candidate} --force")
     _check_engine(config)
-    at_work = promoted(store, name)
-    before = at_work["policy_id"] if at_work else None
-    record = compare_policies(config, candidate, incumbent or before or _origin(config, name), gate=gate, show=show)
+    current = promoted(store, name)
+    current_id = current["policy_id"] if current else None
+    incumbent = incumbent or current_id or _base_model(config, name)
+    record = compare_policies(config, candidate, incumbent, gate=gate, show=show)
     if record["promoted"]:
-        promote(store, candidate, record["reason"], record, instead_of=before)
+        promote(store, candidate, record["reason"], dict(record), instead_of=current_id)
     else:
-        refuse(store, candidate, record["reason"], record)
+        refuse(store, candidate, record["reason"], dict(record))
     return record
 
 
 def compare_policies(
     config: Config, candidate: str, incumbent: str, gate: GateSpec | None = None, show: Progress | None = None
-) -> dict[str, Any]:
-    """Read the gate's tests with two policies and decide between them; no status changes.
+) -> GateRecord:
+    """Read the tests with two policies and decide between them; no status changes.
 
     Raises:
-        UsageError: the two are one or cannot be compared, or there is nothing to test with.
+        UsageError: both are the same policy, they cannot be compared, or there are no tests.
         MemagentError: an engine cannot be started, or all readings of a policy failed.
     """
     gate, began = gate or GateSpec(), time.monotonic()
     _check_engine(config)
     configs = {"candidate": _with_model(config, candidate), "incumbent": _with_model(config, incumbent)}
-    readers = {side: ReaderSpec(one) for side, one in configs.items()}
+    readers = {side: ReaderSpec(settings) for side, settings in configs.items()}
     ids = {side: reader.policy.policy_id for side, reader in readers.items()}
     if ids["candidate"] == ids["incumbent"]:
         raise UsageError(f"{candidate} and {incumbent} are one policy: {ids['candidate']}")
@@ -104,10 +136,10 @@ def compare_policies(
     groups, runs = [], {}
     with ray_session(config.ray):
         for name, suite in suites.items():
-            found = {side: _read(suite, configs[side], gate, show) for side in configs}
-            runs[name] = {side: run_id for side, (run_id, _) in found.items()}
-            groups += _groups(name, found["candidate"][1], found["incumbent"][1])
-    return {
+            results = {side: _read(suite, configs[side], gate, show) for side in configs}
+            runs[name] = {side: run_id for side, (run_id, _) in results.items()}
+            groups += _groups(name, results["candidate"][1], results["incumbent"][1])
+    record = {
         **ids,
         **decide(groups, gate.alpha).as_dict(),
         "runs": runs,
@@ -115,6 +147,7 @@ def compare_policies(
         "spec": gate.model_dump(mode="json"),
         "seconds": round(time.monotonic() - began, 1),
     }
+    return cast(GateRecord, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +157,14 @@ class Questions:
     path: Path | None
     """None: there are none."""
     counts: dict[str, int]
-    """How many there are, how many of them are asked, and how many have no text any more."""
+    """Questions in the tables (``there``), asked (``asked``), and whose documents are gone (``without_text``)."""
 
 
 def validation_questions(store: Store, gate: GateSpec) -> Questions:
-    """Write the validation questions of some corpora as a file of samples; it is named by what it holds.
+    """Write the validation questions of the gate's corpora to a file of samples, named by a hash of its content.
 
-    Which are asked, where there are too many, depends on the seed and their ids alone. They are scored by token F1,
-    which an answer that says everything cannot win.
+    If there are too many, the choice depends only on the seed and their ids. They are scored by token F1, since exact
+    containment would reward an answer that repeats the document.
     """
     rows: list[QaRow] = [
         cast(QaRow, row | {"corpus": corpus})
@@ -149,8 +182,8 @@ def validation_questions(store: Store, gate: GateSpec) -> Questions:
 def _samples(store: Store, rows: list[QaRow]) -> Iterator[Sample]:
     texts: dict[tuple[str, str], str] = {}
     for corpus in {row["corpus"] for row in rows}:
-        wanted = {name for row in rows if row["corpus"] == corpus for name in row["stream"]}
-        texts |= {(corpus, name): text for name, text in document_texts(Corpus(store, corpus), wanted)}
+        hashes = {name for row in rows if row["corpus"] == corpus for name in row["stream"]}
+        texts |= {(corpus, name): text for name, text in document_texts(Corpus(store, corpus), hashes)}
     for row in rows:
         parts = [texts.get((row["corpus"], name)) for name in row["stream"]]
         text = "\n\n".join(part for part in parts if part is not None)
@@ -173,10 +206,10 @@ def _file(store: Store, samples: list[Sample]) -> Path:
         aside = Path(folder) / "validation.jsonl"
         write_jsonl(samples, aside)
         data = aside.read_bytes()
-    place = ("gates", stable_hash(data.decode("ascii"))[:12], "validation.jsonl")
-    path = Path(store.write_bytes(data, *place))
+    parts = ("gates", stable_hash(data.decode("ascii"))[:12], "validation.jsonl")
+    path = Path(store.write_bytes(data, *parts))
     if store.is_s3:
-        path = Path(Store(str(cache_folder())).write_bytes(data, *place))
+        path = Path(Store(str(cache_folder())).write_bytes(data, *parts))
     return path
 
 
@@ -191,32 +224,33 @@ def _suites(gate: GateSpec, segment_tokens: int, questions: Questions) -> dict[s
 
 
 def _read(suite: Suite, config: Config, gate: GateSpec, show: Progress | None) -> tuple[str, list[ResultRow]]:
-    """Let a policy read a suite; return the run's id and the judged samples."""
+    """Evaluate a policy on a suite; return the run's id and the judged samples."""
     texts = gate.texts if suite.is_made else ()
     summary = evaluate(suite, config, texts=texts, show=show)
-    if summary["carried_segments"]:  # samples never change, so it can only have been another version's memory
-        raise MemagentError(f"{summary['policy_id']} went on from another version's memory, which says nothing of it")
+    if summary["carried_segments"]:  # samples never change, so the memory is another version's
+        raise MemagentError(f"{summary['policy_id']} started from another version's memory, so its scores do not count")
     rows = run_results(Store(config.store), summary["run_id"]).to_pylist()
     if all(row["answer"] is None for row in rows):
-        said = json.dumps(summary["failures_by_reason"])
+        reasons = json.dumps(summary["failures_by_reason"])
         raise MemagentError(
-            f"all {len(rows)} readings of {summary['policy_id']} failed ({said}), so nothing was decided: "
-            "memagent quarantine says why"
+            f"all {len(rows)} readings of {summary['policy_id']} failed ({reasons}), so nothing was decided: "
+            "see memagent quarantine"
         )
     return summary["run_id"], rows
 
 
 def _groups(suite: str, candidate: list[ResultRow], incumbent: list[ResultRow]) -> list[Group]:
-    """Put the samples of a suite into groups: needles by length, the shortest first."""
+    """Group the samples of a suite: needles by length, shortest first."""
     sides = [{row["sample_id"]: row for row in rows} for rows in (candidate, incumbent)]
     if sides[0].keys() != sides[1].keys():
         raise MemagentError("the policies were not given the same samples: run the gate again")
-    named: dict[str, list[str]] = {}
+    sample_ids: dict[str, list[str]] = {}
     for sample_id, row in sorted(sides[0].items(), key=lambda item: item[1]["length"]):
         name = f"needles at {row['length']:,} tokens" if suite == "needles" else _VALIDATION
-        named.setdefault(name, []).append(sample_id)
+        sample_ids.setdefault(name, []).append(sample_id)
     return [
-        Group(name, *(tuple(_score(side[one]) for one in members) for side in sides)) for name, members in named.items()
+        Group(name, *(tuple(_score(side[sample_id]) for sample_id in members) for side in sides))
+        for name, members in sample_ids.items()
     ]
 
 
@@ -233,19 +267,17 @@ def _with_model(config: Config, model: str) -> Config:
     return config.model_copy(update={"engine": config.engine.model_copy(update={"model": model})})
 
 
-def _origin(config: Config, name: str) -> str:
-    """Return how the model is named that a line began with."""
+def _base_model(config: Config, name: str) -> str:
+    """Return the name of a lineage's base model."""
     if name == "nano":
         return f"nano{SHIPPED}"
     model = config.engine.model.removesuffix(SHIPPED) + SHIPPED
     try:
-        found = resolve_policy(_with_model(config, model).engine).name
+        base = resolve_policy(_with_model(config, model).engine).name
     except ConfigError:
-        found = ""
-    if found != name:
-        raise UsageError(
-            f"nothing of {name!r} is promoted yet: give --model with the model that it began with, to compare with"
-        )
+        base = ""
+    if base != name:
+        raise UsageError(f"no version of {name!r} is promoted yet: give --model with its base model, to compare with")
     return model
 
 

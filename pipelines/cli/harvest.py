@@ -1,5 +1,6 @@
 """The commands ``harvest``, ``feedback`` and ``qa``. Importing them loads nothing heavy."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,9 +31,9 @@ def harvest(
         float, typer.Option(min=0, max=1, help="Share of the sampled readings that must agree.")
     ] = 0.7,
     exclude_tag: Annotated[
-        list[str] | None, typer.Option(help="Documents with this tag do not teach; by default sensitive. '': none.")
+        list[str] | None, typer.Option(help="Leave out documents with this tag; by default sensitive. '': none.")
     ] = None,
-    export: Annotated[Path | None, typer.Option(help="Write the rows there, as Parquet.")] = None,
+    export: Annotated[Path | None, typer.Option(help="Also write the rows to this Parquet file.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -41,26 +42,19 @@ def harvest(
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Make training rows of what was answered: gold, feedback, agreement, and questions that the model writes."""
+    """Make training rows from gold answers, feedback, agreement, and questions that the model writes."""
     from infra.store import Corpus, Store
     from infra.tables.corpora import check_name
     from pipelines.exchange.verl import export_qa
-    from pipelines.harvest import EXCLUDED
+    from pipelines.harvest import HarvestOptions
     from pipelines.harvest import harvest as run
 
     settings = configured(store, config, set_, model=model, engine=engine)
-    excluded = EXCLUDED if exclude_tag is None else [tag for tag in exclude_tag if tag]
+    options = HarvestOptions(agreement, generate, least_share=least_share)
+    if exclude_tag is not None:
+        options = replace(options, exclude=tuple(tag for tag in exclude_tag if tag))
     with display(json_) as show:
-        summary = run(
-            check_name(corpus),
-            settings,
-            samples=agreement,
-            questions=generate,
-            exclude=excluded,
-            least_share=least_share,
-            run_id=run_id,
-            show=show,
-        )
+        summary = run(check_name(corpus), settings, options, run_id=run_id, show=show)
     if export is not None and summary["rows"]:
         export_qa(Corpus(Store(settings.store), corpus), export)
         summary["export"] = str(export)
@@ -69,13 +63,13 @@ def harvest(
 
 def feedback(
     file: Annotated[Path, typer.Argument(help="A .csv or .jsonl file: reading_id, verdict, answer.")],
-    corpus: Annotated[str | None, typer.Argument(help="Only readings of this corpus; by default of any.")] = None,
+    corpus: Annotated[str | None, typer.Argument(help="Only readings of this corpus; by default of all.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Take back answers that people accepted, rejected or corrected; the next harvest goes by them."""
+    """Import answers that people accepted, rejected or corrected; the next harvest uses them."""
     from infra.store import Store
     from pipelines.exchange.feedback import take_feedback
 
@@ -113,7 +107,7 @@ def import_(
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Take the rows of a Parquet file as gold, and their contexts as documents of a corpus."""
+    """Import the rows of a Parquet file as gold answers, and their contexts as documents of a corpus."""
     from infra.store import Corpus, Store
     from pipelines.exchange.verl import import_qa
 

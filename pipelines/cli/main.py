@@ -53,7 +53,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Read archives of long documents with a memory of fixed size, and answer questions with evidence."""
 
@@ -77,7 +79,7 @@ def doctor(
     engine: EngineOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Say what works here: engine, Ray, store, Prefect, memory, cores."""
+    """Check this machine: engine, Ray, store, Prefect, memory, cores."""
     from pipelines.doctor import examine, show
 
     settings = configured(store, config, set_, model=model, engine=engine)
@@ -90,14 +92,14 @@ def doctor(
 def ingest(
     corpus: CorpusArgument,
     sources: Annotated[list[str], typer.Argument(help="Folders, files, globs, s3:// URLs.")],
-    tag: Annotated[list[str] | None, typer.Option(help="Tag all that lies under them, as in sensitive.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag all documents under them, as in sensitive.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are noticed."""
+    """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are updated."""
     from infra.cluster.session import lazy_ray
     from infra.store import Corpus, Store
     from infra.tables.corpora import check_name, remember
@@ -106,14 +108,14 @@ def ingest(
     from pipelines.stages.ingest import ingest as run_ingest
 
     settings = configured(store, config, set_)
-    into, run_id = Corpus(Store(settings.store), check_name(corpus)), run_id or new_run_id()
-    named = [_absolute(source) for source in sources]
+    target, run_id = Corpus(Store(settings.store), check_name(corpus)), run_id or new_run_id()
+    absolute = [_absolute(source) for source in sources]
     if tag:
-        set_tags(into, named, tag)  # before: no document may stand a moment without its tag
+        set_tags(target, absolute, tag)  # before: no document may be in the corpus without its tag
     with display(json_) as show, lazy_ray(settings.ray):
-        summary = run_ingest(into, sources, settings, run_id=run_id, progress=show).as_dict()
-    remember(into, sources=named)
-    keep_ingest(into.store, run_id, summary)
+        summary = run_ingest(target, sources, settings, run_id=run_id, progress=show).as_dict()
+    remember(target, sources=absolute)
+    keep_ingest(target.store, run_id, summary)
     finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, bool(summary["quarantined"]))
 
 
@@ -123,7 +125,7 @@ def ask(
     question: Annotated[list[str] | None, typer.Option("-q", "--question", help="May be repeated.")] = None,
     questions: Annotated[str | None, typer.Option("--questions", help="A .jsonl, .csv or .toml file.")] = None,
     archive: Annotated[bool, typer.Option("--archive", help="One answer over the archive as one stream.")] = False,
-    reread: Annotated[bool, typer.Option("--reread", help="Read again what an older policy has answered.")] = False,
+    reread: Annotated[bool, typer.Option("--reread", help="Read again what an older policy answered.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -138,19 +140,19 @@ def ask(
 ) -> None:
     """Ask questions of a corpus: one answer per document, or one over the archive."""
     from infra.tables.corpora import check_name
-    from memagent.questions import ask as make
+    from memagent.questions import ask as make_question
     from memagent.questions import load_questions
     from pipelines.ask import ask as run_ask
-    from pipelines.ask import dry_run as estimated
+    from pipelines.ask import dry_run as estimate_only
 
     settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes, wait=wait)
-    asked = [make(text) for text in question or []] + (load_questions(questions) if questions else [])
+    asked = [make_question(text) for text in question or []] + (load_questions(questions) if questions else [])
     if not asked:
-        raise UsageError("ask what? Give -q 'a question', or --questions FILE")
+        raise UsageError("no question: give -q 'a question', or --questions FILE")
     check_name(corpus)
     with display(json_) as show:
         if dry_run:
-            estimate = estimated(corpus, asked, settings, archive=archive, reread=reread, show=show)
+            estimate = estimate_only(corpus, asked, settings, archive=archive, reread=reread, show=show)
         else:
             summary = run_ask(corpus, asked, settings, archive=archive, reread=reread, run_id=run_id, show=show)
     if dry_run:
@@ -161,8 +163,8 @@ def ask(
 @app.command()
 def digest(
     corpus: CorpusArgument,
-    questions: Annotated[str | None, typer.Option("--questions", help="The standing questions from now on.")] = None,
-    fetch: Annotated[bool, typer.Option(help="Look at the corpus's sources again first.")] = True,
+    questions: Annotated[str | None, typer.Option("--questions", help="New standing questions.")] = None,
+    fetch: Annotated[bool, typer.Option(help="Ingest the corpus's sources first.")] = True,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -175,7 +177,7 @@ def digest(
     answers: AnswersOption = True,
     run_id: RunIdOption = None,
 ) -> None:
-    """Bring a corpus and the answers to its standing questions up to date, and roll the answers up."""
+    """Update a corpus and the answers to its standing questions, and roll the answers up."""
     from infra.tables.corpora import check_name
     from memagent.questions import load_questions
     from pipelines.ask import digest as run_digest
@@ -201,31 +203,31 @@ def up(
     set_: SetOption = None,
     model: ModelOption = None,
     engine: EngineOption = None,
-    cron: Annotated[str, typer.Option(help="When the nightly digest runs.")] = "0 2 * * *",
-    scores_cron: Annotated[str, typer.Option(help="When the policy is scored.")] = "0 5 * * *",
+    cron: Annotated[str, typer.Option(help="Cron of the nightly digest.")] = "0 2 * * *",
+    scores_cron: Annotated[str, typer.Option(help="Cron of the nightly evaluation.")] = "0 5 * * *",
     retrain_cron: Annotated[
-        str | None, typer.Option(help="When to retrain besides; else only when enough is new.")
+        str | None, typer.Option(help="Cron of retraining; by default only when enough rows are new.")
     ] = None,
     enough: Annotated[int, typer.Option(min=1, help="New training rows that start a training.")] = 500,
-    recipe: Annotated[str, typer.Option(help="Recipe of trainings: a name or a TOML file.")] = "nano-cpu",
+    recipe: Annotated[str, typer.Option(help="Training recipe: a name or a TOML file.")] = "nano-cpu",
     timezone: Annotated[str, typer.Option(help="Time zone of the schedules.")] = "UTC",
-    gate: Annotated[list[str] | None, typer.Option(help="key=value of the gate; may be repeated.")] = None,
+    gate: Annotated[list[str] | None, typer.Option(help="key=value of the promotion check; may be repeated.")] = None,
     at_once: Annotated[int, typer.Option(min=1, help="Flow runs at the same time; the others wait.")] = 1,
     port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
 ) -> None:
     """Run the Prefect server, the nightly digest, bulk answering, harvest and retraining on this machine."""
-    from pipelines.cli.up import Plan
     from pipelines.cli.up import up as run_up
+    from pipelines.flows.serve import ServingPlan
 
     keys = gate_spec(gate, None).model_dump(mode="json", exclude_unset=True)
-    plan = Plan(
+    plan = ServingPlan(
         cron, scores_cron, timezone, recipe=recipe, retrain_cron=retrain_cron, enough=enough, gate=keys, at_once=at_once
     )
     run_up(configured(store, config, set_, model=model, engine=engine), plan, port)
 
 
 def main() -> None:
-    """Run the command line; errors of use end with status 2, others with 1."""
+    """Run the command line; usage errors end with status 2, others with 1."""
     try:
         app(standalone_mode=True)
     except UsageError as error:
@@ -233,7 +235,7 @@ def main() -> None:
     except MemagentError as error:
         _fail(error, 1)
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from here", 130)
+        _fail("stopped; run the same command to resume", 130)
 
 
 def _absolute(source: str) -> str:

@@ -22,16 +22,16 @@ def sft(
     threads: int = 2,
     start: Path | None = None,
 ) -> Path:
-    """Train memagent-nano from scratch or from `start`, or go on where a run in `out` was stopped.
+    """Train memagent-nano from scratch or from `start`, or resume the run in `out`.
 
     Args:
         out: folder of the run: checkpoints, ``metrics.jsonl``, and at the end the model under ``model/``.
-        text: files and folders whose text needles are planted in.
-        contracts: folder with ``gold.jsonl`` and ``contracts/`` (CUAD); without it only needles are taught.
-        tokens: length of the run; the learning rate falls to zero over it.
-        seed: of all choices.
+        text: files and folders whose text the needles are planted in.
+        contracts: folder with ``gold.jsonl`` and ``contracts/`` (CUAD); without it, only needles.
+        tokens: length of the run in tokens; the learning rate decays to zero over it.
+        seed: random seed.
         threads: cores to use.
-        start: model folder that a new run begins with, the bundled one for example, to teach it more.
+        start: model folder to start a new run from, for example the bundled one.
 
     Returns:
         The folder of the model.
@@ -55,15 +55,15 @@ app = typer.Typer(help="Train a reader.", add_completion=False, invoke_without_c
 def _train(
     context: typer.Context,
     config: Annotated[str, typer.Option("--config", help="Recipe: a name or a TOML file.")] = "nano-cpu",
-    policy: Annotated[str | None, typer.Option(help="Policy to begin with; else the recipe's.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Initial policy; by default the recipe's.")] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(help="qa, qa:CORPUS, needles, contracts=FOLDER; several are mixed. Default: qa."),
     ] = None,
-    text: Annotated[list[str] | None, typer.Option(help="Text to plant needles in: files or folders.")] = None,
-    replay: Annotated[str | None, typer.Option(help="Learn from the rollouts that this run recorded.")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="Files or folders whose text needles are planted in.")] = None,
+    replay: Annotated[str | None, typer.Option(help="Train on the rollouts that this run recorded.")] = None,
     promote: Annotated[
-        bool, typer.Option("--promote", help="Let the gate decide on the candidate at the end.")
+        bool, typer.Option("--promote", help="Run the promotion check on the candidate at the end.")
     ] = False,
     gate: GateOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML report.")] = None,
@@ -71,14 +71,14 @@ def _train(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Train one stage by Multi-Conv DAPO; its best weights become a candidate. The same command goes on."""
+    """Train one stage by Multi-Conv DAPO; its best weights become a candidate. Repeat the command to resume."""
     if context.invoked_subcommand is not None:
         return
     from pipelines.training.progress import Progress, show_summary
     from pipelines.training.run import train
     from pipelines.training.settings import prepare
 
-    spec = gate_spec(gate, None)  # before hours of training
+    spec = gate_spec(gate, None)  # wrong keys fail before hours of training
     run = prepare(config, data or ["qa"], text or [], store=store, sets=set_ or [], model=policy)
     with Progress(quiet=json_) as progress:
         summary = train(run, replay=replay, show=progress.show)
@@ -88,7 +88,7 @@ def _train(
 
         summary["report"] = str(write_training(Store(run.config.store), summary["run_id"], output))
     if promote and summary["candidate"]:
-        summary["gate"] = _judged(run.reading_config(), summary["candidate"], spec, json_)
+        summary["gate"] = _gate_record(run.reading_config(), summary["candidate"], spec, json_)
     if json_:
         out(summary)
         return
@@ -97,37 +97,39 @@ def _train(
         show_comparison(summary["gate"])
 
 
-def _judged(settings: Config, candidate: str, spec: "GateSpec", quiet: bool) -> dict[str, Any]:
-    """Let the gate decide; one that has decided already, in an earlier call of the command, is not asked again."""
+def _gate_record(settings: Config, candidate: str, spec: "GateSpec", quiet: bool) -> dict[str, Any]:
+    """Run the promotion check, or return its record from an earlier call of the command."""
     from infra.store import Store
     from infra.tables.policies import policy
     from pipelines.promote import run_gate
 
-    known = policy(Store(settings.store), candidate)["gate"]
-    if known:
-        return dict(known)
+    record = policy(Store(settings.store), candidate)["gate"]
+    if record:
+        return record
     with display(quiet) as show:
-        return run_gate(settings, candidate, gate=spec, show=show)
+        return dict(run_gate(settings, candidate, gate=spec, show=show))
 
 
 @app.command("sft")
 def _sft(
-    out: Annotated[Path, typer.Option(help="Folder of the run; a stopped run goes on.")],
-    text: Annotated[list[Path], typer.Option(help="Text to plant needles in: files or folders.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; a stopped run is resumed.")],
+    text: Annotated[list[Path], typer.Option(help="Files or folders whose text needles are planted in.")],
     contracts: Annotated[Path | None, typer.Option(help="Folder with gold.jsonl and contracts/.")] = None,
     tokens: Annotated[float, typer.Option(min=1e4, help="Length of the run in tokens.")] = 40e6,
-    seed: Annotated[int, typer.Option(help="Seed of all choices.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Cores to use.")] = 2,
-    start: Annotated[Path | None, typer.Option("--from", help="Model folder to begin with; else noise.")] = None,
+    start: Annotated[
+        Path | None, typer.Option("--from", help="Initial model folder; by default random weights.")
+    ] = None,
 ) -> None:
-    """Train memagent-nano by supervision (see docs/nano.md)."""
+    """Train memagent-nano by supervised fine-tuning (see docs/nano.md)."""
     typer.echo(str(sft(out, text, contracts, tokens=tokens, seed=seed, threads=threads, start=start)))
 
 
 @app.command("export")
 def _export(
     run: Annotated[Path, typer.Option(help="Folder of the run.")],
-    out: Annotated[Path, typer.Option(help="Where to write the model folder.")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
 ) -> None:
     """Write the newest checkpoint of a run as a model folder."""
     from memagent.nano.export import export
@@ -143,31 +145,31 @@ def _report(
     config: ConfigOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Write a training run's report, also while it goes on: one HTML file that needs no network."""
+    """Write a training run's report, also while it runs: one self-contained HTML file."""
     from infra.store import Store
     from pipelines.report.training import write_training
     from pipelines.training.records import find_training
 
-    place = Store(configured(store, config, set_).store)
-    typer.echo(str(write_training(place, find_training(place, run), output)))
+    tables = Store(configured(store, config, set_).store)
+    typer.echo(str(write_training(tables, find_training(tables, run), output)))
 
 
 @app.command("curves")
 def _curves(
-    runs: Annotated[list[str], typer.Argument(help="Training runs, or 'last'; a line each.")],
+    runs: Annotated[list[str], typer.Argument(help="Training runs, or 'last'; one line each.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the pictures.")],
-    spread: Annotated[bool, typer.Option("--spread", help="Draw the mean of the runs, and their range.")] = False,
+    spread: Annotated[bool, typer.Option("--spread", help="Draw the mean and the range of the runs.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Draw training runs over their steps, as SVG and PNG."""
+    """Plot training runs by step, as SVG and PNG."""
     from infra.store import Store
     from pipelines.report.training import draw
     from pipelines.training.records import find_training, metrics_of
 
-    place = Store(configured(store, config, set_).store)
-    rows = {name: metrics_of(place, name) for name in (find_training(place, run) for run in runs)}
+    tables = Store(configured(store, config, set_).store)
+    rows = {name: metrics_of(tables, name) for name in (find_training(tables, run) for run in runs)}
     for path in draw(rows, output.expanduser(), spread=spread):
         typer.echo(str(path))
 

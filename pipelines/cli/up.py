@@ -1,7 +1,8 @@
 """`memagent up`: a Prefect server, the nightly digest, bulk answering and learning on this machine.
 
-The server is this user's own. It wants a token that lies in a file which only this user reads, answers pages of its own
-origin only, and what callers may not set (`pipelines.flows.access`) goes to the flows by their environment.
+The server is private to this user: it requires a token from a file that only this user can read, and accepts requests
+of its own origin only. Settings that callers may not change (`pipelines.flows.access`) reach the flows through their
+environment.
 """
 
 import json
@@ -10,45 +11,22 @@ import shlex
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
 from pipelines.flows.access import auth_string, check
-from pipelines.flows.serve import Server, end_process, ends_with_us, variables
+from pipelines.flows.serve import Server, ServingPlan, end_process, ends_with_us, variables
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is served, and when."""
-
-    cron: str
-    """Of the nightly digest."""
-    scores_cron: str
-    """Of the scores."""
-    timezone: str
-    """Of all schedules."""
-    recipe: str
-    """Of trainings."""
-    retrain_cron: str | None
-    """Of trainings; None: only when enough is new."""
-    enough: int
-    """New training rows that start a training."""
-    gate: dict[str, Any] = field(default_factory=dict)
-    """Keys of the gate (`memagent.rl.promotion.GateSpec`)."""
-    at_once: int = 1
-    """Flow runs at the same time."""
-
-
-def up(config: Config, plan: Plan, port: int) -> None:
-    """Serve until interrupted or terminated; the server and every flow run end with it, however it ends.
+def up(config: Config, plan: ServingPlan, port: int) -> None:
+    """Serve until interrupted or terminated; the server and all flow runs end with this process.
 
     Raises:
-        UsageError: the schedule is not one, or the port is taken.
-        MemagentError: the server does not come up, or serving ends by itself.
+        UsageError: a schedule is invalid, or the port is in use.
+        MemagentError: the server does not start, or ends by itself.
     """
     _quiet()
     schedules = {"--cron": plan.cron, "--scores-cron": plan.scores_cron, "--retrain-cron": plan.retrain_cron}
@@ -57,27 +35,29 @@ def up(config: Config, plan: Plan, port: int) -> None:
             _check_schedule(option, cron, plan.timezone)
     recipe = load_recipe(plan.recipe)
     check(engine=recipe.engine)
-    trained = recipe.model
-    other = "" if trained == config.engine.model else f" It trains {trained}, not {config.engine.model}, which answers."
+    trained, answering = recipe.model, config.engine.model
+    other = "" if trained == answering else f" It trains {trained}, not {answering}, which answers."
     auth, shown = _auth()
-    for sign in (signal.SIGINT, signal.SIGTERM):  # one that a shell's background job was born to ignore, too
+    for sign in (signal.SIGINT, signal.SIGTERM):  # even if a shell started this in the background with SIGINT ignored
         signal.signal(sign, signal.default_int_handler)
     with Server(port, {**os.environ, **variables(port, auth)}) as server:
         server.wait()
         url = server.url
-        spec = json.dumps({"store": config.store, **asdict(plan)})
+        spec = json.dumps(asdict(plan))
         runner = subprocess.Popen(
-            ends_with_us("pipelines.cli.up", spec), env=_environment(config, url, auth), start_new_session=True
+            ends_with_us("pipelines.cli.up", config.store, spec),
+            env=_environment(config, url, auth),
+            start_new_session=True,
         )
         try:
             print(f"Prefect: {url}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
-            print(f"training: {plan.recipe}, when {plan.enough:,} harvested rows are new.{other}")
-            print(f"the page asks for what this shows: {shown}")
+            print(f"training: {plan.recipe}, when {plan.enough:,} new harvested rows are there.{other}")
+            print(f"log in to the page with the output of: {shown}")
             print("ask in bulk, in another terminal:")
             print(f'  export PREFECT_API_URL={url}/api PREFECT_API_AUTH_STRING="$({shown})"')
             print("  prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
             print("(stop with Ctrl-C)", flush=True)
-            raise MemagentError(f"serving ended by itself with status {runner.wait()}")
+            raise MemagentError(f"serving ended unexpectedly with status {runner.wait()}")
         except KeyboardInterrupt:
             print("stopped", flush=True)
         finally:
@@ -101,10 +81,10 @@ def _quiet() -> None:
 def _auth() -> tuple[str, str]:
     """Return the server's ``user:token``, and the command that shows it.
 
-    That of the environment is taken where the user has set one; it is never printed itself.
+    The user's environment variable takes precedence. The token itself is never printed.
     """
-    if own := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
-        return own, 'echo "$PREFECT_SERVER_API_AUTH_STRING"'
+    if auth := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        return auth, 'echo "$PREFECT_SERVER_API_AUTH_STRING"'
     from prefect.settings import get_current_settings
 
     file = Path(get_current_settings().home) / "memagent" / "auth"
@@ -112,10 +92,10 @@ def _auth() -> tuple[str, str]:
 
 
 def _environment(config: Config, url: str, auth: str) -> dict[str, str]:
-    """Return the runner's environment; its flow runs inherit it.
+    """Return the runner's environment, which its flow runs inherit.
 
-    It has the whole configuration, so that a run does not depend on a file of the moment, and on no command line, since
-    these are shown to all users of the machine.
+    It has the whole configuration, so that later edits of a file do not change a run. It is not passed on the command
+    line, which all users of the machine can read.
     """
     environment = {**os.environ, "PREFECT_API_URL": f"{url}/api", "PREFECT_API_AUTH_STRING": auth}
     return {**environment, "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
@@ -124,4 +104,4 @@ def _environment(config: Config, url: str, auth: str) -> dict[str, str]:
 if __name__ == "__main__":
     from pipelines.flows.deployments import serve_all
 
-    serve_all(**json.loads(sys.argv[1]))
+    serve_all(sys.argv[1], ServingPlan(**json.loads(sys.argv[2])))

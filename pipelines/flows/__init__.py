@@ -1,4 +1,4 @@
-"""Prefect flows: thin. One task per stage; Ray does the work, Prefect owns schedule, retries and state.
+"""Prefect flows, one task per stage: Ray does the work, Prefect owns schedule, retries and state.
 
 A flow runs its Ray work in this process, or through a cluster's Jobs API where ``ray.jobs_address`` is
 configured. Module entrypoints: ``pipelines.flows.digest_corpus``, ``.answer_archive``, ``.evaluate_policy``,
@@ -40,9 +40,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a flow when it is asked for: Prefect takes its settings from the environment at its import.
+    """Import a flow on first use, since Prefect reads its settings from the environment at import.
 
-    What sets them (`pipelines.demo`), and what only starts the server (`pipelines.flows.serve`), is thus free to do it.
+    `pipelines.demo` can so set them first, and `pipelines.flows.serve` can be used without Prefect.
     """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,7 @@
 """Access to the flows: the server's token, and the parameters that callers of a flow may set.
 
-The operator starts the process, and decides which code runs and which servers get whose key: by the options of
-`memagent up`, or by ``MEMAGENT_CONFIG_FILE`` in a worker's environment. A caller who may start a flow decides what is
-read and how.
+The operator, who starts the process, decides which code runs and which servers get which key: by the options of
+`memagent up`, or by ``MEMAGENT_CONFIG_FILE`` in a worker's environment. A flow's caller decides what is read and how.
 """
 
 import os
@@ -21,51 +20,51 @@ _USER = "memagent"
 
 
 def auth_string(file: Path) -> str:
-    """Return ``user:token`` from a file; made where there is none, and made anew where others could have read it.
+    """Return ``user:token`` from a file; create it if it is missing or other users could read it.
 
-    The file has mode 0600 and its folder 0700.
+    The file gets mode 0600 and its folder 0700.
 
     Raises:
-        UsageError: file or folder belong to somebody else, or cannot be written.
+        UsageError: file or folder belong to another user, or cannot be written.
     """
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if file.parent.stat().st_uid != os.getuid():
             raise UsageError(f"{file.parent} belongs to another user: set PREFECT_HOME to a folder of your own")
         file.parent.chmod(0o700)
-        return _kept(file) or _made(file)
+        return _read_token(file) or _create_token(file)
     except OSError as error:
         raise UsageError(f"the server's token cannot be kept in {file}: {error}") from error
 
 
-def _kept(file: Path) -> str | None:
-    """Return what a file holds, if nobody else can have read or written it."""
+def _read_token(file: Path) -> str | None:
+    """Return the token in a file that no other user can read or write."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:  # none, or a link to somewhere else
+    except OSError:  # missing, or a symbolic link
         return None
     with open(descriptor, encoding="ascii", errors="replace") as opened:
         state = os.fstat(descriptor)
         if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
             return None
-        held = opened.read().strip()
-    return held if held.startswith(f"{_USER}:") and len(held) >= 40 and held.isascii() else None
+        token = opened.read().strip()
+    return token if token.startswith(f"{_USER}:") and len(token) >= 40 and token.isascii() else None
 
 
-def _made(file: Path) -> str:
-    made = f"{_USER}:{secrets.token_urlsafe(32)}"
+def _create_token(file: Path) -> str:
+    token = f"{_USER}:{secrets.token_urlsafe(32)}"
     aside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as opened:
-        opened.write(f"{made}\n")
+        opened.write(f"{token}\n")
     aside.replace(file)
-    return made
+    return token
 
 
 RESERVED = ("engine.trust_remote_code", "engine.base_url", "engine.api_key_env", "engine.options", "ray")
-"""Keys and sections that are the operator's. So is ``engine.kind`` where it names an engine of another package: it may
-speak to a server of its own, with a key from this process's environment."""
+"""Keys and sections that only the operator sets. So is ``engine.kind`` if it names an engine of another package, which
+may send a key from this process's environment to a server."""
 _CODE = ("engine.model", "engine.tokenizer")
-"""What would bring code of its own with it, where the operator trusts the code of the model that is configured."""
+"""Keys that would load other remote code if the operator trusts the configured model's."""
 
 
 def settings_for(config: str | None, sets: Sequence[str] | None, store: str | None) -> Config:
@@ -74,10 +73,10 @@ def settings_for(config: str | None, sets: Sequence[str] | None, store: str | No
     Args:
         config: a TOML file, or None.
         sets: ``section.key=value`` strings.
-        store: the store; None leaves the operator's.
+        store: the store; None for the operator's.
 
     Raises:
-        ConfigError: a parameter names what is the operator's, or a key is unknown or wrong.
+        ConfigError: a parameter sets a reserved key, or a key is unknown or wrong.
     """
     check(config, sets)
     return load_config(config, list(sets or ()), store=store)
@@ -86,7 +85,7 @@ def settings_for(config: str | None, sets: Sequence[str] | None, store: str | No
 def check(
     config: str | None = None, sets: Sequence[str] | None = None, engine: Mapping[str, Any] | None = None
 ) -> None:
-    """Refuse parameters that name what is the operator's.
+    """Check that parameters set no reserved keys.
 
     Args:
         config: a configuration file.
@@ -98,25 +97,25 @@ def check(
     """
     configured = load_config().engine
     reserved = (*RESERVED, *_CODE) if configured.trust_remote_code else RESERVED
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for item in sets or ():
-        put_setting(given, item)
-    named = {"sets": given, "config": read_toml(config) if config else {}, "recipe": {"engine": engine or {}}}
-    for parameter, data in named.items():
+        put_setting(settings, item)
+    by_parameter = {"sets": settings, "config": read_toml(config) if config else {}, "recipe": {"engine": engine or {}}}
+    for parameter, data in by_parameter.items():
         section = data.get("engine")
         kind = section.get("kind") if isinstance(section, Mapping) else None
-        others = isinstance(kind, str) and kind != configured.kind and ENGINES.origin(kind)
-        refused = (*reserved, "engine.kind") if others else reserved
+        foreign = isinstance(kind, str) and kind != configured.kind and ENGINES.origin(kind)
+        refused = (*reserved, "engine.kind") if foreign else reserved
         for key in _keys(data):
-            if any(key == one or key.startswith(f"{one}.") for one in refused):
+            if any(key == name or key.startswith(f"{name}.") for name in refused):
                 raise ConfigError(
-                    f"{parameter}: {key} is not for a flow's parameters. Who runs the flows sets it: by an option of "
+                    f"{parameter}: {key} is not for a flow's parameters. The operator sets it: by an option of "
                     "`memagent up`, or in the file that MEMAGENT_CONFIG_FILE names in a worker's environment"
                 )
 
 
 def _keys(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of plain data, sections as well."""
+    """Yield the dotted keys of nested data, sections included."""
     for key, value in data.items():
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):

@@ -6,6 +6,7 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 
 from infra.store import Corpus, Store
@@ -31,16 +32,15 @@ EVERY = "*"
 def digest_corpus(
     corpus: str = EVERY, store: str | None = None, config: str | None = None, sets: list[str] | None = None
 ) -> RunSummary | dict[str, RunSummary]:
-    """Bring a corpus and the answers to its standing questions up to date; ``*`` stands for every corpus.
+    """Update a corpus and the answers to its standing questions; ``*`` is every corpus.
 
-    What is done is skipped, so late runs that start together cost nothing. A corpus that fails does not keep the others
-    from their turn.
+    Finished work is skipped, so late runs that start together cost nothing. A failed corpus does not stop the others.
     """
     settings = settings_for(config, sets, store)
     if corpus == EVERY:
-        place = Store(settings.store)
-        names = [name for name in corpora(place) if standing_questions(Corpus(place, name))]
-        return _each({name: digest_corpus(name, store, config, sets, return_state=True) for name in names})
+        tables = Store(settings.store)
+        names = [name for name in corpora(tables) if standing_questions(Corpus(tables, name))]
+        return _summaries({name: digest_corpus(name, store, config, sets, return_state=True) for name in names})
     run_id = new_run_id()
     argv = commands.digest(corpus, run_id)
     with Progress(f"digest of {corpus}") as show:
@@ -50,11 +50,11 @@ def digest_corpus(
     return _publish(settings, summary, "memagent.corpus.digested")
 
 
-def _each(states: dict[str, Any]) -> dict[str, RunSummary]:
+def _summaries(states: dict[str, State[Any]]) -> dict[str, RunSummary]:
     failed = {name: state.message for name, state in states.items() if not state.is_completed()}
     if failed:
-        said = "; ".join(f"{name}: {message}" for name, message in failed.items())
-        raise FailedItems(f"{len(failed)} of {len(states)} corpora failed, the others are up to date. {said}")
+        messages = "; ".join(f"{name}: {message}" for name, message in failed.items())
+        raise FailedItems(f"{len(failed)} of {len(states)} corpora failed, the others are up to date. {messages}")
     return {name: state.result() for name, state in states.items()}
 
 
@@ -69,12 +69,12 @@ def answer_archive(
     config: str | None = None,
     sets: list[str] | None = None,
 ) -> RunSummary:
-    """Answer questions over a corpus in bulk; `sources` are ingested first, where given."""
+    """Answer questions over a corpus in bulk; `sources`, if given, are ingested first."""
     settings = settings_for(config, sets, store)
     asked = [make_question(text, f"questions[{number}]") for number, text in enumerate(questions or [])]
     asked += load_questions(questions_file) if questions_file else []
     run_id = new_run_id()
-    taken: RunExtras = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
+    extras: RunExtras = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
     argv = commands.ask(corpus, run_id, questions, questions_file=questions_file, archive=archive)
     with Progress(f"answers over {corpus}") as show:
         summary = answer_stage(
@@ -83,32 +83,32 @@ def answer_archive(
             run_id,
             lambda: stages.ask(corpus, asked, settings, archive=archive, run_id=run_id, show=show),
         )
-    return _publish(settings, {**summary, **taken}, "memagent.archive.answered")
+    return _publish(settings, {**summary, **extras}, "memagent.archive.answered")
 
 
 @task(name="ingest", cache_policy=NO_CACHE)
 def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> dict[str, Any]:
-    """Take sources into the corpus; return the ingest's summary."""
+    """Ingest sources; return the ingest's summary."""
     from infra.cluster.session import lazy_ray
     from infra.tables.corpora import remember
 
-    place = Store(settings.store)
+    tables = Store(settings.store)
     if settings.ray.jobs_address:
-        last_words = submit(settings, commands.ingest(corpus, sources, run_id), f"{submission()}-ingest")
-        done = kept_ingest(place, run_id)
-        if done is None:
-            raise MemagentError(f"the Ray job ended before all sources were seen: {last_words}")
-        return done
+        output = submit(settings, commands.ingest(corpus, sources, run_id), f"{submission()}-ingest")
+        summary = kept_ingest(tables, run_id)
+        if summary is None:
+            raise MemagentError(f"the Ray job ended before all sources were seen: {output}")
+        return summary
     with lazy_ray(settings.ray):
-        done = ingest(Corpus(place, corpus), sources, settings, run_id).as_dict()
-    remember(Corpus(place, corpus), sources=sources)
-    get_run_logger().info("ingested: %s", done)
-    return done
+        summary = ingest(Corpus(tables, corpus), sources, settings, run_id).as_dict()
+    remember(Corpus(tables, corpus), sources=sources)
+    get_run_logger().info("ingested: %s", summary)
+    return summary
 
 
 @task(name="digest", cache_policy=NO_CACHE)
 def digest_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], RunSummary]) -> RunSummary:
-    """Ingest, segment, plan and read what is new."""
+    """Ingest, segment, plan and read new documents."""
     return work(settings, argv, run_id, here)
 
 
@@ -120,7 +120,7 @@ def answer_stage(settings: Config, argv: list[str], run_id: str, here: Callable[
 
 @task(name="publish", cache_policy=NO_CACHE)
 def publish_stage(settings: Config, summary: RunSummary) -> str:
-    """Write the report and the artifacts; return the report's address."""
+    """Write the report and the artifacts; return the report's path or URL."""
     address = write_to_store(Store(settings.store), summary["run_id"])
     key = artifact_key(f"{summary['kind']}-{summary['corpus']}")
     readings = summary["readings"]
@@ -139,7 +139,7 @@ def publish_stage(settings: Config, summary: RunSummary) -> str:
 
 def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary:
     address = publish_stage(settings, summary)
-    # After the commit: whoever hears of it finds the answers there.
+    # After the commit, so that receivers of the event see the answers.
     emit_event(
         event=event,
         resource={
@@ -156,9 +156,9 @@ def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary:
         },
     )
     if failed := failures(summary):
-        said = ", ".join(f"{count} {reason}" for reason, count in failed.items())
+        reasons = ", ".join(f"{count} {reason}" for reason, count in failed.items())
         raise FailedItems(
-            f"{sum(failed.values())} failed ({said}); the others are answered. Report: {address}. "
+            f"{sum(failed.values())} failed ({reasons}); the others are answered. Report: {address}. "
             f"See: memagent quarantine {summary['corpus']}"
         )
     return {**summary, "report": address}

@@ -1,6 +1,6 @@
-"""The command lines by which a cluster runs what flows would run themselves: derived from the same parameters.
+"""Command lines of Ray jobs that do the same work as the flows' stages.
 
-Whoever submits one adds ``--json`` (`infra.cluster.jobs_api.run_job`).
+`infra.cluster.jobs_api.run_job` adds ``--json``.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ def command(*words: str, **options: Value) -> list[str]:
 
     Args:
         words: the command, and its arguments.
-        options: by name; a list repeats its option, True and False are ``--name`` and ``--no-name``; what is None or
-            empty is left out.
+        options: by name; a list repeats its option, True and False are ``--name`` and ``--no-name``; None and empty
+            values are left out.
     """
     argv = list(words)
     for name, value in options.items():
@@ -67,7 +67,7 @@ def evaluate(suite: Suite, texts: Sequence[str], run_id: str) -> list[str]:
 
 
 def harvest(corpus: str, samples: int, run_id: str) -> list[str]:
-    """Make training rows of what was answered."""
+    """Make training rows from answers."""
     return command("harvest", corpus, agreement=samples, run_id=run_id)
 
 
@@ -77,7 +77,7 @@ def train(run: Run) -> list[str]:
 
 
 def promote(candidate: str, spec: GateSpec) -> list[str]:
-    """Let the gate decide on a candidate."""
-    given = spec.model_dump(exclude_defaults=True)
-    plain = {key: ",".join(map(str, value)) if isinstance(value, tuple) else value for key, value in given.items()}
+    """Run the promotion check on a candidate."""
+    keys = spec.model_dump(exclude_defaults=True)
+    plain = {key: ",".join(map(str, value)) if isinstance(value, tuple) else value for key, value in keys.items()}
     return command("policies", "promote", candidate, gate=[f"{key}={value}" for key, value in plain.items()])

@@ -1,6 +1,4 @@
-"""The flow that scores a policy: on demand, before a promotion, and nightly as a watch."""
-
-from typing import Any
+"""The flow that scores a policy: on demand, before a promotion, and nightly to detect regressions."""
 
 from prefect import flow, task
 from prefect.artifacts import create_table_artifact
@@ -17,10 +15,11 @@ from pipelines.flows import commands
 from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import Progress, artifact_key, stop_ray_job, work
 from pipelines.report.evaluation import evaluation_page
+from pipelines.runs import Progress as Show
 from pipelines.runs import new_run_id
 
 NOISE = 0.05
-"""A fall counts when a paired test on the same samples gives less than this."""
+"""Significance level of the paired test for a regression."""
 
 
 @flow(name="evaluate-policy", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
@@ -37,7 +36,7 @@ def evaluate_policy(
     config: str | None = None,
     sets: list[str] | None = None,
 ) -> RunSummary:
-    """Score the configured policy on a suite; say so, and raise the alarm when it fell beyond noise.
+    """Score the configured policy on a suite; emit an event, and another if the score fell significantly.
 
     The scores are compared with the last evaluation of a policy of the same name on the same samples.
     """
@@ -58,7 +57,7 @@ def evaluate_policy(
 
 
 @task(name="evaluate", cache_policy=NO_CACHE)
-def evaluate_stage(settings: Config, suite: Suite, texts: tuple[str, ...], run_id: str, show: Any) -> RunSummary:
+def evaluate_stage(settings: Config, suite: Suite, texts: tuple[str, ...], run_id: str, show: Show) -> RunSummary:
     """Make the samples, read them and score the answers."""
     argv = commands.evaluate(suite, texts, run_id)
     return work(settings, argv, run_id, lambda: evaluate(suite, settings, texts=texts, run_id=run_id, show=show))
@@ -83,12 +82,12 @@ def _publish(settings: Config, summary: RunSummary) -> RunSummary:
     address = _report(settings, run_id, rows, rows[0]["suite"])
     payload = {"run_id": run_id, "suite": rows[0]["suite"], "policy_id": rows[0]["policy_id"], "report": address}
     resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(str(rows[0]['policy_id']))}"}
-    # After the commit: whoever hears of it finds the scores there.
+    # After the commit, so that receivers of the event see the scores.
     emit_event(event="memagent.policy.evaluated", resource=resource, payload=payload)
     if before is not None:
         paired = compare(store, run_id, before).as_dict()
         summary["against"], summary["paired"] = {"run_id": before}, paired
         if paired["difference"] < 0 and paired["p"] < NOISE:
-            fell = {**payload, "before": before, "paired": paired}
-            emit_event(event="memagent.policy.fell", resource=resource, payload=fell)
+            regression = {**payload, "before": before, "paired": paired}
+            emit_event(event="memagent.policy.fell", resource=resource, payload=regression)
     return {**summary, "report": address}

@@ -1,7 +1,7 @@
-"""The flows that learn: harvest after each answering run, and retrain when enough is new."""
+"""The learning flows: harvest after each answering run, and retrain when enough rows are new."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from prefect import flow, task
 from prefect.artifacts import create_table_artifact
@@ -22,18 +22,18 @@ from memagent.settings import as_settings, environment
 from pipelines.flows import commands
 from pipelines.flows.access import check, settings_for
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
-from pipelines.harvest import harvest
-from pipelines.promote import run_gate
+from pipelines.harvest import HarvestOptions, harvest
+from pipelines.promote import GateRecord, run_gate
 from pipelines.runs import new_run_id
 from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare
 
 ENOUGH = 500
-"""New harvested rows that are worth a training."""
-_TOLD = ("run_id", "parent", "candidate", "steps", "best_step", "data_version")
-"""What an event says of a training."""
+"""New harvested rows that start a training."""
+_EVENT_KEYS = ("run_id", "parent", "candidate", "steps", "best_step", "data_version")
+"""Keys of the training summary in an event's payload."""
 _NO_CODE = "engine.trust_remote_code=false"
-"""A recipe names its model, and the learner loads none that brings code: the engines that sample need none either."""
+"""The learner loads no model that needs remote code, so the rollout engines need none either."""
 _OVER_RECIPES = ("engine", "pool", "reading")
 
 
@@ -46,20 +46,20 @@ def harvest_qa(
     config: str | None = None,
     sets: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Bring a corpus's training rows up to date; say so when `enough` rows are new since the last training."""
+    """Update a corpus's training rows; emit an event when `enough` rows are new since the last training."""
     settings = settings_for(config, sets, store)
     run_id = new_run_id()
     try:
         summary = harvest_stage(settings, corpus, samples, run_id)
-    except UsageError as error:  # an answering run without gold or feedback leaves nothing to learn from
+    except UsageError as error:  # an answering run without gold or feedback
         return {"corpus": corpus, "rows": 0, "waiting": 0, "nothing": str(error)}
-    place = Store(settings.store)
-    waiting = count_new(place, _learnt(place))
+    tables = Store(settings.store)
+    waiting = count_new(tables, _trained_version(tables))
     resource = {"prefect.resource.id": f"memagent.corpus.{corpus}", "prefect.resource.name": corpus}
     payload = {"run_id": run_id, "corpus": corpus, "new": summary["new"], "waiting": waiting, "enough": enough}
     emit_event(event="memagent.qa.harvested", resource=resource, payload=payload)
     if waiting >= enough:
-        # After the commit: the training that this starts finds the rows there.
+        # After the commit, so that the training which this starts sees the rows.
         emit_event(event="memagent.qa.enough", resource={"prefect.resource.id": "memagent.qa"}, payload=payload)
     return {**summary, "waiting": waiting}
 
@@ -75,25 +75,27 @@ def retrain(
     config: str | None = None,
     sets: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Train a stage, let the gate compare its candidate with the promoted policy, and promote or refuse it.
+    """Train a stage, compare its candidate with the promoted policy, and promote or refuse it.
 
     Args:
         recipe: a shipped recipe or a TOML file.
         data: datasets; by default the harvested rows.
-        texts: what needles are planted in.
-        corpora: whose validation questions the gate asks.
+        texts: files and folders whose text the needles are planted in.
+        corpora: corpora whose validation questions the promotion check asks.
         gate: keys of `memagent.rl.promotion.GateSpec`.
         store: the store.
         config: configuration file of the evaluation.
         sets: ``section.key=value`` strings, for recipe and configuration alike.
     """
     check(config, sets, load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)]).engine)
-    run = prepare(recipe, data or ["qa"], texts or [], store=store, sets=[*_operators(), *(sets or []), _NO_CODE])
+    run = prepare(
+        recipe, data or ["qa"], texts or [], store=store, sets=[*_operator_settings(), *(sets or []), _NO_CODE]
+    )
     summary = train_stage(run)
     candidate = summary["candidate"]
     resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(candidate or summary['parent'])}"}
-    told = {name: value for name, value in summary.items() if name in _TOLD}
-    emit_event(event="memagent.policy.trained", resource=resource, payload=told)
+    facts = {name: value for name, value in summary.items() if name in _EVENT_KEYS}
+    emit_event(event="memagent.policy.trained", resource=resource, payload=facts)
     if not candidate:
         return {
             **summary,
@@ -104,20 +106,20 @@ def retrain(
     spec = GateSpec(**{"corpora": tuple(corpora or ()), **(gate or {})})
     record = gate_stage(settings, candidate, spec)
     event = "memagent.policy.promoted" if record["promoted"] else "memagent.policy.refused"
-    emit_event(event=event, resource=resource, payload={**told, "reason": record["reason"]})
+    emit_event(event=event, resource=resource, payload={**facts, "reason": record["reason"]})
     return {**summary, "promoted": record["promoted"], "reason": record["reason"]}
 
 
 @task(name="harvest", cache_policy=NO_CACHE)
 def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> HarvestSummary:
-    """Make rows of what was answered."""
+    """Make training rows from answers."""
     argv = commands.harvest(corpus, samples, run_id)
-    return work(settings, argv, run_id, lambda: harvest(corpus, settings, samples=samples, run_id=run_id))
+    return work(settings, argv, run_id, lambda: harvest(corpus, settings, HarvestOptions(samples), run_id))
 
 
 @task(name="train", cache_policy=NO_CACHE)
 def train_stage(run: Run) -> TrainingSummary:
-    """Train; a run that was interrupted goes on."""
+    """Train; an interrupted run is resumed."""
     summary = work(run.config, commands.train(run), run.run_id, lambda: train(run))
     shown = ("steps", "best_step", "candidate", "parent")
     rows = [{"what": name, "value": str(value)} for name, value in summary.items() if name in shown]
@@ -126,34 +128,34 @@ def train_stage(run: Run) -> TrainingSummary:
 
 
 @task(name="gate", cache_policy=NO_CACHE)
-def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> dict[str, Any]:
-    """Compare, and promote or refuse; on a cluster as a job of its own, since both versions read there."""
+def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> GateRecord:
+    """Compare, and promote or refuse; on a cluster in a separate job, where both versions read."""
     if settings.ray.jobs_address:
         store = Store(settings.store)
         earlier = policy(store, candidate)["gate"]
-        last_words = submit(settings, commands.promote(candidate, spec), f"{submission()}-gate")
+        output = submit(settings, commands.promote(candidate, spec), f"{submission()}-gate")
         decided = policy(store, candidate)["gate"]
         if not decided or decided == earlier:
-            raise MemagentError(f"the Ray job ended without a decision on {candidate}: {last_words}")
-        record = decided
+            raise MemagentError(f"the Ray job ended without a decision on {candidate}: {output}")
+        record = cast(GateRecord, decided)
     else:
         record = run_gate(settings, candidate, gate=spec)
-    rows = [record["overall"], *record["groups"]]
+    rows = [dict(row) for row in (record["overall"], *record["groups"])]
     create_table_artifact(rows, key=artifact_key(f"gate-{candidate}"), description=record["reason"])
     return record
 
 
-def _operators() -> list[str]:
-    """Return what the operator has configured over what recipes say, as ``section.key=value`` strings."""
+def _operator_settings() -> list[str]:
+    """Return the operator's settings that override recipes, as ``section.key=value`` strings."""
     configured = environment()
     sections = {name: dict(configured[name]) for name in _OVER_RECIPES if name in configured}
-    for key in ("base_url", "api_key_env"):  # of no use in a training; an address may hold a password
+    for key in ("base_url", "api_key_env"):  # unused in training, and a URL may hold a password
         sections.get("engine", {}).pop(key, None)
     return list(as_settings(sections))
 
 
-def _learnt(store: Store) -> int | None:
-    """Return the newest version of the `qa` table that a training has learnt from."""
+def _trained_version(store: Store) -> int | None:
+    """Return the newest version of the `qa` table that was trained on."""
     rows = Table(store, "runs").read(POLICIES_OF, ["kind", "summary"]).to_pylist()
     versions = [json.loads(row["summary"])["data_version"] for row in rows if row["kind"] == "train"]
     return max((version for version in versions if version is not None), default=None)

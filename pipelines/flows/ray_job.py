@@ -1,4 +1,4 @@
-"""What flows share: where their work runs, how they show it, and how it is stopped."""
+"""Shared by the flows: running work here or as a Ray job, showing its progress, and stopping it."""
 
 import logging
 import re
@@ -24,7 +24,7 @@ Summary = TypeVar("Summary", RunSummary, HarvestSummary, TrainingSummary)
 
 
 watcher: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("watcher", default=None)
-"""Who else is told how a run gets on: the terminal of a flow that is run by hand."""
+"""Also receives the progress counts: the terminal display of a flow that is run by hand."""
 
 
 class FailedItems(MemagentError):
@@ -32,8 +32,8 @@ class FailedItems(MemagentError):
 
 
 def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
-    """On cancellation: end the Ray jobs that this flow run, or one below it, has submitted; they survive a signal."""
-    address = load_config().ray.jobs_address  # the operator's: no parameter names it
+    """On cancellation, stop the Ray jobs of this flow run and its subflows, which a signal to the process would not."""
+    address = load_config().ray.jobs_address  # a reserved key, so no parameter sets it
     if address:
         stop_job(address, str(flow_run.id))
 
@@ -42,15 +42,15 @@ def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], Summ
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
     if not settings.ray.jobs_address:
         return here()
-    last_words = submit(settings, argv, submission())
+    output = submit(settings, argv, submission())
     summary = read_summary(Store(settings.store), run_id)
     if summary is None:
-        raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {last_words}")
+        raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {output}")
     return cast(Summary, summary)
 
 
 def submit(settings: Config, argv: list[str], submission: str) -> str:
-    """Run a command as a Ray job, its output in the flow run's log; return what `run_job` does."""
+    """Run a command as a Ray job and log its output; return the last lines of it."""
     logger = get_run_logger()
     return run_job(settings, argv, submission, lambda line: logger.info("%s", line))
 
@@ -75,7 +75,7 @@ class Progress:
             self._set(100.0)
 
     def show(self, counts: dict[str, Any]) -> None:
-        """Take a snapshot of the run."""
+        """Take the newest counts of the run."""
         if self._watcher is not None:
             self._watcher(counts)
         total = counts.get("segments_total")
@@ -91,16 +91,16 @@ class Progress:
             return
         try:
             update_progress_artifact(self._artifact, progress=percent)
-        except Exception as error:  # a server that is away must not end a run of hours
+        except Exception as error:  # an unreachable server must not end a long run
             _log.warning("the progress artifact cannot be updated: %s", error)
 
 
 def submission() -> str:
-    """Name the Ray job of the present flow run after it and the flow run that it belongs to: either can end it."""
-    root, own = runtime.flow_run.root_flow_run_id, runtime.flow_run.id
-    return f"memagent-{own}" if root == own else f"memagent-{root}-{own}"
+    """Return the Ray job's name: the ids of the root flow run and this one, so that cancelling either stops it."""
+    root, current = runtime.flow_run.root_flow_run_id, runtime.flow_run.id
+    return f"memagent-{current}" if root == current else f"memagent-{root}-{current}"
 
 
 def artifact_key(text: str) -> str:
-    """Make a key of letters, digits and dashes, as Prefect wants them."""
+    """Return a Prefect artifact key: lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

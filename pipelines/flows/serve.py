@@ -1,11 +1,11 @@
-"""Prefect's server for the user of this machine: `prefect server start`, and besides it answers to its own names only.
+"""Prefect's server for the user of this machine: `prefect server start` that also checks the Host header.
 
-A web page that has its own name resolve to this machine would count as the server's own origin in a browser (DNS
-rebinding); it does not know the token, and is not answered at all.
+It rejects requests under other host names, so that a web page whose name resolves to this machine (DNS rebinding)
+reaches nothing. Imports no Prefect at module level, which reads its settings from the environment at import.
 
     python -m pipelines.flows.serve PORT
 
-Token, origins and the page's address come from ``PREFECT_`` variables: see `variables`.
+Token, origins and the page's URL come from ``PREFECT_`` variables: see `variables`.
 """
 
 import math
@@ -19,25 +19,48 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from infra.processes import end, tree
 from memagent.errors import ConfigError, MemagentError, UsageError
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
-_START_SECONDS = 300  # a machine that is busy starts it slowly; one that fails ends, and is not waited for
-_LAST_WORDS = 20
+_START_SECONDS = 300  # a busy machine is slow; a server that fails ends at once
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPlan:
+    """Schedules and settings of the deployments."""
+
+    cron: str
+    """Schedule of the nightly digest."""
+    scores_cron: str
+    """Schedule of the nightly evaluation."""
+    timezone: str
+    """Time zone of all schedules."""
+    recipe: str
+    """Training recipe: a name or a path."""
+    retrain_cron: str | None
+    """Schedule of trainings; None: only when enough rows are new."""
+    enough: int
+    """New training rows that start a training."""
+    gate: dict[str, Any] = field(default_factory=dict)
+    """Keys of `memagent.rl.promotion.GateSpec`."""
+    at_once: int = 1
+    """Flow runs at the same time."""
 
 
 def variables(port: int, auth: str) -> dict[str, str]:
-    """Return the environment of a server at a port, whose clients know the ``user:token`` of `auth`."""
+    """Return the environment variables of a server; `auth` is its ``user:token``."""
     return {
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_API_URL": f"http://{HOST}:{port}/api",
-        # Where the page in the browser finds the API: it would be the default port, or what another server's user set.
+        # URL of the API for the page in the browser; by default it would have the default port.
         "PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{port}/api",
         "PREFECT_SERVER_API_AUTH_STRING": auth,
         "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
@@ -46,37 +69,37 @@ def variables(port: int, auth: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nothing listens on now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def ends_with_us(*module: str) -> list[str]:
-    """Return the command of a module that ends when this process has, by whatever signal."""
+    """Return the command of a module that ends with this process, even if it is killed."""
     return [sys.executable, "-P", "-m", "infra.processes", str(os.getpid()), *module]
 
 
 class Server:
-    """A Prefect server as a process of its own: starts with the body of `with`, ends with it or with this process."""
+    """A Prefect server in a subprocess, as a context manager; it also ends with this process."""
 
     def __init__(self, port: int, environment: Mapping[str, str]) -> None:
-        """Take the port and the server's environment (`variables`, over this process's own)."""
+        """`environment` is the server's whole environment, `variables` included."""
         self.url = f"http://{HOST}:{port}"
         self._port = port
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
-        self._words: deque[str] = deque(maxlen=_LAST_WORDS)
-        """What it has last written to its standard error."""
+        self._output: deque[str] = deque(maxlen=_LAST_LINES)
+        """The last lines of its standard error."""
 
     def __enter__(self) -> Self:
-        """Start it, and do not wait (`wait`).
+        """Start it without waiting (see `wait`).
 
         Raises:
-            UsageError: something answers at the port already.
+            UsageError: the port is in use.
         """
         if self._healthy():
-            raise UsageError(f"something answers at {self.url} already: choose another --port")
+            raise UsageError(f"something already answers at {self.url}: choose another --port")
         self._process = subprocess.Popen(
             ends_with_us("pipelines.flows.serve", str(self._port)),
             env=self._environment,
@@ -85,23 +108,25 @@ class Server:
             stderr=subprocess.PIPE,
         )
         lines = (line.decode(errors="replace") for line in self._process.stderr or ())
-        threading.Thread(target=self._words.extend, args=(lines,), name="last words", daemon=True).start()
+        threading.Thread(target=self._output.extend, args=(lines,), name="stderr", daemon=True).start()
         return self
 
     def wait(self) -> None:
         """Wait until it answers.
 
         Raises:
-            MemagentError: it ends, or does not answer within five minutes; with what it said last.
+            MemagentError: it ends, or does not answer within five minutes; the message has its last output.
         """
         until = time.monotonic() + _START_SECONDS
         while not self._healthy():
             self._check(until)
             time.sleep(0.3)
-        self._check(math.inf)  # what answers there must be ours: it is told the token
+        self._check(math.inf)  # what answers must be our server, since it gets the token
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End it and all that it has started, gently first."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it and its child processes; SIGTERM first."""
         assert self._process is not None
         end_process(self._process)
 
@@ -109,8 +134,8 @@ class Server:
         assert self._process is not None
         if self._process.poll() is None and time.monotonic() < until:
             return
-        said = "".join(self._words).strip()
-        raise MemagentError(f"the Prefect server does not come up at {self.url}: {said or 'it says nothing'}")
+        output = "".join(self._output).strip()
+        raise MemagentError(f"the Prefect server does not start at {self.url}: {output or 'it printed nothing'}")
 
     def _healthy(self) -> bool:
         try:
@@ -121,7 +146,7 @@ class Server:
 
 
 def end_process(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and all that it has started, gently first."""
+    """End a process and its child processes; SIGTERM first."""
     if process.poll() is None:
         end(tree(process.pid))
         process.wait()
@@ -136,8 +161,8 @@ def main(port: int) -> None:
 
     settings = get_current_settings().server.api
     if settings.auth_string is None:
-        raise ConfigError("this server is not started without PREFECT_SERVER_API_AUTH_STRING: use `memagent up`")
-    # Around the app, not in it: the server's own services call the app under a name of their own.
+        raise ConfigError("this server needs PREFECT_SERVER_API_AUTH_STRING: use `memagent up`")
+    # Around the app, not inside: the server's own services call the app under another host name.
     app = TrustedHostMiddleware(create_app(final=True), allowed_hosts=_NAMES, www_redirect=False)
     uvicorn.run(
         app,

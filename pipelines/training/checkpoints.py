@@ -1,6 +1,6 @@
-"""What a training run keeps in the store: where it is, its metrics, checkpoints and rollouts.
+"""The files of a training run in the store: state, metrics, checkpoints and recorded rollouts.
 
-The state is written last, so that whenever a run is killed, it points at a whole checkpoint.
+The state is written last, so that it always points at a whole checkpoint, whenever a run is killed.
 """
 
 import gzip
@@ -13,25 +13,27 @@ from memagent.errors import TrainingError
 from memagent.rl.trajectory import Group, from_dict
 
 _HOME = "training"
+MetricsRow = dict[str, Any]
+"""A line of ``metrics.jsonl``: the metrics of a step, nested by group (``seconds``, ``validation``)."""
 
 
 @dataclass(slots=True)
 class State:
-    """Where a run is."""
+    """Progress of a run; JSON in ``state.json``."""
 
     step: int = 0
-    """Training steps taken, whose weights the checkpoint holds."""
+    """Training steps that the checkpoint includes."""
     cursor: int = 0
-    """Tasks of the dataset that were used up."""
+    """Tasks of the dataset consumed so far."""
     best_step: int = 0
     best_score: float = -1.0
-    """By validation; the weights of this step become the candidate."""
+    """Validation reward at `best_step`, whose weights become the candidate."""
     stale: int = 0
-    """Validations since the best."""
+    """Validations since the best one."""
     done: str = ""
-    """Why the run ended; empty while it has not."""
+    """Why the run ended; empty while it runs."""
     counts: dict[str, float] = field(default_factory=dict)
-    """Sums over the run: tokens, trajectories, seconds, deaths of engines."""
+    """Sums over the run: tokens, trajectories, seconds, training rows without documents."""
 
 
 class Checkpoints:
@@ -39,10 +41,14 @@ class Checkpoints:
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store, self.run_id = store, run_id
-        self.metrics: list[dict[str, Any]] = []
+        self.metrics: list[MetricsRow] = []
 
     def read(self) -> State | None:
-        """Return where the run was left, with its metrics up to there; None for a new run."""
+        """Return the saved state and load the metrics up to it; None for a new run.
+
+        Raises:
+            TrainingError: the state cannot be parsed.
+        """
         try:
             state = State(**json.loads(self._store.read_bytes(_HOME, self.run_id, "state.json")))
         except FileNotFoundError:
@@ -54,18 +60,18 @@ class Checkpoints:
         except FileNotFoundError:
             lines = []
         rows = [json.loads(line) for line in lines]
-        # Steps after the checkpoint are taken again, and counted then.
+        # Steps after the checkpoint are repeated and logged again.
         self.metrics = [row for row in rows if row["step"] <= state.step]
         return state
 
-    def note(self, row: dict[str, Any]) -> None:
+    def note(self, row: MetricsRow) -> None:
         """Add a row of metrics."""
         self.metrics.append(row)
         text = "".join(json.dumps(row) + "\n" for row in self.metrics)
         self._store.write_bytes(text.encode(), _HOME, self.run_id, "metrics.jsonl")
 
     def commit(self, state: State) -> None:
-        """Say where the run is; its checkpoint stands already. Older checkpoints are deleted."""
+        """Write the state, after its checkpoint; delete older checkpoints."""
         data = json.dumps(asdict(state), indent=1).encode()
         self._store.write_bytes(data, _HOME, self.run_id, "state.json")
         kept = {"/".join(self.checkpoint(state.step)), "/".join(self.best(state.best_step))}
@@ -76,17 +82,17 @@ class Checkpoints:
                     self._store.delete(path)
 
     def checkpoint(self, step: int) -> tuple[str, ...]:
-        """Return the place of a step's checkpoint."""
+        """Return the store path of a step's checkpoint."""
         return (_HOME, self.run_id, "checkpoints", f"step-{step:06d}")
 
     def best(self, step: int) -> tuple[str, ...]:
-        """Return the place of the model folder of a step."""
+        """Return the store path of a step's model folder."""
         return (_HOME, self.run_id, "best", f"step-{step:06d}")
 
     def record(self, step: int, groups: list[Group], cursor: int) -> None:
-        """Keep the rollouts of a step."""
+        """Write the rollouts of a step."""
         lines = [json.dumps({"cursor": cursor})]
-        lines += [json.dumps([one.as_dict() for one in group.trajectories]) for group in groups]
+        lines += [json.dumps([trajectory.as_dict() for trajectory in group.trajectories]) for group in groups]
         data = gzip.compress("\n".join(lines).encode(), compresslevel=3)
         self._store.write_bytes(data, _HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
 
@@ -94,7 +100,7 @@ class Checkpoints:
         """Return the rollouts of a step, and the cursor after it.
 
         Raises:
-            TrainingError: they were not kept.
+            TrainingError: they were not recorded.
         """
         try:
             data = self._store.read_bytes(_HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
@@ -103,6 +109,6 @@ class Checkpoints:
         head, *lines = gzip.decompress(data).decode().splitlines()
         groups = []
         for line in lines:
-            trajectories = tuple(from_dict(one) for one in json.loads(line))
+            trajectories = tuple(from_dict(trajectory) for trajectory in json.loads(line))
             groups.append(Group(trajectories[0].sample_id, trajectories))
         return groups, int(json.loads(head)["cursor"])

@@ -18,50 +18,50 @@ from pipelines.training.settings import Run
 
 _SIDES: tuple[Split, ...] = ("train", "validation")
 _VALIDATION_SEED = 1_000_003
-"""So that validation asks other needles than training."""
+"""A different seed from training's, so that validation has other needles."""
 
 
 def splits(run: Run) -> DatasetSplits:
-    """Return what a run learns from, and what it is validated with; several data sets are mixed evenly.
+    """Return a run's training and validation datasets; several data sets are mixed evenly.
 
     Raises:
         UsageError: a data set is unknown, or its data are missing or of one answer only.
     """
     if not run.data:
         raise UsageError("train on what? --data qa, --data needles or --data contracts=FOLDER; several are mixed")
-    made = [_made(run, name) for name in run.data]
+    parts = [_make(run, spec) for spec in run.data]
     return DatasetSplits(
-        _mixed([one.train for one in made], run.recipe.stage.seed),
-        _mixed([one.validation for one in made], _VALIDATION_SEED),
-        sum(one.gone for one in made),
+        _mixed([part.train for part in parts], run.recipe.stage.seed),
+        _mixed([part.validation for part in parts], _VALIDATION_SEED),
+        sum(part.gone for part in parts),
     )
 
 
 def harvested(request: DatasetRequest) -> DatasetSplits:
-    """Take the rows that were harvested from a corpus, the request's argument, or from all.
+    """Return the harvested rows of a corpus (the request's argument), or of all.
 
     Raises:
-        UsageError: there are none on one of the sides, or all have one answer.
+        UsageError: a split has no rows, or all training rows have the same answer.
     """
     store, corpus = Store(request.store_url), request.argument or None
-    there = {text for name in corpora(store) for text in standing_texts(Corpus(store, name))}
+    present = {text for name in corpora(store) for text in standing_texts(Corpus(store, name))}
     rows = {side: read_qa(store, corpus, split=side) for side in _SIDES}
-    kept = {side: [row for row in rows[side] if there.issuperset(row.stream)] for side in _SIDES}
+    kept = {side: [row for row in rows[side] if present.issuperset(row.stream)] for side in _SIDES}
     gone = sum(len(rows[side]) - len(kept[side]) for side in _SIDES)
     if gone and not kept["train"]:
         raise UsageError(f"the documents of all {gone} harvested rows are gone: ingest them again, or harvest others")
     train = fit_rows(kept["train"], 0.0, 1.0)
     if not kept["validation"]:
         raise UsageError("no harvested row is on the validation side: harvest more documents")
-    text = lru_cache(maxsize=256)(_reader(store))
+    text = lru_cache(maxsize=256)(_text_loader(store))
     validation = RowDataset(request.cut, kept["validation"], text, request.validation_seed)
     return DatasetSplits(RowDataset(request.cut, train, text, request.seed), validation, gone)
 
 
-def _made(run: Run, given: str) -> DatasetSplits:
-    name = dataset_name(given)
+def _make(run: Run, spec: str) -> DatasetSplits:
+    name = dataset_name(spec)
     request = DatasetRequest(
-        argument=given[len(name) + 1 :],
+        argument=spec[len(name) + 1 :],
         cut=Cut(run.reader.tokenizer, run.reader.reading, run.recipe.rollout.segments),
         texts=lambda: _texts(run.texts),
         seed=run.recipe.stage.seed,
@@ -75,11 +75,11 @@ def _mixed(parts: list[Dataset], seed: int) -> Dataset:
     return parts[0] if len(parts) == 1 else Mixed(tuple(parts), (1.0,) * len(parts), seed)
 
 
-def _reader(store: Store) -> Callable[[str], str]:
+def _text_loader(store: Store) -> Callable[[str], str]:
     def text(content_hash: str) -> str:
         for corpus in corpora(store):
-            for _, found in document_texts(Corpus(store, corpus), [content_hash]):
-                return found
+            for _, document in document_texts(Corpus(store, corpus), [content_hash]):
+                return document
         raise TrainingError(f"the document {content_hash} of a harvested row is gone: memagent harvest CORPUS again")
 
     return text

@@ -1,11 +1,10 @@
-"""The training loop: sample, learn, hand the weights over, validate, save."""
+"""The training loop: sample, learn, sync the weights, validate, save."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from infra.cluster.rollout_pool import RolloutPool
 from infra.learner.group import LearnerGroup
@@ -14,7 +13,8 @@ from memagent.errors import TrainingError
 from memagent.rl.advantage import with_advantages
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
-from pipelines.training.checkpoints import Checkpoints, State
+from pipelines.runs import Progress
+from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
 from pipelines.training.monitors import Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import Sampled, Sampler
 from pipelines.training.weight_sync import WeightSync
@@ -24,19 +24,19 @@ _PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
 
 @dataclass
 class Loop:
-    """One run, from where it was left to its end."""
+    """One run, from its last checkpoint to its end."""
 
     run_id: str
     recipe: Recipe
     store: Store
-    journal: Checkpoints
+    checkpoints: Checkpoints
     learner: LearnerGroup
     sampler: Sampler
     pool: RolloutPool | None
-    """None where rollouts come from records: then there is no validation either."""
+    """None when rollouts are replayed: then nothing is validated either."""
     validation: Dataset
-    boards: Monitors
-    show: Callable[[dict[str, Any]], None]
+    monitors: Monitors
+    show: Progress
     state: State = field(default_factory=State)
     _seconds: dict[str, float] = field(default_factory=dict)
     _next: "asyncio.Task[Sampled] | None" = None
@@ -50,32 +50,32 @@ class Loop:
         """Train to the end.
 
         Raises:
-            TrainingError: nothing can be learnt any more; the last checkpoint stays.
+            TrainingError: a step cannot be taken; the last checkpoint stays.
         """
         stage = self.recipe.stage
         try:
             if self.state.step:
                 self._saved = self.state.step
-                await self.learner.load(self.store, *self.journal.checkpoint(self.state.step))
-                await self._transfer()
+                await self.learner.load(self.store, *self.checkpoints.checkpoint(self.state.step))
+                await self._sync_weights()
             else:
-                await self._begin()
+                await self._validate_start()
             while self.state.step < stage.max_steps and self.state.stale < stage.patience:
                 await self._step()
         finally:
             if self._next is not None:
                 self._next.cancel()
                 await asyncio.gather(self._next, return_exceptions=True)
-        if self.pool is None:  # nothing was validated: the last weights are the best that is known
+        if self.pool is None:  # nothing was validated: the last weights count as the best
             self.state.best_step = self.state.step
-            await self.learner.export(self.store, *self.journal.best(self.state.step))
-        out = self.state.stale >= stage.patience
-        self.state.done = f"no better for {self.state.stale} validations" if out else f"{self.state.step} steps"
-        self.journal.commit(self.state)
+            await self.learner.export(self.store, *self.checkpoints.best(self.state.step))
+        stale = self.state.stale >= stage.patience
+        self.state.done = f"no better for {self.state.stale} validations" if stale else f"{self.state.step} steps"
+        self.checkpoints.commit(self.state)
         return self.state
 
-    async def _begin(self) -> None:
-        """Validate and keep what training begins with: a candidate must be better than that."""
+    async def _validate_start(self) -> None:
+        """Validate and export the initial weights: a candidate must be better."""
         self._seconds = dict.fromkeys(_PHASES, 0.0)
         await self._validate({"step": 0})
 
@@ -87,8 +87,8 @@ class Loop:
             sampled = await self._batch(step)
         if not sampled.groups:
             raise TrainingError(
-                f"step {step}: of {len(sampled.seen)} groups none teaches, since all rollouts of each were paid the "
-                f"same ({sampled.counts}). The tasks are too easy or too hard for this policy."
+                f"step {step}: of {len(sampled.seen)} groups none has signal: all rollouts of a group got the "
+                f"same reward ({sampled.counts}). The tasks are too easy or too hard for this policy."
             )
         if self.recipe.rollout.max_off_policy_steps and self.pool is not None and step < self.recipe.stage.max_steps:
             self._next = asyncio.ensure_future(self.sampler.batch(step + 1, sampled.cursor))
@@ -103,11 +103,11 @@ class Loop:
                     f"step {step}: {error} Tasks: {names}. The checkpoint of step {self._saved} stays."
                 ) from error
         self.state.step, self.state.cursor = step, sampled.cursor
-        if self._next is not None:  # sampled with the weights before: one step off-policy, never more
+        if self._next is not None:  # sampled with the previous weights: one step off-policy, never more
             with self._timed("rollout"):
                 await asyncio.wait([self._next])
-        await self._transfer()
-        row: dict[str, Any] = {"step": step, "version": self._version()}
+        await self._sync_weights()
+        row: MetricsRow = {"step": step, "version": self._version()}
         row |= rollout_metrics(sampled) | learning_metrics(steps, self._seconds["learn"])
         stage = self.recipe.stage
         if step == stage.max_steps or step % stage.validate_every == 0:
@@ -115,20 +115,20 @@ class Loop:
         ends = step == stage.max_steps or self.state.stale >= stage.patience
         if ends or step % stage.save_every == 0 or self.state.best_step == step:
             await self._save()
-        await self._note(row)
+        await self._log(row)
 
     async def _batch(self, step: int) -> Sampled:
-        ahead, self._next = self._next, None
-        return await (ahead if ahead is not None else self.sampler.batch(step, self.state.cursor))
+        prefetched, self._next = self._next, None
+        return await (prefetched if prefetched is not None else self.sampler.batch(step, self.state.cursor))
 
-    async def _transfer(self) -> None:
+    async def _sync_weights(self) -> None:
         if self.pool is None:
             return
         with self._timed("weight_sync"):
-            await self._weights.give()
+            await self._weights.sync()
 
-    async def _validate(self, row: dict[str, Any]) -> None:
-        """Score the present weights; the best so far are kept as a model folder."""
+    async def _validate(self, row: MetricsRow) -> None:
+        """Score the current weights; export the best so far as a model folder."""
         if self.pool is None:
             return
         self.show({"stage": "validate", "step": row["step"], "steps": self.recipe.stage.max_steps})
@@ -136,25 +136,25 @@ class Loop:
             tasks = [self.validation.task(i) for i in range(self.recipe.stage.validate_with)]
             kinds = {task.sample_id: task.sample.task for task in tasks}
             groups = [(kinds[group.sample_id], group) async for group in self.pool.greedy(tasks)]
-            found = validation_metrics(groups)
-        row["validation"] = found
+            metrics = validation_metrics(groups)
+        row["validation"] = metrics
         state = self.state
-        if found["reward"] > state.best_score:
-            state.best_score, state.best_step, state.stale = found["reward"], row["step"], 0
+        if metrics["reward"] > state.best_score:
+            state.best_score, state.best_step, state.stale = metrics["reward"], row["step"], 0
             with self._timed("save"):
-                await self.learner.export(self.store, *self.journal.best(row["step"]))
+                await self.learner.export(self.store, *self.checkpoints.best(row["step"]))
         else:
             state.stale += 1
         if row["step"] == 0:
-            self.journal.note(row)
-            self.boards.write(row)
+            self.checkpoints.note(row)
+            self.monitors.write(row)
 
     async def _save(self) -> None:
         with self._timed("save"):
-            await self.learner.save(self.store, *self.journal.checkpoint(self.state.step))
+            await self.learner.save(self.store, *self.checkpoints.checkpoint(self.state.step))
         self._saved = self.state.step
 
-    async def _note(self, row: dict[str, Any]) -> None:
+    async def _log(self, row: MetricsRow) -> None:
         row["seconds"] = {name: round(value, 3) for name, value in self._seconds.items()}
         row["share"] = shares(self._seconds)
         if self.pool is not None:
@@ -164,10 +164,10 @@ class Loop:
         for name in ("rollout_tokens", "trained_tokens", "trajectories"):
             counts[name] = counts.get(name, 0.0) + row[name]
         counts["seconds"] = round(counts.get("seconds", 0.0) + sum(self._seconds.values()), 3)
-        self.journal.note(row)
-        self.boards.write(row)
+        self.checkpoints.note(row)
+        self.monitors.write(row)
         if self._saved == self.state.step:
-            self.journal.commit(self.state)
+            self.checkpoints.commit(self.state)
         self.show({"stage": "step", "row": row, "step": row["step"], "steps": self.recipe.stage.max_steps})
 
     def _version(self) -> str:

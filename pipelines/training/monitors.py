@@ -9,28 +9,29 @@ from infra.store import Store
 from memagent.errors import ConfigError
 from memagent.rl.rollout import pass_rate
 from memagent.rl.trajectory import Group, Trajectory
+from pipelines.training.checkpoints import MetricsRow
 from pipelines.training.rollouts import Sampled, by_task
 
 
 class Monitors:
-    """Writes the numbers of each step. A run that goes on begins a file of its own, from its step."""
+    """Writes the metrics of each step. A resumed run begins a new file at its step."""
 
     def __init__(self, store: Store, run_id: str, project: str) -> None:
-        """Open what is wanted.
+        """Open the writers; `project` is the Weights & Biases project, empty for none.
 
         Raises:
-            ConfigError: Weights & Biases is wanted and not installed.
+            ConfigError: a project is set and wandb is not installed.
         """
         from tensorboard.summary import Writer
 
         self._store = store
-        self._place = ("training", run_id, "tensorboard")
-        self._aside = tempfile.TemporaryDirectory() if store.is_s3 else None
-        self._folder = Path(self._aside.name if self._aside else store.path(*self._place))
+        self._parts = ("training", run_id, "tensorboard")
+        self._local = tempfile.TemporaryDirectory() if store.is_s3 else None
+        self._folder = Path(self._local.name if self._local else store.path(*self._parts))
         self._writer = Writer(str(self._folder))
         self._wandb = _wandb(project, run_id) if project else None
 
-    def write(self, row: dict[str, Any]) -> None:
+    def write(self, row: MetricsRow) -> None:
         """Write a row of metrics."""
         numbers = dict(_numbers(row, ""))
         step = int(numbers.pop("step"))
@@ -41,17 +42,17 @@ class Monitors:
             self._wandb.log(numbers, step=step)
 
     def close(self) -> None:
-        """End the files; those of a store on S3 are uploaded."""
+        """Close the writers; upload the files if the store is on S3."""
         self._writer.close()
-        if self._aside is not None:
+        if self._local is not None:
             for file in sorted(self._folder.iterdir()):
-                self._store.put_file(file, *self._place, file.name)
-            self._aside.cleanup()
+                self._store.put_file(file, *self._parts, file.name)
+            self._local.cleanup()
         if self._wandb is not None:
             self._wandb.finish()
 
 
-def _numbers(row: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+def _numbers(row: MetricsRow, prefix: str) -> Iterator[tuple[str, float]]:
     for name, value in row.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{prefix}{name}/")
@@ -70,32 +71,32 @@ def _wandb(project: str, run_id: str) -> Any:
 _PER_TOKEN = ("loss", "kl", "clipped_low", "clipped_high", "clipped_dual", "ratio", "weight", "logprob_diff", "entropy")
 
 
-def rollout_metrics(sampled: Sampled) -> dict[str, Any]:
-    """Describe a batch: rewards of all that was sampled, lengths, and how many groups teach."""
+def rollout_metrics(sampled: Sampled) -> MetricsRow:
+    """Return a batch's metrics: rewards of all sampled groups, lengths, and the share of groups with signal."""
     groups = [group for _, group in sampled.seen]
-    every = [trajectory for group in groups for trajectory in group.trajectories]
-    tokens = sum(conversation.tokens for one in every for conversation in one.conversations)
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    tokens = sum(conversation.tokens for trajectory in trajectories for conversation in trajectory.conversations)
     return {
-        "reward": _mean([one.reward.total for one in every]),
+        "reward": _mean([trajectory.reward.total for trajectory in trajectories]),
         "strict": pass_rate(groups),
-        "lenient": _mean([one.reward.lenient for one in every]),
+        "lenient": _mean([trajectory.reward.lenient for trajectory in trajectories]),
         "groups": len(sampled.groups),
         "sampled_groups": len(groups),
         "kept_share": len(sampled.groups) / len(groups) if groups else 0.0,
         **sampled.counts,
-        "trajectories": len(every),
-        "conversations": sum(len(one.conversations) for one in every),
-        "response_tokens": _mean([float(n) for n in _responses(every)]),
-        "memory_tokens": _mean([float(n) for n in _responses(every, "update")]),
-        "cut_share": _mean([float(c.cut) for one in every for c in one.conversations]),
+        "trajectories": len(trajectories),
+        "conversations": sum(len(trajectory.conversations) for trajectory in trajectories),
+        "response_tokens": _mean([float(n) for n in _responses(trajectories)]),
+        "memory_tokens": _mean([float(n) for n in _responses(trajectories, "update")]),
+        "cut_share": _mean([float(c.cut) for trajectory in trajectories for c in trajectory.conversations]),
         "rollout_tokens": tokens,
         "rollout_tokens_per_second": tokens / sampled.seconds if sampled.seconds else 0.0,
         "tasks": by_task(sampled.seen),
     }
 
 
-def learning_metrics(steps: Sequence[dict[str, float]], seconds: float) -> dict[str, Any]:
-    """Describe the optimiser steps of a batch: token means of the sums."""
+def learning_metrics(steps: Sequence[dict[str, float]], seconds: float) -> MetricsRow:
+    """Return the metrics of a batch's optimiser steps, as token means."""
     tokens = sum(step.get("tokens", 0.0) for step in steps)
     trained = sum(step.get("trained_tokens", 0.0) for step in steps)
     means = {name: sum(step.get(name, 0.0) for step in steps) / max(tokens, 1.0) for name in _PER_TOKEN}
@@ -109,20 +110,20 @@ def learning_metrics(steps: Sequence[dict[str, float]], seconds: float) -> dict[
     }
 
 
-def validation_metrics(groups: Sequence[tuple[str, Group]]) -> dict[str, Any]:
-    """Describe a validation: rewards without fines, strict and lenient, by task."""
-    every = [group.trajectories[0] for _, group in groups]
+def validation_metrics(groups: Sequence[tuple[str, Group]]) -> MetricsRow:
+    """Return validation metrics: rewards without penalties, strict and lenient, by task."""
+    trajectories = [group.trajectories[0] for _, group in groups]
     return {
-        "n": len(every),
-        "reward": _mean([one.reward.total for one in every]),
-        "strict": _mean([one.reward.strict for one in every]),
-        "lenient": _mean([one.reward.lenient for one in every]),
+        "n": len(trajectories),
+        "reward": _mean([trajectory.reward.total for trajectory in trajectories]),
+        "strict": _mean([trajectory.reward.strict for trajectory in trajectories]),
+        "lenient": _mean([trajectory.reward.lenient for trajectory in trajectories]),
         "tasks": by_task(list(groups)),
     }
 
 
 def shares(seconds: dict[str, float]) -> dict[str, float]:
-    """Return each phase's share of a step, and the share in which the engines wait."""
+    """Return each phase's share of a step's time, and the share in which the engines are idle."""
     whole = sum(seconds.values())
     if not whole:
         return {}
@@ -130,8 +131,13 @@ def shares(seconds: dict[str, float]) -> dict[str, float]:
     return parts | {"engines_wait": round(1.0 - (seconds["rollout"] + seconds["validate"]) / whole, 4)}
 
 
-def _responses(every: Sequence[Trajectory], kind: str = "") -> list[int]:
-    return [len(c.response_ids) for one in every for c in one.conversations if not kind or c.kind == kind]
+def _responses(trajectories: Sequence[Trajectory], kind: str = "") -> list[int]:
+    return [
+        len(c.response_ids)
+        for trajectory in trajectories
+        for c in trajectory.conversations
+        if not kind or c.kind == kind
+    ]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""What a training run looks like in a terminal."""
+"""Terminal output of a training run: progress and summary."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -21,7 +21,7 @@ _STAGES = {
 
 
 class Progress:
-    """Progress of a run on standard error, as a context manager: a bar on a terminal, a line a step everywhere."""
+    """Progress on standard error, as a context manager: a bar on a terminal, and a line for each step."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, quiet=quiet)
@@ -46,9 +46,11 @@ class Progress:
         self._bars.stop()
 
     def show(self, event: Mapping[str, Any]) -> None:
-        """Take what happened."""
+        """Show an event of the training loop."""
         if "groups" in event and "stage" not in event:
-            text = f"reading: {event['groups']} of {event['groups_total']} groups teach, {event['sampled']} sampled"
+            text = (
+                f"reading: {event['groups']} of {event['groups_total']} groups with signal, {event['sampled']} sampled"
+            )
             self._bars.update(self._task, description=text)
             return
         text = _STAGES.get(str(event["stage"]), str(event["stage"]))
@@ -58,19 +60,19 @@ class Progress:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """Say what a step was, in one line."""
-    said = f"step {row['step']:4}  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
+    """Return the metrics of a step as one line."""
+    text = f"step {row['step']:4}  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
     kept = percent(row["groups"], row["sampled_groups"])
-    said += f"  kept {kept}  logprob diff {row['logprob_diff']:.4f}  entropy {row['entropy']:.3f}"
-    said += f"  norm {row['gradient_norm']:.2f}  {duration(sum(row['seconds'].values()))}"
+    text += f"  kept {kept}  logprob diff {row['logprob_diff']:.4f}  entropy {row['entropy']:.3f}"
+    text += f"  norm {row['gradient_norm']:.2f}  {duration(sum(row['seconds'].values()))}"
     if "validation" in row:
-        found = row["validation"]
-        said += f"  validation {found['reward']:.3f} strict {found['strict']:.3f} (n={found['n']})"
-    return said
+        scores = row["validation"]
+        text += f"  validation {scores['reward']:.3f} strict {scores['strict']:.3f} (n={scores['n']})"
+    return text
 
 
 def show_summary(summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print what came of a run."""
+    """Print a run's summary."""
     table = Table(title=f"Training {summary['run_id']}", show_header=False)
     before, best = summary["validation"]["before"], summary["validation"]["best"]
     rows = [

@@ -1,4 +1,4 @@
-"""What is kept of training runs: of one that ends its summary, and of all of them what people look up later."""
+"""Records of training runs: the summary of a finished run, and look-ups by run id."""
 
 import json
 import subprocess
@@ -11,24 +11,23 @@ from infra.tables.policies import PolicyRow, policies
 from infra.tables.runs import TrainingSummary, read_summary
 from infra.tables.schemas import POLICIES_OF
 from memagent.errors import TrainingError, UsageError
-from pipelines.training.checkpoints import Checkpoints, State
+from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
 from pipelines.training.settings import Run
 
-Row = dict[str, Any]
 _HOME = "training"
 _METRICS = "metrics.jsonl"
 _RENAMED = {"gap": "logprob_diff", "rate": "lr", "transfer": "weight_sync"}
-"""Names that metrics had in the first runs, and have today."""
+"""Former names of metrics in stored files, and their current names."""
 _ROOT = Path(__file__).parents[2]
 
 
-def summary_of(run: Run, journal: Checkpoints, state: State, policy_id: str) -> TrainingSummary:
+def summary_of(run: Run, checkpoints: Checkpoints, state: State, policy_id: str) -> TrainingSummary:
     """Return the summary of a run."""
-    validations = [{"step": row["step"], **row["validation"]} for row in journal.metrics if "validation" in row]
-    last = journal.metrics[-1] if journal.metrics else {}
+    validations = [{"step": row["step"], **row["validation"]} for row in checkpoints.metrics if "validation" in row]
+    last = checkpoints.metrics[-1] if checkpoints.metrics else {}
     summary = {
         **state.counts,
-        "run_id": journal.run_id,
+        "run_id": checkpoints.run_id,
         "kind": "train",
         "corpus": POLICIES_OF,
         "policy": run.reader.policy.name,
@@ -39,7 +38,7 @@ def summary_of(run: Run, journal: Checkpoints, state: State, policy_id: str) -> 
         "best_step": state.best_step,
         "validation": {
             "before": validations[0] if validations else None,
-            "best": next((one for one in validations if one["step"] == state.best_step), None),
+            "best": next((row for row in validations if row["step"] == state.best_step), None),
             "last": validations[-1] if validations else None,
         },
         "last": {
@@ -49,15 +48,15 @@ def summary_of(run: Run, journal: Checkpoints, state: State, policy_id: str) -> 
         "data_version": run.data_version,
         "config": {"recipe": run.recipe.model_dump(), **run.config.public()},
     }
-    return cast(TrainingSummary, summary)  # and the counts, by whatever names they were counted
+    return cast(TrainingSummary, summary)  # has the counts as further keys
 
 
 def code_version() -> str:
-    """Return the commit of a checkout, else the version of the package."""
+    """Return the commit if run from a git checkout, else the version of the package."""
     if (_ROOT / ".git").exists():
-        asked = subprocess.run(["git", "-C", str(_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
-        if asked.returncode == 0:
-            return asked.stdout.strip()
+        git = subprocess.run(["git", "-C", str(_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
+        if git.returncode == 0:
+            return git.stdout.strip()
     try:
         return version("memagent")
     except PackageNotFoundError:
@@ -65,16 +64,16 @@ def code_version() -> str:
 
 
 def training_runs(store: Store) -> list[str]:
-    """Return the ids of all training runs that have metrics; the one that wrote last stands last."""
+    """Return the ids of all training runs that have metrics, sorted by last write."""
     paths = store.list(_HOME, suffix=f"/{_METRICS}")
     return [path.rsplit("/", 2)[-2] for path in sorted(paths, key=lambda path: (store.fs.modified(path), path))]
 
 
 def find_training(store: Store, run: str) -> str:
-    """Return the run id; ``last`` means the run that wrote last.
+    """Return the run id; ``last`` is the run that wrote last.
 
     Raises:
-        UsageError: there is none; it says which there are.
+        UsageError: there is no such run; the message lists the runs.
     """
     ids = training_runs(store)
     if run == "last" and ids:
@@ -84,8 +83,8 @@ def find_training(store: Store, run: str) -> str:
     raise UsageError(f"no training run {run!r} in {store.url}. There are: {', '.join(ids[-10:]) or 'none'}.")
 
 
-def metrics_of(store: Store, run_id: str) -> list[Row]:
-    """Return a run's rows of metrics, by step.
+def metrics_of(store: Store, run_id: str) -> list[MetricsRow]:
+    """Return a run's metrics, sorted by step.
 
     Raises:
         UsageError: there is no such run.
@@ -93,19 +92,19 @@ def metrics_of(store: Store, run_id: str) -> list[Row]:
     """
     lines = store.read_bytes(_HOME, find_training(store, run_id), _METRICS).decode("utf-8", "replace").splitlines()
     try:
-        rows = {int(row["step"]): _todays_names(row) for row in map(json.loads, lines)}
+        rows = {int(row["step"]): _current_names(row) for row in map(json.loads, lines)}
     except (ValueError, TypeError, KeyError) as error:
         raise TrainingError(f"the metrics of run {run_id} cannot be read: {error}") from error
     return [rows[step] for step in sorted(rows)]
 
 
-def summary_of_ended(store: Store, run_id: str) -> Row | None:
-    """Return the summary of a run that ended; None: it has not, or was interrupted."""
+def summary_of_ended(store: Store, run_id: str) -> dict[str, Any] | None:
+    """Return the summary of a finished run; None if it still runs or was interrupted."""
     return read_summary(store, run_id, POLICIES_OF)
 
 
 def candidate_of(store: Store, run_id: str, policy_id: str) -> PolicyRow | None:
-    """Return the registered version that a run made; by its id, or where that is not known yet by the run's."""
+    """Return the registered version that a run produced, by its policy id, or by the run's id if that is empty."""
     rows = policies(store)
     return next(
         (row for row in rows if policy_id and row["policy_id"] == policy_id),
@@ -113,9 +112,9 @@ def candidate_of(store: Store, run_id: str, policy_id: str) -> PolicyRow | None:
     )
 
 
-def _todays_names(row: Row) -> Row:
-    named = {_RENAMED.get(name, name): value for name, value in row.items()}
+def _current_names(row: MetricsRow) -> MetricsRow:
+    renamed = {_RENAMED.get(name, name): value for name, value in row.items()}
     for name in ("seconds", "share"):
-        if name in named:
-            named[name] = {_RENAMED.get(phase, phase): value for phase, value in named[name].items()}
-    return named
+        if name in renamed:
+            renamed[name] = {_RENAMED.get(phase, phase): value for phase, value in renamed[name].items()}
+    return renamed

@@ -1,12 +1,12 @@
-"""The batches of a run: sampled by engines, or taken from the records of an earlier run."""
+"""The batches of a run: sampled by engines, or replayed from the records of an earlier run."""
 
 import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from infra.cluster.rollout_pool import RolloutPool
 from memagent.errors import TrainingError
@@ -14,6 +14,7 @@ from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
 from memagent.rl.rollout import Batch
 from memagent.rl.trajectory import Group
+from pipelines.runs import Progress
 from pipelines.training.checkpoints import Checkpoints
 
 _log = logging.getLogger("memagent.training")
@@ -21,14 +22,14 @@ _log = logging.getLogger("memagent.training")
 
 @dataclass(slots=True)
 class Sampled:
-    """A batch, and how it came about."""
+    """A batch and its sampling statistics."""
 
     groups: list[Group]
-    """That teach, in the dataset's order."""
+    """Groups with signal, in the dataset's order."""
     cursor: int
-    """Tasks of the dataset that are used up with it."""
+    """Tasks of the dataset consumed so far, this batch included."""
     seen: list[tuple[str, Group]] = field(default_factory=list)
-    """All groups that were sampled, with their task."""
+    """All sampled groups with the names of their tasks."""
     counts: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -37,19 +38,19 @@ class Sampler(Protocol):
     """A source of batches."""
 
     async def batch(self, step: int, cursor: int) -> Sampled:
-        """Return the batch of training step `step` (from 1), which begins with task `cursor`."""
+        """Return the batch of training step `step` (from 1), starting at task `cursor`."""
         ...
 
 
 @dataclass
 class EngineSampler:
-    """Rolls tasks out until the batch is full of groups that teach (DAPO, arXiv 2503.14476, section 3.2)."""
+    """Rolls out tasks until the batch is full of groups with signal (DAPO, arXiv 2503.14476, section 3.2)."""
 
     pool: RolloutPool
     dataset: Dataset
     recipe: Recipe
-    journal: Checkpoints
-    show: Callable[[dict[str, Any]], None]
+    checkpoints: Checkpoints
+    show: Progress
 
     async def batch(self, step: int, cursor: int) -> Sampled:
         """See `Sampler.batch`.
@@ -88,28 +89,28 @@ class EngineSampler:
         counts = {"all_right": batch.all_right, "all_wrong": batch.all_wrong, "failed": batch.failed}
         groups = [group for _, group in kept]
         if self.recipe.stage.record:
-            self.journal.record(step, groups, cursor)
+            self.checkpoints.record(step, groups, cursor)
         return Sampled(groups, cursor, seen, counts=counts, seconds=time.monotonic() - began)
 
 
 @dataclass
 class RecordedSampler:
-    """Gives the batches that another run has recorded."""
+    """Replays the batches that another run recorded."""
 
-    journal: Checkpoints
+    checkpoints: Checkpoints
 
     async def batch(self, step: int, cursor: int) -> Sampled:
         """See `Sampler.batch`."""
-        groups, after = self.journal.recorded(step)
+        groups, after = self.checkpoints.recorded(step)
         return Sampled(groups, after, [("recorded", group) for group in groups])
 
 
 def by_task(seen: list[tuple[str, Group]]) -> dict[str, float]:
     """Return the mean reward of each task."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_name: dict[str, list[float]] = defaultdict(list)
     for name, group in seen:
-        found[name] += group.rewards
-    return {name: sum(rewards) / len(rewards) for name, rewards in sorted(found.items())}
+        by_name[name] += group.rewards
+    return {name: sum(rewards) / len(rewards) for name, rewards in sorted(by_name.items())}
 
 
 def _result(task: "asyncio.Task[Group]", batch: Batch) -> Group | None:

@@ -1,10 +1,8 @@
-"""A training stage from its start, or from where it was left, to a candidate policy."""
+"""Run a training stage, new or resumed, to a candidate policy."""
 
 import asyncio
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from infra.cluster.rollout_pool import RolloutPool
 from infra.cluster.session import ray_session
@@ -14,6 +12,7 @@ from infra.tables.delta import now
 from infra.tables.policies import Provenance, publish
 from infra.tables.runs import TrainingSummary, write_run
 from memagent.rl.rollout import RewardConfig
+from pipelines.runs import Progress
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import splits
 from pipelines.training.loop import Loop
@@ -22,43 +21,41 @@ from pipelines.training.records import code_version, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
 from pipelines.training.settings import Run
 
-Show = Callable[[dict[str, Any]], None]
 
-
-def train(run: Run, *, replay: str | None = None, show: Show | None = None) -> TrainingSummary:
+def train(run: Run, *, replay: str | None = None, show: Progress | None = None) -> TrainingSummary:
     """Train one stage and publish its best weights as a candidate; return the run's summary.
 
-    Called again after an interruption, it goes on from the last checkpoint; a run that has ended is not taken again.
+    An interrupted run resumes from its last checkpoint; a finished run is not repeated.
 
     Args:
-        run: what to train on what.
-        replay: a run whose recorded rollouts are learnt from; no engine is started, nothing is validated, and the
+        run: recipe, data and configuration.
+        replay: a run whose recorded rollouts are trained on; no engine is started, nothing is validated, and the
             last weights are the candidate.
-        show: is given what happens.
+        show: is called with the loop's events.
 
     Raises:
-        UsageError: the data are missing, or of one answer only.
-        ConfigError: Ray has no room for it.
+        UsageError: the data are missing, or have only one answer.
+        ConfigError: Ray has not enough resources.
         TrainingError: a step cannot be taken; the last checkpoint stays.
     """
     store, started = Store(run.config.store), now()
-    journal = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
-    state = journal.read() or State()
+    checkpoints = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
+    state = checkpoints.read() or State()
     stage = run.recipe.stage
     if not (state.done and (state.step >= stage.max_steps or state.stale >= stage.patience)):
         with ray_session(run.config.ray):
-            state = asyncio.run(_train(run, store, journal, state, replay=replay, show=show or (lambda _: None)))
-    policy_id = _publish(run, store, journal, state)
-    summary = summary_of(run, journal, state, policy_id)
+            state = asyncio.run(_train(run, store, checkpoints, state, replay=replay, show=show or (lambda _: None)))
+    policy_id = _publish(run, store, checkpoints, state)
+    summary = summary_of(run, checkpoints, state, policy_id)
     write_run(store, summary, started, summary["config"], replace=True)
     return summary
 
 
 async def _train(
-    run: Run, store: Store, journal: Checkpoints, state: State, *, replay: str | None, show: Show
+    run: Run, store: Store, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
 ) -> State:
     recipe = run.recipe
-    pool = None if replay else RolloutPool(*_rollouts(run))
+    pool = None if replay else _rollout_pool(run)
     check_room(recipe, run.config.pool if pool else None)
     data = splits(run)
     state.counts["rows_gone"] = data.gone
@@ -66,54 +63,53 @@ async def _train(
     if pool is None:
         sampler = RecordedSampler(Checkpoints(store, str(replay)))
     else:
-        sampler = EngineSampler(pool, data.train, recipe, journal=journal, show=show)
+        sampler = EngineSampler(pool, data.train, recipe, checkpoints=checkpoints, show=show)
     learner = LearnerGroup(str(run.model), recipe)
-    boards = Monitors(store, journal.run_id, recipe.stage.wandb)
+    monitors = Monitors(store, checkpoints.run_id, recipe.stage.wandb)
     show({"stage": "start", "step": state.step, "steps": recipe.stage.max_steps})
     try:
         await asyncio.gather(learner.start(), *([pool.start()] if pool else []))
         loop = Loop(
-            journal.run_id,
+            checkpoints.run_id,
             recipe,
             store,
-            journal=journal,
+            checkpoints=checkpoints,
             learner=learner,
             sampler=sampler,
             pool=pool,
             validation=data.validation,
-            boards=boards,
+            monitors=monitors,
             show=show,
             state=state,
         )
         return await loop.run()
     finally:
-        boards.close()
+        monitors.close()
         await learner.stop()
         if pool is not None:
             await pool.stop()
 
 
-def _rollouts(run: Run) -> tuple[Any, ...]:
-    recipe = run.recipe
-    pay = RewardConfig(recipe.reward.weights, recipe.reward.overlong_tokens)
-    rollout = recipe.rollout
-    return (run.reader, pay, rollout.temperature, rollout.top_p, run.config.pool)
+def _rollout_pool(run: Run) -> RolloutPool:
+    rollout, reward = run.recipe.rollout, run.recipe.reward
+    rewards = RewardConfig(reward.weights, reward.overlong_tokens)
+    return RolloutPool(run.reader, rewards, rollout.temperature, rollout.top_p, run.config.pool)
 
 
-def _publish(run: Run, store: Store, journal: Checkpoints, state: State) -> str:
-    """Publish the best weights; empty where nothing was better than what training began with."""
+def _publish(run: Run, store: Store, checkpoints: Checkpoints, state: State) -> str:
+    """Publish the best weights; return the policy id, or empty if nothing was better than the initial weights."""
     if not state.best_step:
         return ""
-    best = next((row for row in journal.metrics if row["step"] == state.best_step), {})
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        parts = journal.best(state.best_step)
+    best = next((row for row in checkpoints.metrics if row["step"] == state.best_step), {})
+    with tempfile.TemporaryDirectory() as local:
+        folder = Path(local)
+        parts = checkpoints.best(state.best_step)
         for path in store.list(*parts, suffix=""):
             name = path.rsplit("/", 1)[-1]
             store.get_file(folder / name, *parts, name)
         provenance = Provenance(
             parent=run.reader.policy.policy_id,
-            run_id=journal.run_id,
+            run_id=checkpoints.run_id,
             data_version=run.data_version,
             config=run.recipe.model_dump(),
             metrics=best,

@@ -1,4 +1,4 @@
-"""What a training run is made of: the recipe, the configuration under it, and its name."""
+"""The settings of a training run: recipe, configuration and data, and the run id from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,48 +20,48 @@ _RECIPE = ("model", "rollout", "reward", "loss", "learner", "stage")
 
 @dataclass(frozen=True)
 class Run:
-    """A training run; the same choices give the same name, by which an interrupted run is found again."""
+    """A training run. The same settings give the same run id, by which an interrupted run is resumed."""
 
     name: str
-    """Of the recipe, or its path."""
+    """Name or path of the recipe."""
     sets: tuple[str, ...]
-    """What was set over recipe and configuration."""
+    """``section.key=value`` overrides of recipe and configuration."""
     recipe: Recipe
     config: Config
     reader: ReaderSpec
     data: tuple[str, ...]
     """Data sets: ``qa``, ``qa:CORPUS``, ``needles``, ``contracts=FOLDER``, or ``NAME=ARGUMENT`` of another package."""
     texts: tuple[str, ...]
-    """Files and folders whose text needles are planted in."""
+    """Files and folders whose text the needles are planted in."""
     model: Path
-    """Folder of the policy that training begins with."""
+    """Model folder of the initial policy."""
     data_version: int | None
     """Delta version of the `qa` table."""
 
     @staticmethod
     def is_recipe(item: str) -> bool:
-        """Tell whether a ``section.key=value`` string is about the recipe."""
+        """Return whether a ``section.key=value`` string sets a key of the recipe."""
         return item.split("=")[0].split(".")[0] in _RECIPE
 
     @property
     def run_id(self) -> str:
-        """Name of the run."""
+        """Id of the run: a hash of all that changes its result."""
         recipe = self.recipe.first_keys()
         del recipe["engine"], recipe["pool"]
-        # How long it goes on, and how often it says so, do not make another run of it.
+        # Its length and logging interval do not change which run it is.
         recipe["stage"] = {"seed": self.recipe.stage.seed}
-        version = self.data_version if any(dataset_name(given) == "qa" for given in self.data) else None
+        version = self.data_version if any(dataset_name(spec) == "qa" for spec in self.data) else None
         parts = (self.reader.policy.policy_id, self.reader.config_hash, recipe, self.data, self.texts, version)
         return f"train-{stable_hash(*parts)[:10]}"
 
     def reading_config(self, config: str | None = None) -> Config:
-        """Return the configuration in which versions are compared: as bulk answering reads, not as training samples.
+        """Return the configuration for comparing versions: reading as in bulk answering, not as in rollouts.
 
         Args:
             config: a configuration file.
         """
-        others = [item for item in self.sets if not self.is_recipe(item)]
-        return load_config(config, others, store=self.config.store, engine__model=self.recipe.model)
+        sets = [item for item in self.sets if not self.is_recipe(item)]
+        return load_config(config, sets, store=self.config.store, engine__model=self.recipe.model)
 
 
 def prepare(
@@ -72,23 +72,26 @@ def prepare(
     sets: Sequence[str] = (),
     model: str | None = None,
 ) -> Run:
-    """Make a run of a recipe's name or path, the data, and ``section.key=value`` strings over both.
+    """Make a run from a recipe's name or path, the data, and ``section.key=value`` overrides.
 
     Raises:
-        ConfigError: a key is unknown or wrong, or the model or what another package brings cannot be used.
-        UsageError: the model is no folder that a learner could load, or there is no such data set.
+        ConfigError: a key is unknown or wrong, or the model or a registered extension cannot be used.
+        UsageError: the engine is not vLLM, or there is no such data set.
     """
-    own = [item for item in sets if Run.is_recipe(item)]
-    recipe = load_recipe(name, own)
-    for item in data:  # what cannot be used is refused before anything is started
+    recipe = load_recipe(name, [item for item in sets if Run.is_recipe(item)])
+    for item in data:  # fail before anything is started
         DATASETS.find(dataset_name(item))
     for function in recipe.reward.weights:
         FUNCTIONS.find(function)
     if model is not None:
         recipe = recipe.model_copy(update={"model": model})
-    given = {"engine": {"dtype": recipe.learner.dtype, **recipe.engine}, "pool": recipe.pool, "reading": recipe.reading}
-    others = [item for item in sets if item not in own]
-    config = load_config(None, [*as_settings(given), *others], store=store, engine__model=recipe.model)
+    defaults = {
+        "engine": {"dtype": recipe.learner.dtype, **recipe.engine},
+        "pool": recipe.pool,
+        "reading": recipe.reading,
+    }
+    overrides = [item for item in sets if not Run.is_recipe(item)]
+    config = load_config(None, [*as_settings(defaults), *overrides], store=store, engine__model=recipe.model)
     if "://" not in config.store:
         config = config.model_copy(update={"store": str(Path(config.store).expanduser().resolve())})
     if config.engine.kind != "vllm":
@@ -97,7 +100,7 @@ def prepare(
         )
     reader = ReaderSpec(config)
     version = qa_version(Store(config.store))
-    places = [str(Path(text).expanduser().resolve()) for text in texts]
+    paths = [str(Path(text).expanduser().resolve()) for text in texts]
     folder = _folder(reader.folder)
     return Run(
         name,
@@ -106,17 +109,17 @@ def prepare(
         config=config,
         reader=reader,
         data=tuple(data),
-        texts=tuple(places),
+        texts=tuple(paths),
         model=folder,
         data_version=version,
     )
 
 
 def _folder(path: str) -> Path:
-    """Return the model's folder; one of the Hugging Face hub is downloaded."""
+    """Return the model's folder; a model of the Hugging Face hub is downloaded."""
     if Path(path).is_dir():
         return Path(path)
     from huggingface_hub import snapshot_download
 
-    wanted = ["*.safetensors", "*.json", "tokenizer*", "merges.txt", "vocab*"]
-    return Path(snapshot_download(path, allow_patterns=wanted))
+    patterns = ["*.safetensors", "*.json", "tokenizer*", "merges.txt", "vocab*"]
+    return Path(snapshot_download(path, allow_patterns=patterns))

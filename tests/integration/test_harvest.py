@@ -28,7 +28,7 @@ from pipelines.ask import ask
 from pipelines.exchange.answers import answer_table, write_answers
 from pipelines.exchange.feedback import take_feedback
 from pipelines.exchange.verl import export_qa, import_qa
-from pipelines.harvest import harvest
+from pipelines.harvest import HarvestOptions, harvest
 from pipelines.stages.collect_qa import load_answers
 from pipelines.stages.write_questions import Writer, choose, generate
 
@@ -95,7 +95,7 @@ def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, 
     gold = [asks("a", ("97",)), asks("b", ("wrong",)), asks("x", ("120",), "hr")]
     ask("c", [*gold, asks("c"), asks("d"), asks("e"), asks("y", None, "hr")], config)
     tag(Corpus(store, "c"), ["/docs/hr"], ["sensitive"])
-    first = harvest("c", config, samples=2)
+    first = harvest("c", config, HarvestOptions(samples=2))
     assert first["dropped"] == {"excluded": 1} and first["by_source"] == {"gold": 2, "agreement": 3}
     assert said(store) == {
         "a": ("gold", ("97",)),
@@ -133,7 +133,7 @@ def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, 
     assert third["dropped"] == {"a better source": 2, "excluded": 1, "no document": 1, "rejected": 1}
     assert (third["new"], third["changed"], third["removed"]) == (0, 2, 2)
     assert count_new(store, version) == 1, "a corrected answer is new, an accepted one is not"
-    assert harvest("c", config, exclude=())["by_source"] == {"feedback": 2, "gold": 2}
+    assert harvest("c", config, HarvestOptions(exclude=()))["by_source"] == {"feedback": 2, "gold": 2}
 
 
 def test_a_changed_document_and_a_copy_stay_on_their_side(store):
@@ -202,7 +202,7 @@ def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(sto
     with chat_server() as url:
         sets = [f"engine.base_url={url}", "engine.served_model=m", "engine.protocol=chat", "reading.template=plain"]
         chat = load_config(store=store.url, engine__kind="openai", engine__model=str(model_folder), sets=sets)
-        summary = harvest("c", chat, questions=100)
+        summary = harvest("c", chat, HarvestOptions(questions=100))
         assert summary["by_source"] == {"generated": 5}
         assert summary["dropped"] == {"answerable without a document": 1}
         assert said(store) == {name: ("generated", (str(ord(name)),)) for name in "abcde"}
@@ -210,7 +210,7 @@ def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(sto
         for row in read_qa(store, "c"):
             assert row.evidence == ((row.stream[0], 0),) and shelf.place(row) == row
             assert row.policy_id == ReaderSpec(chat).policy.policy_id
-        more = harvest("c", chat, questions=100)
+        more = harvest("c", chat, HarvestOptions(questions=100))
         assert more["dropped"] == {"answerable without a document": 1}, "only what has no question is asked again"
         assert (more["rows"], more["new"]) == (5, 0)
 

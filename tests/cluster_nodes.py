@@ -1,0 +1,88 @@
+"""Scenes on a cluster of two nodes on this machine, each in a process of its own: Ray is one for a process.
+
+python -m tests.cluster_nodes SCENE FOLDER
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+from infra.cluster import nodes
+from infra.cluster.engine_pool import run_on_engines
+from infra.store import Store
+from memagent.config import PoolConfig
+from memagent.errors import UsageError
+
+
+@contextmanager
+def cluster(cpus: int) -> Iterator[Any]:
+    """Start a head node with so many processors, and connect to it."""
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, "include_dashboard": False})
+    ray.init(address=started.address, log_to_driver=False, logging_level="error")
+    try:
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+
+
+def seen(folder: Path) -> None:
+    """A folder that all nodes see is taken."""
+    with cluster(1) as started:
+        started.add_node(num_cpus=1)
+        nodes.check_store(Store(str(folder)))
+    assert not list(folder.iterdir()), "nothing is left in it"
+
+
+def unseen(folder: Path) -> None:
+    """A folder that a node does not see is refused. Nodes of one machine share its folders: one looks elsewhere."""
+    with cluster(1) as started:
+        started.add_node(num_cpus=1)
+        head = next(node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"])
+
+        def sees(store: Store, name: str) -> bool:
+            here = ray.get_runtime_context().get_node_id()
+            return (store if here == head else Store(f"{store.url}/elsewhere")).exists(name)
+
+        nodes._sees = sees
+        try:
+            nodes.check_store(Store(str(folder)))
+        except UsageError as error:
+            assert "cannot be seen by the cluster's node" in str(error) and "s3://" in str(error)
+        else:
+            raise AssertionError("it was taken")
+
+
+class Slow:
+    """Says on which node it did an item."""
+
+    async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        await asyncio.sleep(0.2)
+        return {"number": item["number"], "node": ray.get_runtime_context().get_node_id()}
+
+
+def joins(folder: Path) -> None:
+    """A node that joins is used, and one that is lost loses nothing."""
+    items = [{"number": number, "conversations": 400, "again": False} for number in range(300)]
+    results: list[Mapping[str, Any]] = []
+    with cluster(0) as started:
+        first = started.add_node(num_cpus=1)
+        for result in run_on_engines(Slow, (), items, PoolConfig(min_size=1, max_size=2, cpus=1)):
+            results.append(result)
+            if len(results) == 20:
+                started.add_node(num_cpus=1)
+            if first is not None and len({one["node"] for one in results}) == 2:
+                started.remove_node(first, allow_graceful=False)
+                first = None
+    assert first is None, "the second node was used"
+    assert sorted(result["number"] for result in results) == list(range(300))
+
+
+if __name__ == "__main__":
+    {"seen": seen, "unseen": unseen, "joins": joins}[sys.argv[1]](Path(sys.argv[2]))
