@@ -1,7 +1,6 @@
-"""How close the memory pass comes to the engine: its conversations per second, beside those of the
-same engine on the same prompts handed over all at once, in one run.
+"""Bulk reading against the engine's own throughput: conversations per second of both, on the same prompts, in one run.
 
-    python -m benchmarks.ceiling [--documents 96] [--times 5] [--set key=value ...]
+python -m benchmarks.ceiling [--documents 96] [--times 5] [--set key=value ...]
 """
 
 import argparse
@@ -32,7 +31,7 @@ QUESTION = "What is the special magic number for amber-otter?"
 
 
 def make_archive(folder: Path, documents: int, longest: int, seed: int = 0) -> None:
-    """Documents whose lengths follow a Zipf law (exponent 1.6): many short ones, few long ones."""
+    """Write documents whose lengths follow a Zipf law (exponent 1.6)."""
     rng = random.Random(seed)
     words = "the of and to in report shall party term notice section payment service schedule agreement".split()
     folder.mkdir(parents=True)
@@ -52,17 +51,17 @@ def ends(store: Store, run_id: str) -> list[tuple[float, str]]:
 
 
 def pass_rate(store: Store, run_id: str) -> tuple[int, float]:
-    """Return conversations and seconds of a run, from its first conversation's start to its last one's end."""
+    """Return the number of conversations of a run, and seconds from the first start to the last end."""
     turns = ends(store, run_id)
     return len(turns), max(seconds for seconds, _ in turns)
 
 
 def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
-    """Make the prompts of a run again from its turn log."""
+    """Rebuild the prompts of a run from its turn log."""
     reader = ReaderSpec(config)
     corpus = Corpus(store, "bench")
     plan: list[PlannedReading] = read_plan(corpus, run_id).to_pylist()
-    places = segmented(corpus, reader.tokenizer, reader.reading)
+    segments = segmented(corpus, reader.tokenizer, reader.reading)
     prompts, question = reader.scheme.prompts, reader.tokenizer.encode(QUESTION)
     table = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table()
     by_reading: dict[str, list[dict[str, Any]]] = {}
@@ -70,22 +69,22 @@ def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
         by_reading.setdefault(row["reading_id"], []).append(row)
 
     async def make() -> list[list[int]]:
-        made = []
+        rebuilt = []
         for item in plan:
-            stream = StoredStream(store, [places[h] for h in item["stream"]])
-            memory, at = prompts.no_memory, 0
+            stream = StoredStream(store, [segments[h] for h in item["stream"]])
+            memory, step = prompts.no_memory, 0
             turns = by_reading[item["answered_by"] or item["reading_id"]]
             async for segment in stream.read(0, len(stream)):
-                made.append(prompts.update(question, memory, segment.token_ids))
-                memory, at = turns[at]["memory_ids"], at + 1
-            made.append(prompts.answer(question, memory))
-        return made
+                rebuilt.append(prompts.update(question, memory, segment.token_ids))
+                memory, step = turns[step]["memory_ids"], step + 1
+            rebuilt.append(prompts.answer(question, memory))
+        return rebuilt
 
     return asyncio.run(make())
 
 
 async def all_at_once(config: Config, prompts: list[list[int]]) -> float:
-    """Hand all prompts over at once to one engine; return conversations per second."""
+    """Send all prompts at once to one engine; return conversations per second."""
     reader = ReaderSpec(config)
     engine, sampling = reader.make_engine(), reader.scheme.sampling(reader.reading.memory_tokens)
     await engine.start()
@@ -98,7 +97,7 @@ async def all_at_once(config: Config, prompts: list[list[int]]) -> float:
 
 
 def read_all(config: Config, documents: Path) -> str:
-    """Read the documents from the start; return the run."""
+    """Ingest and read the documents; return the run id."""
     with ray_session(config.ray):
         ingest(Corpus(Store(config.store), "bench"), [str(documents)], config, "ingest")
         return ask("bench", [make_question(QUESTION)], config)["run_id"]
@@ -108,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--documents", type=int, default=96)
     parser.add_argument("--longest", type=int, default=64)
-    parser.add_argument("--times", type=int, default=5, help="passes; the middle share counts")
+    parser.add_argument("--times", type=int, default=5, help="passes; the median share counts")
     parser.add_argument("--set", action="append", default=[])
     arguments(parser)
     given = parser.parse_args()
@@ -119,7 +118,7 @@ def main() -> None:
         def config(i: int) -> Config:
             return load_config(sets=given.set, store=str(Path(name) / f"store{i}"))
 
-        # The first pass is not counted: it finds out the prompts.
+        # The first pass is not counted; it provides the prompts.
         prompts = prompts_of(Store(config(0).store), config(0), read_all(config(0), documents))
         ceilings = [asyncio.run(all_at_once(config(0), prompts))]
         shares, paces, firsts = [], [], []
@@ -128,14 +127,14 @@ def main() -> None:
             firsts.append(min(seconds for seconds, kind in turns if kind == "answer"))
             assert len(turns) == len(prompts)
             ceilings.append(asyncio.run(all_at_once(config(0), prompts)))
-            # A machine's speed drifts by a sixth in a minute: a pass counts against what came before and after it.
+            # A machine's speed drifts by a sixth in a minute, so a pass is compared with the ceilings around it.
             around = statistics.mean(ceilings[-2:])
             paces.append(len(turns) / max(seconds for seconds, _ in turns))
             shares.append(paces[-1] / around)
             row = {
                 "conversations": len(turns),
                 "pass_per_second": round(paces[-1], 1),
-                "ceilings_per_second": [round(one, 1) for one in ceilings[-2:]],
+                "ceilings_per_second": [round(rate, 1) for rate in ceilings[-2:]],
                 "share": round(shares[-1], 3),
             }
             print(json.dumps(row), flush=True)

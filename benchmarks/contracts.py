@@ -1,4 +1,4 @@
-"""Three questions each on every contract of CUAD, with the accuracy on the 80 that training never saw.
+"""Three questions on every contract of CUAD, with the accuracy on the 80 held-out contracts.
 
     python -m benchmarks.contracts --data FOLDER [--store DIR] [--set key=value ...]
 
@@ -32,11 +32,11 @@ LAW = re.compile(
     r"(?:(?i:state|commonwealth|province|republic)s? (?i:of ))?(?i:the )?([A-Z][A-Za-z]+(?: (?:of )?[A-Z][A-Za-z]+)*)"
 )
 ASKED = [Question(category, QUESTIONS[category][0]) for category in CATEGORIES]
-Given = dict[tuple[str, str], str]
+Answers = dict[tuple[str, str], str]
 """(document, category) -> answer."""
 
 
-def read_all(config: Config, corpus: str, folder: Path, questions: list[Question]) -> tuple[Given, dict[str, Any]]:
+def read_all(config: Config, corpus: str, folder: Path, questions: list[Question]) -> tuple[Answers, dict[str, Any]]:
     """Ingest a folder and ask; return (document, question id) -> answer, and the run's summary."""
     with ray_session(config.ray):
         taken = ingest(Corpus(Store(config.store), corpus), [str(folder)], config, f"ingest-{corpus}").as_dict()
@@ -50,31 +50,34 @@ def read_all(config: Config, corpus: str, folder: Path, questions: list[Question
 
 def show(group: str, column: str, name: str, verdicts: Iterable[bool]) -> Row:
     """Print a share and return it as a row."""
-    one = mean(name, [float(v) for v in verdicts])
-    print(f"{f'{group}, {column}: {name}':70} {one.value:6.1%}  [{one.low:.1%}, {one.high:.1%}]  n={one.n}", flush=True)
-    value, low, high = (round(100 * share, 1) for share in (one.value, one.low, one.high))
-    return Row(name, value, "%", column=column, interval=(low, high), n=one.n)
+    score = mean(name, [float(v) for v in verdicts])
+    print(
+        f"{f'{group}, {column}: {name}':70} {score.value:6.1%}  [{score.low:.1%}, {score.high:.1%}]  n={score.n}",
+        flush=True,
+    )
+    value, low, high = (round(100 * share, 1) for share in (score.value, score.low, score.high))
+    return Row(name, value, "%", column=column, interval=(low, high), n=score.n)
 
 
-def accuracy(group: str, column: str, contracts: list[Contract], said: Given) -> list[Row]:
-    """Show how many answers of a reader are right, by category and by whether the contract has one."""
+def accuracy(group: str, column: str, contracts: list[Contract], answers: Answers) -> list[Row]:
+    """Show the accuracy of a reader by category, and by whether the contract has an answer."""
     rows = []
     for category in CATEGORIES:
         for kind, says in (("", True), (", not in the contract", False)):
             chosen = [c for c in contracts if bool(c.answers[category]) is says]
-            if chosen and any((c.name, category) in said for c in chosen):
-                verdicts = [right(category, said.get((c.name, category), "?"), c.answers[category]) for c in chosen]
+            if chosen and any((c.name, category) in answers for c in chosen):
+                verdicts = [right(category, answers.get((c.name, category), "?"), c.answers[category]) for c in chosen]
                 rows.append(show(group, column, f"{category.lower()}{kind}", verdicts))
     return rows
 
 
-def regular_expression(contracts: list[Contract]) -> Given:
-    found = {c.name: LAW.search(" ".join(c.text.split())) for c in contracts}
-    return {(name, "Governing Law"): match.group(1) if match else "" for name, match in found.items()}
+def regular_expression(contracts: list[Contract]) -> Answers:
+    matches = {c.name: LAW.search(" ".join(c.text.split())) for c in contracts}
+    return {(name, "Governing Law"): match.group(1) if match else "" for name, match in matches.items()}
 
 
 def without_answers(contracts: list[Contract], folder: Path) -> None:
-    """Write each contract three times, each without the clauses that answer one question."""
+    """Write each contract three times, without the clauses that answer one question each."""
     for category in CATEGORIES:
         for contract in contracts:
             if contract.spans[category]:
@@ -94,7 +97,7 @@ def main() -> None:
     _, held = split(contracts)
     with tempfile.TemporaryDirectory() as name:
         config = load_config(sets=given.set, store=given.store or f"{name}/store")
-        said, summary = read_all(config, "contracts", given.data / "contracts", ASKED)
+        answers, summary = read_all(config, "contracts", given.data / "contracts", ASKED)
         keys = (
             "documents",
             "conversations",
@@ -107,13 +110,13 @@ def main() -> None:
         print(json.dumps({k: summary[k] for k in keys} | {"ingest_seconds": summary["ingest_seconds"]}))
         law = regular_expression(contracts)
         expression, policy = "one regular expression", summary["policy_id"]
-        everything = accuracy("all", policy, contracts, said) + accuracy("all", expression, contracts, law)
-        rows = accuracy("held out", policy, held, said) + accuracy("held out", expression, held, law)
+        everything = accuracy("all", policy, contracts, answers) + accuracy("all", expression, contracts, law)
+        rows = accuracy("held out", policy, held, answers) + accuracy("held out", expression, held, law)
         without_answers(held, Path(name) / "removed")
         asked = [Question(q.question_id, q.text, (f"{q.question_id.replace(' ', '-')}/*",)) for q in ASKED]
-        said, _ = read_all(config, "removed", Path(name) / "removed", asked)
+        answers, _ = read_all(config, "removed", Path(name) / "removed", asked)
         for category in CATEGORIES:
-            verdicts = [answer == "" for (_, question), answer in said.items() if question == category]
+            verdicts = [answer == "" for (_, question), answer in answers.items() if question == category]
             what = f'answer taken out: "not found", {category.lower()}'
             rows.append(show("held out", policy, what, verdicts))
     spent = [

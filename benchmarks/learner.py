@@ -2,9 +2,9 @@
 
 python -m benchmarks.learner --store STORE --run RUN [--steps 3]
 
-The rollouts are those of a run that kept them (``--set stage.record=true``): the natural mix of lengths. All three do
-the same forward and backward pass in float32 under the same budget of tokens a micro-batch; tokens a second are those
-of the conversations as they were sampled, whatever was computed for them.
+The rollouts are those of a run that recorded them (``--set stage.record=true``), with their natural mix of lengths. All
+three do the same forward and backward pass in float32 with the same token budget per micro-batch; tokens per second
+count the sampled tokens, without padding and shared prefixes.
 """
 
 import argparse
@@ -30,9 +30,9 @@ _T = TypeVar("_T")
 
 
 def packed_rows(flat: Sequence[Item], budget: int, share: bool) -> list[Packed]:
-    made = units(flat, budget, share=share)
-    (bins,) = balance([unit.tokens for unit in made], 1, budget)
-    return [pack([made[i] for i in bin_]) for bin_ in bins]
+    chunks = units(flat, budget, share=share)
+    (bins,) = balance([unit.tokens for unit in chunks], 1, budget)
+    return [pack([chunks[i] for i in bin_]) for bin_ in bins]
 
 
 def run_packed(model: torch.nn.Module, row: Packed) -> None:
@@ -41,12 +41,12 @@ def run_packed(model: torch.nn.Module, row: Packed) -> None:
 
 
 def padded_batches(flat: Sequence[Item], budget: int) -> list[list[Item]]:
-    """Fill batches in random order, each as long as its longest conversation, up to the budget with its padding."""
+    """Fill batches in random order up to the budget, padding to the longest conversation included."""
     order = list(flat)
     random.Random(0).shuffle(order)
     batches: list[list[Item]] = [[]]
     for item in order:
-        longest = max([item.conversation.tokens, *(one.conversation.tokens for one in batches[-1])])
+        longest = max([item.conversation.tokens, *(other.conversation.tokens for other in batches[-1])])
         if batches[-1] and longest * (len(batches[-1]) + 1) > budget:
             batches.append([])
         batches[-1].append(item)
@@ -58,10 +58,10 @@ def run_padded(model: torch.nn.Module, batch: list[Item]) -> None:
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
     seen, weight = torch.zeros_like(ids), torch.zeros(len(batch), longest)
     for i, item in enumerate(batch):
-        one = item.conversation
-        ids[i, : one.tokens] = torch.tensor(one.prompt_ids + one.response_ids)
-        seen[i, : one.tokens] = 1
-        weight[i, len(one.prompt_ids) : one.tokens] = item.advantage
+        conversation = item.conversation
+        ids[i, : conversation.tokens] = torch.tensor(conversation.prompt_ids + conversation.response_ids)
+        seen[i, : conversation.tokens] = 1
+        weight[i, len(conversation.prompt_ids) : conversation.tokens] = item.advantage
     logits = model(input_ids=ids, attention_mask=seen, use_cache=False).logits[:, :-1]
     chosen = F.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
     torch.autograd.backward(-(chosen * weight[:, 1:]).sum())
@@ -85,13 +85,13 @@ def main() -> None:
     given = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
-    journal = Checkpoints(Store(given.store), given.run)
+    checkpoints = Checkpoints(Store(given.store), given.run)
     plain = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32, attn_implementation="sdpa").train()
     model = load_model(given.model).train()
     spent = dict.fromkeys(("packed, shared prefixes", "packed", "padded"), 0.0)
     total = longest = conversations = 0
     for step in range(1, given.steps + 1):
-        groups = [with_advantages(group, "mean") for group in journal.recorded(step)[0]]
+        groups = [with_advantages(group, "mean") for group in checkpoints.recorded(step)[0]]
         flat = items([trajectory for group in groups for trajectory in group.trajectories])
         total += sum(item.conversation.tokens for item in flat)
         longest = max(longest, *(item.conversation.tokens for item in flat))

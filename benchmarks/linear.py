@@ -2,8 +2,7 @@
 
     python -m benchmarks.linear [--lengths 10,100,1000] [--slice 20] [--set key=value ...]
 
-The lengths take turns, a slice of conversations each, so that a machine whose speed drifts is as fast for one as for
-another.
+The lengths alternate, a slice of conversations each, so that drifts of the machine's speed affect all equally.
 """
 
 import argparse
@@ -50,11 +49,11 @@ class MadeStream:
 
 @dataclass
 class Turns:
-    """What one length costs while it has the engine to itself; after a slice of conversations the next length has."""
+    """Measures one length while it holds the engine; after a slice of conversations the next length gets it."""
 
     engine: Engine
     lock: asyncio.Lock
-    """Shared by the lengths. It serves those who wait in their order, so that they take turns."""
+    """Shared by the lengths; waiters are served in order, so that they alternate."""
     slice: int
     conversations: int = 0
     tokens: int = 0
@@ -78,8 +77,7 @@ class Turns:
 
 
 async def read(reader: ReaderSpec, turns: Turns, length: int, segments: int, seed: str) -> dict[str, float]:
-    """Read as many documents of one length as have so many segments; no two have the same text, or the prefix cache
-    would help."""
+    """Read documents of one length, `segments` segments in all; all texts differ, to defeat the prefix cache."""
     async with turns:
         for document in range(segments // length):
             stream = MadeStream(reader, length, f"{seed}-{length}-{document}")
@@ -121,7 +119,7 @@ def main() -> None:
     for row in rows:
         share = round(row["ms_per_segment"] / rows[-1]["ms_per_segment"], 3)
         print(json.dumps(row | {"against_the_longest": share}))
-        length, longest = (f"{one['segments']:,}" for one in (row, rows[-1]))
+        length, longest = (f"{entry['segments']:,}" for entry in (row, rows[-1]))
         if row is not rows[-1]:
             kept.append(Row(f"time a segment, of {length} segments against of {longest}", share))
         kept.append(Row(f"time a segment, of {length} segments", row["ms_per_segment"], "ms", n=int(row["documents"])))

@@ -119,13 +119,13 @@ def main() -> None:
     reader = "scripted reader" if kind == "scripted" else kind
     rows = []
     for tokens in given.tokens.split(","):
-        found = measure(int(tokens), sets)
-        print(json.dumps(found), flush=True)
-        length = f"{found['tokens'] / 1e6:.1f}M" if found["tokens"] >= 1e6 else f"{found['tokens'] / 1e3:.0f}K"
-        note = f"{found['segments']:,} segments"
-        rows.append(Row(f"worker, {reader}, {length} tokens", found["peak_mb"], "MB", note=note))
+        measured = measure(int(tokens), sets)
+        print(json.dumps(measured), flush=True)
+        length = f"{measured['tokens'] / 1e6:.1f}M" if measured["tokens"] >= 1e6 else f"{measured['tokens'] / 1e3:.0f}K"
+        note = f"{measured['segments']:,} segments"
+        rows.append(Row(f"worker, {reader}, {length} tokens", measured["peak_mb"], "MB", note=note))
         if kind == "vllm":
-            rows.append(Row(f"largest process of the engine, {length} tokens", found["engine_peak_mb"], "MB"))
+            rows.append(Row(f"largest process of the engine, {length} tokens", measured["engine_peak_mb"], "MB"))
     write(result("memory", "Memory by length", rows, given))
 
 

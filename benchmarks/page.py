@@ -1,4 +1,4 @@
-"""docs/results.md, made of the records in docs/results/.
+"""Write docs/results.md from the records in docs/results/.
 
 python -m benchmarks.page
 """
@@ -24,7 +24,7 @@ HEADLINES = (
     ("peak memory of a worker, 4.5M tokens", "memory", "worker, scripted reader, 4.5M tokens"),
     ("conversations again after each document grew", "growth", "conversations done again"),
 )
-"""The rows of the first table: what, and the record and name to look for. What no record has is left out."""
+"""Rows of the first table: label, record and row name. Rows without a record are left out."""
 _MOST = 10
 SECTIONS = {
     "Start": ("quickstart", "engine-start", "suite"),
@@ -52,20 +52,19 @@ noted it.
 def render(results: Sequence[Result]) -> str:
     """Return the page."""
     parts = [_INTRODUCTION, _headlines(results)]
-    names = {one.benchmark for one in results}
+    names = {record.benchmark for record in results}
     listed = {name for group in SECTIONS.values() for name in group}
     sections = {**SECTIONS, "Others": tuple(sorted(names - listed))}
     for title, group in sections.items():
-        found = [[one for one in results if one.benchmark == name] for name in group]
-        records = [one for same in found for one in same]
+        records = [record for name in group for record in results if record.benchmark == name]
         if records:
             parts.append(f"## {title}\n")
-            parts += [_record(one, title) for one in records]
+            parts += [_record(record, title) for record in records]
     return "\n".join(parts)
 
 
 def cell(row: Row) -> str:
-    """Return a row's value as it is shown: with unit, interval and mark."""
+    """Format a row's value with unit, interval and mark."""
     text = f"{row.value:,}" if isinstance(row.value, int) else str(row.value)
     if isinstance(row.value, float) and abs(row.value) >= 1000:
         text = f"{row.value:,}"

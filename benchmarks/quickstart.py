@@ -29,7 +29,7 @@ FORMATS = ("auto", "float32", "bfloat16")
 
 
 def timed(command: list[str], folder: Path, environment: dict[str, str]) -> float:
-    """Run a command and return its seconds. What it says goes to standard error.
+    """Run a command and return its seconds; its output goes to standard error.
 
     Raises:
         subprocess.CalledProcessError: it failed.
@@ -41,7 +41,7 @@ def timed(command: list[str], folder: Path, environment: dict[str, str]) -> floa
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Keep so many processes of the same priority busy."""
+    """Run `count` busy loops while the body runs."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

@@ -24,7 +24,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "results"
 _FEATURES = {"amx_tile": "amx", "avx512f": "avx512", "avx2": "avx2"}
-"""What a processor's flags say, best first, and what it is called here."""
+"""Processor flags, best first, and their names here."""
 _NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
 
 
@@ -37,41 +37,41 @@ class Row:
     value: float | int | str
     unit: str = ""
     column: str = ""
-    """Where several belong in one line: rows of one name and different columns make a table."""
+    """Rows of one name and different columns make a line of a table."""
     interval: tuple[float, float] | None = None
-    """95%."""
+    """The 95% interval."""
     n: int | None = None
     note: str = ""
     earlier: bool = False
-    """Measured with an earlier version of the bundled reader, and not again."""
+    """Measured with an earlier version of the bundled reader."""
     commit: str = ""
-    """Where it is not the record's."""
+    """Commit of the row if it differs from the record's."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What it was measured on."""
+    """The machine of a measurement."""
 
     label: str
     """Its class, as "avx2, two cores": results of one class can be compared."""
     cpu: str
     cores: int
     features: tuple[str, ...]
-    """Of avx2, avx512 and amx those that it has."""
+    """Those of avx2, avx512 and amx that it has."""
     memory_gib: int
     number_format: str = ""
-    """Of the engine's weights and activations, where one ran."""
+    """Number format of the engine, if one ran."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one benchmark gave on one machine."""
+    """The result of a benchmark on one machine."""
 
     benchmark: str
     title: str
     command: str
     commit: str
-    """Of the code; with a + where files differed from it."""
+    """Commit of the code; with a + if files differed."""
     date: str
     machine: Machine
     rows: tuple[Row, ...]
@@ -79,7 +79,7 @@ class Result:
     note: str = ""
     """What to know to read the rows (Markdown)."""
     by_hand: bool = False
-    """Carried over from a page that was kept by hand: the commit is the one that noted it."""
+    """Copied from a page that was written by hand; the commit is that of the page."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,8 +99,8 @@ def result(
         title: a headline.
         rows: what was measured.
         given: the command's options (see `arguments`).
-        seed: what chance was drawn by.
-        number_format: of the engine.
+        seed: random seed.
+        number_format: number format of the engine.
     """
     return Result(
         benchmark=benchmark if given.record is None else given.record,
@@ -115,7 +115,7 @@ def result(
 
 
 def machine(label: str | None = None, number_format: str = "") -> Machine:
-    """Return what this machine is; `label` is found out where it is None."""
+    """Describe this machine; `label` None is derived from its processor."""
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -126,9 +126,9 @@ def machine(label: str | None = None, number_format: str = "") -> Machine:
     features = tuple(name for flag, name in _FEATURES.items() if flag in has)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     spelled = _NUMBERS[cores] if cores < len(_NUMBERS) else str(cores)
-    found = f"{features[0] if features else 'no avx2'}, {spelled} core{'s' if cores != 1 else ''}"
+    default = f"{features[0] if features else 'no avx2'}, {spelled} core{'s' if cores != 1 else ''}"
     return Machine(
-        label=label or found,
+        label=label or default,
         cpu=" ".join(names[1].split()) if names else "",
         cores=cores,
         features=features,
@@ -138,12 +138,12 @@ def machine(label: str | None = None, number_format: str = "") -> Machine:
 
 
 def write(result: Result, folder: Path = FOLDER, keep: bool = False) -> Path | None:
-    """Write a result; one of the same benchmark and class of machine is replaced. Without a name nothing is written.
+    """Write a result, replacing that of the same benchmark and class of machine; without a name, write nothing.
 
     Args:
         result: what was measured.
         folder: where to.
-        keep: keep the rows of the record before that were not measured now, each with its commit.
+        keep: keep rows of the earlier record that were not measured now, with their commits.
     """
     if not result.benchmark:
         return None
@@ -162,7 +162,7 @@ def write(result: Result, folder: Path = FOLDER, keep: bool = False) -> Path | N
 
 
 def dumps(result: Result) -> str:
-    """Return a result as JSON: a row a line, without what is not set."""
+    """Return a result as JSON: one row per line, without unset fields."""
     data = asdict(result)
     rows = [{key: value for key, value in row.items() if _is_set(value)} for row in data.pop("rows")]
     head = {key: value for key, value in data.items() if _is_set(value)}
@@ -175,7 +175,7 @@ def _is_set(value: object) -> bool:
 
 
 def loads(text: str) -> Result:
-    """Return the result of its JSON; an unknown key is a TypeError."""
+    """Parse a result; an unknown key is a TypeError."""
     data: dict[str, Any] = json.loads(text)
     rows = tuple(Row(**{**row, **_tuples(row, "interval")}) for row in data.pop("rows"))
     about = Machine(**{**data["machine"], **_tuples(data["machine"], "features")})
@@ -196,7 +196,7 @@ def _slug(label: str) -> str:
 
 
 def _command(benchmark: str) -> str:
-    """Return what was typed, without the paths of a machine."""
+    """Return the command line, with paths replaced."""
     words = []
     for word in sys.argv[1:]:
         option, eq, value = word.rpartition("=")

@@ -44,7 +44,7 @@ _WORDS = (
 
 
 class Step(TypedDict):
-    """What a step took."""
+    """The cost of a step."""
 
     seconds: float
     peak_mb: float
@@ -117,10 +117,10 @@ def take(config: Config, folder: str) -> Step:
 def read(config: Config) -> Step:
     """Digest the corpus by one question."""
     began = time.monotonic()
-    done = digest("scale", [make_question(QUESTION)], config, fetch=True)
-    if done["readings"]["failed"]:
-        raise RuntimeError(f"readings failed: {done['failures_by_reason']}")
-    return _step(began, done["conversations"], done["engine_seconds"], done["stage_seconds"])
+    summary = digest("scale", [make_question(QUESTION)], config, fetch=True)
+    if summary["readings"]["failed"]:
+        raise RuntimeError(f"readings failed: {summary['failures_by_reason']}")
+    return _step(began, summary["conversations"], summary["engine_seconds"], summary["stage_seconds"])
 
 
 def look(config: Config) -> Step:

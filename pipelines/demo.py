@@ -1,7 +1,7 @@
-"""The demo: an archive that any machine has, read with seeded needles whose answers are known.
+"""The demo: an archive from any machine's files, with planted needles whose answers are known.
 
-The archive is the READMEs, licences and descriptions of the installed packages. A nightly digest and
-a bulk answering run go through Prefect, Ray Data and vLLM, as they would on an archive of one's own.
+The archive is the READMEs, licences and descriptions of the installed packages. A nightly digest and a bulk answering
+run use Prefect, Ray Data and vLLM, as on any other archive.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     began = time.monotonic()
     store = str((folder / "store").resolve())
     config = load_config(sets=sets, store=store)
-    os.environ["MEMAGENT_CONFIG"] = config.model_dump_json(exclude_unset=True)  # flows are told by their environment
+    os.environ["MEMAGENT_CONFIG"] = config.model_dump_json(exclude_unset=True)  # flows read it from the environment
     # Prefect's server and Ray take ten seconds each to start, most of it on one core.
     with _prefect(folder.resolve() / "prefect") as server:
         first = not (folder / "store").exists()
@@ -74,13 +74,13 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
 
 
 def _prefect(home: Path) -> AbstractContextManager[Server | None]:
-    """Return the demo's own Prefect server, whose state is in the demo's folder; None where the user has one.
+    """Return a Prefect server with its state in the demo's folder; None if the user has a server.
 
-    Call it before Prefect is imported, which takes its settings from the environment then.
+    Must be called before Prefect is imported, which reads its settings from the environment then.
     """
     home = Path(os.environ.setdefault("PREFECT_HOME", str(home)))
-    home.mkdir(parents=True, exist_ok=True)  # the server, which opens its database there, may be quicker than Prefect
-    # Prefect takes these two from ~/.prefect whatever PREFECT_HOME says, and warns where that does not exist.
+    home.mkdir(parents=True, exist_ok=True)  # the server opens its database there, maybe before Prefect creates it
+    # Prefect takes these two from ~/.prefect regardless of PREFECT_HOME, and warns if that does not exist.
     os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
     os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(home / "storage"))
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
@@ -95,10 +95,9 @@ def _prefect(home: Path) -> AbstractContextManager[Server | None]:
 
 
 def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
-    """Write the archive and its questions, unless they stand; return the two questions files.
+    """Write the archive and its questions unless they exist; return the two question files.
 
-    Documents are cut to sixteen segments of the configured reader. The same machine always gives
-    the same archive.
+    Documents are cut to at most sixteen segments of the configured reader. The same machine gives the same archive.
     """
     from infra.readers import ReaderSpec
 
@@ -110,22 +109,20 @@ def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
     reader = ReaderSpec(config)
     rng = random.Random(2507)
     names_and_texts = list(_texts(reader.tokenizer, reader.reading.segment_tokens))
-    everywhere = [make_needles(rng, kind, 1)[0] for kind in KINDS[:_STANDING]]
+    standing_needles = [make_needles(rng, kind, 1)[0] for kind in KINDS[:_STANDING]]
     rows = []
     for i, (name, text) in enumerate(names_and_texts):
         kind: Kind = KINDS[i % len(KINDS)]
-        asked, *others = make_needles(rng, kind, 1 + i % 3)
-        needles = [asked, *others]
-        nothing = i % 8 == 7  # an honest reader must say "not found", beside distractors
-        planted = [n for n in needles if not (nothing and n is asked)]
-        for j, one in enumerate(everywhere):
-            if (i + j) % 4 == 0:
-                planted.append(one)
+        needles = make_needles(rng, kind, 1 + i % 3)
+        asked = needles[0]
+        unanswerable = i % 8 == 7  # right is "not found", in spite of distractors
+        planted = [n for n in needles if not (unanswerable and n is asked)]
+        planted += [needle for j, needle in enumerate(standing_needles) if (i + j) % 4 == 0]
         text, _ = plant(text, [n.sentence for n in planted], rng)
         (archive / name).write_text(text, encoding="utf-8")
-        rows.append(_question(f"own-{i:03}", asked, "" if nothing else asked.value, name))
+        rows.append(_question(f"own-{i:03}", asked, "" if unanswerable else asked.value, name))
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    asked_of_all = [{"id": f"standing-{j}", "question": one.question} for j, one in enumerate(everywhere)]
+    asked_of_all = [{"id": f"standing-{j}", "question": needle.question} for j, needle in enumerate(standing_needles)]
     standing.write_text("".join(json.dumps(row) + "\n" for row in asked_of_all), encoding="utf-8")
     return questions, standing
 
@@ -135,9 +132,9 @@ def _question(identity: str, needle: Needle, gold: str, document: str) -> dict[s
 
 
 def _texts(tokenizer: Tokenizer, segment_tokens: int) -> Iterator[tuple[str, str]]:
-    """Yield (file name, text) of documents that come with the installed packages, each text once."""
+    """Yield (file name, text) of the documents of installed packages, each text once."""
     seen: set[str] = set()
-    taken: Counter[str] = Counter()
+    uses: Counter[str] = Counter()
     for name, _, text in sorted(_installed(), key=lambda item: hashlib.sha256(item[1].encode()).digest()):
         if text_hash(text) in seen or len(text) < 2000:
             continue
@@ -145,15 +142,15 @@ def _texts(tokenizer: Tokenizer, segment_tokens: int) -> Iterator[tuple[str, str
         cut = list(segments("", text, tokenizer, segment_tokens))
         # Room for the planted sentences; sizes spread from a few segments to sixteen.
         most = min(len(cut), 2 + len(seen) % (MOST_SEGMENTS - 2))
-        taken[name] += 1
-        again = f"-{taken[name]}" if taken[name] > 1 else ""
-        yield f"{name}{again}.txt", text[: cut[most - 1].char_end]
+        uses[name] += 1
+        suffix = f"-{uses[name]}" if uses[name] > 1 else ""
+        yield f"{name}{suffix}.txt", text[: cut[most - 1].char_end]
         if len(seen) == DOCUMENTS:
             return
 
 
 def _installed() -> Iterator[tuple[str, str, str]]:
-    """Yield (short name, path, text) of every text file of that kind; short names may repeat."""
+    """Yield (short name, path, text) of such files of installed packages; short names may repeat."""
     for distribution in importlib.metadata.distributions():
         package = str(distribution.metadata["Name"])
         for file in distribution.files or []:
@@ -173,18 +170,18 @@ def _show(config: Config, nightly: "RunSummary", bulk: "RunSummary", seconds: fl
     from pipelines.exchange.answers import answer_table
 
     console = Console()
-    for name, one in (("nightly digest", nightly), ("bulk answering", bulk)):
+    for name, run in (("nightly digest", nightly), ("bulk answering", bulk)):
         console.print(f"\n[bold]{name}[/]")
-        summary(console, one)
-        if not one["readings"]["read_now"] and not one["readings"]["failed"]:
-            console.print("nothing was read again: every document and question stands as it was answered")
-    shown = next((row for row in answer_table(config, CORPUS, bulk["run_id"]) if _right(row)), None)
-    if shown is not None:
+        summary(console, run)
+        if not run["readings"]["read_now"] and not run["readings"]["failed"]:
+            console.print("nothing was read again: every document and question was answered before")
+    example = next((row for row in answer_table(config, CORPUS, bulk["run_id"]) if _right(row)), None)
+    if example is not None:
         console.print("\n[bold]one of the answers[/]")
-        answer_with_evidence(console, shown)
+        answer_with_evidence(console, example)
     console.print("\n[bold]reports[/] (one file each, to open in a browser)", highlight=False)
-    for one in (nightly, bulk):  # whole paths: a click or a copy must not meet a line break
-        console.print(f"  {one['report']}", soft_wrap=True, highlight=False)
+    for run in (nightly, bulk):  # paths unbroken, so that they can be clicked and copied
+        console.print(f"  {run['report']}", soft_wrap=True, highlight=False)
     console.print(f"demo: {seconds:.0f} s", highlight=False)
     return 1 if nightly["readings"]["failed"] or bulk["readings"]["failed"] else 0
 

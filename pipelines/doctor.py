@@ -1,10 +1,10 @@
-"""Doctor: what works on this machine, and what to do about what does not."""
+"""Doctor: check what works on this machine, and advise on what does not."""
 
 import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 import psutil
 
@@ -14,8 +14,16 @@ from memagent.engine import ENGINES
 from memagent.errors import MemagentError
 
 
-def examine(config: Config) -> list[dict[str, Any]]:
-    """Check everything that a run needs; each check says what it found."""
+class Check(TypedDict):
+    """The result of a check."""
+
+    check: str
+    ok: bool
+    found: str
+
+
+def examine(config: Config) -> list[Check]:
+    """Run all checks."""
     checks: list[tuple[str, Callable[[Config], str]]] = [
         ("cores", _cores),
         ("memory", _memory),
@@ -32,7 +40,7 @@ def examine(config: Config) -> list[dict[str, Any]]:
     return [_check(name, check, config) for name, check in checks]
 
 
-def show(checks: list[dict[str, Any]]) -> None:
+def show(checks: list[Check]) -> None:
     """Print the checks."""
     from rich.console import Console
     from rich.table import Table
@@ -44,7 +52,7 @@ def show(checks: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def _check(name: str, check: Callable[[Config], str], config: Config) -> dict[str, Any]:
+def _check(name: str, check: Callable[[Config], str], config: Config) -> Check:
     try:
         return {"check": name, "ok": True, "found": check(config)}
     except (MemagentError, ImportError, OSError, RuntimeError) as error:
@@ -138,7 +146,7 @@ def _engine(config: Config) -> str:
     if config.engine.kind == "openai":
         return f"{config.engine.base_url}, {config.engine.protocol}"
     if origin := ENGINES.origin(config.engine.kind):
-        ENGINES.find(config.engine.kind)  # raises where it cannot be imported
+        ENGINES.find(config.engine.kind)  # raises if it cannot be imported
         return f"{config.engine.kind}, of {origin}"
     return "scripted: answers by rule, for tests and dry runs only"
 

@@ -1,8 +1,8 @@
-"""The state of a store: corpora, runs, quarantine."""
+"""The status of a store: corpora, runs, quarantine."""
 
 import json
 from collections import Counter
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,11 +28,46 @@ _BUCKET = 2_000_000
 _ANSWERING = ("ask", "digest", "evaluate")
 
 
+class RunStatus(TypedDict):
+    """A run of a corpus."""
+
+    run_id: str
+    kind: str
+    status: str
+    started_at: str
+    readings: dict[str, int] | None
+    seconds: float | None
+
+
+class _Counts(TypedDict):
+    documents: int
+    chars: int
+    answers: int
+    found: int
+
+
+class CorpusStatus(_Counts):
+    """Counts of a corpus, its sources and its last runs."""
+
+    corpus: str
+    quarantined: int
+    sources: list[str]
+    standing_questions: list[str]
+    runs: list[RunStatus]
+
+
+class StoreStatus(TypedDict):
+    """The status of corpora of a store."""
+
+    store: str
+    corpora: list[CorpusStatus]
+
+
 def find_run(store: Store, run: str) -> str:
-    """Return the run id; ``last`` means the newest run that answered something.
+    """Return the run id; ``last`` is the newest run of ask, digest or evaluate.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such run; the message lists the newest.
     """
     runs = (
         Table(store, "runs").read(columns=["run_id", "kind", "ended_at"], filters=ENDED).sort_by("ended_at").to_pylist()
@@ -45,75 +80,80 @@ def find_run(store: Store, run: str) -> str:
     raise UsageError(f"no run {run!r} in {store.url}; the newest are: {', '.join(ids[-5:]) or 'none'}")
 
 
-def corpus_status(config: Config, corpus: str | None) -> dict[str, Any]:
-    """Return what is known of one corpus, or of all."""
+def corpus_status(config: Config, corpus: str | None) -> StoreStatus:
+    """Return the status of one corpus, or of all."""
     store = Store(config.store)
     names = [check_name(corpus)] if corpus else corpora(store)
-    return {"store": store.url, "corpora": [_one(Corpus(store, name)) for name in names]}
+    return {"store": store.url, "corpora": [_corpus_status(Corpus(store, name)) for name in names]}
 
 
 def quarantined(config: Config, corpus: str) -> list[FailureRow]:
-    """Return what stands in the quarantine of a corpus now."""
+    """Return the current quarantine rows of a corpus."""
     return list(documents_quarantined(Corpus(Store(config.store), check_name(corpus))).to_pylist())
 
 
-def _one(corpus: Corpus) -> dict[str, Any]:
-    counts = _counts(corpus)
+def _corpus_status(corpus: Corpus) -> CorpusStatus:
     runs = Table(corpus.store, "runs").read(
         corpus.name, ["run_id", "kind", "status", "started_at", "ended_at", "summary"]
     )
     newest = runs.sort_by([("started_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
     return {
         "corpus": corpus.name,
-        **counts,
+        **_counts(corpus),
         "quarantined": documents_quarantined(corpus).num_rows,
         "sources": sources_of(corpus),
         "standing_questions": [question.text for question in standing_questions(corpus)],
-        "runs": [
-            {"run_id": run["run_id"], "kind": run["kind"], "status": _status(corpus.store, run)}
-            | {"started_at": run["started_at"].isoformat(timespec="seconds")}
-            | {
-                "readings": json.loads(run["summary"]).get("readings"),
-                "seconds": json.loads(run["summary"]).get("seconds"),
-            }
-            for run in newest
-        ],
+        "runs": [_run_status(corpus.store, run) for run in newest],
+    }
+
+
+def _run_status(store: Store, run: RunRow) -> RunStatus:
+    summary = json.loads(run["summary"])
+    return {
+        "run_id": run["run_id"],
+        "kind": run["kind"],
+        "status": _status(store, run),
+        "started_at": run["started_at"].isoformat(timespec="seconds"),
+        "readings": summary.get("readings"),
+        "seconds": summary.get("seconds"),
     }
 
 
 def _status(store: Store, run: RunRow) -> str:
-    """Return a run's status; of one that has no end, whether it is running or was stopped."""
+    """Return a run's status; an unfinished run is running if it has a heartbeat, else stopped."""
     ended = run["status"] != "running"
     return run["status"] if ended or is_alive(store, run["run_id"]) else "stopped"
 
 
-def _counts(corpus: Corpus) -> dict[str, int]:
-    """Return the numbers of documents, characters and answers, a bucket at a time."""
+def _counts(corpus: Corpus) -> _Counts:
+    """Count documents, characters and answers, one bucket at a time."""
     samples = pa.array(sampled_runs(corpus), pa.string())
     counts = Counter(documents=0, chars=0, answers=0, found=0)
     for bucket in buckets(documents_count(corpus), _BUCKET):
         documents = current_documents(corpus, ["content_hash", "chars"], bucket)
-        inside, columns = (
-            bucket.contains("content_hash"),
-            ["content_hash", "question", "found", "run_id", "answered_at"],
-        )
-        answers = Table(corpus.store, "answers").read(corpus.name, columns, inside)
-        kept = pc.and_(
+        columns = ["content_hash", "question", "found", "run_id", "answered_at"]
+        answers = Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash"))
+        current = pc.and_(
             pc.is_in(answers["content_hash"], value_set=documents["content_hash"].combine_chunks()),
             pc.invert(pc.is_in(answers["run_id"], value_set=samples)),
         )
-        newest = first_of_each(answers.filter(kept), ("content_hash", "question"), [("answered_at", "descending")])
+        newest = first_of_each(answers.filter(current), ("content_hash", "question"), [("answered_at", "descending")])
         counts.update(
             documents=documents.num_rows,
             chars=pc.sum(documents["chars"]).as_py() or 0,
             answers=newest.num_rows,
             found=pc.sum(newest["found"]).as_py() or 0,
         )
-    return dict(counts)
+    return {
+        "documents": counts["documents"],
+        "chars": counts["chars"],
+        "answers": counts["answers"],
+        "found": counts["found"],
+    }
 
 
-def show_status(state: dict[str, Any]) -> None:
-    """Print the state of corpora."""
+def show_status(state: StoreStatus) -> None:
+    """Print the status of corpora."""
     from rich.console import Console
     from rich.table import Table as Grid
 
@@ -127,8 +167,7 @@ def show_status(state: dict[str, Any]) -> None:
         )
         grid = Grid("run", "kind", "status", "started", "answered before", "read now", "failed", "seconds")
         for run in corpus["runs"]:
-            readings = run["readings"] or {}
-            counts = [str(readings.get(k, "")) for k in ("answered_before", "read_now", "failed")]
+            counts = [str((run["readings"] or {}).get(k, "")) for k in ("answered_before", "read_now", "failed")]
             grid.add_row(
                 run["run_id"], run["kind"], run["status"], run["started_at"], *counts, str(run["seconds"] or "")
             )

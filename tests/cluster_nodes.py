@@ -84,5 +84,18 @@ def joins(folder: Path) -> None:
     assert sorted(result["number"] for result in results) == list(range(300))
 
 
+def beside(folder: Path) -> None:
+    """A cluster that somebody has started on this machine is left alone: a run here has Ray of its own."""
+    from infra.cluster.session import ray_session
+    from memagent.config import RayConfig
+
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        with ray_session(RayConfig(cpus=3)):
+            assert ray.cluster_resources()["CPU"] == 3
+    finally:
+        started.shutdown()
+
+
 if __name__ == "__main__":
-    {"seen": seen, "unseen": unseen, "joins": joins}[sys.argv[1]](Path(sys.argv[2]))
+    {"beside": beside, "seen": seen, "unseen": unseen, "joins": joins}[sys.argv[1]](Path(sys.argv[2]))

@@ -64,7 +64,8 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # a submitted job has its environment already
             options["runtime_env"] = cluster_environment(config)
     else:
-        options |= {"num_cpus": config.cpus, "include_dashboard": False}
+        # "local": Ray would join a cluster that somebody has started on this machine, and refuse a number of CPUs.
+        options |= {"address": "local", "num_cpus": config.cpus, "include_dashboard": False}
     with _own_termination(), nullcontext() if config.address else _without_what_serves_a_cluster():
         _start_ray(options)
     try:

@@ -1,4 +1,4 @@
-"""The commands that show and tend an archive: answers, report, status, optimize, quarantine."""
+"""The commands that show and maintain an archive: answers, report, status, optimize, quarantine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,9 +23,9 @@ def answers(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File; standard output by default.")] = None,
     run: Annotated[str | None, typer.Option("--run", help="Only the answers of this run.")] = None,
     where: Annotated[
-        list[str] | None, typer.Option(help="field=pattern, as in 'document=*.pdf'; all must fit.")
+        list[str] | None, typer.Option(help="field=pattern, as in 'document=*.pdf'; all must match.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -37,8 +37,8 @@ def answers(
     from pipelines.exchange.answers import answer_rows, write_answers
 
     settings = configured(store, config, set_)
-    chosen = dict(item.partition("=")[::2] for item in where or [])
-    rows = answer_rows(Corpus(Store(settings.store), corpus), run, chosen)
+    patterns = dict(item.partition("=")[::2] for item in where or [])
+    rows = answer_rows(Corpus(Store(settings.store), corpus), run, patterns)
     write_answers(islice(rows, limit), format_, output)
 
 
@@ -49,13 +49,13 @@ def report(
     config: ConfigOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Write a run's report: one HTML file that needs no network."""
+    """Write a run's report as one self-contained HTML file."""
     from infra.store import Store
     from pipelines.report import write
     from pipelines.status import find_run
 
-    place = Store(configured(store, config, set_).store)
-    typer.echo(str(write(place, find_run(place, run), output)))
+    tables = Store(configured(store, config, set_).store)
+    typer.echo(str(write(tables, find_run(tables, run), output)))
 
 
 def status(
@@ -75,14 +75,14 @@ def status(
 def optimize(
     corpus: CorpusArgument,
     retention_days: Annotated[
-        float, typer.Option(min=0, help="Keep replaced files so long; 0 only if nothing else uses the store.")
+        float, typer.Option(min=0, help="Days to keep replaced files; 0 only if nothing else uses the store.")
     ] = 7.0,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Put the small files of a corpus together, sort them, and delete what nothing needs any more."""
+    """Compact and sort the small files of a corpus, and delete replaced files."""
     from pipelines.optimize import optimize as run_optimize
 
     settings = configured(store, config, set_)
@@ -101,7 +101,7 @@ def quarantine(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show what could not be worked on, and why."""
+    """Show failed sources, documents and readings, with reasons."""
     from pipelines.status import quarantined, show_quarantine
 
     rows = quarantined(configured(store, config, set_), corpus)

@@ -30,28 +30,29 @@ if TYPE_CHECKING:
     from infra.tables.runs import RunSummary
     from memagent.config import Config
     from memagent.tasks.suites import Suite
+    from pipelines.evaluate import Evaluation, ScoreLine
 
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
 def evaluate(
     suite: Annotated[str, typer.Option(help="needles, ruler, contracts or files.")] = "needles",
-    lengths: Annotated[str, typer.Option(help="Tokens, as 8k,128k,3.5m; for HotpotQA numbers of documents.")] = "",
-    kinds: Annotated[str, typer.Option(help="Kinds of the suite, with commas; by default all.")] = "",
+    lengths: Annotated[str, typer.Option(help="Tokens, as 8k,128k,3.5m; for HotpotQA, numbers of documents.")] = "",
+    kinds: Annotated[str, typer.Option(help="Kinds of the suite, comma-separated; by default all.")] = "",
     n: Annotated[int, typer.Option("--n", min=1, help="Samples of each kind and length; of each file.")] = 100,
     data: Annotated[list[Path] | None, typer.Option(help="Folder of contracts, or files; may be repeated.")] = None,
-    passages: Annotated[Path | None, typer.Option(help="Passages to grow HotpotQA's questions with.")] = None,
+    passages: Annotated[Path | None, typer.Option(help="Passages to extend HotpotQA's questions with.")] = None,
     text: Annotated[list[Path] | None, typer.Option(help="Texts to hide needles in; by default readmes.")] = None,
     control: Annotated[str | None, typer.Option(help="no-document, wrong-document or answer-removed.")] = None,
     reworded: Annotated[
-        bool, typer.Option("--reworded", help="Ask in wordings that nano's supervised version never saw.")
+        bool, typer.Option("--reworded", help="Ask in wordings not seen in nano's fine-tuning.")
     ] = False,
     method: Annotated[str | None, typer.Option(help="memagent, truncate, bm25 or map-reduce.")] = None,
-    window: Annotated[int | None, typer.Option(help="Tokens of text that another method reads at once.")] = None,
+    window: Annotated[int | None, typer.Option(help="Context window of the other methods, in tokens.")] = None,
     policy: Annotated[str | None, typer.Option("--policy", help="The same as --model.")] = None,
     against: Annotated[str | None, typer.Option(help="A model to compare with, on the same samples.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report there, as HTML.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file.")] = None,
     write: Annotated[Path | None, typer.Option(help="Only write the samples there, as RULER's JSON lines.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -61,7 +62,7 @@ def evaluate(
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Score a policy: made texts of any length, contracts, files in public formats; with controls and other methods."""
+    """Score a policy on synthetic texts of any length, contracts, or files; with controls and baselines."""
     from infra.store import Store
     from memagent.tasks.suites import Suite
     from pipelines.evaluate import compare
@@ -101,36 +102,34 @@ def evaluate(
 def scores(
     suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
     run: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated; 'last' is the newest.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="Draw the runs shown into this folder.")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="Folder for plots of the runs shown.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a run's report there, as HTML.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show the scores of all evaluations, and draw them."""
+    """Show and plot the scores of all evaluations."""
     from infra.store import Store
-    from pipelines.cli.evaluate import scores_table
     from pipelines.evaluate import by_run, last_evaluation, score_table
     from pipelines.report.evaluation import draw, write_evaluation
 
-    place = Store(configured(store, config, set_).store)
-    wanted = {last_evaluation(place, suite) if one == "last" else one for one in run or []}
-    found = [one for one in by_run(score_table(place, suite)) if not wanted or one["run_id"] in wanted]
-    if not found:
+    tables = Store(configured(store, config, set_).store)
+    run_ids = {last_evaluation(tables, suite) if name == "last" else name for name in run or []}
+    evaluations = [row for row in by_run(score_table(tables, suite)) if not run_ids or row["run_id"] in run_ids]
+    if not evaluations:
         raise UsageError("there are no such scores: see memagent scores, or run memagent evaluate")
-    drawn = [str(path) for path in draw(place, [one["run_id"] for one in found], pictures)] if pictures else []
+    run_ids_shown = [row["run_id"] for row in evaluations]
+    plots = [str(path) for path in draw(tables, run_ids_shown, pictures)] if pictures else []
     if output is not None:
-        write_evaluation(place, found[-1]["run_id"], output)
+        write_evaluation(tables, evaluations[-1]["run_id"], output)
     if json_:
-        out({"runs": found, "pictures": drawn})
+        out({"runs": evaluations, "pictures": plots})
         return
-    from rich.console import Console
-
     console = Console()
-    for one in found:
-        console.print(scores_table(one))
-    for path in drawn:
+    for evaluation in evaluations:
+        console.print(scores_table(evaluation))
+    for path in plots:
         console.print(path, markup=False, highlight=False)
 
 
@@ -150,49 +149,45 @@ def _end(summary: "RunSummary", json_: bool) -> None:
     if json_:
         out(summary)
     else:
-        from rich.console import Console
-
-        from pipelines.cli.evaluate import evaluation_summary
-
         evaluation_summary(Console(), summary)
     failed = summary["readings"]["failed"] + summary.get("against", {}).get("failed", 0)
     raise typer.Exit(1 if failed else 0)
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    found = []
+    lengths = []
     for part in text.split(",") if text else []:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmM]?)\s*", part)
         if not match or not float(match[1]):
             raise UsageError(f"--lengths {text!r}: write lengths as 8k,128k,3.5m (k is 1,000, m is 1,000,000)")
-        found.append(round(float(match[1]) * _UNITS[match[2].lower()]))
-    return tuple(dict.fromkeys(found))
+        lengths.append(round(float(match[1]) * _UNITS[match[2].lower()]))
+    return tuple(dict.fromkeys(lengths))
 
 
-def evaluation_summary(console: Console, said: Mapping[str, Any]) -> None:
-    """Print what an evaluation came to: the run, its scores, and the comparison, where one was asked for."""
-    run_summary(console, {**said, "scores": None})
+def evaluation_summary(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print an evaluation: the run, its scores, and the comparison if there is one."""
+    run_summary(console, {**summary, "scores": None})
     console.print()
-    console.print(score_lines(said["evaluation"], "Scores"))
-    if "paired" in said:
-        console.print(Text(_compared(said["paired"], said["against"]["policy_id"])))
-    run_id = said["run_id"]
+    console.print(score_lines(summary["evaluation"], "Scores"))
+    if "paired" in summary:
+        console.print(Text(_compared(summary["paired"], summary["against"]["policy_id"])))
+    run_id = summary["run_id"]
     console.print(Text(f"report: memagent scores --run {run_id} -o report.html; readings: memagent report {run_id}"))
 
 
-def scores_table(run: Mapping[str, Any]) -> Table:
-    """Return the table of one evaluation (a row of `pipelines.evaluate.by_run`)."""
+def scores_table(run: "Evaluation") -> Table:
+    """Return the scores of one evaluation as a table."""
     parts = [run["run_id"], run["suite"], run["policy_id"], run["method"]]
     if run["control"]:
         parts.append(f"control {run['control']}")
     return score_lines(run["lines"], "  ".join(plain(part) for part in parts))
 
 
-def score_lines(lines: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """Return score lines (task, length, metric, value, low, high, n, failed) as a table."""
+def score_lines(lines: Sequence["ScoreLine"], title: str) -> Table:
+    """Return score lines as a table."""
     table = Table(title=Text(title, style="bold"), title_justify="left", box=None, header_style="dim", padding=(0, 1))
     for name in ("task", "length", "measure", "value", "95% interval", "n", "failed"):
-        if name in ("task", "measure"):  # a name that is cut short could be several
+        if name in ("task", "measure"):  # a truncated name is ambiguous
             table.add_column(name, overflow="fold")
         else:
             table.add_column(name, justify="right", no_wrap=True)

@@ -1,8 +1,7 @@
-"""What a run looks like in a terminal: live progress, the summary at its end, answers as a table.
+"""Terminal output of a run: live progress, summary, and answers as a table.
 
-Text that comes from documents and models is shown as text: no markup is read in it and no control
-character reaches the terminal. Everything live goes to standard error, so that standard output
-stays clean for JSON.
+Text of documents and models is printed without markup and control characters. Progress goes to standard error, so that
+standard output stays clean for JSON.
 """
 
 import time
@@ -25,20 +24,20 @@ __all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "numb
 Mode = Literal["auto", "live", "lines", "quiet"]
 
 _WINDOW = 30.0
-"""Seconds over which speeds are taken."""
+"""Seconds over which speeds are averaged."""
 _SETTLED = 5.0
-"""Seconds of progress before a time left is worth saying."""
+"""Seconds of progress before the time left is estimated."""
 _LINE_EVERY = 10.0
-"""Seconds between lines where there is no terminal."""
+"""Seconds between lines without a terminal."""
 
 
 class Display:
     """Progress of a run, as a context manager.
 
-    `update` takes the keys of ``progress.jsonl`` and besides ``stage`` and ``engine``, or, from an
-    ingest, sources ``done`` of ``total``; what is missing is not shown.
+    `update` takes the keys of ``progress.jsonl``, ``stage`` and ``engine``, or from an ingest ``done`` and ``total``
+    sources; missing keys are not shown.
 
-    Modes: ``live`` redraws a panel, ``lines`` writes a line now and then, ``quiet`` writes nothing,
+    Modes: ``live`` redraws a panel, ``lines`` prints a line every ten seconds, ``quiet`` writes nothing,
     ``auto`` is ``live`` on a terminal and ``lines`` elsewhere.
     """
 
@@ -71,28 +70,28 @@ class Display:
         """Take the newest counts."""
         now = time.monotonic()
         if snapshot.get("stage") != self._snapshot.get("stage") or _work(snapshot)[1] < _work(self._snapshot)[1]:
-            self._samples.clear()  # another stage counts from zero
+            self._samples.clear()  # each stage counts from zero
         if not self._samples or _work(snapshot)[1] > _work(self._snapshot)[1]:
             self._moved = now
         self._snapshot = dict(snapshot)
         tokens = _count(snapshot, "prompt_tokens") + _count(snapshot, "output_tokens")
-        at = float(snapshot.get("t", now - self._began))
-        self._samples.append({"at": at, "work": _work(snapshot)[1], "tokens": tokens})
-        while len(self._samples) > 2 and self._samples[1]["at"] <= self._samples[-1]["at"] - _WINDOW:
+        t = float(snapshot.get("t", now - self._began))
+        self._samples.append({"t": t, "work": _work(snapshot)[1], "tokens": tokens})
+        while len(self._samples) > 2 and self._samples[1]["t"] <= self._samples[-1]["t"] - _WINDOW:
             self._samples.popleft()
         if self.mode == "lines":
             self._line(now)
 
     def speed(self, key: str) -> float:
-        """Return how much ``work`` (segments; sources in an ingest) or ``tokens`` grow in a second, over 30 s."""
+        """Return the increase per second of ``work`` (segments; sources in an ingest) or ``tokens``, over 30 s."""
         if len(self._samples) < 2:
             return 0.0
         first, last = self._samples[0], self._samples[-1]
-        seconds = last["at"] - first["at"]
+        seconds = last["t"] - first["t"]
         return max(0.0, last[key] - first[key]) / seconds if seconds > 0 else 0.0
 
     def time_left(self) -> str:
-        """Say how long the run will go on, or why that cannot be said."""
+        """Return the estimated time left, or why there is no estimate."""
         unit, done, total = _work(self._snapshot)
         if self._snapshot.get("stage") == "done":
             return "nothing"
@@ -103,21 +102,21 @@ class Display:
         idle = time.monotonic() - self._moved
         if idle > _WINDOW:
             return f"unknown: no {unit} for {duration(idle)}"
-        span = self._samples[-1]["at"] - self._samples[0]["at"]
+        span = self._samples[-1]["t"] - self._samples[0]["t"]
         rate = self.speed("work")
         if not total or span < _SETTLED or not rate:
             return "measuring"
         return "about " + duration((total - done) / rate)
 
     def render(self) -> RenderableType:
-        """Return the panel as it stands now."""
-        said = self._snapshot
-        _, done, total = _work(said)
-        title = Text(plain(said.get("stage") or "starting"), style="bold")
-        if said.get("stage") == "wait":
-            title.append(f" for run {plain(said.get('run') or '')}, which reads the same", style="dim")
-        if said.get("engine"):
-            title.append(f"  {plain(said['engine'])}", style="dim")
+        """Return the current panel."""
+        snapshot = self._snapshot
+        _, done, total = _work(snapshot)
+        title = Text(plain(snapshot.get("stage") or "starting"), style="bold")
+        if snapshot.get("stage") == "wait":
+            title.append(f" for run {plain(snapshot.get('run') or '')}, which reads the same", style="dim")
+        if snapshot.get("engine"):
+            title.append(f"  {plain(snapshot['engine'])}", style="dim")
         fields = self._fields()
         grid = Table.grid(padding=(0, 3))
         for start in range(0, len(fields), 4):
@@ -130,21 +129,21 @@ class Display:
         return Panel(Group(grid, bar), title=title, title_align="left", border_style="dim", padding=(0, 1))
 
     def _fields(self) -> list[tuple[str, str | Text]]:
-        said = self._snapshot
-        unit, done, _ = _work(said)
-        failures = _count(said, "failures") + _count(said, "quarantined")
+        snapshot = self._snapshot
+        unit, done, _ = _work(snapshot)
+        failures = _count(snapshot, "failures") + _count(snapshot, "quarantined")
         fields: list[tuple[str, str | Text]] = []
-        if "total" in said:
-            fields.append(("sources", f"{number(_count(said, 'done'))} of {number(_count(said, 'total'))}"))
-        fields += [(key, _of(said, key)) for key in ("documents", "readings", "segments") if key in said]
+        if "total" in snapshot:
+            fields.append(("sources", f"{number(_count(snapshot, 'done'))} of {number(_count(snapshot, 'total'))}"))
+        fields += [(key, _of(snapshot, key)) for key in ("documents", "readings", "segments") if key in snapshot]
         if failures or done:
             fields.append(("failures", Text(number(failures), style="bold red" if failures else "")))
         if done:
             fields.append((f"{unit}s/s", f"{self.speed('work'):,.1f}"))
-        if "prompt_tokens" in said:
+        if "prompt_tokens" in snapshot:
             fields += [
                 ("tokens/s", number(self.speed("tokens"))),
-                ("from cache", percent(_count(said, "cached_tokens"), _count(said, "prompt_tokens"))),
+                ("from cache", percent(_count(snapshot, "cached_tokens"), _count(snapshot, "prompt_tokens"))),
             ]
         return [*fields, ("elapsed", duration(self._elapsed()))]
 
@@ -162,24 +161,24 @@ class Display:
         self._console.print(Text(f"{stage or 'run'}: {', '.join(parts)}"), soft_wrap=True)
 
 
-def summary(console: Console, said: Mapping[str, Any]) -> None:
-    """Print what a run came to: counts, scores with n and interval, failures by reason.
+def summary(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print the summary of a run: counts, scores with n and interval, failures by reason.
 
-    A summary of another shape (an ingest, a dry run) is printed as it stands.
+    A summary of another shape (an ingest, a dry run) is printed key by key.
     """
-    counts = said.get("readings")
+    counts = summary.get("readings")
     if not isinstance(counts, Mapping):
-        _as_it_stands(console, said)
+        _print_keys(console, summary)
         return
     total = counts.get("total", 0)
-    seconds = said.get("seconds") or 0.0
-    prompt, cached, output = (said.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    seconds = summary.get("seconds") or 0.0
+    prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     rows: list[tuple[str, str]] = [
-        ("sources", _sources(said)),
-        ("documents", number(said.get("documents") or 0)),
+        ("sources", _sources(summary)),
+        ("documents", number(summary.get("documents") or 0)),
         (
             "readings",
             f"{number(total)}: {number(counts.get('read_now', 0))} read now, "
@@ -189,17 +188,17 @@ def summary(console: Console, said: Mapping[str, Any]) -> None:
             "answer found",
             f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
         ),
-        ("segments", number(said.get("segments") or 0) + (f" ({pace(said)})" if pace(said) else "")),
+        ("segments", number(summary.get("segments") or 0) + (f" ({pace(summary)})" if pace(summary) else "")),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),
-        ("policy", plain(said.get("policy_id") or said.get("policy") or "")),
-        ("engine", plain(said.get("engine") or "")),
+        ("policy", plain(summary.get("policy_id") or summary.get("policy") or "")),
+        ("engine", plain(summary.get("engine") or "")),
     ]
     for name, value in rows:
         if value:
             table.add_row(name, Text(value))
     console.print(table)
-    for title, part in (("Scores", _scores(said)), ("Failures", _failures(said))):
+    for title, part in (("Scores", _scores(summary)), ("Failures", _failures(summary))):
         if part is not None:
             console.print()
             console.print(Text(title, style="bold"))
@@ -207,10 +206,10 @@ def summary(console: Console, said: Mapping[str, Any]) -> None:
 
 
 def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print answers.
+    """Print answers as a table.
 
     Each row has ``document``, ``question``, ``answer``, ``found`` and ``evidence`` (a quote, or a list
-    of them, or of dicts with ``quote``); what is missing stays empty.
+    of quotes or of dicts with ``quote``); missing keys stay empty.
     """
     if not rows:
         console.print(Text("no answers"))
@@ -232,7 +231,7 @@ def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def answer_with_evidence(console: Console, row: Mapping[str, Any]) -> None:
-    """Print one answer with the place in the document that it comes from; keys as in `answers_table`."""
+    """Print one answer with its evidence; keys as in `answers_table`."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -248,11 +247,11 @@ def answer_with_evidence(console: Console, row: Mapping[str, Any]) -> None:
     console.print(table)
 
 
-def _as_it_stands(console: Console, said: Mapping[str, Any]) -> None:
+def _print_keys(console: Console, summary: Mapping[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for key, value in said.items():
+    for key, value in summary.items():
         if isinstance(value, Mapping):
             value = ", ".join(f"{inner} {count}" for inner, count in value.items())
         elif isinstance(value, Sequence) and not isinstance(value, str):
@@ -266,29 +265,29 @@ def _as_it_stands(console: Console, said: Mapping[str, Any]) -> None:
     console.print(table)
 
 
-def _sources(said: Mapping[str, Any]) -> str:
-    taken = said.get("ingest")
-    if not isinstance(taken, Mapping):
+def _sources(summary: Mapping[str, Any]) -> str:
+    ingest = summary.get("ingest")
+    if not isinstance(ingest, Mapping):
         return ""
     kinds = ("new", "changed", "unchanged", "failed")
-    return f"{number(taken['sources'])}: " + ", ".join(f"{number(taken[kind])} {kind}" for kind in kinds)
+    return f"{number(ingest['sources'])}: " + ", ".join(f"{number(ingest[kind])} {kind}" for kind in kinds)
 
 
-def _scores(said: Mapping[str, Any]) -> Table | None:
-    if not said.get("scores"):
+def _scores(summary: Mapping[str, Any]) -> Table | None:
+    if not summary.get("scores"):
         return None
     table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
     for name in ("metric", "value", "95% interval", "n"):
         table.add_column(name, justify="left" if name == "metric" else "right")
-    for score in said["scores"]:
+    for score in summary["scores"]:
         low, high = score.get("low"), score.get("high")
         interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
         table.add_row(Text(plain(score["metric"])), f"{score['value']:.3f}", interval, f"{score.get('n', 0):,}")
     return table
 
 
-def _failures(said: Mapping[str, Any]) -> Table | None:
-    reasons = failures(said)
+def _failures(summary: Mapping[str, Any]) -> Table | None:
+    reasons = failures(summary)
     if not reasons:
         return None
     table = Table.grid(padding=(0, 2))
@@ -316,7 +315,7 @@ def _count(snapshot: Mapping[str, Any], key: str) -> float:
 
 
 def _work(snapshot: Mapping[str, Any]) -> tuple[str, float, float]:
-    """Return what the time left is told by: unit, done, total."""
+    """Return the unit of progress, done and total."""
     if "total" in snapshot:
         return "source", _count(snapshot, "done"), _count(snapshot, "total")
     if "documents_total" in snapshot and "segments_total" not in snapshot:

@@ -1,4 +1,4 @@
-"""What commands share: their common options, the configuration from them, and how they end."""
+"""Shared by the commands: common options, the configuration from them, and exit status."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -15,16 +15,14 @@ ConfigOption = Annotated[str | None, typer.Option("--config", help="TOML file.")
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="nano, a model folder, or a Hugging Face name.")]
 EngineOption = Annotated[
-    str | None, typer.Option("--engine", help="vllm, openai, scripted, or one that an installed package brings.")
+    str | None, typer.Option("--engine", help="vllm, openai, scripted, or an installed package's.")
 ]
-LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document read side by side.")]
+LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document that are read in parallel.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
-AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: the answers as well.")]
+AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: include the answers.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
-WaitOption = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Wait for a run that reads the same, or end with an error.")
-]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what there is to read, and read nothing.")]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for a run with the same readings, or fail.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Estimate the work; read nothing.")]
 CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
 
 
@@ -37,7 +35,7 @@ def configured(
     lanes: int | None = None,
     wait: bool = True,
 ) -> Config:
-    """Return the configuration that a command's options give."""
+    """Return the configuration from a command's options."""
     settings = load_config(
         config,
         sets,
@@ -48,14 +46,14 @@ def configured(
         wait=None if wait else False,
     )
     if "://" not in settings.store:
-        # Ray's workers and Prefect's runs have other working folders.
+        # Ray workers and Prefect runs have other working directories.
         settings = settings.model_copy(update={"store": str(Path(settings.store).expanduser().resolve())})
     return settings
 
 
 @contextmanager
 def display(json_: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
-    """Show progress while the body runs, unless JSON is wanted."""
+    """Show progress while the body runs, except with --json."""
     if json_:
         yield None
         return
@@ -66,7 +64,7 @@ def display(json_: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
 
 
 def finish(summary: Mapping[str, Any], json_: bool, failed: bool) -> NoReturn:
-    """Print a summary and end with status 1 if anything failed."""
+    """Print a summary and exit, with status 1 if anything failed."""
     if json_:
         out(summary)
     else:

@@ -1,4 +1,4 @@
-"""The commands ``policies``: the versions of the reader, and which of them is promoted. Importing them is light."""
+"""The commands ``policies``: versions of the reader and their promotion. Importing them loads nothing heavy."""
 
 import json
 import re
@@ -21,7 +21,9 @@ from pipelines.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from infra.store import Store
     from memagent.rl.promotion import GateSpec
+    from pipelines.promote import GateRecord
 
 app = typer.Typer(help="Versions of the reader: list, show, promote, roll back, compare.", add_completion=False)
 
@@ -42,11 +44,11 @@ def policies(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show the versions of the reader and what became of them."""
+    """Show the versions of the reader and their status."""
     if context.invoked_subcommand is None:
         _list(store, config, set_, json_)
     elif store or config or set_ or json_:
-        raise UsageError(f"options go behind the command: memagent policies {context.invoked_subcommand} ... --store S")
+        raise UsageError(f"options go after the command: memagent policies {context.invoked_subcommand} ... --store S")
 
 
 @app.command("list")
@@ -57,8 +59,8 @@ def _list(
     from infra.store import Store
     from infra.tables.policies import policies as registered
 
-    place = Store(configured(store, config, set_).store)
-    rows = registered(place)
+    tables = Store(configured(store, config, set_).store)
+    rows = registered(tables)
     if json_:
         out({"policies": rows})
     elif rows:
@@ -66,7 +68,7 @@ def _list(
 
         Console().print(versions_table(rows))
     else:
-        typer.echo(f"no versions in {place.url}: the models that are given read themselves")
+        typer.echo(f"no versions in {tables.url}: configured models are used directly")
 
 
 @app.command()
@@ -77,7 +79,7 @@ def show(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show all that is known of a version."""
+    """Show all details of a version."""
     from infra.store import Store
     from infra.tables.policies import policy
     from pipelines.formatting import plain
@@ -97,7 +99,7 @@ def show(
 @app.command()
 def promote(
     policy_id: IdArgument,
-    force: Annotated[bool, typer.Option("--force", help="By hand: no gate, even if it was refused.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Promote without a check, even if refused.")] = False,
     corpus: CorpusOption = None,
     gate: GateOption = None,
     store: StoreOption = None,
@@ -107,50 +109,50 @@ def promote(
     engine: EngineOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Promote a version if it is better than the promoted one: both read the same tests. Status 1: refused."""
+    """Promote a version if it scores better than the promoted one on the same tests. Status 1: refused."""
     from infra.store import Store
     from infra.tables.policies import policy
     from infra.tables.policies import promote as run_promote
 
     settings, spec = configured(store, config, set_, model=model, engine=engine), gate_spec(gate, corpus)
-    place = Store(settings.store)
-    wanted = policy(place, policy_id)["policy_id"]
+    tables = Store(settings.store)
+    candidate = policy(tables, policy_id)["policy_id"]
     if force:
-        row = run_promote(place, wanted, "by hand", force=True)
+        row = run_promote(tables, candidate, "by hand", force=True)
         out(row) if json_ else typer.echo(f"{row['policy_id']} is promoted: {row['reason']}")
         return
     from pipelines.promote import run_gate
 
     with display(json_) as show_:
-        record = run_gate(settings, wanted, gate=spec, show=show_)
-    _shown(record, json_)
+        record = run_gate(settings, candidate, gate=spec, show=show_)
+    _print_record(record, json_)
     raise typer.Exit(0 if record["promoted"] else 1)
 
 
 @app.command()
 def rollback(
-    name: Annotated[str | None, typer.Argument(help="The line; not needed where only one has a promoted.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Lineage; not needed if only one has a promoted version.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Promote the version again that was promoted before the present one; the present one is refused."""
+    """Promote the previously promoted version again, and refuse the current one."""
     from infra.store import Store
     from infra.tables.policies import policies as registered
     from infra.tables.policies import rollback as run_rollback
 
-    place = Store(configured(store, config, set_).store)
+    tables = Store(configured(store, config, set_).store)
     if name is None:
-        lines = sorted({row["name"] for row in registered(place) if row["status"] == "promoted"})
-        if len(lines) != 1:
-            raise UsageError(f"roll back which line? Promoted are versions of: {', '.join(lines) or 'none'}")
-        name = lines[0]
-    row = run_rollback(place, name)
+        names = sorted({row["name"] for row in registered(tables) if row["status"] == "promoted"})
+        if len(names) != 1:
+            raise UsageError(f"roll back which lineage? There are promoted versions of: {', '.join(names) or 'none'}")
+        name = names[0]
+    row = run_rollback(tables, name)
     if json_:
         out({"name": name, "promoted": row})
     elif row is None:
-        typer.echo(f"no version of {name} is promoted any more: the model that it began with is used")
+        typer.echo(f"no version of {name} is promoted any more: its base model is used")
     else:
         typer.echo(f"{row['policy_id']} is promoted again")
 
@@ -158,7 +160,7 @@ def rollback(
 @app.command()
 def compare(
     a: Annotated[str, typer.Argument(help="A policy's id, its beginning, 'promoted', nano@shipped, or a folder.")],
-    b: Annotated[str, typer.Argument(help="What it is compared with.")],
+    b: Annotated[str, typer.Argument(help="The version to compare it with.")],
     corpus: CorpusOption = None,
     gate: GateOption = None,
     store: StoreOption = None,
@@ -167,15 +169,15 @@ def compare(
     engine: EngineOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Let two versions read the gate's tests; no status changes."""
+    """Compare two versions on the promotion check's tests; no status changes."""
     from infra.store import Store
     from pipelines.promote import compare_policies
 
     settings, spec = configured(store, config, set_, engine=engine), gate_spec(gate, corpus)
-    place = Store(settings.store)
+    tables = Store(settings.store)
     with display(json_) as show_:
-        record = compare_policies(settings, _model(place, a), _model(place, b), gate=spec, show=show_)
-    _shown(record, json_)
+        record = compare_policies(settings, _model(tables, a), _model(tables, b), gate=spec, show=show_)
+    _print_record(record, json_)
 
 
 def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -199,8 +201,8 @@ def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
     return table
 
 
-def show_comparison(record: Mapping[str, Any]) -> None:
-    """Print what a comparison came to, by group and over all."""
+def show_comparison(record: "GateRecord | Mapping[str, Any]") -> None:
+    """Print a comparison, by group and overall."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -227,28 +229,28 @@ def show_comparison(record: Mapping[str, Any]) -> None:
     console.print(Text(plain(record["reason"])))
 
 
-def _shown(record: Mapping[str, Any], json_: bool) -> None:
+def _print_record(record: "GateRecord", json_: bool) -> None:
     out(record) if json_ else show_comparison(record)
 
 
-def _model(place: Any, given: str) -> str:
-    """Return how `engine.model` names what an argument means: short forms of registered ids are made whole."""
+def _model(store: "Store", argument: str) -> str:
+    """Return the value of `engine.model` for an argument; short forms of registered ids are expanded."""
     from infra.tables.policies import policy
 
-    short = given.rpartition("@")[2] == "promoted" or re.fullmatch(r"[0-9a-f]{2,12}", given)
-    return str(policy(place, given)["policy_id"]) if short else given
+    short = argument.rpartition("@")[2] == "promoted" or re.fullmatch(r"[0-9a-f]{2,12}", argument)
+    return policy(store, argument)["policy_id"] if short else argument
 
 
 def gate_spec(gate: list[str] | None, corpora: list[str] | None) -> "GateSpec":
-    """Return the tests that options give; lists are written with commas."""
+    """Return the tests that the options configure; lists are separated by commas."""
     from memagent.config import validate
     from memagent.rl.promotion import GateSpec
 
-    given: dict[str, Any] = {"corpora": corpora} if corpora else {}
+    keys: dict[str, Any] = {"corpora": corpora} if corpora else {}
     for item in gate or []:
         key, sign, value = item.partition("=")
         if not sign:
             raise UsageError(f"--gate {item!r}: write it as key=value")
         many = key in ("kinds", "lengths", "texts", "corpora")
-        given[key] = [part.strip() for part in value.strip("[]").split(",") if part.strip()] if many else value
-    return validate(GateSpec, given, "gate.")
+        keys[key] = [part.strip() for part in value.strip("[]").split(",") if part.strip()] if many else value
+    return validate(GateSpec, keys, "gate.")

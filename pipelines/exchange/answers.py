@@ -1,4 +1,4 @@
-"""The answers of a corpus, as people and programs take them away."""
+"""Export the answers of a corpus."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from datetime import datetime
 from fnmatch import translate
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NotRequired, TypedDict
+from typing import IO, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,27 +43,27 @@ COLUMNS = pa.schema(
         ("answered_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""Columns of every format; csv has the first piece of evidence as quote and place."""
+"""Columns of all formats; csv has only the first piece of evidence, as quote and position."""
 FIELDS = ("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id")
-"""By which answers are chosen."""
+"""Fields that answers can be filtered by."""
 _SHOWN = 1_000
-"""Rows of a table on the terminal."""
+"""Most rows of a table on the terminal."""
 _BATCH = 10_000
-"""Rows of a row group."""
+"""Rows of a Parquet row group."""
 
 
 class AnsweredDocument(TypedDict):
-    """Of which document an answer is."""
+    """The document of an answer."""
 
     doc_id: str
     title: str
     source: str
     content_hash: NotRequired[str]
-    """Absent for the archive as one stream, and for a document that is no longer there."""
+    """Absent for the archive as one stream, and for a deleted document."""
 
 
 class GivenAnswer(TypedDict):
-    """An answer as people and programs get it: `COLUMNS`."""
+    """An exported answer: `COLUMNS`."""
 
     document: str
     title: str
@@ -81,7 +81,7 @@ class GivenAnswer(TypedDict):
 
 
 def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list[GivenAnswer]:
-    """Return one row per document and question: of a run, or the newest answers of the corpus.
+    """Return one row per document and question: the answers of a run, or the newest of the corpus.
 
     Raises:
         UsageError: there is no such run, or the corpus has no documents.
@@ -95,9 +95,9 @@ def answer_rows(
     """Yield what `answer_table` returns, a bucket of the corpus at a time.
 
     Args:
-        corpus: whose answers.
-        run_id: of this run; None: the newest answers to all questions.
-        where: patterns (with ``*`` and ``?``, upper and lower case alike) by field, one of `FIELDS`.
+        corpus: the corpus.
+        run_id: a run; None: the newest answers to all questions.
+        where: case-insensitive patterns (``*`` and ``?``) by field, one of `FIELDS`.
 
     Raises:
         UsageError: there is no such run or field, or the corpus has no documents.
@@ -115,15 +115,19 @@ def answer_rows(
 
 
 def write_answers(rows: Iterable[GivenAnswer], format_: str, output: Path | None) -> None:
-    """Write rows as table, csv, jsonl or parquet, to a file (whole or not at all) or to standard output."""
+    """Write rows as table, csv, jsonl or parquet, to a file (atomically) or to standard output.
+
+    Raises:
+        UsageError: the format is unknown, or parquet would go to the terminal.
+    """
     if format_ == "table" and output is None:
         from rich.console import Console
 
         from pipelines.cli.live import answers_table
 
-        shown = iter(rows)
-        answers_table(Console(), list(islice(shown, _SHOWN)))
-        if next(shown, None) is not None:
+        remaining = iter(rows)
+        answers_table(Console(), list(islice(remaining, _SHOWN)))
+        if next(remaining, None) is not None:
             Console(stderr=True).print(f"only the first {_SHOWN:,} are shown: see --limit, --where and --format")
         return
     writers: dict[str, Callable[[Iterable[GivenAnswer], IO[bytes]], None]]
@@ -152,14 +156,14 @@ def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
             for row in plan:
                 answer = answers.get(row["reading_id"])
                 if answer is not None:
-                    given = _row(by_id.get(row["doc_id"]) or _document(row), answer)
-                    yield {**given, "question_id": row["question_id"], "gold": row["gold"]}
+                    exported = _row(by_id.get(row["doc_id"]) or _document(row), answer)
+                    yield {**exported, "question_id": row["question_id"], "gold": row["gold"]}
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
 
 
 def _document(row: PlannedReading) -> AnsweredDocument:
-    """Return a document as the plan has it: it has changed or is gone."""
+    """Return a changed or deleted document from the plan."""
     return {"doc_id": row["doc_id"], "title": row["title"], "source": ""}
 
 
@@ -181,9 +185,9 @@ def _newest(corpus: Corpus) -> Iterator[GivenAnswer]:
         questions = dict.fromkeys(question for _, question in newest)
         for document in documents:
             for question in questions:
-                found = newest.get((document["content_hash"], question))
-                if found is not None:
-                    yield _row(document, found)
+                newest_answer = newest.get((document["content_hash"], question))
+                if newest_answer is not None:
+                    yield _row(document, newest_answer)
     whole: AnsweredDocument = {"doc_id": "", "title": "the archive as one stream", "source": ""}
     yield from (_row(whole, answer) for answer in archive.values())
 
@@ -208,21 +212,21 @@ def _row(document: AnsweredDocument, answer: AnswerRow) -> GivenAnswer:
 
 def _csv(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
     names = [name for name in COLUMNS.names if name != "evidence"]
-    places = ["quote", "segment", "char_start", "char_end"]
+    evidence_columns = ["quote", "segment", "char_start", "char_end"]
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text)
-    writer.writerow([*names, *places])
+    writer.writerow([*names, *evidence_columns])
     for row in rows:
         first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
         gold = "|".join(row["gold"]) if row["gold"] is not None else ""
         cells = [gold if name == "gold" else row.get(name, "") for name in names]
-        where = [first.get(k, "") for k in ("quote", "segment_index", "char_start", "char_end")]
-        writer.writerow([_tame(cell) for cell in (*cells, *where)])
+        evidence = [first.get(k, "") for k in ("quote", "segment_index", "char_start", "char_end")]
+        writer.writerow([_escape(cell) for cell in (*cells, *evidence)])
     text.detach()  # the file stays open
 
 
-def _tame(cell: Any) -> Any:
-    """Keep a spreadsheet from running a cell of a document as a formula."""
+def _escape(cell: object) -> object:
+    """Prefix a cell that a spreadsheet would run as a formula."""
     return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 

@@ -1,14 +1,15 @@
-"""Feedback: people's verdicts on answers come back, from the file that the answers were taken away in."""
+"""Import feedback: people's verdicts on answers, from a file of exported answers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, cast
 
 from infra.store import Store
 from infra.tables.delta import Table, now
 from infra.tables.qa import answers_of
+from infra.tables.rows import FeedbackRow
 from memagent.errors import UsageError
 from memagent.records import half
 from memagent.row_files import FileRow, csv_rows, json_lines, read_text
@@ -20,79 +21,98 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What somebody says of one answer."""
+    """A verdict on one answer."""
 
     reading_id: str
-    verdict: str
+    verdict: Literal["accepted", "rejected", "corrected"]
     answer: str
-    """What is right, where it was corrected; empty: the documents do not say."""
+    """The corrected answer; empty: the documents do not say."""
     where: str
 
 
-def load_verdicts(path: Path) -> tuple[list[Verdict], int]:
-    """Read a .csv or .jsonl file; return its verdicts, and how many rows have none.
+class FeedbackSummary(TypedDict):
+    """The summary of an import of feedback; counts are of verdicts."""
 
-    Columns are `reading_id`, `verdict` and, for what was corrected, `answer`; others are passed over, so that a file
-    of ``memagent answers --format csv`` with a column more will do. A row with an empty verdict says nothing.
+    kind: str
+    corpus: list[str]
+    verdicts: dict[str, int]
+    known_before: int
+    without_verdict: int
+    unknown_readings: int
+    unknown: list[str]
+    """The first few, with file and line."""
+
+
+def load_verdicts(path: Path) -> tuple[list[Verdict], int]:
+    """Read a .csv or .jsonl file; return its verdicts and the number of rows without one.
+
+    Columns are `reading_id`, `verdict` and, for corrections, `answer`. Others are ignored, so a file of
+    ``memagent answers --format csv`` with a verdict column works. Rows with an empty verdict are skipped.
 
     Raises:
-        UsageError: naming file, line and what is wrong.
+        UsageError: the file is malformed; the message has file and line.
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path}: a feedback file is .csv or .jsonl")
-    found: dict[str, Verdict] = {}
-    silent = 0
+    verdicts: dict[str, Verdict] = {}
+    empty = 0
     for row in reader(path, read_text(path, "feedback file")):
-        said = _verdict(row.where, row.values)
-        if said is None:
-            silent += 1
+        verdict = _verdict(row.where, row.values)
+        if verdict is None:
+            empty += 1
             continue
-        before = found.setdefault(said.reading_id, said)
-        if (before.verdict, before.answer) != (said.verdict, said.answer):
-            raise UsageError(f"{said.where}: {before.where} says something else of the same reading; leave one of them")
-    return list(found.values()), silent
+        before = verdicts.setdefault(verdict.reading_id, verdict)
+        if (before.verdict, before.answer) != (verdict.verdict, verdict.answer):
+            raise UsageError(f"{verdict.where}: {before.where} says something else of the same reading; keep one")
+    return list(verdicts.values()), empty
 
 
-def take_feedback(store: Store, path: Path, corpus: str | None = None) -> dict[str, Any]:
-    """Keep the verdicts of a file; return the summary. What was said before, word for word, is not kept twice.
+def take_feedback(store: Store, path: Path, corpus: str | None = None) -> FeedbackSummary:
+    """Store the verdicts of a file; return the summary. Verdicts that are already stored are skipped.
 
-    The corpus is found from the reading; a reading that several corpora have is told of in all of them.
+    The corpus is looked up by reading; a reading of several corpora gets the verdict in each.
 
     Raises:
-        UsageError: the file cannot be used, holds no verdict, or knows none of the readings.
+        UsageError: the file is malformed, has no verdict, or none of its readings exists.
     """
-    said, silent = load_verdicts(path)
-    if not said:
+    verdicts, empty = load_verdicts(path)
+    if not verdicts:
         raise UsageError(f"{path} holds no verdict: fill the column verdict with {', '.join(VERDICTS)}")
     corpora: dict[str, list[str]] = defaultdict(list)
-    for row in answers_of(store, corpus, [one.reading_id for one in said]):
+    for row in answers_of(store, corpus, [verdict.reading_id for verdict in verdicts]):
         corpora[row["reading_id"]].append(row["corpus"])
-    unknown = [one for one in said if one.reading_id not in corpora]
-    if len(unknown) == len(said):
-        whose = f"corpus {corpus!r}" if corpus else "any corpus"
+    unknown = [verdict for verdict in verdicts if verdict.reading_id not in corpora]
+    if len(unknown) == len(verdicts):
+        scope = f"corpus {corpus!r}" if corpus else "any corpus"
         raise UsageError(
-            f"{path}: none of its {len(said)} readings was answered in {whose} of {store.url}: see --store"
+            f"{path}: none of its {len(verdicts)} readings was answered in {scope} of {store.url}: see --store"
         )
-    table, at = Table(store, "feedback"), now()
-    before = {}
+    table, given_at = Table(store, "feedback"), now()
+    stored = {}
     for row in table.read(corpus).sort_by("given_at").to_pylist():
-        before[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
-    rows = [
-        {"corpus": name, "reading_id": one.reading_id, "verdict": one.verdict, "answer": one.answer, "given_at": at}
-        for one in said
-        for name in corpora[one.reading_id]
+        stored[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
+    rows: list[FeedbackRow] = [
+        {
+            "corpus": name,
+            "reading_id": verdict.reading_id,
+            "verdict": verdict.verdict,
+            "answer": verdict.answer,
+            "given_at": given_at,
+        }
+        for verdict in verdicts
+        for name in corpora[verdict.reading_id]
     ]
-    new = [row for row in rows if before.get((row["corpus"], row["reading_id"])) != (row["verdict"], row["answer"])]
+    new = [row for row in rows if stored.get((row["corpus"], row["reading_id"])) != (row["verdict"], row["answer"])]
     table.insert_new(new)
     return {
         "kind": "feedback",
         "corpus": sorted({row["corpus"] for row in rows}),
         "verdicts": dict(Counter(row["verdict"] for row in new)),
         "known_before": len(rows) - len(new),
-        "without_verdict": silent,
+        "without_verdict": empty,
         "unknown_readings": len(unknown),
-        "unknown": [f"{one.where}: {one.reading_id}" for one in unknown[:_MOST_SHOWN]],
+        "unknown": [f"{verdict.where}: {verdict.reading_id}" for verdict in unknown[:_MOST_SHOWN]],
     }
 
 
@@ -103,8 +123,8 @@ def _verdict(where: str, row: dict[str, Any]) -> Verdict | None:
     for name, value in values.items():
         if not isinstance(value, str):
             raise UsageError(f"{where}: field {name!r} must be a text")
-        if found := half(value):
-            raise UsageError(f"{where}: field {name!r} holds {found}, which is half of a character and no text")
+        if surrogate := half(value):
+            raise UsageError(f"{where}: field {name!r} holds {surrogate}, which is half of a character and no text")
     verdict = values["verdict"].strip().lower()
     if not verdict:
         return None
@@ -114,12 +134,13 @@ def _verdict(where: str, row: dict[str, Any]) -> Verdict | None:
         raise UsageError(f"{where}: the reading_id is empty")
     if verdict == "corrected" and "answer" not in row:
         raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
-    answer = _untamed(values["answer"].strip()) if verdict == "corrected" else ""
-    return Verdict(values["reading_id"].strip(), verdict, answer, where)
+    answer = _unescaped(values["answer"].strip()) if verdict == "corrected" else ""
+    kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
+    return Verdict(values["reading_id"].strip(), kind, answer, where)
 
 
-def _untamed(cell: str) -> str:
-    """Take off the mark that keeps a spreadsheet from running a cell (`pipelines.exchange.answers`)."""
+def _unescaped(cell: str) -> str:
+    """Remove the prefix that `pipelines.exchange.answers` adds to formulas."""
     return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@") else cell
 
 

@@ -1,7 +1,7 @@
-"""Exchange: rows that teach, in the columns that the field's training frameworks read and write (verl's).
+"""Import and export training rows in the columns of verl.
 
 ``data_source, prompt [{role, content}], context, ability, reward_model {style, ground_truth}, extra_info``: as in
-MemAgent's published files (arXiv 2507.02259). A context is the documents of a row, one after the other.
+MemAgent's published files (arXiv 2507.02259). A context is the concatenation of a row's documents.
 """
 
 from collections import Counter
@@ -60,16 +60,16 @@ _EXTRA = ("source", "qa_id", "reading_id", "policy_id", "share", "pass_rate")
 
 
 def export_qa(corpus: Corpus, path: Path) -> int:
-    """Write the rows of a corpus to a Parquet file, whole or not at all; return how many.
+    """Write the training rows of a corpus to a Parquet file atomically; return their number.
 
-    Rows whose documents have gone since the last harvest are left out.
+    Rows whose documents were deleted since the last harvest are left out.
 
     Raises:
-        UsageError: there are none, or the file cannot be written.
+        UsageError: there are no rows, or the file cannot be written.
     """
     check_name(corpus.name)
-    shelf = CorpusIndex(corpus)
-    rows = [row for row in read_qa(corpus.store, corpus.name) if shelf.place(row).documents]
+    index = CorpusIndex(corpus)
+    rows = [row for row in read_qa(corpus.store, corpus.name) if index.place(row).documents]
     if not rows:
         raise UsageError(f"corpus {corpus.name!r} has no rows to export: memagent harvest {corpus.name}")
     aside = path.with_name(f".{path.name}.tmp")
@@ -86,10 +86,10 @@ def export_qa(corpus: Corpus, path: Path) -> int:
 
 
 def import_qa(corpus: Corpus, path: Path, run_id: str | None = None) -> dict[str, Any]:
-    """Take the rows of a Parquet file as gold and their contexts as documents; return the run's summary.
+    """Import the rows of a Parquet file as gold and their contexts as documents; return the run's summary.
 
-    A context that is a document of the corpus already stays that document. The split is by document, as always:
-    what a file says of it is not taken. Rows without a question, an answer or a context are dropped and counted.
+    A context that equals a document of the corpus is not added again. The file's split is ignored: the split is by
+    document. Rows without a question, an answer or a context are dropped and counted.
 
     Raises:
         UsageError: the file cannot be read or has other columns.
@@ -97,25 +97,25 @@ def import_qa(corpus: Corpus, path: Path, run_id: str | None = None) -> dict[str
     started, run_id, refused = now(), run_id or new_run_id(), Counter[str]()
     file = _open(path)
     check_name(corpus.name)
-    known = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())
+    hashes = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())
     writer = DocumentWriter(corpus, run_id, started, _COMMIT_SECONDS)
     fresh: list[Qa] = []
     documents = 0
     with file:
-        for at, row in enumerate(_rows(file, path)):
-            one = _imported(row, f"{path}, row {at}")
-            if isinstance(one, str):
-                refused[one] += 1
+        for number, values in enumerate(_rows(file, path)):
+            row = _imported(values, f"{path}, row {number}")
+            if isinstance(row, str):
+                refused[row] += 1
                 continue
-            content_hash = text_hash(one.context)
-            if content_hash not in known:
-                known.add(content_hash)
-                _write(writer, one, content_hash, started)
+            content_hash = text_hash(row.context)
+            if content_hash not in hashes:
+                hashes.add(content_hash)
+                _write(writer, row, content_hash, started)
                 documents += 1
-            fresh.append(Qa(one.question, one.answers, (content_hash,), documents=(), source="gold"))
+            fresh.append(Qa(row.question, row.answers, (content_hash,), documents=(), source="gold"))
     writer.flush()
     if not fresh:
-        raise UsageError(f"{path} has no row that can be taken: {dict(refused) or 'it is empty'}")
+        raise UsageError(f"{path} has no usable row: {dict(refused) or 'it is empty'}")
     remember(corpus)
     summary = settle(corpus, fresh, run_id, refused=refused) | {"documents": documents, "file": str(path)}
     summary["seconds"] = round((now() - started).total_seconds(), 2)
@@ -160,13 +160,13 @@ def _open(path: Path) -> pq.ParquetFile:
     except FileNotFoundError as error:
         raise UsageError(f"no file {path}") from error
     except (OSError, pa.ArrowException) as error:
-        raise UsageError(f"{path} is no Parquet file that can be read: {error}") from error
-    there = file.schema_arrow.names
-    missing = [name for name in _NEEDED if name not in there]
+        raise UsageError(f"{path} is not a readable Parquet file: {error}") from error
+    columns = file.schema_arrow.names
+    missing = [name for name in _NEEDED if name not in columns]
     if missing:
         raise UsageError(
-            f"{path} has no column {missing[0]!r}; it has {', '.join(there)}. Needed are: prompt (a list of role and "
-            "content), context (a text), reward_model (with ground_truth); extra_info may hold the question."
+            f"{path} has no column {missing[0]!r}; it has {', '.join(columns)}. Required are: prompt (a list of role "
+            "and content), context (a text), reward_model (with ground_truth); extra_info may hold the question."
         )
     return file
 
@@ -181,12 +181,12 @@ def _rows(file: pq.ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _imported(row: dict[str, Any], where: str) -> _Row | str:
-    """Return what a row says, or why it cannot be taken."""
+    """Return a row, or the reason why it is dropped."""
     extra, reward, prompt = row.get("extra_info"), row["reward_model"], row["prompt"]
     question = extra.get("question") if isinstance(extra, dict) else None
     if not question and isinstance(prompt, list):
-        said = [turn.get("content") for turn in prompt if isinstance(turn, dict) and turn.get("role") == "user"]
-        question = said[-1] if said else None
+        messages = [turn.get("content") for turn in prompt if isinstance(turn, dict) and turn.get("role") == "user"]
+        question = messages[-1] if messages else None
     gold = reward.get("ground_truth") if isinstance(reward, dict) else None
     gold = [gold] if isinstance(gold, str) else gold
     context = row["context"]
@@ -200,7 +200,7 @@ def _imported(row: dict[str, Any], where: str) -> _Row | str:
     return _Row(question.strip(), tuple(gold), context) if context and context.strip() else "no context"
 
 
-def _write(writer: DocumentWriter, row: _Row, content_hash: str, at: datetime) -> None:
+def _write(writer: DocumentWriter, row: _Row, content_hash: str, first_seen: datetime) -> None:
     source = _SOURCE + content_hash
     size = len(row.context.encode("utf-8", "surrogatepass"))
     writer.document(
@@ -215,7 +215,7 @@ def _write(writer: DocumentWriter, row: _Row, content_hash: str, at: datetime) -
             "size_bytes": size,
             "chars": len(row.context),
             "state": "present",
-            "first_seen": at,
+            "first_seen": first_seen,
         },
         row.context,
     )

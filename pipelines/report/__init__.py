@@ -1,13 +1,14 @@
 """The report of a run: one HTML file that needs no network.
 
-`data` gathers what the tables say about a run, `readings` how a memory came about, `excerpts` which
-passages of the documents stand beside it, `details` how much of both the file can hold, `header` and
-`listing` what is seen first; `render` makes the file. The rest is the page itself.
+`data` loads a run from the tables, `timeline` the changes of a reading's memory, `details` selects memories and
+passages of documents up to the size limit, `overview` has the headline figures and the list of readings, and `page`
+renders the file. Reports of evaluations and trainings are in `evaluation` and `training`.
 """
 
 from pathlib import Path
 
 from infra.store import Store
+from pipelines.report.html import write_sheet
 from pipelines.report.page import LIMIT_BYTES, page
 
 __all__ = ["LIMIT_BYTES", "build", "write", "write_to_store"]
@@ -23,18 +24,13 @@ def build(store: Store, run_id: str, limit: int = LIMIT_BYTES) -> str:
 
 
 def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES) -> Path:
-    """Write the report of a finished run to `path`, whole or not at all; return the path.
+    """Write the report of a finished run to `path` atomically; return the path.
 
     Raises:
         UsageError: the store does not know the run.
         OSError: the file cannot be written.
     """
-    target = Path(path).expanduser()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.tmp")
-    aside.write_text(build(store, run_id, limit), encoding="utf-8")
-    aside.replace(target)
-    return target
+    return write_sheet(Path(path), build(store, run_id, limit))
 
 
 def write_to_store(store: Store, run_id: str) -> str:

@@ -1,10 +1,11 @@
-"""What the tables say about a run."""
+"""Load a run and its readings from the tables."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -20,28 +21,42 @@ from memagent.errors import UsageError
 from memagent.metrics import containment
 
 READINGS = 20_000
-"""Readings of a run that are looked at for its report; more do not fit a file that opens quickly."""
+"""Most readings in a report; more do not fit a file that opens quickly."""
+_COUNTS = ("segments", "prompt_tokens", "output_tokens", "cached_tokens")
 _POINTS = 240
-"""Points of a curve at most: more cannot be told apart on a screen."""
+"""Most points of a curve; more cannot be distinguished on a screen."""
+
+
+class SpeedPoint(TypedDict):
+    """A point of the curves that ``chart.js`` draws."""
+
+    t: float
+    """Seconds since the start."""
+    segments: float
+    """Per second, as are `prompt` and `output` (tokens)."""
+    prompt: float
+    output: float
+    cached: float
+    """Share of the prompt tokens from the prefix cache, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished run, as table ``runs`` has it."""
+    """A finished run: a row of table ``runs``."""
 
     run_id: str
     corpus: str
     kind: str
     status: str
-    started_at: Any
-    ended_at: Any
+    started_at: datetime
+    ended_at: datetime | None
     config: dict[str, Any]
     summary: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One reading that the run is about: what was planned, and the answer that counts, if there is one."""
+    """A planned reading of the run, with its answer or its failure."""
 
     plan: PlannedReading
     answer: AnswerRow | None
@@ -54,7 +69,7 @@ class Row:
 
     @property
     def reading_id(self) -> str:
-        """The reading whose answer counts."""
+        """Id of the reading that has the answer."""
         return str(self.plan["answered_by"] or self.plan["reading_id"])
 
     @property
@@ -66,7 +81,7 @@ class Row:
 
     @property
     def right(self) -> bool | None:
-        """Whether a gold answer stands in the answer; None where there is no gold. A failure is wrong."""
+        """Whether the answer contains a gold answer; None without gold. A failure is wrong."""
         gold = self.plan["gold"]
         if gold is None:
             return None
@@ -77,15 +92,15 @@ def load_run(store: Store, run_id: str) -> Run:
     """Return a run.
 
     Raises:
-        UsageError: the store does not know it.
+        UsageError: there is no finished run of this id.
     """
-    found = Table(store, "runs").read(filters=(ds.field("run_id") == run_id) & ENDED).to_pylist()
-    if not found:
+    rows = Table(store, "runs").read(filters=(ds.field("run_id") == run_id) & ENDED).to_pylist()
+    if not rows:
         raise UsageError(
             f"the store has no finished run {run_id!r}: see `memagent runs`, or start the same command again "
             "to finish a run that was interrupted"
         )
-    row = found[-1]
+    row = rows[-1]
     return Run(
         run_id=run_id,
         corpus=row["corpus"],
@@ -101,12 +116,12 @@ def load_run(store: Store, run_id: str) -> Run:
 def load_rows(store: Store, run: Run, failures: list[FailureRow]) -> list[Row]:
     """Return the run's readings in the order of its plan; a run without a plan has none.
 
-    Of a run with more than `READINGS` those that failed and the first of the others; the rest is only counted.
+    Of a run with more than `READINGS`, the failed and then the first other readings.
     """
     reasons = {failure["item"]: failure for failure in failures if failure["stage"] == "read"}
     plan = _plan(Corpus(store, run.corpus), run, failed=[item.rpartition(" ? ")[0] for item in reasons])
-    wanted = pa.array([entry["answered_by"] or entry["reading_id"] for entry in plan], pa.string())
-    table = Table(store, "answers").read(run.corpus, filters=ds.field("reading_id").isin(wanted))
+    reading_ids = pa.array([entry["answered_by"] or entry["reading_id"] for entry in plan], pa.string())
+    table = Table(store, "answers").read(run.corpus, filters=ds.field("reading_id").isin(reading_ids))
     answers = {answer["reading_id"]: answer for answer in table.to_pylist()}
     rows = []
     for entry in plan:
@@ -116,21 +131,21 @@ def load_rows(store: Store, run: Run, failures: list[FailureRow]) -> list[Row]:
 
 
 def load_failures(store: Store, run: Run) -> list[FailureRow]:
-    """Return the run's quarantine rows, and after them what stands in quarantine from taking the corpus in."""
-    own: list[FailureRow] = (
+    """Return the run's quarantine rows, followed by those of earlier ingests that are still in quarantine."""
+    failures: list[FailureRow] = (
         Table(store, "quarantine").read(run.corpus, filters=ds.field("run_id") == run.run_id).to_pylist()
     )
-    standing = quarantined(Corpus(store, run.corpus)).to_pylist()
-    earlier = [row for row in standing if row["stage"] in ("ingest", "segment") and row["run_id"] != run.run_id]
-    return own + earlier
+    current = quarantined(Corpus(store, run.corpus)).to_pylist()
+    earlier = [row for row in current if row["stage"] in ("ingest", "segment") and row["run_id"] != run.run_id]
+    return failures + earlier
 
 
 def load_titles(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, DocumentRow]:
-    """Return doc_id, title, source, chars and media_type of documents by content hash; the newest row counts."""
+    """Return doc_id, title, source, chars and media_type of documents by content hash, from the newest row."""
     columns = ["doc_id", "title", "source", "chars", "media_type", "content_hash", "seen_at"]
-    wanted = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
-    present = ds.field("state") == "present"  # the row that says that a document is gone has no text
-    table = Table(store, "documents").read(run.corpus, columns, wanted & present).sort_by("seen_at")
+    selected = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
+    present = ds.field("state") == "present"  # the row of a deleted document has no text
+    table = Table(store, "documents").read(run.corpus, columns, selected & present).sort_by("seen_at")
     return {row["content_hash"]: row for row in table.to_pylist()}
 
 
@@ -139,12 +154,8 @@ def load_texts(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, str]:
     return dict(document_texts(Corpus(store, run.corpus), set(hashes)))
 
 
-def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:
-    """Return the run's speed over time, a point per interval.
-
-    Each point has ``t`` (seconds since the start), ``segments``, ``prompt`` and ``output`` (per
-    second) and ``cached`` (share of the prompt tokens that came from the prefix cache, 0 to 1).
-    """
+def load_progress(store: Store, run_id: str) -> list[SpeedPoint]:
+    """Return the run's speed over time, a point per interval."""
     try:
         lines = store.read_bytes("runs", run_id, "progress.jsonl").decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
@@ -156,8 +167,8 @@ def load_progress(store: Store, run_id: str) -> list[dict[str, float]]:
         except json.JSONDecodeError:
             break  # the last line of a run that was killed
     step = max(1, -(-len(samples) // _POINTS))
-    kept = samples[::step] + ([samples[-1]] if samples and (len(samples) - 1) % step else [])
-    return [_speed(a, b) for a, b in pairwise(kept) if b["t"] > a["t"]]
+    points = samples[::step] + ([samples[-1]] if samples and (len(samples) - 1) % step else [])
+    return [_speed(a, b) for a, b in pairwise(points) if b["t"] > a["t"]]
 
 
 def _plan(corpus: Corpus, run: Run, failed: list[str]) -> list[PlannedReading]:
@@ -166,22 +177,22 @@ def _plan(corpus: Corpus, run: Run, failed: list[str]) -> list[PlannedReading]:
         if total <= READINGS:
             plan: list[PlannedReading] = read_plan(corpus, run.run_id).to_pylist()
             return plan
-        first = pa.array(failed[:READINGS], pa.string())
-        plan = read_plan(corpus, run.run_id, filters=ds.field("doc_id").isin(first)).to_pylist()
-        known = {row["reading_id"] for row in plan}
+        failed_ids = pa.array(failed[:READINGS], pa.string())
+        plan = read_plan(corpus, run.run_id, filters=ds.field("doc_id").isin(failed_ids)).to_pylist()
+        listed = {row["reading_id"] for row in plan}
         for _, part in plan_parts(corpus, run.run_id):
             if len(plan) >= READINGS:
                 break
             rows: list[PlannedReading] = part.slice(0, READINGS - len(plan)).to_pylist()
-            plan += [row for row in rows if row["reading_id"] not in known]
+            plan += [row for row in rows if row["reading_id"] not in listed]
     except FileNotFoundError:
         return []
     return plan
 
 
-def _speed(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+def _speed(a: Mapping[str, float], b: Mapping[str, float]) -> SpeedPoint:
     seconds = b["t"] - a["t"]
-    # A run that was started again counts from zero: what it lost is no speed.
+    # A restarted run counts from zero again: a negative difference is no speed.
     gain = {key: max(0.0, b.get(key, 0) - a.get(key, 0)) for key in _COUNTS}
     prompt = gain["prompt_tokens"]
     return {
@@ -191,6 +202,3 @@ def _speed(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
         "output": round(gain["output_tokens"] / seconds, 1),
         "cached": round(min(1.0, gain["cached_tokens"] / prompt), 4) if prompt else 0.0,
     }
-
-
-_COUNTS = ("segments", "prompt_tokens", "output_tokens", "cached_tokens")

@@ -1,9 +1,9 @@
-"""The report's details: memories of readings and passages of documents, as many as the size limit allows."""
+"""The report's details: memories of readings and passages of documents, up to the size limit."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -13,24 +13,40 @@ from infra.tables.delta import Table
 from infra.tables.rows import EvidenceRow
 from pipelines.report.data import Row, Run, load_texts
 from pipelines.report.html import size
-from pipelines.report.timeline import noted, timelines, unpack
+from pipelines.report.timeline import Timeline, noted, timelines, unpack
 
 _READINGS_AT_ONCE = 1_000
 _CHARS_AT_ONCE = 20_000_000
 _MEMORY_SHARE = 0.6
-"""Share of the room for memories; the documents' passages get the rest, and what memories leave."""
+"""Share of the room for memories; passages of documents get the rest."""
 _SAFE = 0.97
-"""Sizes of passages are known before they are written as JSON; this is for what that adds."""
-_PLACE_BYTES = 100
-"""What is added to each change later: where its segment and its words stand in the document."""
+"""Margin for what JSON escapes add to the sizes of passages."""
+_SPAN_BYTES = 100
+"""Size of `Change.span` and `Change.noted`, which are added later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A run of characters of a document that the report points at."""
+    """A span of characters of a document that the report refers to."""
 
     start: int
     end: int
+
+
+class Excerpt(TypedDict):
+    """Passages of a document, as ``document.js`` reads them."""
+
+    chars: int
+    """Characters of the document."""
+    pieces: list[tuple[int, str]]
+    """Offset of the first character, and text."""
+
+
+class _Segmented(TypedDict):
+    content_hash: str
+    part: str
+    first_row: int
+    segments: int
 
 
 Bounds = list[tuple[int, int]]
@@ -39,11 +55,11 @@ Bounds = list[tuple[int, int]]
 
 @dataclass(slots=True)
 class Details:
-    """What fits the file."""
+    """The memories and passages that fit the file."""
 
-    memories: dict[str, dict[str, Any]] = field(default_factory=dict)
+    memories: dict[str, Timeline] = field(default_factory=dict)
     """By reading_id."""
-    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    documents: dict[str, Excerpt] = field(default_factory=dict)
     """By content hash."""
     memories_left_out: int = 0
     documents_left_out: int = 0
@@ -52,8 +68,7 @@ class Details:
 def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room: int) -> Details:
     """Collect memories and passages of `rows` into at most `room` bytes.
 
-    Readings that found something come first: they are what people look up. `chars` has the length
-    of each document by content hash.
+    Readings that found an answer come first. `chars` has the length of each document by content hash.
     """
     details = Details()
     room = int(room * _SAFE)
@@ -94,7 +109,7 @@ def _take_memories(store: Store, run: Run, rows: list[Row], room: int, details: 
             if timeline is None:
                 details.memories_left_out += 1
                 continue
-            needed = size(timeline) + _PLACE_BYTES * len(timeline["changes"])
+            needed = size(timeline) + _SPAN_BYTES * len(timeline["changes"])
             if used + needed > room:
                 details.memories_left_out += 1
                 continue
@@ -106,16 +121,16 @@ def _take_memories(store: Store, run: Run, rows: list[Row], room: int, details: 
     return used
 
 
-def _touched(row: Row, timeline: dict[str, Any] | None) -> list[str]:
-    hashes = [place["content_hash"] for place in row.evidence]
-    hashes += [change["document"] for change in (timeline or {}).get("changes", []) if change["document"]]
-    # Where nothing was taken up, the document itself is what one looks at.
+def _touched(row: Row, timeline: Timeline | None) -> list[str]:
+    """Return the content hashes of the documents that a reading's details refer to."""
+    hashes = [evidence["content_hash"] for evidence in row.evidence]
+    hashes += [change["document"] for change in (timeline["changes"] if timeline else []) if change["document"]]
     hashes += [row.plan["content_hash"]] if row.plan["scope"] == "document" else []
     return list(dict.fromkeys(hashes))
 
 
 def _batches(hashes: list[str], chars: dict[str, int]) -> Iterator[list[str]]:
-    """Cut `hashes` so that the texts of one batch fit in memory comfortably."""
+    """Split `hashes` into batches whose texts fit in memory."""
     batch: list[str] = []
     size = 0
     for content_hash in hashes:
@@ -128,8 +143,10 @@ def _batches(hashes: list[str], chars: dict[str, int]) -> Iterator[list[str]]:
         yield batch
 
 
-def _places(content_hash: str, text: str, cuts: list[Bounds], rows: list[Row], details: Details) -> list[Place]:
-    """Return what to show of a document; writes the place of each change into the timelines on the way."""
+def _places(
+    content_hash: str, text: str, segmentations: list[Bounds], rows: list[Row], details: Details
+) -> list[Place]:
+    """Return what to show of a document; also adds the spans of each change to the timelines."""
     evidence: list[Place] = []
     taken: list[Place] = []
     changed: list[Place] = []
@@ -141,7 +158,7 @@ def _places(content_hash: str, text: str, cuts: list[Bounds], rows: list[Row], d
                 Place(spot["quote_start"], spot["quote_end"]) if quoted else Place(spot["char_start"], spot["char_end"])
             )
         timeline = details.memories.get(row.reading_id)
-        bounds = _choose(cuts, row, spots)
+        bounds = _segmentation_of(row, segmentations, spots)
         if timeline is None or bounds is None:
             continue
         for change, (before, after) in zip(timeline["changes"], unpack(timeline["changes"]), strict=True):
@@ -155,9 +172,9 @@ def _places(content_hash: str, text: str, cuts: list[Bounds], rows: list[Row], d
     return evidence + taken + changed
 
 
-def _choose(cuts: list[Bounds], row: Row, spots: list[EvidenceRow]) -> Bounds | None:
-    """Return the segmentation that the reading had: the one that agrees with its evidence and length."""
-    for bounds in cuts:
+def _segmentation_of(row: Row, segmentations: list[Bounds], spots: list[EvidenceRow]) -> Bounds | None:
+    """Return the segmentation that fits a reading's evidence and number of segments."""
+    for bounds in segmentations:
         if row.plan["scope"] == "document" and len(bounds) != row.plan["segments"]:
             continue
         if all(
@@ -170,56 +187,55 @@ def _choose(cuts: list[Bounds], row: Row, spots: list[EvidenceRow]) -> Bounds | 
 
 
 def _segment_bounds(store: Store, run: Run, hashes: list[str]) -> dict[str, list[Bounds]]:
-    """Return the segmentations of documents, the newest first."""
+    """Return the segmentations of documents, newest first."""
     columns = ["content_hash", "part", "first_row", "segments", "written_at"]
-    wanted = ds.field("content_hash").isin(pa.array(hashes, pa.string()))
-    placed = Table(store, "segmented").read(run.corpus, columns, wanted).sort_by([("written_at", "descending")])
-    by_part: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for place in placed.to_pylist():
-        by_part[place["part"]].append(place)
+    selected = ds.field("content_hash").isin(pa.array(hashes, pa.string()))
+    table = Table(store, "segmented").read(run.corpus, columns, selected).sort_by([("written_at", "descending")])
+    by_part: dict[str, list[_Segmented]] = defaultdict(list)
+    for document in table.to_pylist():
+        by_part[document["part"]].append(document)
     result: dict[str, list[Bounds]] = defaultdict(list)
-    for part, places in by_part.items():
-        table = store.read_part(part, columns=["char_start", "char_end"])
-        for place in places:
-            rows = table.slice(place["first_row"], place["segments"])
+    for part, documents in by_part.items():
+        segments = store.read_part(part, columns=["char_start", "char_end"])
+        for document in documents:
+            rows = segments.slice(document["first_row"], document["segments"])
             pairs = zip(rows["char_start"].to_pylist(), rows["char_end"].to_pylist(), strict=True)
-            result[place["content_hash"]].append(list(pairs))
+            result[document["content_hash"]].append(list(pairs))
     return result
 
 
 _CONTEXTS = (2_000, 800, 300, 120)
-"""Characters on either side of a place, widest first."""
+"""Characters of context on either side of a place, widest first."""
 _WHOLE = 400_000
-"""Characters of a document that is embedded whole at most: the browser lays all of it out."""
+"""Longest document that is embedded whole, in characters: the browser lays out all of it."""
 _LONGEST = 2_000
-"""Characters of one place at most; evidence is a sentence or two, a segment can be a chapter."""
+"""Most characters of one place; evidence is short, but a segment can be a chapter."""
 
 
-def excerpt(text: str, places: list[Place], allowance: int) -> dict[str, Any] | None:
-    """Choose what of `text` to show.
+def excerpt(text: str, places: list[Place], allowance: int) -> Excerpt | None:
+    """Choose the passages of `text` to show.
 
     Args:
         text: the document.
-        places: what must be seen, most important first.
-        allowance: bytes at most, in UTF-8.
+        places: spans to show, most important first.
+        allowance: most bytes, in UTF-8.
 
     Returns:
-        ``chars`` (of the document) and ``pieces``, a list of (first character, text); the whole
-        document where it fits, else windows around the places, as wide as the allowance lets them
-        be. None where not even one place fits.
+        The whole document if it fits, else windows around the places, as wide as the allowance permits. None if not
+        even one place fits.
     """
     if len(text) <= min(_WHOLE, allowance) and _size(text) <= allowance:
-        return {"chars": len(text), "pieces": [[0, text]] if text else []}
-    wanted = [Place(max(0, p.start), min(p.end, p.start + _LONGEST, len(text))) for p in places]
+        return {"chars": len(text), "pieces": [(0, text)] if text else []}
+    shown = [Place(max(0, p.start), min(p.end, p.start + _LONGEST, len(text))) for p in places]
     for context in _CONTEXTS:
-        pieces = _cut(text, wanted, context)
+        pieces = _cut(text, shown, context)
         if pieces and sum(_size(piece) for _, piece in pieces) <= allowance:
             return {"chars": len(text), "pieces": pieces}
-    while wanted:
-        pieces = _cut(text, wanted, _CONTEXTS[-1])
+    while shown:
+        pieces = _cut(text, shown, _CONTEXTS[-1])
         if sum(_size(piece) for _, piece in pieces) <= allowance:
             return {"chars": len(text), "pieces": pieces}
-        wanted = wanted[: len(wanted) // 2]
+        shown = shown[: len(shown) // 2]
     return None
 
 
@@ -234,20 +250,20 @@ def _cut(text: str, places: list[Place], context: int) -> list[tuple[int, str]]:
     return [(low, text[low:high]) for low, high in spans]
 
 
-def _low(text: str, at: int) -> int:
-    """Move to where a word begins."""
-    if at <= 0:
+def _low(text: str, offset: int) -> int:
+    """Return the start of a word near an offset."""
+    if offset <= 0:
         return 0
-    space = text.find(" ", at, at + 40)
-    return at if space < 0 else space + 1
+    space = text.find(" ", offset, offset + 40)
+    return offset if space < 0 else space + 1
 
 
-def _high(text: str, at: int) -> int:
-    """Move to where a word ends."""
-    if at >= len(text):
+def _high(text: str, offset: int) -> int:
+    """Return the end of a word near an offset."""
+    if offset >= len(text):
         return len(text)
-    space = text.rfind(" ", at - 40, at)
-    return at if space < 0 else space
+    space = text.rfind(" ", offset - 40, offset)
+    return offset if space < 0 else space
 
 
 def _size(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The report of an evaluation: scores, pictures and causes in one HTML file that needs no network."""
+"""The report of an evaluation: scores, plots and causes of failure in one self-contained HTML file."""
 
 import json
 from bisect import bisect_right
@@ -6,26 +6,26 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from infra.store import Corpus, Store
+from infra.tables.rows import ResultRow, ScoreRow
 from infra.tables.turns import resume_points
 from memagent.records import Turn
 from pipelines.evaluate import run_results, score_table
 from pipelines.formatting import plain
 from pipelines.report import evaluation_plots as pictures
-from pipelines.report.html import embedded, sheet, write_sheet
+from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
 
 _FAILURES_MOST = 300
 _PLACES = 20
 _MEMORIES_MOST = 200
-"""Readings whose memories are drawn."""
+"""Most readings whose memories are plotted."""
 _CHARS = 300
 _MEANINGS = {
     "never noted": "no memory ever held what was asked",
     "noted and overwritten": "a memory held it and a later one did not",
     "noted and not used": "the last memory holds it, the answer does not",
-    "made up": "the text does not say, and something was answered",
+    "made up": "the text does not say, but an answer was given",
     "reading failed": "the reading ended with an error; see the run's report",
 }
 _TITLES = {
@@ -36,46 +36,46 @@ _TITLES = {
 }
 _NOTES = {
     "accuracy-by-length": "Dashed: published by the paper for other models on RULER-HQA, another task.",
-    "cost-by-length": "Seconds are a reading's share of the engine's time: what is in flight shares it evenly.",
+    "cost-by-length": "Seconds are a reading's share of the engine's time, split evenly among requests in flight.",
 }
 
 
 def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
-    """Draw what can be drawn of evaluations; return the files.
+    """Plot evaluations; return the files.
 
-    A policy and method is one line, also where its lengths were read in several runs; runs of the same lengths are
-    a line each.
+    Runs of one policy and method at different lengths make one line; runs at the same lengths make a line each.
 
     Raises:
-        UsageError: a run is no evaluation.
+        UsageError: a run is not an evaluation.
     """
     runs = {row["run_id"]: row for row in score_table(store).to_pylist()}
     rows = []
     seen: set[tuple[str, int]] = set()
     for run_id in run_ids:
-        found = [row for row in run_results(store, run_id).to_pylist() if row["length"] > 0]
+        results: list[ResultRow] = run_results(store, run_id).to_pylist()
+        results = [row for row in results if row["length"] > 0]
         name = _name(runs[run_id])
-        lengths = {(name, row["length"]) for row in found}
+        lengths = {(name, row["length"]) for row in results}
         name += f" [{run_id[-6:]}]" if lengths & seen else ""
         seen |= lengths
-        rows += [{**row, "method": name} for row in found]
-    made: list[Path] = []
+        rows += [{**row, "method": name} for row in results]
+    files: list[Path] = []
     if rows:
-        made += pictures.accuracy_by_length(rows, folder)
+        files += pictures.accuracy_by_length(rows, folder)
         if any(row["tokens"] and row["seconds"] for row in rows):
-            made += pictures.cost_by_length(rows, folder)
+            files += pictures.cost_by_length(rows, folder)
         if len({row["method"] for row in rows if row["depth"] is not None}) == 1:
-            made += pictures.accuracy_by_depth(rows, folder)
+            files += pictures.accuracy_by_depth(rows, folder)
     if len(run_ids) == 1 and (memories := _memories(Corpus(store, runs[run_ids[0]]["corpus"]), run_ids[0])):
-        made += pictures.memory_by_share(memories, folder)
-    return made
+        files += pictures.memory_by_share(memories, folder)
+    return files
 
 
 def write_evaluation(store: Store, run_id: str, path: Path) -> Path:
-    """Write the report of one evaluation, whole or not at all.
+    """Write the report of one evaluation atomically.
 
     Raises:
-        UsageError: the run is no evaluation.
+        UsageError: the run is not an evaluation.
         OSError: the file cannot be written.
     """
     return write_sheet(path, evaluation_page(store, run_id))
@@ -83,15 +83,15 @@ def write_evaluation(store: Store, run_id: str, path: Path) -> Path:
 
 def evaluation_page(store: Store, run_id: str) -> str:
     """Return the report of one evaluation as HTML."""
-    rows = run_results(store, run_id).to_pylist()
-    scores = [row for row in score_table(store).to_pylist() if row["run_id"] == run_id]
+    rows: list[ResultRow] = run_results(store, run_id).to_pylist()
+    scores: list[ScoreRow] = [row for row in score_table(store).to_pylist() if row["run_id"] == run_id]
     wrong = [row for row in rows if row["failure"]]
     counts = Counter(row["failure"] for row in wrong)
     return sheet(
         "evaluation.html.j2",
         run_id=run_id,
         suite=scores[0]["suite"],
-        what=_what(scores[0], len(rows)),
+        what=_summary(scores[0], len(rows)),
         scores=[_score(row) for row in scores],
         pictures=_pictures(store, run_id),
         causes=[{"name": k, "count": n, "meaning": _MEANINGS[k]} for k, n in counts.most_common()],
@@ -100,14 +100,14 @@ def evaluation_page(store: Store, run_id: str) -> str:
     )
 
 
-def _pictures(store: Store, run_id: str) -> list[dict[str, str]]:
+def _pictures(store: Store, run_id: str) -> list[EmbeddedPicture]:
     with TemporaryDirectory() as folder:
-        drawn = draw(store, [run_id], Path(folder))
-        return [embedded(path, _TITLES, _NOTES) for path in drawn if path.suffix == ".svg"]
+        files = draw(store, [run_id], Path(folder))
+        return [embedded(path, _TITLES, _NOTES) for path in files if path.suffix == ".svg"]
 
 
 def _memories(corpus: Corpus, run_id: str) -> list[dict[str, float]]:
-    """Return the memory's length over some readings: a row for each of `_PLACES` places of each lane."""
+    """Return the memory's length at `_PLACES` points of each lane of some readings, as rows (share, tokens)."""
     readings = sorted(row["reading_id"] for row in run_results(corpus.store, run_id).to_pylist() if row["segments"])
     rows = []
     for turns in resume_points(corpus, readings[:_MEMORIES_MOST]).values():
@@ -121,23 +121,23 @@ def _memories(corpus: Corpus, run_id: str) -> list[dict[str, float]]:
 
 
 def over_the_lane(turns: Sequence[Turn]) -> list[tuple[float, int]]:
-    """Return (share of the lane that was read, tokens of the memory then) at places evenly apart.
+    """Return (share of the lane read so far, tokens of the memory) at evenly spaced points.
 
-    `turns` are those that changed the memory, in order, and the lane's first and last: between two of them it stands.
+    `turns` are the lane's first and last and those that changed the memory, in order; between them it is constant.
     """
     steps = [turn.step for turn in turns]
     shares = [(place + 0.5) / _PLACES for place in range(_PLACES)]
-    then = [max(0, bisect_right(steps, share * (steps[-1] + 1) - 1) - 1) for share in shares]
-    return [(share, len(turns[at].memory_ids)) for share, at in zip(shares, then, strict=True)]
+    indices = [max(0, bisect_right(steps, share * (steps[-1] + 1) - 1) - 1) for share in shares]
+    return [(share, len(turns[i].memory_ids)) for share, i in zip(shares, indices, strict=True)]
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: ScoreRow) -> str:
     parts = [str(row["policy_id"]).partition("@")[0]]
     parts += [row["method"]] if row["method"] != "memagent" else []
     return ", ".join([*parts, *([row["control"]] if row["control"] else [])])
 
 
-def _what(row: dict[str, Any], n: int) -> str:
+def _summary(row: ScoreRow, n: int) -> str:
     parts = [f"{n} samples", f"policy {row['policy_id']}", f"method {row['method']}", f"seed {row['seed']}"]
     if row["control"]:
         parts.append(f'control {row["control"]} (right would be "not found")')
@@ -147,23 +147,26 @@ def _what(row: dict[str, Any], n: int) -> str:
     return " · ".join([*parts, f"run {row['run_id']}"])
 
 
-def _score(row: dict[str, Any]) -> dict[str, Any]:
+def _score(row: ScoreRow) -> dict[str, str | int]:
     return {
-        **{name: row[name] for name in ("task", "metric", "n", "failed")},
+        "task": row["task"],
+        "metric": row["metric"],
+        "n": row["n"],
+        "failed": row["failed"],
         "length": f"{row['length']:,}" if row["length"] else "as it is",
         "value": f"{row['value']:.1%}",
         "interval": f"{row['low']:.1%} to {row['high']:.1%}",
     }
 
 
-def _failure(row: dict[str, Any]) -> dict[str, Any]:
-    said = "(failed)" if row["answer"] is None else row["answer"] or "not found"
+def _failure(row: ResultRow) -> dict[str, str]:
+    answer = "(failed)" if row["answer"] is None else row["answer"] or "not found"
     lost = f", at segment {row['lost_segment']}" if row["lost_segment"] is not None else ""
     return {
         "sample_id": row["sample_id"],
         "question": plain(row["question"])[:_CHARS],
         "gold": plain(" | ".join(gold or "not in the text" for gold in row["gold"]))[:_CHARS],
-        "answer": plain(said)[:_CHARS],
+        "answer": plain(answer)[:_CHARS],
         "score": f"{row['score']:.2f}",
         "cause": f"{row['failure']}{lost}",
     }

@@ -1,7 +1,7 @@
-"""The pictures of an evaluation, each as SVG and PNG; equal data give equal files.
+"""The plots of an evaluation, each as SVG and PNG; equal data give equal files.
 
-Three of them take one row a reading (`READINGS`), one takes a row a conversation (`MEMORIES`); rows are dicts or a
-pyarrow table. What is drawn is counted here: means with 95% intervals (`memagent.stats.mean`), medians, quartiles.
+Three take one row per reading (`READINGS`), one takes one row per conversation (`MEMORIES`), as dicts or a pyarrow
+table. Statistics are computed here: means with 95% intervals (`memagent.stats.mean`), medians, quartiles.
 """
 
 import math
@@ -17,13 +17,13 @@ from pipelines.report.plotting import COLOURS, MARKS, WIDE, canvas, looks, save,
 READINGS = {
     "method": "name of the method or policy, as in the legend",
     "length": "tokens of the text, above 0",
-    "depth": "where the fact stands, 0 (start) to 1 (end); None where that has no meaning",
+    "depth": "position of the fact, 0 (start) to 1 (end); None if it has none",
     "score": "0 (wrong, or the reading failed) to 1 (right)",
     "tokens": "tokens of all prompts and responses; None for a failed reading",
     "seconds": "the reading's share of the engine's time; None for a failed reading",
 }
 MEMORIES = {
-    "share": "how much of the text was read when the memory was written, 0 to 1",
+    "share": "share of the text read when the memory was written, 0 to 1",
     "tokens": "tokens of the memory",
 }
 PUBLISHED_LABEL = "published (paper), RULER-HQA"
@@ -46,7 +46,7 @@ _MOST_LABELLED = 12
 
 
 def accuracy_by_length(rows: Rows, folder: Path, *, published: bool = True) -> list[Path]:
-    """Draw accuracy by length with 95% intervals, a line a method, before the published curves.
+    """Plot accuracy by length with 95% intervals, one line per method, over the published curves.
 
     Needs method, length, score. Raises UsageError if there are no rows or columns are missing.
     """
@@ -54,7 +54,7 @@ def accuracy_by_length(rows: Rows, folder: Path, *, published: bool = True) -> l
     below = 1.2 + 0.24 * max(len(groups), len(PUBLISHED) * published)  # inches for the legends
     with canvas(WIDE, 4.2 + below) as figure:
         axes = figure.add_subplot()
-        past = [
+        reference = [
             axes.plot(PUBLISHED_LENGTHS[: len(values)], values, "--", color=grey, marker=mark, ms=4, lw=1, label=name)[
                 0
             ]
@@ -63,9 +63,9 @@ def accuracy_by_length(rows: Rows, folder: Path, *, published: bool = True) -> l
         ]
         ours = []
         for i, (method, (colour, mark)) in enumerate(looks(groups).items()):
-            # Side by side, so that intervals at one length do not hide each other.
-            aside = 1.03 ** (i - (len(groups) - 1) / 2)
-            scores = {length * aside: mean("accuracy", values) for length, values in groups[method].items()}
+            # Side by side, so that intervals at one length do not overlap.
+            shift = 1.03 ** (i - (len(groups) - 1) / 2)
+            scores = {length * shift: mean("accuracy", values) for length, values in groups[method].items()}
             share = [100 * score.value for score in scores.values()]
             low = [100 * (score.value - score.low) for score in scores.values()]
             high = [100 * (score.high - score.value) for score in scores.values()]
@@ -79,23 +79,23 @@ def accuracy_by_length(rows: Rows, folder: Path, *, published: bool = True) -> l
         figure.subplots_adjust(left=0.09, right=0.97, top=0.97, bottom=bottom)
         top = bottom - 0.65 / (4.2 + below)
         figure.legend(handles=ours, loc="upper left", bbox_to_anchor=(0.08, top), title="measured, 95% interval")
-        if past:
-            figure.legend(handles=past, loc="upper left", bbox_to_anchor=(0.5, top), title=PUBLISHED_LABEL)
+        if reference:
+            figure.legend(handles=reference, loc="upper left", bbox_to_anchor=(0.5, top), title=PUBLISHED_LABEL)
         return save(figure, folder, "accuracy-by-length")
 
 
 def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
-    """Draw a heat map of one method's accuracy by depth of the fact (tenths) and length.
+    """Plot a heat map of one method's accuracy by depth of the fact (tenths) and length.
 
     Needs method, length, depth, score; readings without a depth are left out. Raises UsageError if there are no
     rows, columns are missing, or rows are of several methods.
     """
-    known = [row for row in _rows(rows, "method", "length", "score", may_lack=("depth",)) if row["depth"] is not None]
-    methods = {row["method"] for row in known}
+    valid = [row for row in _rows(rows, "method", "length", "score", may_lack=("depth",)) if row["depth"] is not None]
+    methods = {row["method"] for row in valid}
     if len(methods) != 1:
         raise UsageError(f"a heat map is of one method's readings with a depth; these are of {len(methods)} methods.")
     cells: dict[tuple[int, int], list[float]] = {}
-    for row in known:
+    for row in valid:
         cells.setdefault((_bin(row["depth"], _DEPTHS), int(row["length"])), []).append(float(row["score"]))
     lengths = sorted({length for _, length in cells})
     share = {place: 100 * sum(values) / len(values) for place, values in cells.items()}
@@ -118,20 +118,20 @@ def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
 
 
 def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
-    """Draw tokens and seconds of a reading by length (medians), both axes logarithmic, beside a line of slope 1.
+    """Plot median tokens and seconds of a reading by length on logarithmic axes, with a line of slope 1.
 
     Needs method, length, tokens, seconds; failed readings (None) are left out. Raises UsageError if there are no
     rows or columns are missing.
     """
-    known = _rows(rows, "method", "length", may_lack=("tokens", "seconds"))
-    styles = looks(shown_name(row["method"]) for row in known)
+    valid = _rows(rows, "method", "length", may_lack=("tokens", "seconds"))
+    styles = looks(shown_name(row["method"]) for row in valid)
     shown: dict[str, Any] = {}
     with canvas(WIDE, 4.6) as figure:
         for i, (column, label) in enumerate(
             [("tokens", "Tokens of a reading"), ("seconds", "Engine seconds of a reading")]
         ):
             axes = figure.add_subplot(1, 2, i + 1)
-            groups = _grouped([row for row in known if (row[column] or 0) > 0], column)
+            groups = _grouped([row for row in valid if (row[column] or 0) > 0], column)
             if not groups:
                 raise UsageError(f"no reading with {column} above 0: there is no cost to draw.")
             for method, group in groups.items():
@@ -155,7 +155,7 @@ def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
 
 
 def memory_by_share(rows: Rows, folder: Path) -> list[Path]:
-    """Draw the memory's length over the share of the text that was read: median and quartiles, by twentieths.
+    """Plot the memory's length by share of the text read: median and quartiles, by twentieths.
 
     Needs share, tokens. Raises UsageError if there are no rows or columns are missing.
     """
@@ -177,7 +177,7 @@ def memory_by_share(rows: Rows, folder: Path) -> list[Path]:
 
 
 def tokens_label(value: float) -> str:
-    """Write a count as axes do: 0.5, 8K, 1.75M."""
+    """Format a count for an axis: 0.5, 8K, 1.75M."""
     for unit, size in (("M", 1_000_000), ("K", 1_000)):
         if value >= size:
             return f"{value / size:.3g}{unit}"
@@ -187,15 +187,15 @@ def tokens_label(value: float) -> str:
 def _rows(
     rows: Rows, *needed: str, may_lack: Sequence[str] = (), columns: dict[str, str] = READINGS
 ) -> list[dict[str, Any]]:
-    known: list[dict[str, Any]] = rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
-    if not known:
+    valid: list[dict[str, Any]] = rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
+    if not valid:
         raise UsageError("there are no rows to draw.")
     for name in (*needed, *may_lack):
-        if any(name not in row or (row[name] is None and name in needed) for row in known):
+        if any(name not in row or (row[name] is None and name in needed) for row in valid):
             raise UsageError(f"rows without {name!r} ({columns[name]}) cannot be drawn.")
-    if "length" in needed and any(row["length"] <= 0 for row in known):
+    if "length" in needed and any(row["length"] <= 0 for row in valid):
         raise UsageError("rows with a length of 0 cannot be drawn: give the tokens that their texts have.")
-    return known
+    return valid
 
 
 def _grouped(rows: Iterable[dict[str, Any]], column: str) -> dict[str, dict[int, list[float]]]:
@@ -226,7 +226,7 @@ def _lengths(axes: Any, lengths: Iterable[int]) -> None:
 
 
 def _label(axis: Any, low: float, high: float) -> None:
-    """Put plain numbers at a logarithmic axis, as many as can be read."""
+    """Label a logarithmic axis with plain numbers."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=(1, 3) if high / low > 50 else (1, 2, 5)))

@@ -1,4 +1,4 @@
-"""HTML of the reports: static pages of tables and figures, and JSON that is safe inside a script element."""
+"""HTML of the reports: static pages of tables and figures, and JSON that is safe in a script element."""
 
 import base64
 import hashlib
@@ -6,16 +6,25 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 
-def sheet(template: str, **values: Any) -> str:
-    """Return a template of this package as HTML; all values are escaped, and a value that is missing is an error.
+class EmbeddedPicture(TypedDict):
+    """An SVG in a template."""
 
-    The template gets besides ``style``, and ``style_hash`` for its content security policy.
+    title: str
+    note: str
+    data: str
+    """Base64."""
+
+
+def sheet(template: str, **values: Any) -> str:
+    """Render a template of this package; values are escaped, and a missing value is an error.
+
+    The template also gets ``style``, and ``style_hash`` for its content security policy.
     """
     home = files("pipelines.report")
     style = home.joinpath("evaluation.css").read_text(encoding="utf-8")
@@ -29,7 +38,7 @@ def sheet(template: str, **values: Any) -> str:
 
 
 def write_sheet(path: Path, html: str) -> Path:
-    """Write a sheet, whole or not at all; return its path. Raises OSError if the file cannot be written."""
+    """Write a page atomically; return its path. Raises OSError if the file cannot be written."""
     target = path.expanduser()
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.tmp")
@@ -38,8 +47,8 @@ def write_sheet(path: Path, html: str) -> Path:
     return target
 
 
-def embedded(picture: Path, titles: Mapping[str, str], notes: Mapping[str, str]) -> dict[str, str]:
-    """Return an SVG as the templates take it; title and note go by the file's name."""
+def embedded(picture: Path, titles: Mapping[str, str], notes: Mapping[str, str]) -> EmbeddedPicture:
+    """Return an SVG as the templates expect it; title and note are looked up by the file's stem."""
     return {
         "title": titles[picture.stem],
         "note": notes.get(picture.stem, ""),
@@ -48,7 +57,7 @@ def embedded(picture: Path, titles: Mapping[str, str], notes: Mapping[str, str])
 
 
 def embed(value: Any) -> Markup:
-    """Write JSON that can stand in a script element, whatever the texts in it hold."""
+    """Return JSON that is safe in a script element, whatever texts it holds."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -56,7 +65,7 @@ def embed(value: Any) -> Markup:
 
 
 def size(value: Any) -> int:
-    """Return the bytes that a value takes in the file, in a script element of its own."""
+    """Return the size in bytes of a value in its own script element."""
     return len(embed(value).encode("utf-8", "surrogatepass")) + _ELEMENT
 
 

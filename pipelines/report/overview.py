@@ -1,31 +1,73 @@
-"""The report's first page: headline figures, the origin of the run, and the list of readings."""
+"""The report's first page: headline figures, metadata of the run, and the list of readings."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from infra.tables.rows import DocumentRow, FailureRow, PlannedReading
 from pipelines.formatting import duration, number, pace, percent
 from pipelines.report.data import Row, Run
 from pipelines.report.html import size
+from pipelines.report.timeline import Timeline
 
 
-def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[dict[str, str]]:
-    """Return the figures in the order they are read: ``label``, ``value``, ``note``, ``tone``."""
-    said = run.summary
-    counts = said.get("readings") or {}
+class Fact(TypedDict):
+    """A headline figure; `tone` is a class of the style sheet."""
+
+    label: str
+    value: str
+    note: str
+    tone: str
+
+
+class ListedDocument(TypedDict):
+    """A document in the page's data."""
+
+    id: str
+    title: str
+    source: str
+    chars: int | None
+
+
+class ListedQuestion(TypedDict):
+    """A question in the page's data."""
+
+    id: str
+    text: str
+
+
+class ListingData(TypedDict):
+    """The list of readings; rows refer to documents and questions by number and have the FIELDS of ``dom.js``."""
+
+    documents: list[ListedDocument]
+    questions: list[ListedQuestion]
+    rows: list[list[object]]
+
+
+class ReadingDetails(TypedDict):
+    """What an opened reading shows; documents are numbers."""
+
+    evidence: list[dict[str, object]]
+    timeline: dict[str, object] | None
+    origin: dict[str, object]
+
+
+def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
+    """Return the headline figures in their order on the page."""
+    summary = run.summary
+    counts = summary.get("readings") or {}
     total = counts.get("total", len(rows))
     found = counts.get("found", sum(bool(row.answer and row.answer["found"]) for row in rows))
     before = counts.get("answered_before", sum(row.state == "reused" for row in rows))
     failed = counts.get("failed", sum(row.state == "failed" for row in rows))
-    prompt, cached, output = (said.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
-    segments, seconds = said.get("segments") or 0, said.get("seconds") or 0.0
+    prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    segments, seconds = summary.get("segments") or 0, summary.get("seconds") or 0.0
     earlier = sum(failure["stage"] in ("ingest", "segment") for failure in failures)
-    speed = f", {pace(said)}" if pace(said) else ""
+    speed = f", {pace(summary)}" if pace(summary) else ""
     return [
-        _fact("Documents", number(said.get("documents") or 0)),
+        _fact("Documents", number(summary.get("documents") or 0)),
         _fact(
             "Readings", number(total), f"{number(counts.get('read_now', 0))} read in this run, {number(before)} reused"
         ),
@@ -45,8 +87,8 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[dict[st
 
 
 def origin(run: Run) -> list[tuple[str, str]]:
-    """Return what the run was: label, value."""
-    said = run.summary
+    """Return the run's metadata as (label, value)."""
+    summary = run.summary
     pairs = [
         ("Run", run.run_id),
         ("Kind", run.kind),
@@ -54,17 +96,17 @@ def origin(run: Run) -> list[tuple[str, str]]:
         ("Corpus", run.corpus),
         ("Started", when(run.started_at)),
         ("Ended", when(run.ended_at)),
-        ("Policy", str(said.get("policy") or "")),
-        ("Policy id", str(said.get("policy_id") or "")),
-        ("Engine", str(said.get("engine") or "")),
-        ("Engine time", duration(said["engine_seconds"]) if said.get("engine_seconds") else ""),
-        ("Conversations", number(said.get("conversations") or 0)),
+        ("Policy", str(summary.get("policy") or "")),
+        ("Policy id", str(summary.get("policy_id") or "")),
+        ("Engine", str(summary.get("engine") or "")),
+        ("Engine time", duration(summary["engine_seconds"]) if summary.get("engine_seconds") else ""),
+        ("Conversations", number(summary.get("conversations") or 0)),
     ]
     return [(label, value) for label, value in pairs if value]
 
 
 def shares(rows: list[Row], key: Literal["policy_id", "config_hash", "run_id"]) -> list[tuple[str, int]]:
-    """Return how many answers have each value of `key`, the most frequent first."""
+    """Count the answers by value of `key`, most frequent first."""
     return Counter(str(row.answer[key]) for row in rows if row.answer).most_common()
 
 
@@ -78,16 +120,16 @@ def settings(config: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, st
 
 
 def when(value: datetime | None) -> str:
-    """Write a time of the tables."""
+    """Format a timestamp."""
     return "" if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def figure(value: float | None) -> str:
-    """Write a score."""
+    """Format a score."""
     return "–" if value is None else f"{value:.3f}"
 
 
-def _fact(label: str, value: str, note: str = "", tone: str = "") -> dict[str, str]:
+def _fact(label: str, value: str, note: str = "", tone: str = "") -> Fact:
     return {"label": label, "value": value, "note": note, "tone": tone}
 
 
@@ -111,20 +153,20 @@ class Listing:
     """Collects rows in the shape that ``dom.js`` reads (its FIELDS)."""
 
     def __init__(self, titles: Mapping[str, DocumentRow]) -> None:
-        """Take titles of documents by content hash; see `pipelines.report.data.load_titles`."""
+        """`titles` by content hash: see `pipelines.report.data.load_titles`."""
         self._titles = titles
         self._numbers: dict[str, int] = {}
         self._questions: dict[tuple[str, str], int] = {}
-        self.data: dict[str, list[Any]] = {"documents": [], "questions": [], "rows": []}
+        self.data: ListingData = {"documents": [], "questions": [], "rows": []}
 
     def take(self, rows: list[Row], room: int) -> list[Row]:
-        """Add rows while they and what stands behind their answers take at most `room` bytes; return these."""
+        """Add rows while they and their details take at most `room` bytes; return the added rows."""
         used = 0
-        for at, row in enumerate(rows):
+        for index, row in enumerate(rows):
             line = self._row(row)
             used += size(line) + (size(self.reading(row)) if row.answer else 0)
             if used > room:
-                return rows[:at]
+                return rows[:index]
             self.data["rows"].append(line)
         return rows
 
@@ -132,33 +174,34 @@ class Listing:
         """Return the number of a document."""
         if content_hash not in self._numbers:
             self._numbers[content_hash] = len(self._numbers)
-            known = self._titles.get(content_hash)
-            name = (plan and plan["doc_id"]) or (known and known["doc_id"]) or content_hash
-            title = (plan and plan["title"]) or (known and known["title"]) or ""
+            document = self._titles.get(content_hash)
+            doc_id = (plan and plan["doc_id"]) or (document and document["doc_id"]) or content_hash
+            title = (plan and plan["title"]) or (document and document["title"]) or ""
             self.data["documents"].append(
                 {
-                    "id": name,
-                    "title": title if title != name else "",
-                    "source": (known and known["source"]) or "",
-                    "chars": known["chars"] if known else None,
+                    "id": doc_id,
+                    "title": title if title != doc_id else "",
+                    "source": (document and document["source"]) or "",
+                    "chars": document["chars"] if document else None,
                 }
             )
         return self._numbers[content_hash]
 
-    def reading(self, row: Row, timeline: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what is seen when an answered reading is opened."""
+    def reading(self, row: Row, timeline: Timeline | None = None) -> ReadingDetails:
+        """Return the details of an answered reading."""
+        shown: dict[str, object] | None = None
         if timeline is not None:
             changes = [
                 {**change, "document": self.document(change["document"]) if change["document"] else -1}
                 for change in timeline["changes"]
             ]
-            timeline = {**timeline, "changes": changes}
-        evidence = [{**spot, "content_hash": self.document(spot["content_hash"])} for spot in row.evidence]
-        known = row.answer.items() if row.answer else ()
-        origin = {key: value for key, value in known if key in _ORIGIN and value not in (None, "")}
-        return {"evidence": evidence, "timeline": timeline, "origin": origin}
+            shown = {**timeline, "changes": changes}
+        evidence = [{**piece, "content_hash": self.document(piece["content_hash"])} for piece in row.evidence]
+        answer = row.answer.items() if row.answer else ()
+        origin = {key: value for key, value in answer if key in _ORIGIN and value not in (None, "")}
+        return {"evidence": evidence, "timeline": shown, "origin": origin}
 
-    def _row(self, row: Row) -> list[Any]:
+    def _row(self, row: Row) -> list[object]:
         plan, answer = row.plan, row.answer
         key = (plan["question_id"], plan["question"])
         if key not in self._questions:

@@ -1,15 +1,15 @@
-"""From the tables to one HTML file.
+"""Render the report of a run as one HTML file.
 
-Everything that comes from documents, questions or models travels as JSON in script elements that are
-not run, and the page's own script turns it into text nodes. The content security policy names the
-hashes of that script and of the style sheet: nothing else runs, and nothing is fetched.
+All text of documents, questions and models is JSON in inert script elements, which the page's script turns into text
+nodes. The content security policy has the hashes of that script and of the style sheet: nothing else runs, and nothing
+is fetched.
 """
 
 import base64
 import hashlib
 from collections import Counter
 from importlib.resources import files
-from typing import Any
+from typing import TypedDict
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -18,20 +18,60 @@ from infra.store import Store
 from infra.tables.rows import FailureRow
 from pipelines.formatting import number, plain
 from pipelines.report import overview as header
-from pipelines.report.data import Row, Run, load_failures, load_progress, load_rows, load_run, load_titles
+from pipelines.report.data import Row, Run, SpeedPoint, load_failures, load_progress, load_rows, load_run, load_titles
 from pipelines.report.details import gather
 from pipelines.report.html import embed, size
 from pipelines.report.overview import Listing
 
 LIMIT_BYTES = 20 * 2**20
-"""A file that opens quickly and passes as an attachment."""
+"""Small enough to open quickly and to be sent by mail."""
 _ROWS_SHARE = 0.75
-"""Share of the room for answers and their evidence; these go before memories and documents."""
+"""Share of the room for answers and evidence, which take precedence over memories and documents."""
 _FAILURES_MOST = 1_000
 _DETAIL_CHARS = 2_000
 _FRAME_BYTES = 30_000
-"""The page without scripts, styles and data."""
+"""Size of the page without scripts, styles and data."""
 _SCRIPTS = ("dom.js", "diff.js", "table.js", "document.js", "reading.js", "chart.js", "main.js")
+
+
+class Failure(TypedDict):
+    """A quarantine row, as ``main.js`` reads it; `mine`: of this run, not of an earlier ingest."""
+
+    stage: str
+    item: str
+    reason: str
+    detail: str
+    mine: bool
+    at: str
+
+
+class FailureCount(TypedDict):
+    """Number of failures by stage and reason."""
+
+    stage: str
+    reason: str
+    mine: bool
+    count: int
+
+
+class LeftOut(TypedDict):
+    """What did not fit the size limit."""
+
+    rows: int
+    memories: int
+    documents: int
+    limit: str
+
+
+class PageData(TypedDict):
+    """The page's data besides `pipelines.report.overview.ListingData`."""
+
+    readings: int
+    corpus: str
+    progress: list[SpeedPoint]
+    failures: list[Failure]
+    failureCounts: list[FailureCount]
+    leftOut: LeftOut
 
 
 def page(store: Store, run_id: str, limit: int) -> str:
@@ -42,12 +82,13 @@ def page(store: Store, run_id: str, limit: int) -> str:
     titles = load_titles(store, run, _hashes(rows))
     style, script = _asset("report.css"), _script()
     total = max(len(rows), (run.summary.get("readings") or {}).get("total") or 0)
-    data: dict[str, Any] = {
+    data: PageData = {
         "readings": total,
         "corpus": run.corpus,
         "progress": load_progress(store, run_id),
         "failures": [_failure(failure, run) for failure in failures[:_FAILURES_MOST]],
         "failureCounts": _failure_counts(failures, run),
+        "leftOut": {"rows": 0, "memories": 0, "documents": 0, "limit": ""},
     }
     room = max(0, limit - len(style) - len(script) - size(data) - _FRAME_BYTES)
     listing = Listing(titles)
@@ -78,7 +119,7 @@ def page(store: Store, run_id: str, limit: int) -> str:
             policies=header.shares(rows, "policy_id"),
             configs=header.shares(rows, "config_hash"),
             settings=list(header.settings(run.config)),
-            data=embed(data | listing.data),
+            data=embed({**data, **listing.data}),
             readings=readings,
             documents=documents,
             style=Markup(style),  # noqa: S704  our own file
@@ -94,13 +135,22 @@ def _hashes(rows: list[Row]) -> set[str]:
     return {content_hash for row in rows for content_hash in row.plan["stream"] or [row.plan["content_hash"]]}
 
 
-def _failure(failure: FailureRow, run: Run) -> dict[str, Any]:
-    shown = ("stage", "item", "reason", "detail")
-    kept = {key: str(value or "")[:_DETAIL_CHARS] for key, value in failure.items() if key in shown}
-    return {**kept, "mine": failure["run_id"] == run.run_id, "at": header.when(failure["at"])}
+def _failure(failure: FailureRow, run: Run) -> Failure:
+    return {
+        "stage": _clipped(failure["stage"]),
+        "item": _clipped(failure["item"]),
+        "reason": _clipped(failure["reason"]),
+        "detail": _clipped(failure["detail"]),
+        "mine": failure["run_id"] == run.run_id,
+        "at": header.when(failure["at"]),
+    }
 
 
-def _failure_counts(failures: list[FailureRow], run: Run) -> list[dict[str, Any]]:
+def _clipped(text: str | None) -> str:
+    return (text or "")[:_DETAIL_CHARS]
+
+
+def _failure_counts(failures: list[FailureRow], run: Run) -> list[FailureCount]:
     counts = Counter((f["stage"], f["reason"], f["run_id"] == run.run_id) for f in failures)
     return [
         {"stage": stage, "reason": reason, "mine": mine, "count": count}
@@ -124,5 +174,5 @@ def _script() -> str:
 
 
 def _sha(text: str) -> str:
-    """Return the hash that a content security policy wants for the text of an inline element."""
+    """Return the hash of an inline element's text for a content security policy."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

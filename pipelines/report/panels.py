@@ -1,4 +1,4 @@
-"""Small pictures by step, three in a row: the parts that the pictures of training runs are made of."""
+"""Panels by training step, three in a row: the parts of the training plots."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +20,10 @@ COLUMNS = 3
 _WIDTH = 10.0
 _HEIGHT = 2.5
 _CHARS = 150
-"""Of a line of the legend."""
+"""Characters of a line of the legend."""
 _PERCENT = 100
 _FEW = 40
-"""Points of a line up to which each is marked."""
+"""Most points of a line that are marked."""
 _FEW_STEPS = 6
 _STYLES = ("-", "--", ":")
 _GREY = "#8c8c8c"
@@ -31,23 +31,23 @@ _GREY = "#8c8c8c"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a panel shows."""
+    """The metric that a panel shows."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
-    """Names in the rows, with what the legend calls them where there are several."""
+    """Names in the rows, with their labels if there are several."""
     share: bool = False
-    """It is a share, shown in percent."""
+    """Whether it is a share, shown in percent."""
 
     def known(self, runs: Rows, *, above_zero: bool = False) -> bool:
-        """Tell whether any run has a value of it."""
-        found = (series(rows, name) for rows in runs.values() for name, _ in self.lines)
-        return any(any(values.values()) if above_zero else values for values in found)
+        """Return whether any run has a value of it."""
+        lines = (series(rows, name) for rows in runs.values() for name, _ in self.lines)
+        return any(any(values.values()) if above_zero else values for values in lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One of the small pictures: its title, and what draws it on its axes."""
+    """A small plot: its title, and the function that draws it on its axes."""
 
     title: str
     draw: Callable[[Any], None]
@@ -56,31 +56,30 @@ class Panel:
 def picture(
     folder: Path, name: str, panels: Sequence[Panel], handles: Sequence[Any], *, even: bool = False
 ) -> list[Path]:
-    """Draw panels with a legend below all of them; `even`: one scale a column, and the same steps in all.
+    """Plot panels with a common legend below; return the files.
 
-    Returns:
-        The files.
+    With `even`, panels of a column have the same scale, and all panels have the same steps.
     """
-    longest = max((len(str(one.get_label())) for one in handles), default=0)
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     beside = max(1, min(8, _CHARS // (longest + 3)))
     below = 0.28 * math.ceil(len(handles) / beside)
     rows = math.ceil(len(panels) / COLUMNS)
     height = _HEIGHT * rows + below
     with canvas(_WIDTH, height) as figure:
-        places = [figure.add_subplot(rows, COLUMNS, i + 1) for i in range(len(panels))]
-        for panel, axes in zip(panels, places, strict=True):
+        axes_list = [figure.add_subplot(rows, COLUMNS, i + 1) for i in range(len(panels))]
+        for panel, axes in zip(panels, axes_list, strict=True):
             panel.draw(axes)
-        spans = [tuple(axes.dataLim.intervalx) for axes in places]
+        spans = [tuple(axes.dataLim.intervalx) for axes in axes_list]
         if even:
-            spans = [(min(left for left, _ in spans), max(right for _, right in spans))] * len(places)
-        for i, (panel, axes, span) in enumerate(zip(panels, places, spans, strict=True)):
+            spans = [(min(left for left, _ in spans), max(right for _, right in spans))] * len(axes_list)
+        for i, (panel, axes, span) in enumerate(zip(panels, axes_list, spans, strict=True)):
             axes.set_title(panel.title, fontsize=10, loc="left")
             axes.tick_params(labelsize=9)
             axes.grid(color="#e5e5e5", lw=0.8)
             axes.set_axisbelow(True)
             _steps(axes, *span, labelled=i + COLUMNS >= len(panels))
         for column in range(COLUMNS if even else 0):
-            _same_scale(places[column::COLUMNS])
+            _same_scale(axes_list[column::COLUMNS])
         figure.tight_layout(rect=(0, below / height, 1, 1))
         if handles:
             figure.legend(handles=handles, loc="lower center", ncols=beside, fontsize=9.5)
@@ -88,19 +87,19 @@ def picture(
 
 
 def series(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[int, float]:
-    """Return a metric by step, where it is known and finite; ``/`` goes into a metric of several parts."""
-    found: dict[int, float] = {}
+    """Return a metric's finite values by step; ``/`` in the name goes into nested metrics."""
+    values: dict[int, float] = {}
     for row in rows:
         value: Any = row
         for name in metric.split("/"):
             value = value.get(name) if isinstance(value, Mapping) else None
         if isinstance(value, int | float) and math.isfinite(value):
-            found[int(row["step"])] = float(value)
-    return dict(sorted(found.items()))
+            values[int(row["step"])] = float(value)
+    return dict(sorted(values.items()))
 
 
 def interval(value: float, n: int) -> tuple[float, float] | None:
-    """Return the 95% interval of a mean over n values in 0..1; None where it is no such mean."""
+    """Return the 95% interval of a mean over n values in 0..1; None if it is no such mean."""
     if n < 1 or not 0 <= value <= 1:
         return None
     score = mean("validation", [value] * n)
@@ -108,30 +107,30 @@ def interval(value: float, n: int) -> tuple[float, float] | None:
 
 
 def legend(runs: Rows, *, spread: bool = False, window: int = 1, parts: Sequence[str] = ()) -> list[Any]:
-    """Return what the legend says: which line is which run, what was smoothed, and the parts of stacks."""
+    """Return the legend's handles: runs, smoothing, and the parts of stacks."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    found: list[Any] = []
+    handles: list[Any] = []
     if spread:
-        found.append(Line2D([], [], color=COLOURS[0], lw=1.8, label=f"mean of {len(runs)} runs"))
-        found.append(Patch(color=COLOURS[0], alpha=0.2, lw=0, label="lowest to highest"))
+        handles.append(Line2D([], [], color=COLOURS[0], lw=1.8, label=f"mean of {len(runs)} runs"))
+        handles.append(Patch(color=COLOURS[0], alpha=0.2, lw=0, label="lowest to highest"))
     elif len(runs) > 1:
-        found += [
+        handles += [
             Line2D([], [], color=colour, marker=mark, ms=4, lw=1.8, label=name)
             for name, (colour, mark) in looks(runs).items()
         ]
     if window > 1:
-        found.append(Line2D([], [], color=_GREY, lw=1, alpha=0.6, label="a step"))
-        found.append(Line2D([], [], color=_GREY, lw=2, label=f"mean of the last {window} steps"))
-    found += [Patch(color=colour, lw=0, label=part) for part, colour in zip(parts, COLOURS, strict=False)]
-    return found
+        handles.append(Line2D([], [], color=_GREY, lw=1, alpha=0.6, label="a step"))
+        handles.append(Line2D([], [], color=_GREY, lw=2, label=f"mean of the last {window} steps"))
+    handles += [Patch(color=colour, lw=0, label=part) for part, colour in zip(parts, COLOURS, strict=False)]
+    return handles
 
 
 def draw_lines(axes: Any, runs: Rows, metric: Metric, *, spread: bool = False, window: int = 1) -> None:
-    """Draw a line for each run, apart by colour; with `spread` their mean and range. Several names differ by style.
+    """Plot a line per run in its colour, or with `spread` their mean and range. Names differ by line style.
 
-    From a `window` above 1 on, each line is thin, and the mean of its last values is drawn over it.
+    With a `window` above 1, lines are thin, with their moving average on top.
     """
     apart = len(runs) > 1 and not spread
     for i, (name, label) in enumerate(metric.lines):
@@ -148,20 +147,20 @@ def draw_lines(axes: Any, runs: Rows, metric: Metric, *, spread: bool = False, w
 
 
 def draw_intervals(axes: Any, runs: Rows, metric: Metric, counts: str) -> None:
-    """Draw means with their 95% intervals, those of several runs side by side; `counts` says of how many each is."""
+    """Plot means with 95% intervals, runs side by side; `counts` names the metric with their sample sizes."""
     name = metric.lines[0][0]
     scale = _PERCENT if metric.share else 1
     last = max((step for rows in runs.values() for step in series(rows, name)), default=0)
     for i, (run, (colour, mark)) in enumerate(looks(runs).items()):
-        found, of = series(runs[run], name), series(runs[run], counts)
-        ranges = [interval(value, int(of.get(step, 0))) or (value, value) for step, value in found.items()]
-        aside = 0.008 * last * (i - (len(runs) - 1) / 2)
+        means, sizes = series(runs[run], name), series(runs[run], counts)
+        ranges = [interval(value, int(sizes.get(step, 0))) or (value, value) for step, value in means.items()]
+        shift = 0.008 * last * (i - (len(runs) - 1) / 2)
         axes.errorbar(
-            [step + aside for step in found],
-            [scale * value for value in found.values()],
+            [step + shift for step in means],
+            [scale * value for value in means.values()],
             [
-                [scale * (value - low) for value, (low, _) in zip(found.values(), ranges, strict=True)],
-                [scale * (high - value) for value, (_, high) in zip(found.values(), ranges, strict=True)],
+                [scale * (value - low) for value, (low, _) in zip(means.values(), ranges, strict=True)],
+                [scale * (high - value) for value, (_, high) in zip(means.values(), ranges, strict=True)],
             ],
             color=colour,
             marker=mark,
@@ -173,12 +172,12 @@ def draw_intervals(axes: Any, runs: Rows, metric: Metric, counts: str) -> None:
 
 
 def draw_bounds(axes: Any, values: Iterable[float], bounds: Mapping[str, float]) -> None:
-    """Make the axis of values logarithmic, and put named bounds on it."""
+    """Make the y axis logarithmic, and draw named bounds."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    for (text, at), colour in zip(bounds.items(), COLOURS[2:0:-1], strict=False):
-        axes.axhline(at, color=colour, ls="--", lw=1)
-        axes.text(0.02, at, text, color=colour, fontsize=8.5, va="bottom", transform=axes.get_yaxis_transform())
+    for (text, bound), colour in zip(bounds.items(), COLOURS[2:0:-1], strict=False):
+        axes.axhline(bound, color=colour, ls="--", lw=1)
+        axes.text(0.02, bound, text, color=colour, fontsize=8.5, va="bottom", transform=axes.get_yaxis_transform())
     shown = [*(value for value in values if value > 0), *bounds.values()]
     axes.set_yscale("log", nonpositive="mask")
     axes.set_ylim(min(shown) / 2, max(shown) * 5)
@@ -188,7 +187,7 @@ def draw_bounds(axes: Any, values: Iterable[float], bounds: Mapping[str, float])
 
 
 def draw_stack(axes: Any, parts: Mapping[str, Line]) -> None:
-    """Draw shares on each other; a step is as wide as the way to its neighbours."""
+    """Plot stacked shares; a step extends halfway to its neighbours."""
     steps = sorted({step for line in parts.values() for step in line})
     between = [(left + right) / 2 for left, right in pairwise(steps)]
     edges = [steps[0] - 0.5, *between, steps[-1] + 0.5]
@@ -201,10 +200,10 @@ def draw_stack(axes: Any, parts: Mapping[str, Line]) -> None:
 
 
 def middle(lines: Sequence[Line]) -> dict[int, float]:
-    """Return the mean of lines, at the steps that all of them have; a line without any is left out."""
-    known = [line for line in lines if line]
-    steps = sorted(set.intersection(*map(set, known))) if known else []
-    return {step: sum(line[step] for line in known) / len(known) for step in steps}
+    """Return the mean of lines at their common steps; empty lines are left out."""
+    lines = [line for line in lines if line]
+    steps = sorted(set.intersection(*map(set, lines))) if lines else []
+    return {step: sum(line[step] for line in lines) / len(lines) for step in steps}
 
 
 def _range(axes: Any, lines: Sequence[Line], colour: str, style: str) -> None:
@@ -227,7 +226,7 @@ def _line(axes: Any, line: Line, colour: str, mark: str, style: str, window: int
 
 
 def _steps(axes: Any, left: float, right: float, *, labelled: bool) -> None:
-    """Show whole steps from `left` to `right`."""
+    """Set the x axis to whole steps from `left` to `right`."""
     from matplotlib.ticker import FixedLocator, MaxNLocator
 
     room = 0.5 if right - left < 1 else 0.04 * (right - left)
@@ -238,9 +237,9 @@ def _steps(axes: Any, left: float, right: float, *, labelled: bool) -> None:
         axes.set_xlabel("Step", fontsize=9.5)
 
 
-def _same_scale(places: Sequence[Any]) -> None:
-    limits = [limit for axes in places for limit in axes.get_ylim()]
-    for axes in places:
+def _same_scale(column: Sequence[Any]) -> None:
+    limits = [limit for axes in column for limit in axes.get_ylim()]
+    for axes in column:
         axes.set_ylim(min(limits), max(limits))
 
 

@@ -1,6 +1,6 @@
-"""What all pictures share: the canvas, colours and marks, names as they are written, and how they are saved.
+"""Shared by all plots: canvas, colours and marks, labels, and saving.
 
-Equal data give equal files: nothing of the machine, the hour or the order of a set is in them.
+Equal data give equal files: they do not depend on the machine, the time or the order of a set.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.formatting import plain
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, apart for all common kinds of colour vision; marks differ too."""
+"""Okabe and Ito's palette, which is safe for colour blindness; marks differ too."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 WIDE = 8.0
 """Inches at 100 dots: 800 pixels."""
@@ -23,14 +23,14 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "memagent",
-    # Names come from users and documents: a dollar sign is a dollar sign.
+    # Names come from users and documents: a dollar sign is no math.
     "text.parse_math": False,
 }
 
 
 @contextmanager
 def canvas(width: float, height: float) -> Iterator[Any]:
-    """Give a figure of some inches, in our style; whatever style the caller has is left alone."""
+    """Yield a figure (size in inches) in our style, without changing the global style."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def looks(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def shown_name(text: object) -> str:
-    """Return a name as a legend takes it: one line, without control characters."""
+    """Return a name for a legend: one line, without control characters."""
     name = " ".join(plain(text).split())
-    # A label that begins with an underscore would be left out of the legend.
+    # Matplotlib leaves labels that begin with an underscore out of the legend.
     return f" {name}" if name.startswith("_") else name

@@ -1,54 +1,84 @@
-"""How the memory of a reading came about, from the turn log."""
+"""The changes of a reading's memory, from the turn log."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import NotRequired, TypedDict, cast
 
 from infra.store import Corpus, Store
 from infra.tables.turns import turn_table
 from memagent.engine import CUT
 from memagent.evidence import locate
-from memagent.lanes import spans
+from memagent.lanes import spans as lane_spans
 from pipelines.report.data import Row, Run
 
-_COLUMNS = [
-    "reading_id",
-    "lane",
-    "step",
-    "kind",
-    "content_hash",
-    "segment_index",
-    "memory",
-    "changed",
-    "prompt_tokens",
-    "cached_tokens",
-    "finish_reason",
-    "seconds",
-]
 _NOTED_MOST = 3
 _NOTED_CHARS = 8
-"""A shorter piece of a memory stands in a segment by chance."""
+"""Shorter pieces of a memory occur in a segment by chance."""
 
 
-def timelines(store: Store, run: Run, rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """Return, per reading_id, the strip of its segments and the changes of its memory.
+class Change(TypedDict):
+    """A turn that changed the memory, as ``reading.js`` reads it."""
 
-    ``strip`` has one letter per segment of the stream: ``u`` read and unchanged, ``c`` changed, ``k`` and
-    ``C`` the same but carried over from an earlier version of the document, ``n`` not read.
-    ``changes`` are the turns that changed the memory, in order; ``memory`` in them is packed, see `pack`.
-    """
+    kind: str
+    position: int
+    """Segment of the stream; -1 for a merge of lanes."""
+    lane: int
+    document: str
+    """Content hash."""
+    segment: int
+    """Segment of the document."""
+    memory: list[int | str]
+    """See `pack`."""
+    cut: bool
+    prompt: int
+    cached: int
+    seconds: float
+    span: NotRequired[list[int]]
+    """First and last character (exclusive) of the segment in its document."""
+    noted: NotRequired[list[list[int]]]
+    """Characters of the document that the memory took up word for word."""
+
+
+class Timeline(TypedDict):
+    """How a reading's memory developed."""
+
+    strip: str
+    """One letter per segment of the stream: ``u`` read and memory unchanged, ``c`` changed, ``r`` repetition; ``k`` and
+    ``C`` as ``u`` and ``c``, but carried over from an earlier version of the document; ``n`` not read."""
+    changes: list[Change]
+    cut: str
+    """Finish reason of an answer that was cut off, else empty."""
+
+
+class _Turn(TypedDict):
+    reading_id: str
+    lane: int
+    step: int
+    kind: str
+    content_hash: str
+    segment_index: int
+    memory: str
+    changed: bool
+    prompt_tokens: int
+    cached_tokens: int
+    finish_reason: str
+    seconds: float
+
+
+def timelines(store: Store, run: Run, rows: Iterable[Row]) -> dict[str, Timeline]:
+    """Return the timelines of readings by reading_id."""
     by_reading = {row.reading_id: row for row in rows}
-    turns: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for turn in turn_table(Corpus(store, run.corpus), by_reading, _COLUMNS).to_pylist():
+    turns: dict[str, list[_Turn]] = defaultdict(list)
+    for turn in turn_table(Corpus(store, run.corpus), by_reading, list(_Turn.__annotations__)).to_pylist():
         turns[turn["reading_id"]].append(turn)
     return {reading_id: _timeline(by_reading[reading_id], logged) for reading_id, logged in turns.items()}
 
 
-def pack(before: str, after: str) -> list[Any]:
-    """Write a memory as what it keeps of the one before: [head, tail, the text between].
+def pack(before: str, after: str) -> list[int | str]:
+    """Encode a memory as a difference from the one before: [head, tail, the text between].
 
-    `head` and `tail` count UTF-16 units, as the browser does.
+    `head` and `tail` are the lengths of the common prefix and suffix in UTF-16 units, as JavaScript counts.
     """
     head = _shared(before, after)
     room = min(len(before), len(after)) - head
@@ -57,15 +87,15 @@ def pack(before: str, after: str) -> list[Any]:
 
 
 def noted(before: str, after: str, text: str) -> list[tuple[int, int]]:
-    """Return the places of a segment's text that a memory took up word by word, longest first."""
+    """Return the character spans of a segment that a memory took up word for word, longest first."""
     old = set(_lines(before))
-    places = []
+    spans = []
     for line in sorted((line for line in _lines(after) if line not in old), key=len, reverse=True):
-        if len(line) >= _NOTED_CHARS and (place := locate(line, text)):
-            places.append(place)
-        if len(places) == _NOTED_MOST:
+        if len(line) >= _NOTED_CHARS and (span := locate(line, text)):
+            spans.append(span)
+        if len(spans) == _NOTED_MOST:
             break
-    return places
+    return spans
 
 
 def _lines(memory: str) -> list[str]:
@@ -74,7 +104,7 @@ def _lines(memory: str) -> list[str]:
 
 
 def _shared(a: str, b: str) -> int:
-    """Return the length of the common beginning."""
+    """Return the length of the common prefix."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -82,17 +112,17 @@ def _units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _timeline(row: Row, turns: list[dict[str, Any]]) -> dict[str, Any]:
+def _timeline(row: Row, turns: list[_Turn]) -> Timeline:
     reads = [turn for turn in turns if turn["kind"] in ("update", "carried")]
     merges = [turn for turn in turns if turn["kind"] == "merge"]
     lanes = merges[0]["lane"] if merges else 1 + max((turn["lane"] for turn in reads), default=0)
     length = max([row.plan["segments"] or 0, *(turn["step"] + 1 for turn in reads if lanes == 1)])
-    starts = [span.start for span in spans(length, lanes)]
+    starts = [span.start for span in lane_spans(length, lanes)]
     strip = ["n"] * length
     carried = (row.answer or row.plan)["carried_segments"] or 0
     strip[:carried] = "k" * min(length, carried)
     memories: dict[int, str] = defaultdict(str)
-    changes = []
+    changes: list[Change] = []
     for turn in [*reads, *merges]:
         position = starts[turn["lane"]] + turn["step"] if turn["kind"] != "merge" and turn["lane"] < len(starts) else -1
         if 0 <= position < length:
@@ -104,13 +134,13 @@ def _timeline(row: Row, turns: list[dict[str, Any]]) -> dict[str, Any]:
     return {"strip": "".join(strip), "changes": changes, "cut": ends[-1] if ends and ends[-1] in CUT else ""}
 
 
-def _mark(turn: dict[str, Any]) -> str:
+def _mark(turn: _Turn) -> str:
     if turn["kind"] == "carried":
         return "C" if turn["changed"] else "k"
     return "c" if turn["changed"] else "r" if turn["finish_reason"] == "repetition" else "u"
 
 
-def _change(turn: dict[str, Any], position: int, before: str) -> dict[str, Any]:
+def _change(turn: _Turn, position: int, before: str) -> Change:
     return {
         "kind": turn["kind"],
         "position": position,
@@ -125,16 +155,15 @@ def _change(turn: dict[str, Any], position: int, before: str) -> dict[str, Any]:
     }
 
 
-def unpack(changes: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def unpack(changes: Sequence[Change]) -> list[tuple[str, str]]:
     """Return the memories before and after each change."""
     memories: dict[int, str] = defaultdict(str)
     result = []
     for change in changes:
         before = memories[change["lane"]]
         units = before.encode("utf-16-le", "surrogatepass")
-        head, tail, between = change["memory"]
-        kept = units[: 2 * head].decode("utf-16-le"), units[len(units) - 2 * tail :].decode("utf-16-le")
-        after = kept[0] + between + kept[1]
+        head, tail, between = cast(tuple[int, int, str], change["memory"])
+        after = units[: 2 * head].decode("utf-16-le") + between + units[len(units) - 2 * tail :].decode("utf-16-le")
         memories[change["lane"]] = after
         result.append((before, after))
     return result

@@ -1,20 +1,20 @@
-"""The report of a training run: what it began with, what was learnt and at what cost, in one HTML file.
+"""The report of a training run: start, learning curves and cost, in one HTML file.
 
-Runs that are still going or were interrupted have one as well: all but what a run was made of is in its metrics.
+Works for unfinished runs too: only the summary's facts are missing then.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypedDict
 
 from infra.store import Store
 from memagent.errors import UsageError
 from memagent.rl.config import todays_keys
 from pipelines.formatting import duration, number, percent, plain
 from pipelines.report import training_plots as curves
-from pipelines.report.html import embedded, sheet, write_sheet
+from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
 from pipelines.report.panels import Rows, interval, series
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.records import candidate_of, find_training, metrics_of, summary_of_ended
@@ -28,35 +28,35 @@ _TITLES = {
     "time-curves": "Time",
 }
 _NOTES = {
-    "learning-curves": "Rollouts are sampled with noise from new tasks every step, validations are read greedily "
-    "and always the same; bars are 95% intervals. Reward is what is paid for, with fines in rollouts; strict is an "
-    "exact match, lenient one that is held in the answer.",
-    "health-curves": "Logprob diff is the mean difference between the log-probabilities that engines sampled with and "
-    "those that the learner found for the same tokens. Its lines are what others saw with healthy engines and with "
-    "stale weights (TRL, issue 5312).",
-    "time-curves": "The engines wait in all phases but rollout and validate.",
+    "learning-curves": "Rollouts are sampled, from new tasks every step; validations are greedy, on the same tasks; "
+    "bars are 95% intervals. Reward is what training optimises, with penalties in rollouts; strict is exact match, "
+    "lenient whether the answer contains the gold answer.",
+    "health-curves": "Logprob diff is the mean difference between the engines' log-probabilities and the learner's "
+    "of the same tokens. The dashed lines are values reported for healthy engines and for stale weights (TRL, issue "
+    "5312).",
+    "time-curves": "The engines are idle in all phases but rollout and validate.",
 }
 Row = Mapping[str, Any]
 
 
 def draw(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
-    """Draw what can be drawn of training runs; return the files.
+    """Plot training runs; return the files.
 
     Raises:
-        UsageError: there is nothing, or with `spread` the runs have no step in common.
+        UsageError: there are no metrics, or with `spread` the runs have no step in common.
     """
-    made = curves.learning_curves(rows_by_run, folder, spread=spread)
+    files = curves.learning_curves(rows_by_run, folder, spread=spread)
     for picture in (curves.health_curves, curves.time_curves):
         with suppress(UsageError):  # no step was taken yet
-            made += picture(rows_by_run, folder, spread=spread)
-    return made
+            files += picture(rows_by_run, folder, spread=spread)
+    return files
 
 
 def write_training(store: Store, run_id: str, path: Path) -> Path:
-    """Write the report of a training run, whole or not at all.
+    """Write the report of a training run atomically.
 
     Raises:
-        UsageError: there is no such run; it says which there are.
+        UsageError: there is no such run; the message lists the runs.
         OSError: the file cannot be written.
     """
     return write_sheet(path, training_page(store, run_id))
@@ -85,13 +85,13 @@ def training_page(store: Store, run_id: str) -> str:
 
 
 def _ended(store: Store, run_id: str, rows: Sequence[Row], summary: Row) -> str:
-    """Say how a run ended. One that was given more steps goes on, whatever it said when it ended before."""
+    """Return how a run ended. A finished run that was given more steps has not ended."""
     last = rows[-1]["step"] if rows else 0
     state = Checkpoints(store, run_id).read()
     if state is not None and state.done and summary.get("steps", last) >= last:
         return f"after {state.done}" if state.done[0].isdigit() else state.done
-    kept = f"its newest checkpoint is of step {state.step}" if state is not None else "it has no checkpoint yet"
-    return f"not yet: still going, or interrupted, after step {last}; {kept}. The same command takes it up again."
+    checkpoint = f"its newest checkpoint is of step {state.step}" if state is not None else "it has no checkpoint yet"
+    return f"not yet: running or interrupted, after step {last}; {checkpoint}. Run the same command to resume."
 
 
 def _facts(store: Store, run_id: str, summary: Row, recipe: Row) -> Iterable[tuple[str, object]]:
@@ -114,21 +114,21 @@ def _facts(store: Store, run_id: str, summary: Row, recipe: Row) -> Iterable[tup
 
 
 def _gate(row: Row) -> str:
-    """Say what became of a candidate, with the numbers it was decided by."""
-    said = f"{row['status']}: {row['reason']}" if row["reason"] else str(row["status"])
+    """Return the status of a candidate with its comparison."""
+    status = f"{row['status']}: {row['reason']}" if row["reason"] else str(row["status"])
     overall = (row["gate"] or {}).get("overall")
     if not overall:
-        return said + (" (not compared yet)" if row["status"] == "candidate" else " (without a comparison)")
+        return status + (" (not compared yet)" if row["status"] == "candidate" else " (without a comparison)")
     means = f"{overall['candidate']:.1%} against {overall['incumbent']:.1%}"
-    return f"{said} ({means} of {row['gate'].get('incumbent', 'the promoted policy')}, n={overall['n']})"
+    return f"{status} ({means} of {row['gate'].get('incumbent', 'the promoted policy')}, n={overall['n']})"
 
 
 def _recipe(recipe: Row) -> str:
     rollout, loss, stage = recipe["rollout"], recipe["loss"], recipe["stage"]
-    paid = " + ".join(f"{weight:g} {name}" for name, weight in recipe["reward"]["weights"].items())
+    rewards = " + ".join(f"{weight:g} {name}" for name, weight in recipe["reward"]["weights"].items())
     return (
         f"{rollout['prompts']} groups of {rollout['group_size']} a step, {stage['max_steps']} steps at most; "
-        f"reward {paid}; learning rate {recipe['learner']['lr']:g}; "
+        f"reward {rewards}; learning rate {recipe['learner']['lr']:g}; "
         f"clipped {loss['clip_low']:g} below, {loss['clip_high']:g} above; "
         f"KL {loss['kl_coef'] or 'off'}"
     )
@@ -143,18 +143,34 @@ def _flat(value: Row, prefix: str = "") -> Iterable[tuple[str, object]]:
 
 
 def _marked(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Return the first, best and last validation, each once; best as the loop chooses, the earliest of equals."""
-    found = [row for row in rows if "validation" in row]
-    if not found:
+    """Return the first, best and last validation, each once; the best is the earliest of equals, as in the loop."""
+    validated = [row for row in rows if "validation" in row]
+    if not validated:
         return []
-    best = max(found, key=lambda row: (row["validation"]["reward"], -row["step"]))
+    best = max(validated, key=lambda row: (row["validation"]["reward"], -row["step"]))
     names: dict[int, list[str]] = {}
-    for name, row in (("before" if found[0]["step"] == 0 else "first", found[0]), ("best", best), ("last", found[-1])):
+    for name, row in (
+        ("before" if validated[0]["step"] == 0 else "first", validated[0]),
+        ("best", best),
+        ("last", validated[-1]),
+    ):
         names.setdefault(row["step"], []).append(name)
-    return [(", ".join(names[row["step"]]), row) for row in found if row["step"] in names]
+    return [(", ".join(names[row["step"]]), row) for row in validated if row["step"] in names]
 
 
-def _validations(rows: Sequence[Row]) -> list[dict[str, Any]]:
+class _Validation(TypedDict):
+    name: str
+    step: int
+    n: int
+    scores: list[tuple[str, str]]
+
+
+class _TaskTable(TypedDict):
+    columns: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def _validations(rows: Sequence[Row]) -> list[_Validation]:
     return [
         {
             "name": name,
@@ -166,28 +182,28 @@ def _validations(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _score(found: Row, name: str, form: str) -> tuple[str, str]:
-    known = interval(found[name], found["n"])
-    return format(found[name], form), f"{known[0]:{form}} to {known[1]:{form}}" if known else _NONE
+def _score(validation: Row, name: str, form: str) -> tuple[str, str]:
+    bounds = interval(validation[name], validation["n"])
+    return format(validation[name], form), f"{bounds[0]:{form}} to {bounds[1]:{form}}" if bounds else _NONE
 
 
-def _tasks(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the table of mean rewards by task: its columns, and a row a task."""
+def _tasks(rows: Sequence[Row]) -> _TaskTable:
+    """Return the table of mean rewards by task and validation."""
     marked = _marked(rows)
-    found = [row["validation"].get("tasks", {}) for _, row in marked]
-    names = sorted({name for tasks in found for name in tasks})
+    rewards = [row["validation"].get("tasks", {}) for _, row in marked]
+    names = sorted({name for tasks in rewards for name in tasks})
     return {
         "columns": [f"{name} (step {row['step']})" for name, row in marked],
-        "rows": [(plain(name), [_figure(tasks, name, ".3f") for tasks in found]) for name in names],
+        "rows": [(plain(name), [_figure(tasks, name, ".3f") for tasks in rewards]) for name in names],
     }
 
 
-def _pictures(run_id: str, rows: Sequence[Row]) -> list[dict[str, str]]:
+def _pictures(run_id: str, rows: Sequence[Row]) -> list[EmbeddedPicture]:
     if not rows:
         return []
     with TemporaryDirectory() as folder:
-        drawn = draw({run_id: rows}, Path(folder))
-        return [embedded(path, _TITLES, _NOTES) for path in drawn if path.suffix == ".svg"]
+        files = draw({run_id: rows}, Path(folder))
+        return [embedded(path, _TITLES, _NOTES) for path in files if path.suffix == ".svg"]
 
 
 def _totals(steps: Sequence[Row]) -> Iterable[tuple[str, object]]:
@@ -202,14 +218,14 @@ def _totals(steps: Sequence[Row]) -> Iterable[tuple[str, object]]:
         yield text, number(sum(series(steps, name).values()))
     yield "Time of the steps", duration(whole)
     yield "Time by phase", ", ".join(f"{phase} {percent(part, whole)}" for phase, part in seconds.items())
-    if any("engine_deaths" in row for row in steps):  # else rollouts came from records
-        yield "Engines waited, of that time", percent(whole - seconds["rollout"] - seconds["validate"], whole)
+    if any("engine_deaths" in row for row in steps):  # else rollouts were replayed
+        yield "Engines idle, of that time", percent(whole - seconds["rollout"] - seconds["validate"], whole)
         yield "Engines that died", number(_counted(series(steps, "engine_deaths").values()))
         yield "Workers replaced", number(_counted(series(steps, "workers_replaced").values()))
 
 
 def _counted(values: Iterable[float]) -> float:
-    """Add up a count that begins at 0 again whenever a run goes on after an interruption."""
+    """Sum a counter that restarts at 0 when an interrupted run resumes."""
     total = before = 0.0
     for value in values:
         total += value - before if value >= before else value
@@ -218,7 +234,7 @@ def _counted(values: Iterable[float]) -> float:
 
 
 def _step(row: Row) -> list[str]:
-    """Return the cells of a step, as `training.html.j2` heads them."""
+    """Return a step's cells in the columns of `training.html.j2`."""
     clipped = sum(series([row], name).get(row["step"], 0.0) for name in ("clipped_low", "clipped_high", "clipped_dual"))
     return [
         str(row["step"]),

@@ -1,7 +1,7 @@
-"""The pictures of training runs, by step, each as SVG and PNG; equal data give equal files.
+"""The plots of training runs by step, each as SVG and PNG; equal data give equal files.
 
-All of them take the rows of ``metrics.jsonl`` by the name of their run, as the legend shows it. Several runs are a
-line each; with `spread` one line is their mean, within the lowest and the highest of them.
+All take the rows of ``metrics.jsonl`` by run name. Each run is a line; with `spread`, one line is their mean, in the
+range from lowest to highest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,9 @@ from pipelines.report.panels import (
 from pipelines.report.plotting import shown_name
 
 PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
-"""Of a step, as the loop times them."""
+"""Phases of a step that the loop times."""
 LOGPROB_DIFF_BOUNDS = {"0.015: healthy": 0.015, "0.2: stale weights": 0.2}
-"""Mean differences of log-probabilities as others saw them, with the engine's weights in step and left behind.
-Source: TRL, issue 5312."""
+"""Mean log-probability differences with engine weights in sync and stale. Source: TRL, issue 5312."""
 
 _SCORES = {"reward": "Reward", "strict": "Strict score (%)", "lenient": "Lenient score (%)"}
 _ROLLOUTS = tuple(Metric(f"Rollouts: {text}", ((name, ""),), name != "reward") for name, text in _SCORES.items())
@@ -43,7 +42,7 @@ _HEALTH = (
     _LOGPROB_DIFF,
     Metric("Clipped tokens (%)", (("clipped_low", "low"), ("clipped_high", "high"), ("clipped_dual", "dual")), True),
     Metric("Gradient norm", (("gradient_norm", ""),)),
-    Metric("Groups that teach (%)", (("kept_share", ""),), True),
+    Metric("Groups with signal (%)", (("kept_share", ""),), True),
     Metric("Tokens of a response", (("response_tokens", "all"), ("memory_tokens", "memories"))),
     _KL,
 )
@@ -52,11 +51,11 @@ _SPEEDS = (
     Metric("Learner (tokens/s)", (("trained_tokens_per_second", ""),)),
 )
 _LONG = 15
-"""Steps from which noise is smoothed."""
+"""Steps from which on lines are smoothed."""
 
 
 def learning_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
-    """Draw what is learnt: reward, strict and lenient score of rollouts, and below them of validations.
+    """Plot reward, strict and lenient score of rollouts, and below them of validations.
 
     Validations have 95% intervals (`memagent.stats.mean`), or with `spread` the runs' range. Raises UsageError if
     there are no rows, or with `spread` the runs have no step in common.
@@ -75,9 +74,9 @@ def learning_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) ->
 
 
 def health_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
-    """Draw entropy, logprob diff, clipping, gradient norm, groups kept, lengths of responses, and KL where it was on.
+    """Plot entropy, logprob diff, clipping, gradient norm, groups kept, response lengths, and KL if it was on.
 
-    Raises UsageError as `learning_curves` does, and where no step was taken.
+    Raises UsageError as `learning_curves` does, and if no step was taken.
     """
     runs = _runs(rows_by_run, spread)
     known = [metric for metric in _HEALTH if metric.known(runs, above_zero=metric is _KL)]
@@ -88,9 +87,9 @@ def health_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> l
 
 
 def time_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
-    """Draw where the time goes: tokens a second of rollouts and learner, and each phase's share of a step.
+    """Plot tokens per second of rollouts and learner, and each phase's share of a step's time.
 
-    The shares are a panel for each run, or with `spread` one of their means. Raises UsageError as `health_curves` does.
+    The shares are a panel per run, or with `spread` one of their means. Raises UsageError as `health_curves` does.
     """
     runs = _runs(rows_by_run, spread)
     shares = {run: {phase: series(rows, f"share/{phase}") for phase in PHASES} for run, rows in runs.items()}

@@ -290,7 +290,7 @@ def write_parquet(path, rows):
     ("rows", "words"),
     [
         ([{"prompt": [], "context": "x"}], "no column 'reward_model'; it has prompt, context"),
-        ([record("Who?", ["Ada"], " ")], "no row that can be taken"),
+        ([record("Who?", ["Ada"], " ")], "no usable row"),
         ([record("Who?", ["Ada"]), {**record("Who?", ["Ada"]), "context": None}], None),
         ([{**record("Who?", ["Ada"]), "context": 3}], "row 0: the context is int"),
     ],
@@ -308,7 +308,7 @@ def test_a_file_of_other_columns_is_refused(store, tmp_path, rows, words):
 
 def test_a_file_that_is_no_parquet_is_refused(store, tmp_path):
     (tmp_path / "rows.parquet").write_text("no")
-    with pytest.raises(UsageError, match="no Parquet file"):
+    with pytest.raises(UsageError, match="not a readable Parquet file"):
         import_qa(Corpus(store, "c"), tmp_path / "rows.parquet")
     with pytest.raises(UsageError, match="no file"):
         import_qa(Corpus(store, "c"), tmp_path / "other.parquet")

@@ -204,7 +204,7 @@ def test_a_gate_that_cannot_tell_changes_nothing(store, base, tmp_path, cache, a
         gate(config(store, base), one, incumbent=one, gate=ASKED)
     with pytest.raises(UsageError, match="different tokenizers"):
         gate(config(store, base), one, incumbent="nano@shipped", gate=ASKED)
-    with pytest.raises(UsageError, match="give --model with the model that it began with"):
+    with pytest.raises(UsageError, match="give --model with its base model"):
         gate(config(store, "nano"), one, gate=ASKED)
     assert policy(store, one)["status"] == "candidate" and promoted(store, policy(store, one)["name"]) is None
 
@@ -273,8 +273,8 @@ def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings
     compared = json.loads(command("compare", bad, "promoted", "--json", *tests).output)
     assert not compared["promoted"] and (compared["candidate"], compared["incumbent"]) == (bad, good)
     assert command("rollback", *at).output == f"{bad} is promoted again\n"
-    assert "the model that it began with" in command("rollback", own.name, *at).output
+    assert "its base model is used" in command("rollback", own.name, *at).output
     assert "Promoted are versions of: none" in str(command("rollback", *at).exception)
-    assert "options go behind" in str(command(*at, "show", good).exception)
+    assert "options go after" in str(command(*at, "show", good).exception)
     text = " ".join(command("list", *at).output.split())
     assert "refused" in text and "+100.0%" in text and "-100.0%" in text

@@ -46,7 +46,7 @@ def test_a_run_that_ended_is_told_whole(ended):
     assert cells(html, "Data")[1] == "qa:contracts, needles" and cells(html, "Data version")[1] == "7"
     assert cells(html, "loss.clip_high")[1] == "0.28" and cells(html, "Seed")[1] == "0"
     assert cells(html, "Rollouts")[1] == "1,600" and cells(html, "Time of the steps")[1] == "13 min 20 s"
-    assert cells(html, "Engines waited, of that time")[1] == "50%"
+    assert cells(html, "Engines idle, of that time")[1] == "50%"
     assert "<h2>Steps</h2>" in html and cells(html, "20")[-1] == "40"
 
 

@@ -19,7 +19,7 @@ EXPECTED = {
         [
             "Entropy (nats a token)",
             "Gradient norm",
-            "Groups that teach (%)",
+            "Groups with signal (%)",
             "Clipped tokens (%)",
             "low",
             "high",
