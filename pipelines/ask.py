@@ -8,12 +8,12 @@ from typing import cast
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
-from infra.tables.claims import claimed
+from infra.tables.claims import beat, claimed
 from infra.tables.corpora import remember, sources_of, standing_questions
 from infra.tables.delta import Table, now
 from infra.tables.documents import has_documents
 from infra.tables.quarantine import failure_row
-from infra.tables.runs import RunExtras, RunSummary, begin_run, read_summary, run_ids
+from infra.tables.runs import RunExtras, RunSummary, begin_run, close_runs, read_summary, run_ids
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
@@ -50,8 +50,9 @@ def ask(
     corpus = reading.corpus
     check_questions(reading, questions)
     recorder = Recorder(corpus.store, run_id, show)
-    begin_run(corpus, run_id, kind, config.public())
     work = [_work(reading.reader, question, archive) for question in questions]
+    beat(corpus.store, run_id)  # before its row: a row without a heartbeat is of a run that died
+    begin_run(corpus, run_id, kind, config.public(), work)
     with (
         claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
         lazy_ray(config.ray),
@@ -69,7 +70,10 @@ def ask(
         recorder.stage("done")
         recorder.save()
         more: RunExtras = {**(extra or {}), "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
-        return finish(reading, kind, started, plan=plan, result=result, extra=more)
+        summary = finish(reading, kind, started, plan=plan, result=result, extra=more)
+        if not result.failed:
+            close_runs(corpus, work)
+        return summary
 
 
 def _work(reader: ReaderSpec, question: Question, archive: bool) -> str:

@@ -10,7 +10,7 @@ from infra.tables.claims import is_alive
 from infra.tables.delta import Table
 from infra.tables.documents import has_documents
 from infra.tables.plans import delete_work
-from infra.tables.runs import ended_runs
+from infra.tables.runs import closed_runs
 from infra.tables.schemas import TABLES
 from infra.tables.turns import logged_runs
 from memagent.config import Config
@@ -59,11 +59,11 @@ def optimize(
     if not has_documents(corpus):
         raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")
     before = len(store.list(suffix=""))
-    ended = ended_runs(corpus)
+    closed = closed_runs(corpus)
     runs = 0
     with lazy_ray(config.ray):
         for run_id in logged_runs(corpus):
-            if run_id in ended or not is_alive(store, run_id):
+            if run_id in closed or not is_alive(store, run_id):
                 if show:
                     show({"stage": "turn log", "run": run_id})
                 runs += bool(compact_turns(corpus, run_id))

@@ -127,7 +127,7 @@ class RunRow(TypedDict):
     corpus: str
     run_id: str
     kind: str
-    status: Literal["running", "completed", "failed"]
+    status: Literal["running", "completed", "failed", "stopped"]
     started_at: datetime
     ended_at: datetime | None
     """None while it is running, or was broken off."""

@@ -1,13 +1,14 @@
 """The `runs` table: a row per run from its first second, with configuration and summary as JSON. Its only writer."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
 import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
+from infra.tables.claims import is_alive
 from infra.tables.delta import Table, now
 from infra.tables.rows import RunRow
 
@@ -185,12 +186,22 @@ def write_run(
         table.upsert([row])
 
 
-ENDED = pc.field("status") != "running"
+ENDED = pc.field("status").isin(["completed", "failed"])
 """Filter of the runs that came to their end."""
+_CLOSED = pc.field("status") != "running"
+"""Filter of the runs that have nothing left to continue."""
 
 
-def begin_run(corpus: Corpus, run_id: str, kind: str, config: Mapping[str, Any]) -> None:
-    """Write the row of a run that begins; one of the same name that is there already is begun again."""
+def begin_run(corpus: Corpus, run_id: str, kind: str, config: Mapping[str, Any], work: Sequence[str]) -> None:
+    """Write the row of a run that begins; one of the same name that is there already is begun again.
+
+    Args:
+        corpus: whose documents are read.
+        run_id: of the run.
+        kind: ask, digest or evaluate.
+        config: as plain data, without secrets.
+        work: what it reads, as it claims it (`infra.tables.claims`).
+    """
     row: RunRow = {
         "corpus": corpus.name,
         "run_id": run_id,
@@ -199,11 +210,32 @@ def begin_run(corpus: Corpus, run_id: str, kind: str, config: Mapping[str, Any])
         "started_at": now(),
         "ended_at": None,
         "config": json.dumps(config),
-        "summary": "{}",
+        "summary": json.dumps({"work": sorted(work)}),
     }
     table = Table(corpus.store, "runs")
-    if not table.read(corpus.name, ["run_id"], _is(run_id)).num_rows:
+    earlier = table.read(corpus.name, ["status"], _is(run_id))["status"].to_pylist()
+    if not earlier:
         table.append([row])
+    elif earlier == ["stopped"]:
+        table.upsert([row])
+
+
+def close_runs(corpus: Corpus, work: Collection[str]) -> list[str]:
+    """Mark the runs that died before their end as stopped, if all that they were to read has been read since.
+
+    Their turn logs are not searched for half-read readings any more. Returns their ids.
+    """
+    table = Table(corpus.store, "runs")
+    rows: list[RunRow] = table.read(corpus.name, filters=pc.invert(_CLOSED)).to_pylist()
+    done = [
+        row
+        for row in rows
+        if not is_alive(corpus.store, row["run_id"])
+        and (claimed := json.loads(row["summary"]).get("work")) is not None
+        and set(claimed) <= set(work)
+    ]
+    table.upsert({**row, "status": "stopped", "ended_at": now()} for row in done)
+    return [row["run_id"] for row in done]
 
 
 def _is(run_id: str) -> pc.Expression:
@@ -216,9 +248,9 @@ def read_summary(store: Store, run_id: str, corpus: str | None = None) -> dict[s
     return dict(json.loads(rows[0]["summary"])) if rows else None
 
 
-def ended_runs(corpus: Corpus) -> set[str]:
-    """Return the ids of a corpus's runs that came to their end."""
-    return set(Table(corpus.store, "runs").read(corpus.name, ["run_id"], ENDED)["run_id"].to_pylist())
+def closed_runs(corpus: Corpus) -> set[str]:
+    """Return the ids of a corpus's runs that came to their end, or whose work another run has done."""
+    return set(Table(corpus.store, "runs").read(corpus.name, ["run_id"], _CLOSED)["run_id"].to_pylist())
 
 
 def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:

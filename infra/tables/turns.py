@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from infra.store import Corpus, Store
 from infra.tables.delta import now
 from infra.tables.distinct import first_of_each
-from infra.tables.runs import ended_runs
+from infra.tables.runs import closed_runs
 from infra.tables.schemas import TURNS
 from memagent.records import Turn
 
@@ -89,8 +89,8 @@ def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -
 
 
 def unfinished_runs(corpus: Corpus) -> list[str]:
-    """Return the runs that have logged turns and did not come to their end: they may have half-read readings."""
-    return sorted(set(logged_runs(corpus)) - ended_runs(corpus))
+    """Return the runs that have logged turns and are not closed: they may have half-read readings."""
+    return sorted(set(logged_runs(corpus)) - closed_runs(corpus))
 
 
 def logged_runs(corpus: Corpus) -> list[str]:

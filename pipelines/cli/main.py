@@ -205,6 +205,7 @@ def up(
     engine: EngineOption = None,
     cron: Annotated[str, typer.Option(help="Cron of the nightly digest.")] = "0 2 * * *",
     scores_cron: Annotated[str, typer.Option(help="Cron of the nightly evaluation.")] = "0 5 * * *",
+    optimize_cron: Annotated[str, typer.Option(help="Cron of compacting the store's files.")] = "0 4 * * *",
     retrain_cron: Annotated[
         str | None, typer.Option(help="Cron of retraining; by default only when enough rows are new.")
     ] = None,
@@ -221,7 +222,15 @@ def up(
 
     keys = gate_spec(gate, None).model_dump(mode="json", exclude_unset=True)
     plan = ServingPlan(
-        cron, scores_cron, timezone, recipe=recipe, retrain_cron=retrain_cron, enough=enough, gate=keys, at_once=at_once
+        cron=cron,
+        scores_cron=scores_cron,
+        optimize_cron=optimize_cron,
+        timezone=timezone,
+        recipe=recipe,
+        retrain_cron=retrain_cron,
+        enough=enough,
+        gate=keys,
+        at_once=at_once,
     )
     run_up(configured(store, config, set_, model=model, engine=engine), plan, port)
 

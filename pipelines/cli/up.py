@@ -29,7 +29,12 @@ def up(config: Config, plan: ServingPlan, port: int) -> None:
         MemagentError: the server does not start, or ends by itself.
     """
     _quiet()
-    schedules = {"--cron": plan.cron, "--scores-cron": plan.scores_cron, "--retrain-cron": plan.retrain_cron}
+    schedules = {
+        "--cron": plan.cron,
+        "--scores-cron": plan.scores_cron,
+        "--optimize-cron": plan.optimize_cron,
+        "--retrain-cron": plan.retrain_cron,
+    }
     for option, cron in schedules.items():
         if cron:
             _check_schedule(option, cron, plan.timezone)

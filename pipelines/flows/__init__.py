@@ -2,14 +2,14 @@
 
 A flow runs its Ray work in this process, or through a cluster's Jobs API where ``ray.jobs_address`` is
 configured. Module entrypoints: ``pipelines.flows.digest_corpus``, ``.answer_archive``, ``.evaluate_policy``,
-``.harvest_qa``, ``.retrain``.
+``.harvest_qa``, ``.optimize_corpus``, ``.retrain``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipelines.flows.answering import EVERY, answer_archive, digest_corpus
+    from pipelines.flows.answering import EVERY, answer_archive, digest_corpus, optimize_corpus
     from pipelines.flows.evaluating import evaluate_policy
     from pipelines.flows.learning import ENOUGH, harvest_qa, retrain
     from pipelines.flows.ray_job import FailedItems, watcher
@@ -22,6 +22,7 @@ __all__ = [
     "digest_corpus",
     "evaluate_policy",
     "harvest_qa",
+    "optimize_corpus",
     "retrain",
     "watcher",
 ]
@@ -34,6 +35,7 @@ _HOMES = {
     "digest_corpus": "answering",
     "evaluate_policy": "evaluating",
     "harvest_qa": "learning",
+    "optimize_corpus": "answering",
     "retrain": "learning",
     "watcher": "ray_job",
 }

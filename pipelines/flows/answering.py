@@ -11,6 +11,7 @@ from prefect.events import emit_event
 
 from infra.store import Corpus, Store
 from infra.tables.corpora import corpora, standing_questions
+from infra.tables.documents import has_documents
 from infra.tables.runs import RunExtras, RunSummary
 from memagent.config import Config
 from memagent.errors import MemagentError
@@ -21,6 +22,7 @@ from pipelines.flows import commands
 from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
 from pipelines.formatting import failures
+from pipelines.optimize import RETENTION_DAYS, optimize
 from pipelines.report import write_to_store
 from pipelines.runs import kept_ingest, new_run_id
 from pipelines.stages.ingest import ingest
@@ -84,6 +86,32 @@ def answer_archive(
             lambda: stages.ask(corpus, asked, settings, archive=archive, run_id=run_id, show=show),
         )
     return _publish(settings, {**summary, **extras}, "memagent.archive.answered")
+
+
+@flow(name="optimize-corpus", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+def optimize_corpus(
+    corpus: str = EVERY,
+    retention_days: float = RETENTION_DAYS,
+    store: str | None = None,
+    config: str | None = None,
+    sets: list[str] | None = None,
+) -> None:
+    """Compact a corpus's files, and delete files that were replaced; ``*`` is every corpus."""
+    settings = settings_for(config, sets, store)
+    tables = Store(settings.store)
+    every = [name for name in corpora(tables) if has_documents(Corpus(tables, name))]
+    for name in every if corpus == EVERY else [corpus]:
+        optimize_stage(settings, name, retention_days)
+
+
+@task(name="optimize", cache_policy=NO_CACHE)
+def optimize_stage(settings: Config, corpus: str, retention_days: float) -> None:
+    """Compact a corpus's files."""
+    if settings.ray.jobs_address:
+        submit(settings, commands.optimize(corpus, retention_days), f"{submission()}-optimize-{corpus}")
+        return
+    summary = optimize(corpus, settings, retention_days=retention_days)
+    get_run_logger().info("%s: %d files before, %d now", corpus, summary["files_before"], summary["files_after"])
 
 
 @task(name="ingest", cache_policy=NO_CACHE)

@@ -45,6 +45,11 @@ def ask(
     return command("ask", corpus, run_id=run_id, answers=False, question=questions, questions=questions_file, **scope)
 
 
+def optimize(corpus: str, retention_days: float) -> list[str]:
+    """Compact a corpus's files."""
+    return command("optimize", corpus, retention_days=str(retention_days))
+
+
 def ingest(corpus: str, sources: Sequence[str], run_id: str) -> list[str]:
     """Take sources into a corpus."""
     return command("ingest", corpus, *sources, run_id=run_id)

@@ -9,7 +9,7 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.events import DeploymentEventTrigger
 from prefect.schedules import Cron
 
-from pipelines.flows.answering import EVERY, answer_archive, digest_corpus
+from pipelines.flows.answering import EVERY, answer_archive, digest_corpus, optimize_corpus
 from pipelines.flows.evaluating import evaluate_policy
 from pipelines.flows.learning import harvest_qa, retrain
 from pipelines.flows.serve import ServingPlan
@@ -75,5 +75,11 @@ def serve_all(store: str, plan: ServingPlan) -> None:
         parameters=learning,
         concurrency_limit=1,
     )
-    deployments = (nightly, bulk, scores, harvested, trained)
+    optimized = optimize_corpus.to_deployment(
+        "optimize",
+        schedules=[Cron(plan.optimize_cron, timezone=plan.timezone)],
+        parameters={"corpus": EVERY, **common},
+        concurrency_limit=1,
+    )
+    deployments = (nightly, bulk, scores, harvested, trained, optimized)
     serve(*cast(Iterable[RunnerDeployment], deployments), limit=plan.at_once, print_starting_message=False)

@@ -40,6 +40,8 @@ class ServingPlan:
     """Schedule of the nightly digest."""
     scores_cron: str
     """Schedule of the nightly evaluation."""
+    optimize_cron: str
+    """Schedule of compaction."""
     timezone: str
     """Time zone of all schedules."""
     recipe: str

@@ -10,7 +10,7 @@ import pytest
 from infra.store import Corpus, Store
 from infra.tables.claims import RunningError, beat, claimed, is_alive
 from infra.tables.delta import Table
-from infra.tables.runs import begin_run, run_ids
+from infra.tables.runs import begin_run, close_runs, closed_runs, run_ids
 from memagent.config import load_config
 from pipelines.ask import ask
 from pipelines.stages.ingest import ingest
@@ -96,6 +96,14 @@ def test_two_runs_of_the_same_questions_at_once_read_once(tmp_path, model_folder
     assert sorted(run["readings"]["read_now"] for run in done) == [0, 16]
     assert sorted(run["readings"]["answered_before"] for run in done) == [0, 16]
     assert Table(store, "answers").count("c") == 16
-    begin_run(corpus_of(store), "killed", "ask", {})
+    begin_run(corpus_of(store), "killed", "ask", {}, ["what it read"])
     assert corpus_status(config, "c")["corpora"][0]["runs"][0]["status"] == "stopped"
+    beat(store, "alive")
+    begin_run(corpus_of(store), "alive", "ask", {}, ["what it read"])
+    assert "killed" not in closed_runs(corpus_of(store)), "it may have half-read readings"
+    assert close_runs(corpus_of(store), ["something else"]) == []
+    assert close_runs(corpus_of(store), ["what it read", "more"]) == ["killed"]
+    assert {"killed", "alive"} & closed_runs(corpus_of(store)) == {"killed"}
+    begin_run(corpus_of(store), "killed", "ask", {}, ["what it read"])
+    assert "killed" not in closed_runs(corpus_of(store)), "it was begun again"
     assert sorted(run_ids(corpus_of(store), ["ask"])) == sorted(run["run_id"] for run in done)

@@ -62,7 +62,7 @@ def test_a_worker_in_another_folder_runs_what_was_deployed(server, archive, sets
         "--no-prompt", "deploy", "--all", "--prefect-file", str(ROOT / "infra/deploy/prefect.yaml"), cwd=ROOT
     )
     deployed = server.ask("deployments/filter", {})
-    assert sorted(d["name"] for d in deployed) == ["bulk", "harvest", "nightly", "retrain", "scores"]
+    assert sorted(d["name"] for d in deployed) == ["bulk", "harvest", "nightly", "optimize", "retrain", "scores"]
     assert str(ROOT) not in json.dumps(deployed), "workers have folders of their own"
 
     elsewhere = tmp_path / "elsewhere"

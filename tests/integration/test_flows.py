@@ -37,7 +37,7 @@ def in_python(code, tmp_path, timeout=600, **variables):
 
 FLOW = """
 import json, sys
-from pipelines.flows import answer_archive, digest_corpus
+from pipelines.flows import answer_archive, digest_corpus, optimize_corpus
 from infra.tables.corpora import remember
 from infra.store import Corpus, Store
 from memagent.questions import ask
@@ -51,7 +51,10 @@ with get_client(sync_client=True) as client:
     kinds = sorted({{a.type for a in client.read_artifacts() if a.type}})
 said = [bulk["readings"], night["readings"], kinds, bulk["report"]]
 """
-NIGHT = 'night = digest_corpus("*", store=store, sets=sets)["c"]'
+NIGHT = """
+night = digest_corpus("*", store=store, sets=sets)["c"]
+optimize_corpus("*", retention_days=0, store=store, sets=sets)
+"""
 BAD_NIGHT = """
 from infra.tables.delta import Table
 from pipelines.flows import FailedItems
@@ -61,6 +64,7 @@ try:
 except FailedItems as error:
     refused = str(error)
 runs = Table(Store(store), "runs").read("c").to_pylist()
+optimize_corpus("*", retention_days=0, store=store, sets=sets)
 (night,) = [json.loads(row["summary"]) for row in runs if row["kind"] == "digest"]
 """
 TELL = 'print("RESULT" + json.dumps(said))'
@@ -168,6 +172,7 @@ def test_prefect_yaml_names_flows_that_exist():
         "nightly",
         "bulk",
         "scores",
+        "optimize",
         "harvest",
         "retrain",
     }

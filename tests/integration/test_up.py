@@ -129,7 +129,7 @@ def test_the_page_works_on_its_own_port(served, browser):  # noqa: F811
     page.fill("input[type=password]", served.auth, timeout=SECONDS * 1000)
     page.keyboard.press("Enter")
     page.get_by_text("Deployments", exact=True).click(timeout=SECONDS * 1000)
-    for name in ("bulk", "harvest", "nightly", "retrain", "scores"):
+    for name in ("bulk", "harvest", "nightly", "optimize", "retrain", "scores"):
         page.locator("a.deployment-list__name", has_text=name).wait_for(timeout=SECONDS * 1000)
     page.screenshot(path=str(served.log.with_name("page.png")))
     page.close()

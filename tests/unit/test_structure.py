@@ -116,6 +116,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--cron",
             "--scores-cron",
             "--retrain-cron",
+            "--optimize-cron",
             "--enough",
             "--recipe",
             "--gate",
