@@ -1,112 +1,138 @@
-"""What has changed between a corpus and its sources: what is new, other, gone or has moved."""
+"""The difference between a corpus and its sources: which are new, changed, moved, unchanged or gone.
+
+Sources are compared as Arrow columns: a folder or bucket may hold millions of them.
+"""
 
 import os
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from infra.naming import unquoted
 from infra.sources import is_table, parser_origin
-from infra.sources.listing import Listing, Source, assign_ids, list_sources
+from infra.sources.listing import FOUND, Listing, assign_ids, candidate_ids, list_sources, rows_to_sources
 from infra.store import file_system
-from infra.tables.rows import SourceRow
 from memagent import __version__
 from memagent.config import IngestConfig
 from memagent.records import stable_hash
 
-
-@dataclass(frozen=True)
-class Work:
-    """One source that is to be read."""
-
-    source: Source
-    known: bool
-    """Whether documents of it may be there already."""
-    was: str
-    """The gone source that had this one's id, if any: its documents go on under the new name."""
+WORK = pa.schema([*FOUND, ("known", pa.bool_()), ("was", pa.large_string())])
+"""A source to parse. `known`: documents of it may be there already; `was`: the gone source that had its id, if any,
+whose documents go on under the new name."""
+_EARLIER = pa.schema([(name, pa.large_string()) for name in ("source", "doc_id", "source_stamp", "state")])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one ingest has to do."""
+    """What one ingest has to do. `gone` and `moved` have source, doc_id and source_stamp."""
 
     listing: Listing
-    work: list[Work]
+    work: pa.Table
+    """Sources to parse (`WORK`)."""
     unchanged: int
-    failed: list[str]
-    """Sources that failed in an earlier run and are as they were: they would fail again."""
-    gone: list[SourceRow]
-    """Rows of the sources table whose documents are to go."""
-    moved: list[SourceRow]
-    """Rows of the sources table whose documents go on under another source."""
-    earlier: dict[str, SourceRow]
+    failed: pa.Array
+    """Names of the sources that failed in an earlier run and are as they were: they would fail again."""
+    gone: pa.Table
+    """Sources whose documents are to go."""
+    moved: pa.Table
+    """Sources whose documents go on under another source."""
+    unusable_ids: dict[str, str]
+    """Ids of the sources that were read earlier and are now no readable files."""
 
 
-def make_plan(sources: list[str], earlier: dict[str, SourceRow], options: IngestConfig) -> Plan:
+def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> Plan:
     """List the sources and compare them with what earlier runs have read.
 
     Args:
         sources: folders, globs, files and ``s3://`` URLs.
-        earlier: rows of the sources table by source, without those that are gone already.
+        earlier: the newest row of each source (`infra.tables.schemas.SOURCES`), without those that are gone already.
         options: which columns a table is read by.
 
     Raises:
         UsageError: a source does not exist or matches nothing.
     """
-    listing = list_sources(sources, earlier.keys())
-    names = {source.source for source in listing.found} | {bad.source for bad in listing.unusable}
-    gone = {name: row for name, row in earlier.items() if name not in names and listing.covered(name)}
-    moved, taken = _ids_in_use(listing.found, names, gone, earlier)
-    ids = {name: row["doc_id"] for name, row in earlier.items() if row["doc_id"]}
-    work, unchanged, failed = [], 0, []
-    for source in assign_ids(listing.found, taken, ids):
-        source = _with_options(source, options)
-        row = earlier.get(source.source)
-        if row is not None and row["state"] == "read" and row["source_stamp"] == source.stamp:
-            unchanged += 1
-            continue
-        if row is not None and _fails_again(row, source, options):
-            failed.append(source.source)
-            continue
-        was = moved[source.doc_id] if row is None and source.doc_id in moved else ""
-        work.append(Work(source, row is not None, was))
-    followed = {item.was for item in work if item.was}
+    earlier = earlier.select(_EARLIER.names).cast(_EARLIER).combine_chunks()
+    listing = list_sources(sources, lambda: _values(earlier["source"]))
+    unusable = pa.array([bad.source for bad in listing.unusable], pa.large_string())
+    found = _with_options(listing.take_found(), options)
+    row = pc.index_in(found["source"], value_set=_array(earlier["source"]))
+    state, stamp = earlier["state"].take(row), earlier["source_stamp"].take(row)
+    is_new = pc.is_null(row)
+
+    missing = pc.invert(_is_in(earlier["source"], found["source"]))
+    absent = earlier.filter(pc.and_(missing, pc.invert(pc.is_in(earlier["source"], value_set=unusable))))
+    covered = pa.array([listing.covered(name) for name in _values(absent["source"])], pa.bool_())
+    movable = _movable(absent, covered, found.filter(is_new)["doc_id"])
+    ids = _assign(found, earlier["doc_id"].take(row), earlier.filter(_not_in(earlier["source"], movable["source"])))
+    found = found.set_column(found.column_names.index("doc_id"), "doc_id", ids)
+    was = movable["source"].take(pc.index_in(found["doc_id"], value_set=_array(movable["doc_id"])))
+    was = pc.fill_null(pc.if_else(is_new, was, _text("")), _text(""))
+
+    unchanged = _true(pc.and_(pc.equal(state, "read"), pc.equal(stamp, found["stamp"])))
+    again = pc.binary_join_element_wise(found["stamp"], _text(_failure_mark(options)), _text("!"))
+    fails = _true(pc.and_(pc.equal(state, "failed"), pc.equal(stamp, again)))
+    if options.retry_failed:
+        fails = pc.and_(fails, False)
+    work = found.append_column("known", pc.invert(is_new)).append_column("was", was)
+    work = work.filter(pc.invert(pc.or_(unchanged, fails)))
+    known_unusable = earlier.filter(pc.is_in(earlier["source"], value_set=unusable))
     return Plan(
         listing=listing,
         work=work,
-        unchanged=unchanged,
-        failed=failed,
-        gone=[row for name, row in gone.items() if name not in followed],
-        moved=[earlier[name] for name in followed],
-        earlier=earlier,
+        unchanged=pc.sum(unchanged).as_py() or 0,
+        failed=_array(found["source"].filter(fails)),
+        gone=absent.filter(pc.and_(covered, _not_in(absent["source"], work["was"]))),
+        moved=absent.filter(_is_in(absent["source"], work["was"])),
+        unusable_ids=dict(zip(*(known_unusable[name].to_pylist() for name in ("source", "doc_id")), strict=True)),
     )
-
-
-def _fails_again(row: SourceRow, source: Source, options: IngestConfig) -> bool:
-    if row["state"] != "failed" or options.retry_failed:
-        return False
-    return bool(row["source_stamp"] == failed_stamp(source.stamp, options))
 
 
 def failed_stamp(stamp: str, options: IngestConfig) -> str:
     """Return what to note as the stamp of a source that failed: with other limits or another version it may not."""
+    return f"{stamp}!{_failure_mark(options)}"
+
+
+def _failure_mark(options: IngestConfig) -> str:
     limits = options.model_dump(exclude={"keep_deleted", "retry_failed", "max_refused"})
-    return f"{stamp}!{stable_hash(__version__, limits)[:8]}"
+    return stable_hash(__version__, limits)[:8]
 
 
-def _ids_in_use(
-    found: list[Source], names: set[str], gone: dict[str, SourceRow], earlier: dict[str, SourceRow]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return, by id, the gone sources whose ids new ones may take over, and those that keep theirs."""
-    absent = {row["doc_id"]: name for name, row in earlier.items() if row["doc_id"] and name not in names}
-    wanted = {source.doc_id for source in found if source.source not in earlier}
-    moved = {doc_id: name for doc_id, name in absent.items() if doc_id in wanted}
-    kept = _still_there([name for name in moved.values() if name not in gone])
-    moved = {doc_id: name for doc_id, name in moved.items() if name not in kept}
-    # A longer name may meet an id of the same corpus as well, and that one is not looked into.
-    return moved, {doc_id: name for doc_id, name in absent.items() if doc_id not in moved}
+def _movable(absent: pa.Table, covered: pa.Array, new_ids: pa.ChunkedArray) -> pa.Table:
+    """Return the absent sources whose ids new ones take over: those that cannot be found anywhere any more."""
+    wanted = pc.and_(_is_in(absent["doc_id"], new_ids), pc.not_equal(absent["doc_id"], ""))
+    elsewhere = list(_values(absent.filter(pc.and_(wanted, pc.invert(covered)))["source"]))
+    kept = pa.array(sorted(_still_there(elsewhere)), pa.large_string())
+    return absent.filter(pc.and_(wanted, pc.invert(pc.is_in(absent["source"], value_set=kept))))
 
 
-def _still_there(sources: Collection[str]) -> set[str]:
+def _assign(found: pa.Table, earlier_ids: pa.ChunkedArray, others: pa.Table) -> pa.ChunkedArray:
+    """Return an id for each source found, no two the same: its earlier one, or one that is free.
+
+    Args:
+        found: sources, their `doc_id` the shortest that would do.
+        earlier_ids: the id of each in earlier runs; null or empty: none.
+        others: rows of earlier sources whose ids are not free.
+    """
+    has_id = _true(pc.not_equal(earlier_ids, ""))
+    new = found.filter(pc.invert(has_id))
+    counts = pc.value_counts(_array(new["doc_id"]))
+    shared = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    collides = pc.or_(_is_in(new["doc_id"], others["doc_id"]), pc.is_in(new["doc_id"], value_set=shared))
+    chosen = new["doc_id"]
+    if pc.any(collides).as_py():
+        sources = list(rows_to_sources(new.filter(collides)))
+        names = pa.array(sorted({name for source in sources for name in candidate_ids(source)}), pa.large_string())
+        in_use = pc.or_(_is_in(names, others["doc_id"]), _is_in(names, new.filter(pc.invert(collides))["doc_id"]))
+        named = assign_ids(sources, dict.fromkeys(names.filter(in_use).to_pylist(), ""), {})
+        longer = pa.array([source.doc_id for source in named], pa.large_string())
+        chosen = pc.replace_with_mask(_array(chosen), _array(collides), longer)
+    return pa.chunked_array([pc.replace_with_mask(_array(earlier_ids), _array(pc.invert(has_id)), _array(chosen))])
+
+
+def _still_there(sources: list[str]) -> set[str]:
     """Return which of these sources can be found, whether or not they are looked for in this call."""
     client = file_system("s3://") if any(name.startswith("s3://") for name in sources) else None
     return {
@@ -116,11 +142,48 @@ def _still_there(sources: Collection[str]) -> set[str]:
     }
 
 
-def _with_options(source: Source, options: IngestConfig) -> Source:
+def _with_options(found: pa.Table, options: IngestConfig) -> pa.Table:
     """Make other columns count as a change of a table, and another parser as one of what another package parses."""
     columns = (options.text_column, options.id_column, options.title_column)
-    if origin := parser_origin(source.source):  # whether it is a table its code says, which is not imported here
-        return replace(source, stamp=f"{source.stamp}-{stable_hash(origin, *columns)[:8]}")
-    if not is_table(source.source):
-        return source
-    return replace(source, stamp=f"{source.stamp}-{stable_hash(*columns)[:8]}")
+    marks = pa.array([_mark(_ending(name), columns) for name in _values(found["source"])], pa.large_string())
+    stamps = pc.binary_join_element_wise(found["stamp"].combine_chunks(), marks, _text(""))
+    return found.set_column(found.column_names.index("stamp"), "stamp", stamps)
+
+
+def _ending(name: str) -> str:
+    """Return a file name with the same suffixes, at most two."""
+    _, *suffixes = name.rsplit("/", 1)[-1].split(".")
+    return ".".join(["x", *suffixes[-2:]])
+
+
+@lru_cache(maxsize=10_000)
+def _mark(name: str, columns: tuple[str | None, ...]) -> str:
+    if origin := parser_origin(name):  # whether it is a table its code says, which is not imported here
+        return f"-{stable_hash(origin, *columns)[:8]}"
+    return f"-{stable_hash(*columns)[:8]}" if is_table(name) else ""
+
+
+def _values(column: pa.ChunkedArray) -> Iterator[str]:
+    for batch in pa.table({"value": column}).to_batches(max_chunksize=10_000):
+        yield from batch["value"].to_pylist()
+
+
+def _text(value: str) -> pa.Scalar:
+    return pa.scalar(value, pa.large_string())
+
+
+def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _is_in(values: pa.ChunkedArray | pa.Array, among: pa.ChunkedArray) -> pa.Array:
+    return _array(pc.is_in(values, value_set=_array(among)))
+
+
+def _not_in(values: pa.ChunkedArray, among: pa.ChunkedArray) -> pa.Array:
+    return pc.invert(_is_in(values, among))
+
+
+def _true(mask: pa.ChunkedArray) -> pa.Array:
+    """Return a mask in which unknown counts as false."""
+    return _array(pc.fill_null(mask, False))

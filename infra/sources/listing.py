@@ -3,15 +3,20 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from fsspec.utils import glob_translate
 
 from infra.naming import quoted
 from infra.store import file_system
 from memagent.errors import UsageError
 
+_BATCH = 10_000
+"""Sources that are held as Python objects at a time."""
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -40,16 +45,70 @@ class Unusable:
     detail: str
 
 
+FOUND = pa.schema(
+    [
+        ("path", pa.large_binary()),  # null: as `source`; else its bytes, which need not be UTF-8
+        ("source", pa.large_string()),
+        ("doc_id", pa.large_string()),
+        ("size", pa.int64()),
+        ("stamp", pa.large_string()),
+    ]
+)
+"""Columns of `Source`. A listing is a table of them: it may be of millions of files."""
+
+
 @dataclass
 class Listing:
     """What was found under all sources of one call."""
 
-    found: list[Source] = field(default_factory=list)
+    found: pa.Table = field(default_factory=FOUND.empty_table)
+    """A row a source (`FOUND`), each once, in listing order."""
     unusable: list[Unusable] = field(default_factory=list)
     hidden: int = 0
     """Files and folders whose name starts with a dot; they are passed over."""
     covers: list[Callable[[str], bool]] = field(default_factory=list)
     """One for each root: whether a source of this name would have been found under it."""
+    count: int = 0
+    """Sources added so far; at the end those in `found`."""
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _rows: list[Source] = field(default_factory=list)
+
+    def add(self, source: Source) -> None:
+        """Add a source; `end` puts it into `found`."""
+        self._rows.append(source)
+        self.count += 1
+        if len(self._rows) == _BATCH:
+            self._pack()
+
+    def end(self) -> None:
+        """Make `found` of the sources that were added, and drop those that were added twice."""
+        self._pack()
+        found = pa.Table.from_batches(self._batches, FOUND)
+        self._batches = []
+        if pc.count_distinct(found["source"]).as_py() < found.num_rows:
+            numbered = found.append_column("row", pa.array(range(found.num_rows)))
+            first = numbered.group_by("source").aggregate([("row", "min")])["row_min"]
+            found = found.take(first.combine_chunks().sort())
+        self.found, self.count = found, found.num_rows
+        self.unusable = list({bad.source: bad for bad in self.unusable}.values())
+
+    def take_found(self) -> pa.Table:
+        """Return `found`, and let go of it."""
+        found, self.found = self.found, FOUND.empty_table()
+        return found
+
+    def sources(self) -> Iterator[Source]:
+        """Yield `found` one by one."""
+        yield from rows_to_sources(self.found)
+
+    def _pack(self) -> None:
+        rows = self._rows
+        columns = [
+            pa.array([None if row.path == row.source else os.fsencode(row.path) for row in rows], pa.large_binary()),
+            *(pa.array([getattr(row, field.name) for row in rows], field.type) for field in list(FOUND)[1:]),
+        ]
+        self._batches.append(pa.record_batch(columns, FOUND))
+        self._rows = []
 
     def covered(self, source: str) -> bool:
         """Whether a source would have been found if it still existed.
@@ -61,7 +120,7 @@ class Listing:
         return any(covers(source) for covers in self.covers)
 
 
-def list_sources(arguments: list[str], earlier: Collection[str] = ()) -> Listing:
+def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tuple) -> Listing:
     """Find everything that `arguments` name, each file once, in a stable order.
 
     Folders are read recursively. Links to files are followed where they stay within their folder, links
@@ -69,7 +128,7 @@ def list_sources(arguments: list[str], earlier: Collection[str] = ()) -> Listing
 
     Args:
         arguments: folders, globs (``*``, ``?``, ``[..]``, ``**``), files, and ``s3://`` URLs of each kind.
-        earlier: names of sources that an earlier run has read; that one of them is gone is no wrong use.
+        earlier: returns the names of the sources that an earlier run has read; that one of them is gone is no error.
 
     Raises:
         UsageError: a source does not exist or matches nothing.
@@ -84,12 +143,20 @@ def list_sources(arguments: list[str], earlier: Collection[str] = ()) -> Listing
             raise UsageError(f"source {argument!r}: give a folder, a glob, a file or an s3:// URL")
         else:
             _list_local(os.path.abspath(os.path.expanduser(argument)), argument, listing, earlier)
-    first: dict[str, Source] = {}
-    for source in listing.found:
-        first.setdefault(source.source, source)
-    listing.found = list(first.values())
-    listing.unusable = list({bad.source: bad for bad in listing.unusable}.values())
+    listing.end()
     return listing
+
+
+def rows_to_sources(table: pa.Table) -> Iterator[Source]:
+    """Yield the rows of a table that has the columns `FOUND`."""
+    for batch in table.select(FOUND.names).to_batches():
+        for row in batch.to_pylist():
+            yield Source(**{**row, "path": path_of(row)})
+
+
+def path_of(row: Mapping[str, Any]) -> str:
+    """Return where to open a source: `path` of a row that has the columns `FOUND`."""
+    return row["source"] if row["path"] is None else os.fsdecode(row["path"])
 
 
 def assign_ids(found: list[Source], taken: dict[str, str], earlier: dict[str, str]) -> list[Source]:
@@ -111,14 +178,14 @@ def assign_ids(found: list[Source], taken: dict[str, str], earlier: dict[str, st
     for source in found:
         doc_id = earlier.get(source.source)
         if doc_id is None:
-            doc_id = next(name for name in _names(source) if owner.get(name, source.source) == source.source)
+            doc_id = next(name for name in candidate_ids(source) if owner.get(name, source.source) == source.source)
             owner[doc_id] = source.source
         named.append(replace(source, doc_id=doc_id))
     return named
 
 
-def _names(source: Source) -> Iterator[str]:
-    """Yield ever longer names, the last of which is the full path."""
+def candidate_ids(source: Source) -> Iterator[str]:
+    """Yield ids for a source, each longer than the one before; the last is the full path."""
     yield source.doc_id
     full = source.source.removeprefix("s3://").lstrip("/")
     parts = full.split("/")
@@ -127,7 +194,7 @@ def _names(source: Source) -> Iterator[str]:
     yield source.source
 
 
-def _list_local(path: str, argument: str, listing: Listing, earlier: Collection[str]) -> None:
+def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
     shown = quoted(path)
     if os.path.isdir(path):
         listing.covers.append(lambda source: source.startswith(shown.rstrip("/") + "/"))
@@ -138,7 +205,7 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Collection[
         _add_local(path, os.path.basename(path), None, listing)
         return
     if not _MAGIC.search(path):
-        if shown not in earlier:
+        if shown not in earlier():
             raise UsageError(f"source {argument!r}: no such file or folder")
         listing.covers.append(lambda source: source == shown)
         return
@@ -151,10 +218,10 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Collection[
     def covers(source: str) -> bool:
         return source.startswith(prefix) and matches(source.removeprefix(prefix)) is not None
 
-    before = len(listing.found) + len(listing.unusable)
+    before = listing.count + len(listing.unusable)
     depth = None if "**" in pattern else pattern.count("/")
     _walk(base, lambda relative: matches(relative) is not None, depth, listing)
-    if len(listing.found) + len(listing.unusable) == before and not any(map(covers, earlier)):
+    if listing.count + len(listing.unusable) == before and not any(map(covers, earlier())):
         raise UsageError(f"source {argument!r} matches no file")
     listing.covers.append(covers)
 
@@ -205,21 +272,28 @@ def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -
     if not stat.S_ISREG(status.st_mode):
         return refuse("not-a-file", "a pipe, socket or device, and no file")
     stamp = f"{status.st_size}-{status.st_mtime_ns}"
-    listing.found.append(Source(path, source, quoted(relative), size=status.st_size, stamp=stamp))
+    listing.add(Source(path, source, quoted(relative), size=status.st_size, stamp=stamp))
 
 
-def _list_s3(url: str, listing: Listing, earlier: Collection[str]) -> None:
+def _list_s3(url: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
     url = url if url.count("/") > 2 else url + "/"
     base, pattern = _split_glob(url) if _MAGIC.search(url) else (url, "")
     prefix = base.rstrip("/") + "/"
     try:
-        objects = _s3_objects(url if not pattern else prefix, None if "**" in pattern or not pattern else pattern)
-        if not objects and pattern:  # a key may hold the characters of a glob
-            objects, prefix, pattern = _s3_objects(url, None), url.rstrip("/") + "/", ""
+        count, covers = _add_s3(url, prefix, pattern, listing)
+        if not count and pattern:  # a key may hold the characters of a glob
+            count, covers = _add_s3(url, url.rstrip("/") + "/", "", listing)
     except FileNotFoundError as error:
         raise UsageError(f"source {url!r}: there is no such bucket") from error
     except Exception as error:  # s3fs lets several libraries' errors through
         raise UsageError(f"source {url!r} cannot be listed: {type(error).__name__}: {error}") from error
+    if not count and not any(map(covers, earlier())):
+        raise UsageError(f"source {url!r}: there is no such object, or nothing under it")
+    listing.covers.append(covers)
+
+
+def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int, Callable[[str], bool]]:
+    """Add the objects under a prefix that match a pattern; return how many, and what they cover."""
     matches = re.compile(glob_translate(pattern)).match if pattern else None
     shown, single = quoted(prefix), quoted(url)
 
@@ -229,28 +303,41 @@ def _list_s3(url: str, listing: Listing, earlier: Collection[str]) -> None:
         return source.startswith(shown) and (matches is None or matches(source.removeprefix(shown)) is not None)
 
     count = 0
-    for path, size, etag in objects:
+    for path, size, etag in _s3_objects(prefix if pattern else url, flat=bool(pattern) and "/" not in pattern):
         relative = path.removeprefix(prefix) if path.startswith(prefix) else path.rsplit("/", 1)[-1]
         if any(part.startswith(".") and part.strip(".") for part in relative.split("/")):
             listing.hidden += 1
         elif matches is None or matches(relative):
-            listing.found.append(Source(path, quoted(path), quoted(relative), size=size, stamp=f"{size}-{etag}"))
+            listing.add(Source(path, quoted(path), quoted(relative), size=size, stamp=f"{size}-{etag}"))
             count += 1
-    if not count and not any(map(covers, earlier)):
-        raise UsageError(f"source {url!r}: there is no such object, or nothing under it")
-    listing.covers.append(covers)
+    return count, covers
 
 
-def _s3_objects(url: str, pattern: str | None) -> list[tuple[str, int, str]]:
-    """Return URL, size and ETag of the objects at or under `url`, by name; as deep as `pattern`."""
-    found = file_system(url).find(
-        url.removeprefix("s3://"), maxdepth=None if pattern is None else pattern.count("/") + 1, detail=True
-    )
-    return [
-        (f"s3://{key}", int(info["size"]), str(info.get("ETag", "")).strip('"'))
-        for key, info in sorted(found.items())
-        if not key.endswith("/") and info["type"] == "file"
-    ]
+def _s3_objects(url: str, flat: bool) -> Iterator[tuple[str, int, str]]:
+    """Yield URL, size and ETag of the object at `url` and of those under it, a page of the listing at a time.
+
+    Args:
+        url: of an object or a prefix.
+        flat: leave out what is in "folders" below.
+
+    Raises:
+        FileNotFoundError: there is no such bucket.
+    """
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    client = file_system(url)
+    folder = key if key.endswith("/") or not key else key + "/"
+    if folder != key and client.isfile(f"{bucket}/{key}"):
+        info = client.info(f"{bucket}/{key}")
+        yield url, int(info["size"]), str(info.get("ETag", "")).strip('"')
+    options = {"Bucket": bucket, "Prefix": folder, **({"Delimiter": "/"} if flat else {})}
+    while True:
+        page = client.call_s3("list_objects_v2", **options)
+        for entry in page.get("Contents", ()):
+            if not entry["Key"].endswith("/"):
+                yield f"s3://{bucket}/{entry['Key']}", int(entry["Size"]), str(entry.get("ETag", "")).strip('"')
+        if not page.get("IsTruncated"):
+            return
+        options["ContinuationToken"] = page["NextContinuationToken"]
 
 
 def _split_glob(path: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -15,7 +16,7 @@ from infra.tables.buckets import WHOLE, Bucket, buckets
 from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
 from infra.tables.distinct import first_of_each
-from infra.tables.rows import FailureRow
+from infra.tables.rows import FailureRow, SourceRow
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
 
 _FLUSH_CHARS = 32 * 2**20
@@ -123,9 +124,10 @@ def standing_texts(corpus: Corpus) -> set[str]:
     return {row["content_hash"] for row in rows.to_pylist() if row["doc_id"] in present}
 
 
-def current_sources(corpus: Corpus) -> pa.Table:
-    """Return the newest row of each source that an ingest has seen (`infra.tables.schemas.SOURCES`)."""
-    return newest(Table(corpus.store, "sources").read(corpus.name), "source")
+def current_sources(corpus: Corpus, columns: list[str] | None = None) -> pa.Table:
+    """Return the newest row of each source that an ingest has seen (columns of `infra.tables.schemas.SOURCES`)."""
+    needed = list(dict.fromkeys([*columns, "source", "state", "seen_at"])) if columns else None
+    return newest(Table(corpus.store, "sources").read(corpus.name, needed), "source")
 
 
 def quarantined(corpus: Corpus) -> pa.Table:
@@ -135,7 +137,8 @@ def quarantined(corpus: Corpus) -> pa.Table:
     is gone, has left. Of other stages the newest row of each stage, item and reason counts.
     """
     table = Table(corpus.store, "quarantine").read(corpus.name)
-    latest = {row["source"]: row for row in current_sources(corpus).to_pylist()}
+    items = table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist()
+    latest = _sources_by_name(corpus, {item.split("#", 1)[0] for item in items})
     rows: dict[tuple[str, str, str], FailureRow] = {}
     for row in table.sort_by("at").to_pylist():
         if row["stage"] == "ingest":
@@ -146,6 +149,14 @@ def quarantined(corpus: Corpus) -> pa.Table:
     return pa.Table.from_pylist([rows[key] for key in sorted(rows)], schema=QUARANTINE)
 
 
+def _sources_by_name(corpus: Corpus, names: Collection[str]) -> dict[str, SourceRow]:
+    if not names:
+        return {}
+    chosen = pc.field("source").isin(pa.array(sorted(names), pa.string()))
+    table = newest(Table(corpus.store, "sources").read(corpus.name, filters=chosen), "source")
+    return {row["source"]: row for row in table.to_pylist()}
+
+
 def newest(table: pa.Table, *key: str) -> pa.Table:
     """Return the row of the latest `seen_at` for each value of the columns `key`.
 
@@ -153,6 +164,44 @@ def newest(table: pa.Table, *key: str) -> pa.Table:
     """
     state = [("state", "ascending")] if "state" in table.column_names else []
     return first_of_each(table, key, [("seen_at", "descending"), *state])
+
+
+class PresentDocuments:
+    """The documents of some sources that are present, without their texts, as Arrow: a source may have millions."""
+
+    _SAME = ("content_hash", "title", "source")
+
+    def __init__(self, corpus: Corpus, sources: Collection[str]) -> None:
+        table = DOCUMENTS.empty_table()
+        if sources:
+            mine = ds.field("source").isin(pa.array(sorted(sources), pa.string()))
+            table = present(Table(corpus.store, "documents").read(corpus.name, filters=mine))
+        self._table = table.combine_chunks()
+        self._columns = {name: self._table[name].combine_chunks() for name in self._SAME}
+        self._rows: dict[str, dict[str, int]] = {}
+        for row, (source, doc_id) in enumerate(column_rows(self._table, "source", "doc_id")):
+            self._rows.setdefault(source, {})[doc_id] = row
+
+    def rows_of(self, *sources: str) -> dict[str, int]:
+        """Return the rows of some sources' documents by doc_id; of two with the same id, the later source's."""
+        return {doc_id: row for source in sources for doc_id, row in self._rows.get(source, {}).items()}
+
+    def is_same(self, row: int, document: Mapping[str, Any]) -> bool:
+        """Tell whether a document is as it was."""
+        return all(self._columns[name][row].as_py() == document[name] for name in self._SAME)
+
+    def documents(self, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield rows of the documents table."""
+        waiting = iter(rows)
+        while batch := list(islice(waiting, _FLUSH_ROWS)):
+            yield from self._table.take(batch).to_pylist()
+
+
+def column_rows(table: pa.Table | pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield chosen columns row by row, as Python objects of few rows at a time."""
+    table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    for batch in table.select(list(names)).to_batches(max_chunksize=_FLUSH_ROWS):
+        yield from zip(*(batch[name].to_pylist() for name in names), strict=True)
 
 
 class DocumentWriter:

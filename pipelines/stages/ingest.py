@@ -5,26 +5,32 @@ as read once its row in the sources table is committed, after its documents; so 
 goes on where it was when it is started again.
 """
 
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from infra.cluster.session import ensure_ray, quiet_ray_data
 from infra.sources import TITLE_CHARS, Parsed, Refused
-from infra.sources.diff import Plan, Work, failed_stamp, make_plan
+from infra.sources.diff import Plan, failed_stamp, make_plan
+from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
 from infra.store import Corpus, Store
 from infra.tables.corpora import check_name
 from infra.tables.delta import Table, now
-from infra.tables.documents import DocumentWriter, current_sources, mark_superseded, present, quarantined
+from infra.tables.documents import (
+    DocumentWriter,
+    PresentDocuments,
+    column_rows,
+    current_sources,
+    mark_superseded,
+    quarantined,
+)
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError
 
@@ -92,23 +98,25 @@ def ingest(
     begun = time.monotonic()
     check_name(corpus.name)
     mark_superseded(corpus)
-    known = current_sources(corpus).to_pylist()
-    at = max([now(), *(row["seen_at"] + timedelta(microseconds=1) for row in known)])
-    plan = make_plan(sources, {row["source"]: row for row in known if row["state"] != "deleted"}, config.ingest)
+    known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
+    last = pc.max(known["seen_at"]).as_py()
+    at = max(now(), last + timedelta(microseconds=1)) if last else now()
+    plan = make_plan(sources, known.filter(pc.not_equal(known["state"], "deleted")), config.ingest)
+    del known
     writer = DocumentWriter(corpus, run_id, at, config.commit_seconds)
     tally = Counter[str]()
     reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)
-    for result in _parse_all(plan.work, (corpus.store, corpus.name, run_id, at, config)):
-        reasons.update(dict(result.pop("refused")))
-        tally.update({"done": 1, result.pop("kind"): 1, **result})
+    for results in _parse_all(plan.work, (corpus.store, corpus.name, run_id, at, config)):
+        for refused in results["refused"].to_pylist():
+            reasons.update(dict(refused))
+        tally.update(done=results.num_rows, **dict(Counter(results["kind"].to_pylist())))
+        tally.update({name: pc.sum(results[name]).as_py() for name in ("documents", "bytes", "chars")})
         if progress is not None:
             counts = {key: tally[key] for key in ("done", "documents", "bytes")}
-            progress({**counts, "total": len(plan.work), "quarantined": reasons.total()})
+            progress({**counts, "total": plan.work.num_rows, "quarantined": reasons.total()})
     for bad in plan.listing.unusable:
         writer.refuse(bad.source, bad.reason, bad.detail)
-        known = plan.earlier.get(bad.source)
-        doc_id = known["doc_id"] if known else ""
-        writer.source(bad.source, doc_id, "", state="failed", documents=0)
+        writer.source(bad.source, plan.unusable_ids.get(bad.source, ""), "", state="failed", documents=0)
     _delete(corpus, plan, writer, keep=config.ingest.keep_deleted)
     writer.flush()
     for name in ("documents", "sources"):
@@ -116,12 +124,12 @@ def ingest(
     return IngestSummary(
         corpus=corpus.name,
         run_id=run_id,
-        sources=len(plan.listing.found) + len(plan.listing.unusable),
+        sources=plan.listing.count + len(plan.listing.unusable),
         new=tally["new"],
         changed=tally["changed"],
         unchanged=plan.unchanged,
         failed=tally["failed"] + len(plan.listing.unusable) + len(plan.failed),
-        deleted=len(plan.gone),
+        deleted=plan.gone.num_rows,
         hidden=plan.listing.hidden,
         quarantined=dict(sorted(reasons.items())),
         documents=tally["documents"],
@@ -131,12 +139,12 @@ def ingest(
     )
 
 
-def _reasons(corpus: Corpus, failed: list[str]) -> Counter[str]:
+def _reasons(corpus: Corpus, failed: pa.Array) -> Counter[str]:
     """Return the reasons for which sources failed in earlier runs."""
-    if not failed:
+    if not len(failed):
         return Counter()
     table = quarantined(corpus)
-    mine = pc.and_(pc.equal(table["stage"], "ingest"), pc.is_in(table["item"], pa.array(failed, pa.string())))
+    mine = pc.and_(pc.equal(table["stage"], "ingest"), pc.is_in(table["item"], failed.cast(pa.string())))
     return Counter(table.filter(mine)["reason"].to_pylist())
 
 
@@ -144,9 +152,9 @@ _Job = tuple[Store, str, str, datetime, Config]
 """Store, corpus, run id, time of the run, configuration."""
 
 
-def _parse_all(work: list[Work], job: _Job) -> Iterator[dict[str, Any]]:
-    """Have everything parsed and committed by workers; yield one result per source."""
-    if not work:
+def _parse_all(work: pa.Table, job: _Job) -> Iterator[pa.Table]:
+    """Have everything parsed and committed by workers; yield their results (`_RESULT`), a row per source."""
+    if not work.num_rows:
         return
     ensure_ray()
     import ray
@@ -157,26 +165,21 @@ def _parse_all(work: list[Work], job: _Job) -> Iterator[dict[str, Any]]:
     done = from_arrow(blocks).map_batches(
         _parse_block, batch_size=None, batch_format="pyarrow", fn_kwargs={"job": job}, zero_copy_batch=True
     )
-    for batch in done.iter_batches(batch_size=None, batch_format="pyarrow"):
-        yield from batch.to_pylist()
+    yield from done.iter_batches(batch_size=None, batch_format="pyarrow")
 
 
-def _blocks(work: list[Work], cpus: int) -> Iterator[pa.Table]:
+def _blocks(work: pa.Table, cpus: int) -> Iterator[pa.Table]:
     """Cut the work into blocks of similar size, by bytes and by count."""
-    total = sum(item.source.size for item in work)
-    most_bytes = min(_BLOCK_BYTES, total // (cpus * _BLOCKS_PER_CPU) + 1)
-    most_sources = min(_BLOCK_SOURCES, len(work) // cpus + 1)
-    block: list[dict[str, Any]] = []
-    size = 0
-    for item in work:
-        # Paths go as bytes: some are no UTF-8.
-        row = {**asdict(item.source), "path": os.fsencode(item.source.path), "known": item.known, "was": item.was}
-        if block and (size + item.source.size > most_bytes or len(block) >= most_sources):
-            yield pa.Table.from_pylist(block)
-            block, size = [], 0
-        block.append(row)
-        size += item.source.size
-    yield pa.Table.from_pylist(block)
+    sizes = work["size"].to_numpy()
+    most_bytes = min(_BLOCK_BYTES, int(sizes.sum()) // (cpus * _BLOCKS_PER_CPU) + 1)
+    most_sources = min(_BLOCK_SOURCES, len(sizes) // cpus + 1)
+    first, size = 0, 0
+    for row, more in enumerate(sizes.tolist()):
+        if row > first and (size + more > most_bytes or row - first >= most_sources):
+            yield work.slice(first, row - first)
+            first, size = row, 0
+        size += more
+    yield work.slice(first)
 
 
 _guards: dict[str, Guard] = {}
@@ -199,11 +202,10 @@ def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
     writer = DocumentWriter(Corpus(store, corpus), run_id, at, config.commit_seconds)
     items = block.to_pylist()
     old = [name for item in items for name in (item["source"] if item["known"] else "", item["was"]) if name]
-    present = _present(Corpus(store, corpus), old)
+    present = PresentDocuments(Corpus(store, corpus), old)
     results = []
     for item in items:
-        before = {**present.get(item["was"], {}), **present.get(item["source"], {})}
-        results.append(_parse_source(item, before, writer, at=at, options=config.ingest))
+        results.append(_parse_source(item, present, writer, at=at, options=config.ingest))
     writer.flush()
     return pa.Table.from_pylist(results, schema=_RESULT)
 
@@ -220,13 +222,13 @@ _RESULT = pa.schema(
 
 
 def _parse_source(
-    item: dict[str, Any], before: dict[str, dict[str, Any]], writer: DocumentWriter, at: datetime, options: IngestConfig
+    item: dict[str, Any], present: PresentDocuments, writer: DocumentWriter, at: datetime, options: IngestConfig
 ) -> dict[str, Any]:
     """Give the writer what has changed in one source.
 
     Args:
         item: a row of a block.
-        before: rows of the documents that the source has so far, by id; those still there are taken out.
+        present: the documents that the source has so far.
         writer: takes the rows.
         at: time of the run.
         options: limits and columns.
@@ -234,10 +236,11 @@ def _parse_source(
     tally = Counter[str]()
     refusals = _Refusals(writer, item["source"], options.max_refused)
     found = 0
+    before = present.rows_of(item["was"], item["source"])
     stamp = item["stamp"]
     kind = "changed" if item["known"] else "new"
     try:
-        for record in _guard(options).parse(os.fsdecode(item["path"]), item["source"].rsplit("/", 1)[-1], item["size"]):
+        for record in _guard(options).parse(path_of(item), item["source"].rsplit("/", 1)[-1], item["size"]):
             if isinstance(record, Refused):
                 refusals.row(record)
                 continue
@@ -246,11 +249,12 @@ def _parse_source(
             found += 1
             old = before.pop(row["doc_id"], None)
             if old is not None:
-                if all(old[name] == row[name] for name in ("content_hash", "title", "source")):
+                if present.is_same(old, row):
                     continue
-                row["first_seen"] = old["first_seen"]
-                if old["content_hash"] != content_hash:
-                    writer.supersede(old)
+                (earlier,) = present.documents([old])
+                row["first_seen"] = earlier["first_seen"]
+                if earlier["content_hash"] != content_hash:
+                    writer.supersede(earlier)
             writer.document(row, parsed.text)
             tally.update(documents=1, chars=row["chars"])
     except SourceError as error:
@@ -259,7 +263,7 @@ def _parse_source(
         stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
     refused = list(refusals.end().items())
     if kind != "failed" and not options.keep_deleted:
-        writer.delete(before.values())
+        writer.delete(present.documents(before.values()))
     state = "failed" if kind == "failed" else "read"
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=found)
     return {"kind": kind, "bytes": item["size"], "refused": refused, "documents": 0, "chars": 0, **tally}
@@ -313,21 +317,12 @@ def _document(item: dict[str, Any], parsed: Parsed, content_hash: str, at: datet
     }
 
 
-def _present(corpus: Corpus, sources: Collection[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the rows of the documents that are present, by source and id, without their texts."""
-    if not sources:
-        return {}
-    mine = ds.field("source").isin(pa.array(sorted(sources), pa.string()))
-    rows: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in present(Table(corpus.store, "documents").read(corpus.name, filters=mine)).to_pylist():
-        rows.setdefault(row["source"], {})[row["doc_id"]] = row
-    return rows
-
-
 def _delete(corpus: Corpus, plan: Plan, writer: DocumentWriter, keep: bool) -> None:
     """Take the documents of gone sources out, unless they are to be kept."""
-    if plan.gone and not keep:
-        for rows in _present(corpus, [row["source"] for row in plan.gone]).values():
-            writer.delete(rows.values())
-    for row in (*plan.gone, *plan.moved):
-        writer.source(row["source"], row["doc_id"], row["source_stamp"], state="deleted", documents=0)
+    for batch in plan.gone.to_batches(max_chunksize=_BLOCK_SOURCES) if not keep else ():
+        documents = PresentDocuments(corpus, batch["source"].to_pylist())
+        for (source,) in column_rows(batch, "source"):
+            writer.delete(documents.documents(documents.rows_of(source).values()))
+    for table in (plan.gone, plan.moved):
+        for source, doc_id, stamp in column_rows(table, "source", "doc_id", "source_stamp"):
+            writer.source(source, doc_id, stamp, state="deleted", documents=0)

@@ -213,10 +213,12 @@ import json, sys
 from pathlib import Path
 from infra.sources.diff import make_plan
 from infra.sources.sandbox import Guard
+from infra.tables.schemas import SOURCES
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 options = IngestConfig()
-stamps = {Path(work.source.path).name: work.source.stamp for work in make_plan([sys.argv[1]], {}, options).work}
+work = make_plan([sys.argv[1]], SOURCES.empty_table(), options).work
+stamps = {Path(row["source"]).name: row["stamp"] for row in work.to_pylist()}
 guard, texts = Guard(options), {}
 for name in stamps:
     path = str(Path(sys.argv[1], name))

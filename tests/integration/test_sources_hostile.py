@@ -23,7 +23,7 @@ def test_each_source_gives_exactly_what_it_should(folder: tuple[Path, list[Case]
     assert len(cases) >= 60
     listing = list_sources([str(root)])
     assert listing.hidden == 1
-    paths = {source.doc_id: source.path for source in listing.found}
+    paths = {source.doc_id: source.path for source in listing.sources()}
     unusable = {bad.source.removeprefix(f"{root}/"): bad for bad in listing.unusable}
     assert paths.keys() | unusable.keys() == {case.source for case in cases}
     wrong = []
@@ -58,7 +58,7 @@ def test_each_source_gives_exactly_what_it_should(folder: tuple[Path, list[Case]
 def test_names_can_be_turned_back(folder: tuple[Path, list[Case]]) -> None:
     root, cases = folder
     listing = list_sources([str(root)])
-    for source in listing.found:
+    for source in listing.sources():
         assert unquoted(source.source) == source.path
         source.source.encode("utf-8")
     assert len(cases) == len({case.source for case in cases})

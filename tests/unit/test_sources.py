@@ -45,7 +45,7 @@ def tree(root: Path, *names: str) -> Path:
 
 
 def ids(*arguments: str) -> list[str]:
-    return [source.doc_id for source in list_sources([str(argument) for argument in arguments]).found]
+    return [source.doc_id for source in list_sources([str(argument) for argument in arguments]).sources()]
 
 
 def test_folders_globs_and_files(tmp_path: Path) -> None:
@@ -70,14 +70,14 @@ def test_relative_and_home_paths_have_full_sources(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for argument in ("in", "./in", "~/in", "in/../in"):
-        (source,) = list_sources([argument]).found
+        (source,) = list_sources([argument]).sources()
         assert (source.doc_id, source.source) == ("a.txt", f"{tmp_path}/in/a.txt")
 
 
 def test_hidden_names_are_passed_over_and_counted(tmp_path: Path) -> None:
     root = tree(tmp_path, "a.txt", ".git/config", ".DS_Store", "d/.x")
     listing = list_sources([str(root)])
-    assert [source.doc_id for source in listing.found] == ["a.txt"]
+    assert [source.doc_id for source in listing.sources()] == ["a.txt"]
     assert listing.hidden == 3
     assert ids(f"{root}/.DS_Store") == [".DS_Store"]
 
@@ -97,7 +97,7 @@ def test_a_folder_may_be_deeper_than_python_can_call(tmp_path: Path) -> None:
     try:
         assert ids(tmp_path) == ["a.txt", "d/" * 1200 + "deep.txt", "z/b.txt"]
         assert ids(f"{tmp_path}/**/*.txt") == ids(tmp_path)
-        assert assign_ids(list_sources([str(tmp_path)]).found, {}, {})[1].doc_id.endswith("deep.txt")
+        assert assign_ids(list(list_sources([str(tmp_path)]).sources()), {}, {})[1].doc_id.endswith("deep.txt")
     finally:  # pytest's own cleaning is recursive
         (tmp_path / ("d/" * 1200) / "deep.txt").unlink()
         os.removedirs(tmp_path / ("d/" * 1200))
@@ -115,7 +115,7 @@ def test_a_path_that_is_too_long_for_the_system_is_told(tmp_path: Path) -> None:
     finally:
         os.chdir(here)
     listing = list_sources([str(tmp_path)])
-    assert [source.doc_id for source in listing.found] == ["a.txt"]
+    assert [source.doc_id for source in listing.sources()] == ["a.txt"]
     (bad,) = listing.unusable
     assert bad.reason == "unreadable" and "too long" in bad.detail
 
@@ -126,14 +126,14 @@ def test_links_that_lead_to_each_other_in_a_long_row(tmp_path: Path) -> None:
         (root / f"{number}").symlink_to(root / (f"{number + 1}" if number < 1499 else "a.txt"))
     listing = list_sources([str(root)])
     assert {bad.reason for bad in listing.unusable} == {"link"}
-    assert len(listing.found) + len(listing.unusable) == 1501
+    assert listing.count + len(listing.unusable) == 1501
 
 
 def test_the_stamp_tells_changes(tmp_path: Path) -> None:
     root = tree(tmp_path, "a.txt")
 
     def stamp() -> str:
-        return list_sources([str(root)]).found[0].stamp
+        return next(list_sources([str(root)]).sources()).stamp
 
     first = stamp()
     assert stamp() == first
@@ -154,8 +154,8 @@ def test_what_is_not_there_is_wrong_use(tmp_path: Path, argument: str) -> None:
 
 def test_a_file_that_was_there_before_may_be_gone(tmp_path: Path) -> None:
     for argument in ("a.txt", "*.txt"):
-        listing = list_sources([f"{tmp_path}/{argument}"], [f"{tmp_path}/a.txt"])
-        assert listing.found == []
+        listing = list_sources([f"{tmp_path}/{argument}"], lambda: [f"{tmp_path}/a.txt"])
+        assert listing.count == 0
         assert listing.covered(f"{tmp_path}/a.txt")
         assert not listing.covered(f"{tmp_path}/b.md")
 
@@ -183,7 +183,7 @@ def test_links_are_followed_only_within_their_folder(tmp_path: Path) -> None:
     (root / "outside.txt").symlink_to(tmp_path / "out/secret.txt")
     (root / "up").symlink_to(tmp_path)
     listing = list_sources([str(root)])
-    assert [source.doc_id for source in listing.found] == ["a.txt", "inside.txt", "d/b.txt"]
+    assert [source.doc_id for source in listing.sources()] == ["a.txt", "inside.txt", "d/b.txt"]
     assert [(bad.source, bad.reason) for bad in listing.unusable] == [
         (f"{root}/outside.txt", "link"),
         (f"{root}/up", "link"),
