@@ -181,6 +181,10 @@ class RayConfig(Section):
     """Address of a cluster's Jobs API (``http://host:8265``); flows then submit their work to it."""
     python: str | None = None
     """Interpreter of the cluster that jobs run with; by default this one's path."""
+    job_cpus: float = Field(0.0, ge=0)
+    """CPUs that a job asks for its driver, to run on a worker node; 0: it runs on the head node."""
+    job_memory_gib: float = Field(2.0, gt=0)
+    """GiB of memory that it asks for besides, where `job_cpus` is set."""
     cpus: int | None = Field(None, ge=1)
     """CPUs of the in-process Ray; by default all."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)

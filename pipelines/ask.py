@@ -17,6 +17,7 @@ from infra.tables.runs import RunExtras, RunSummary, begin_run, close_runs, read
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
+from pipelines.run_log import RunLog
 from pipelines.runs import Progress, Recorder, finish, new_run_id, repeat
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.ingest import ingest
@@ -54,6 +55,7 @@ def ask(
     beat(corpus.store, run_id)  # before its row: a row without a heartbeat is of a run that died
     begin_run(corpus, run_id, kind, config.public(), work)
     with (
+        RunLog(corpus.store, run_id),
         claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
         lazy_ray(config.ray),
     ):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from infra.cluster import session
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, EngineDied, MemagentError, UsageError
 
@@ -60,14 +61,38 @@ def run_on_engines(
         pool: how many engines, and what each of them needs of the cluster.
 
     Raises:
+        UsageError: an engine needs more than the machine has.
         ConfigError: a worker's engine cannot be started as configured (`fatal`).
         EngineDied: no engine is left.
     """
+    check_fits(pool)
     engines = _Pool(worker, arguments, deque(items), pool)
     try:
         yield from engines.results()
     finally:
         engines.end()
+
+
+def check_fits(pool: PoolConfig) -> bool:
+    """Tell whether any node could take an engine. A cluster may still grow; the Ray of one process does not.
+
+    Raises:
+        UsageError: Ray runs in this process, and the machine is too small for an engine.
+    """
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(node.get("CPU", 0) >= pool.cpus and node.get("GPU", 0) >= pool.gpus for node in nodes):
+        return True
+    most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in ("CPU", "GPU")}
+    message = (
+        f"an engine needs pool.cpus = {pool.cpus:g} and pool.gpus = {pool.gpus:g}, and no node has as much: "
+        f"the largest has {most['CPU']:g} CPUs and {most['GPU']:g} GPUs"
+    )
+    if session.started_here:
+        raise UsageError(message)
+    _log.warning("%s; waiting for one that joins", message)
+    return False
 
 
 def fatal(error: MemagentError) -> dict[str, Any]:

@@ -49,6 +49,8 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
             submission_id=submission,
             # The cluster's interpreter, by absolute path where it is this machine's.
             entrypoint=shlex.join([ray.python or sys.executable, "-m", "pipelines.cli", *argv, "--json"]),
+            entrypoint_num_cpus=ray.job_cpus or None,
+            entrypoint_memory=round(ray.job_memory_gib * 2**30) if ray.job_cpus else None,
             runtime_env={
                 **cluster_environment(ray),
                 "env_vars": {**cluster_environment(ray)["env_vars"], "MEMAGENT_CONFIG": settings.model_dump_json()},

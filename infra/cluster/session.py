@@ -31,6 +31,11 @@ _PAUSE = wait_random_exponential(multiplier=1, max=10)
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "MEMAGENT_", "VLLM_")
 """Environment variables that workers of a cluster need as well. Keys are not among them: a cluster shows
 its jobs' environment to whoever sees its dashboard, so it must hold its credentials itself."""
+_log = logging.getLogger("memagent.ray")
+verbose = False
+"""Show Ray's log and the output of its workers on standard error."""
+started_here = False
+"""Whether Ray runs in this process: no other node will join."""
 _KEPT_HERE = ("MEMAGENT_CONFIG", "MEMAGENT_CONFIG_FILE")
 """What has been read already: a job is given the whole configuration, and workers are told what they need."""
 
@@ -58,7 +63,8 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    level = logging.INFO if verbose else logging.ERROR
+    options: dict[str, Any] = {"logging_level": level, "log_to_driver": verbose}
     if config.address:
         options["address"] = config.address
         if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # a submitted job has its environment already
@@ -68,13 +74,28 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         options |= {"address": "local", "num_cpus": config.cpus, "include_dashboard": False}
     with _own_termination(), nullcontext() if config.address else _without_what_serves_a_cluster():
         _start_ray(options)
+    if not verbose:
+        _keep_ray_off_the_terminal()
+    global started_here
+    started_here = not config.address
     try:
         # Ray prints warnings of its own to standard output, which belongs to the command's result.
         with redirect_stdout(sys.stderr):
             yield
     finally:
+        started_here = False
         _board.cache_clear()
         ray.shutdown()
+
+
+def _keep_ray_off_the_terminal() -> None:
+    """Leave Ray's warnings to other handlers of its logger, such as a run's log. To be called once Ray has started."""
+    logger = logging.getLogger("ray")
+    logger.setLevel(logging.WARNING)
+    for handler in [handler for handler in logger.handlers if type(handler).__module__.startswith("ray.")]:
+        logger.removeHandler(handler)
+    if not logger.handlers:  # else Python prints what nobody handles
+        logger.addHandler(logging.NullHandler())
 
 
 _to_begin: list[Callable[[], None]] = []
@@ -159,7 +180,7 @@ def _clear_away(state: RetryCallState) -> None:
 
     error = state.outcome.exception() if state.outcome else None
     # As text: whoever keeps the record would keep the error, and with it what the start has opened.
-    logging.getLogger(__name__).warning("Ray did not start (%s); trying again", str(error))
+    _log.warning("Ray did not start (%s); trying again", str(error))
     ray.shutdown()
 
 

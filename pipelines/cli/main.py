@@ -51,10 +51,24 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _verbose(wanted: bool) -> None:
+    if wanted:
+        import logging
+
+        from infra.cluster import session
+
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logging.getLogger("memagent").setLevel(logging.INFO)
+        session.verbose = True
+
+
 @app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", callback=_verbose, help="Show the logs of the product and of Ray.")
     ] = False,
 ) -> None:
     """Read archives of long documents with a memory of fixed size, and answer questions with evidence."""

@@ -4,11 +4,12 @@ import os
 
 import pytest
 
-from infra.cluster.engine_pool import fatal, run_on_engines
+from infra.cluster import session
+from infra.cluster.engine_pool import check_fits, fatal, run_on_engines
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.config import PoolConfig, load_config
-from memagent.errors import ConfigError, EngineDied
+from memagent.errors import ConfigError, EngineDied, UsageError
 from pipelines.ask import ask
 from pipelines.stages.ingest import ingest
 from tests.integration.test_pipeline import OTTER, write_archive
@@ -51,6 +52,16 @@ def test_every_engine_gets_work_and_every_item_is_done_once(tmp_path, engines):
     results = run(tmp_path / "w", work(200, seconds=0.1), min_size=1, max_size=engines)
     assert sorted(result["number"] for result in results) == list(range(200))
     assert len({result["process"] for result in results}) == engines
+
+
+def test_an_engine_that_no_machine_can_take_is_refused(tmp_path, monkeypatch):
+    needs = PoolConfig(cpus=0.1, gpus=64)
+    monkeypatch.setattr(session, "started_here", True)
+    with pytest.raises(UsageError, match=r"pool.gpus = 64, and no node has as much: .* 0 GPUs"):
+        list(run_on_engines(Counting, (tmp_path,), work(1), needs))
+    monkeypatch.setattr(session, "started_here", False)
+    assert not check_fits(needs), "a cluster may grow"
+    assert check_fits(PoolConfig(cpus=0.1))
 
 
 def test_there_are_no_more_engines_than_items(tmp_path):

@@ -94,3 +94,13 @@ def test_a_job_whose_output_is_lost_still_comes_to_an_end(cluster):
     with pytest.raises(MemagentError, match="its message"):
         run_job(FAR, ["ask", "c"], "job", lines.append)
     assert "output is lost" in lines[-1]
+
+
+def test_a_driver_has_its_memory_asked_for(cluster):
+    head = cluster(["done\n"])
+    run_job(FAR, ["digest", "c"], "one", lambda line: None)
+    assert (head.submitted["entrypoint_num_cpus"], head.submitted["entrypoint_memory"]) == (None, None)
+    worker = cluster(["done\n"])
+    far = FAR.model_copy(update={"ray": RayConfig(jobs_address="http://far:8265", job_cpus=1, job_memory_gib=3)})
+    run_job(far, ["digest", "c"], "two", lambda line: None)
+    assert (worker.submitted["entrypoint_num_cpus"], worker.submitted["entrypoint_memory"]) == (1, 3 * 2**30)
