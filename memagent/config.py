@@ -6,6 +6,7 @@ Values come from, in rising order of precedence: the defaults below, the model f
 """
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -45,6 +46,9 @@ class ReadingConfig(Section):
     """question-first as in the paper; section-first shares a segment's prefix among questions."""
     lanes: int = Field(1, ge=1)
     """Spans of a stream that are read side by side; their memories are then read as a short stream."""
+    lane_segments: int = Field(0, ge=0)
+    """A stream of more segments is read in as many lanes as keep each within this length; 0: `lanes` alone decides. So
+    one very long document does not take as long as all others together."""
     gate: bool = False
     """The policy may say that a segment changes nothing (GRU-Mem, arXiv 2602.10560)."""
     early_exit: bool = False
@@ -60,7 +64,13 @@ class ReadingConfig(Section):
 
     def hash(self, template_hash: str) -> str:
         """Hash of everything here and of the prompt wording."""
-        return stable_hash(self.model_dump(exclude={"template"}), template_hash)
+        # A key that is off is left out: answers of before it existed stay valid.
+        unset = {"template"} if self.lane_segments else {"template", "lane_segments"}
+        return stable_hash(self.model_dump(exclude=unset), template_hash)
+
+    def lanes_of(self, segments: int) -> int:
+        """Return in how many lanes a stream of so many segments is read, at least one."""
+        return max(self.lanes, math.ceil(segments / self.lane_segments) if self.lane_segments else 1)
 
 
 class EngineConfig(Section):

@@ -58,7 +58,8 @@ class Reading:
         self._began = time.monotonic()
         self._request = request
         self._no_memory = spec.prompts.no_memory
-        self._lanes = Lanes(len(request.stream), spec.config.lanes, request.past)
+        segments = len(request.stream)
+        self._lanes = Lanes(segments, spec.config.lanes_of(segments), request.past)
         self._conversations = Conversations(request, spec, generate, record=record, lanes=self._lanes)
 
     @property

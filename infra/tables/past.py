@@ -40,13 +40,17 @@ def find_past(
         reread: continue from memories of this very policy version only.
     """
     past = resume_points(corpus, pending, unfinished)
-    if reader.reading.lanes != 1 or not reader.goes_on:  # the spans of lanes move with the length of the stream
+    if not reader.goes_on:
         return past
     fresh = [
         row
         for reading_id, row in pending.items()
-        if reading_id not in past and (row["scope"] == "archive" or row["doc_id"] in grown)
+        if reading_id not in past
+        and (row["scope"] == "archive" or row["doc_id"] in grown)
+        and reader.reading.lanes_of(row["segments"]) == 1  # the spans of lanes move with the length of the stream
     ]
+    if not fresh:
+        return past
     earlier = _earlier_answers(corpus, reader, fresh, reread)
     if not earlier:
         return past
@@ -86,12 +90,14 @@ def _earlier_answers(
         corpus.name, ["doc_id", "content_hash"], pc.field("doc_id").isin(doc_ids)
     )
     document_of = dict(zip(versions["content_hash"].to_pylist(), versions["doc_id"].to_pylist(), strict=True))
-    columns = ["reading_id", "stream", "scope", "question", "policy_id", "content_hash", "answered_at", "run_id"]
+    columns = ["reading_id", "stream", "scope", "question", "policy_id", "content_hash", "answered_at", "segments"]
     same = pc.field("content_hash").isin(pa.array(document_of, pa.string())) | (pc.field("scope") == "archive")
     same &= pc.field("config_hash") == reader.config_hash
     last: dict[tuple[str, str], AnswerRow] = {}
     for answer in Table(corpus.store, "answers").read(corpus.name, columns, same).sort_by("answered_at").to_pylist():
         mine = answer["policy_id"] == reader.policy.policy_id
+        if reader.reading.lanes_of(answer["segments"]) > 1:
+            continue
         if mine or (not reread and policy_name(answer["policy_id"]) == reader.policy.name):
             document = "" if answer["scope"] == "archive" else document_of[answer["content_hash"]]
             last[document, answer["question"]] = answer

@@ -67,3 +67,9 @@ def test_what_is_kept_holds_no_secret():
     )
     assert "hush" not in str(config.public()) and "KEY" in str(config.public())
     assert config.ray.runtime_env["env_vars"]["KEY"] == "hush", "and what is used is as it was given"
+
+
+def test_a_key_that_is_off_changes_no_hash():
+    assert ReadingConfig(lane_segments=0).hash("t") == ReadingConfig().hash("t")
+    assert ReadingConfig(lane_segments=9).hash("t") != ReadingConfig().hash("t")
+    assert [ReadingConfig(lanes=2, lane_segments=10).lanes_of(n) for n in (1, 20, 21, 100)] == [2, 2, 3, 10]

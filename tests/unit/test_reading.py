@@ -1,4 +1,5 @@
 import asyncio
+import math
 import random
 
 import pytest
@@ -50,6 +51,18 @@ def test_finds_the_needle_with_every_option(tokenizer, layout, gate, lanes):
     text = "".join(segment.text for segment in stream.segments)
     assert text[evidence.quote_start : evidence.quote_end] == evidence.quote
     assert evidence.char_start <= evidence.quote_start and evidence.quote_end <= evidence.char_end
+
+
+def test_a_long_stream_is_read_in_more_lanes_than_a_short_one(tokenizer):
+    scheme = make_scheme(tokenizer, lane_segments=4)
+    _, short, _ = read(scheme, "The pass number for amber-otter is 4829104.")
+    assert {turn.lane for turn in short} == {0}
+    outcome, turns, stream = read(scheme, document(random.Random(3)))
+    lanes = math.ceil(len(stream) / 4)
+    assert lanes > 2 and {turn.lane for turn in turns if turn.kind == "update"} == set(range(lanes))
+    assert outcome.answer == "4829104"
+    same, _, _ = read(make_scheme(tokenizer, lanes=lanes), document(random.Random(3)))
+    assert same.conversations == outcome.conversations
 
 
 def test_says_not_found_when_the_document_does_not_say(scheme):
