@@ -41,6 +41,7 @@ bench: setup      ## The measured numbers of docs/results.md
 
 bench-scale: setup ## A million documents: ingest to answers, nights after it, the driver's memory (half an hour)
 	@$(PY) -m benchmarks.scale
+	@$(PY) -m benchmarks.kills
 	@$(PY) -m benchmarks.page
 
 docs: setup       ## The documentation as a site that needs no network, in build/site; a warning fails

@@ -36,7 +36,7 @@ from pipelines.stages.ingest import ingest
 from pipelines.status import corpus_status
 
 QUESTION = "What is the secret code of the vault?"
-_FILE_ROWS = 50_000
+FILE_ROWS = 50_000
 _WORDS = (
     "the of a contract party shall notify region color weather table data file index under over between agreement term "
     "renewal seller buyer"
@@ -69,13 +69,13 @@ def document(number: int, version: int, words: int = 12) -> str:
 def make_corpus(folder: Path, documents: int, changed: int = 0) -> None:
     """Write the corpus as Parquet files; the first `changed` documents in another version."""
     folder.mkdir(parents=True, exist_ok=True)
-    for first in range(0, documents, _FILE_ROWS):
+    for first in range(0, documents, FILE_ROWS):
         if changed and first >= changed:
             return
-        numbers = range(first, min(documents, first + _FILE_ROWS))
+        numbers = range(first, min(documents, first + FILE_ROWS))
         texts = pa.array([document(n, int(n < changed)) for n in numbers], pa.large_string())
         table = pa.table({"id": [f"doc-{n:08}" for n in numbers], "text": texts})
-        pq.write_table(table, folder / f"part-{first // _FILE_ROWS:05}.parquet", row_group_size=5_000)
+        pq.write_table(table, folder / f"part-{first // FILE_ROWS:05}.parquet", row_group_size=5_000)
 
 
 def in_process(step: Callable[..., Step], *given: object) -> Step:

@@ -12,12 +12,13 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any, TypedDict, cast
 
-from infra.cluster.concurrency import Slots, ThroughputSearch
+from infra.cluster.concurrency import EngineTimeMeter, Slots, ThroughputSearch
 from infra.cluster.engine_pool import fatal
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.engines.supervised import SupervisedEngine
@@ -34,38 +35,10 @@ from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, EngineError, ItemError, MemagentError
 from memagent.records import ReadingResult, Turn
 
-
-class EngineTimeMeter:
-    """Divides time evenly among what is in flight at each moment (processor sharing)."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last = clock()
-        self._share = 0.0
-        """Seconds that one conversation would have been given, had it been in flight all the time."""
-        self._in_flight = 0
-
-    def begin(self) -> float:
-        """Say that a conversation begins; give what is returned to `end`."""
-        self._advance()
-        self._in_flight += 1
-        return self._share
-
-    def end(self, began: float) -> float:
-        """Say that it has ended; return its share in seconds."""
-        self._advance()
-        self._in_flight -= 1
-        return self._share - began
-
-    def _advance(self) -> None:
-        now = self._clock()
-        if self._in_flight:
-            self._share += (now - self._last) / self._in_flight
-        self._last = now
-
-
 _log = logging.getLogger("memagent.pool")
 _REPORT_SECONDS = 0.5
+_FLUSH_TURNS = 256
+"""So many buffered turns are written before `flush_seconds` have passed: what a crash costs a fast engine."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
 """Seconds between two files of answers: what a run has taken by then divided by a number of files, within bounds."""
 
@@ -132,9 +105,11 @@ class ReadingWorker:
         self._order = count()
         self._starting: asyncio.Task[None] | None = None
         self._flushing: asyncio.Lock | None = None
+        self._answering: asyncio.Lock | None = None
         self._started = time.monotonic()
         self._next_part = 0.0
         self._flush_task: asyncio.Task[None] | None = None
+        self._full = asyncio.Event()
         self._answers = AnswerFile()
 
     async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -180,7 +155,7 @@ class ReadingWorker:
     async def _ready(self) -> None:
         if self._starting is None:
             self._inflight = asyncio.Semaphore(self._spec.inflight)
-            self._flushing = asyncio.Lock()
+            self._flushing, self._answering = asyncio.Lock(), asyncio.Lock()
             self._flush_task = asyncio.create_task(self._flush_forever())
             self._starting = asyncio.create_task(self._engine.start())
         await asyncio.shield(self._starting)
@@ -251,6 +226,8 @@ class ReadingWorker:
 
     def _record(self, turn: Turn) -> None:
         self._writer.add(turn)
+        if self._writer.buffered >= _FLUSH_TURNS:
+            self._full.set()
         counts = self._counts
         counts.conversations += 1
         counts.segments += turn.kind == "update"
@@ -272,10 +249,12 @@ class ReadingWorker:
 
     async def _flush_forever(self) -> None:
         while True:
-            began = asyncio.get_running_loop().time()
-            while asyncio.get_running_loop().time() - began < self._spec.flush_seconds:
-                await asyncio.sleep(_REPORT_SECONDS)
+            until = time.monotonic() + self._spec.flush_seconds
+            while (left := until - time.monotonic()) > 0 and self._writer.buffered < _FLUSH_TURNS:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._full.wait(), min(left, _REPORT_SECONDS))
                 self._report()
+            self._full.clear()
             try:
                 await self._flush()
             except Exception as error:
@@ -288,21 +267,21 @@ class ReadingWorker:
 
         Blocks that end at about the same time share the files. An answer is in a file only when its turns are durable.
         """
-        assert self._flushing is not None
+        assert self._answering is not None
         mine = self._answers
         mine.rows += answers
-        async with self._flushing:
+        async with self._answering:
             if mine.file is None and mine.rows:
                 await asyncio.sleep(self._next_part - time.monotonic())
                 self._answers = AnswerFile()
-                await asyncio.to_thread(self._writer.flush)
+                await self._flush()
                 mine.file = await asyncio.to_thread(write_data_file, self._spec.corpus, "answers", mine.rows)
                 mine.rows = []
                 # A long run writes fewer and larger files: so many of them that one is a share of its time.
                 pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, (time.monotonic() - self._started) / _FILES))
                 self._next_part = time.monotonic() + pause
-            elif self._writer.buffered and not mine.rows and mine.file is None:
-                await asyncio.to_thread(self._writer.flush)
+            elif not mine.rows and mine.file is None:
+                await self._flush()
         return [mine.file] if mine.file else []
 
     async def _flush(self) -> None:

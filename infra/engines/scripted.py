@@ -87,7 +87,22 @@ def make_engine(request: EngineRequest) -> Engine:
     """Make the engine, in this process or in one of its own (``engine.scripted_process``)."""
     if request.config.scripted_process:
         return ScriptedProcess(request.model, request.spec().config, request.config)
-    return ScriptedEngine(request.spec().prompts, delay=request.config.scripted_delay)
+    return _CountedEngine(request.spec().prompts, delay=request.config.scripted_delay)
+
+
+class _CountedEngine(ScriptedEngine):
+    """Appends a byte to a file for each conversation, if the environment names one, so that repeats can be counted."""
+
+    def __init__(self, prompts: Prompts, *, delay: float) -> None:
+        super().__init__(prompts, delay=delay)
+        path = os.environ.get("MEMAGENT_SCRIPTED_TALLY")
+        self._tally = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) if path else 0
+
+    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
+        completion = await super().generate(ids, sampling, priority)
+        if self._tally:
+            os.write(self._tally, b".")
+        return completion
 
 
 async def _serve(spec: dict[str, Any]) -> None:
@@ -99,9 +114,7 @@ async def _serve(spec: dict[str, Any]) -> None:
         gate=reading.gate,
         early_exit=reading.early_exit,
     )
-    engine = ScriptedEngine(prompts, delay=spec["delay"])
-    path = os.environ.get("MEMAGENT_SCRIPTED_TALLY")
-    tally = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) if path else 0
+    engine = _CountedEngine(prompts, delay=spec["delay"])
     loop = asyncio.get_running_loop()
     requests = asyncio.StreamReader(limit=_LINE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
@@ -114,8 +127,6 @@ async def _serve(spec: dict[str, Any]) -> None:
             said["completion"] = asdict(await engine.generate(request["ids"], sampling))
         except RequestError as error:
             said["error"] = str(error)
-        if tally:
-            os.write(tally, b".")  # one byte a conversation: what a kill cost can be counted
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
 
