@@ -1,6 +1,6 @@
 """``python -m memagent``: the command line.
 
-It is in a package above this one, which nothing here may import: it is found as the console script is.
+It lives in `pipelines`, which this package may not import, so it is found by its console script's entry point.
 """
 
 import sys
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 
 def main() -> None:
-    """Run the installed command; without an installation say how to make one."""
+    """Run the installed command; if it is not installed, say how to install it."""
     try:
         (command,) = distribution("memagent").entry_points.select(group="console_scripts", name="memagent")
     except (PackageNotFoundError, ValueError):

@@ -1,7 +1,7 @@
-"""What a user would pick in place of the reading segment by segment, on the same engine, prompts and log.
+"""Baselines to compare segment-by-segment reading with, on the same engine, prompts and turn log.
 
 A baseline takes the arguments of `Reading`, its `run` returns a `ReadingResult`, and its conversations are `Turn`s, so
-that a worker runs any of them in a reading's place. Turns of two baselines must not have the same reading id: see
+a worker can run any of them instead of a reading. Turns of two baselines must not have the same reading id: see
 `config_hash`.
 """
 
@@ -42,9 +42,9 @@ def widened(spec: ReadingSpec, window_tokens: int | None) -> ReadingSpec:
 
 
 class WindowReading(ABC):
-    """One reading of the part of a stream that fits one conversation; which part, a method says in `choose`.
+    """Reads the part of a stream that fits one conversation; subclasses select it in `choose`.
 
-    The conversation is logged under the first chosen segment. Made and run as `Reading` is.
+    The conversation is logged under the first chosen segment.
     """
 
     def __init__(
@@ -109,10 +109,9 @@ class _Joined:
             )
 
     def places(self, said: Evidence) -> list[Evidence]:
-        """Return where a place of the joined text stands in the documents.
+        """Map evidence in the joined text back to its document.
 
-        A quote that runs on into another segment ends with its own. Where nothing is quoted, no segment among the
-        chosen can be named.
+        A quote that crosses a segment boundary is cut there; without a quote the segment is unknown.
         """
         found = []
         for part, start in zip(self._parts, self._starts, strict=False):
@@ -133,7 +132,7 @@ class _Joined:
 
 
 class Truncate(WindowReading):
-    """One reading of a stream's first and last segments. Made and run as `Reading` is."""
+    """Reads a stream's first and last segments."""
 
     async def choose(self, window_tokens: int) -> list[Segment]:
         """Take segments from both ends in turn until the next one does not fit."""
@@ -153,19 +152,19 @@ class Truncate(WindowReading):
 
 
 _OTHER = ""
-"""Stands for every word that was not asked for: it counts in a segment's length and in nothing else."""
+"""Stands for every word that is not in the question: it counts towards a segment's length only."""
 
 
 class BM25(WindowReading):
-    """One reading of the segments nearest to the question, in the order of the stream. Made and run as `Reading` is."""
+    """Reads the segments nearest to the question (BM25), in stream order."""
 
     async def choose(self, window_tokens: int) -> list[Segment]:
-        """Rank all segments; of equals the earlier comes first. Take from the top until the next one does not fit."""
+        """Rank all segments (ties: the earlier first), and take from the top until the next one does not fit."""
         asked = _words(self._question)
         texts: list[list[str]] = []
         tokens: list[int] = []
         async for segment in self._stream.read(0, len(self._stream)):
-            # A long document's text is not kept: for this question all its other words are one.
+            # The text of a long document is not kept: all words that are not in the question become one.
             texts.append([word if word in asked else _OTHER for word in _words(segment.text)])
             tokens.append(len(segment.token_ids))
         scores = await asyncio.to_thread(_scores, texts, sorted(set(asked)))
@@ -203,9 +202,9 @@ _AT_ONCE = 32
 
 
 class MapReduce:
-    """A reading with a lane for every segment, whose notes are read in conversations of a window each.
+    """Reads every segment in a lane of its own, then the notes in windows.
 
-    An "update" turn a segment, a "merge" turn a window of notes, the answer. Made and run as `Reading` is.
+    Logs an "update" turn per segment, a "merge" turn per window of notes, and the answer.
     """
 
     def __init__(
@@ -251,7 +250,7 @@ def packed(notes: list[list[int]], between: list[int], window_tokens: int) -> li
 
 
 class Readable(Protocol):
-    """What a worker runs: a reading, or what stands in its place."""
+    """What a worker runs: a reading or a baseline."""
 
     async def run(self) -> ReadingResult:
         """Read to the end and answer."""
@@ -270,8 +269,7 @@ METHODS: Registry[Method] = Registry(
 def method(name: str, window_tokens: int | None = None) -> Method:
     """Return the method of that name, reading at most `window_tokens` of text in one conversation.
 
-    Without a window it has the one that the policy reads in anyway: ``segment_tokens`` of the reading configuration.
-    The reading itself has no other.
+    The window defaults to ``segment_tokens`` of the reading configuration; ``memagent`` itself takes no other.
 
     Raises:
         UsageError: no such method, or a window for the reading itself.

@@ -1,4 +1,4 @@
-"""The conversations of a reading: each prompts the engine once, is counted once and is logged as one turn."""
+"""The conversations of a reading: one prompt, one count and one logged turn each."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -49,7 +49,7 @@ class ListStream:
 
 @dataclass(frozen=True, slots=True)
 class ReadingRequest:
-    """What to read, and what has been read of it."""
+    """What to read, and how far it was read before."""
 
     reading_id: str
     question: str
@@ -68,7 +68,7 @@ class ReadingSpec:
 
     @classmethod
     def load(cls, model: str = "nano", **options: Any) -> "ReadingSpec":
-        """Load how a model reads: its tokenizer, its ``reading.json`` and the prompt template that this names.
+        """Load how a model reads: its tokenizer, its ``reading.json`` and the prompt template named there.
 
         Args:
             model: ``nano`` or ``nano@sft`` (bundled), a model folder, or a Hugging Face name, of which the tokenizer
@@ -122,10 +122,7 @@ class ReadingSpec:
 
 
 class Conversations:
-    """Runs the conversations of one reading.
-
-    `notes` are the memory's changes so far, in which evidence is looked for.
-    """
+    """Runs the conversations of one reading. `notes` are the changes of the memory so far, the source of evidence."""
 
     def __init__(
         self, request: ReadingRequest, spec: ReadingSpec, generate: Generate, record: Record, lanes: Lanes
@@ -149,7 +146,7 @@ class Conversations:
         return await self._overwrite(position, "update", memory, ids=segment.token_ids, segment=segment)
 
     async def merge(self, position: Position, memory: list[int], text: list[int]) -> Update:
-        """Overwrite the memory after another lane's memory, which is read like a segment."""
+        """Overwrite the memory after reading another lane's memory like a segment."""
         return await self._overwrite(position, "merge", memory, ids=text, segment=None)
 
     async def answer(self, position: Position, memory: list[int]) -> tuple[str, bool]:
@@ -173,7 +170,7 @@ class Conversations:
         self, position: Position, kind: TurnKind, memory: list[int], ids: list[int], segment: Segment | None
     ) -> Update:
         prompt = self._prompts.update(self._question, memory, ids)
-        # Longer readings first: the one with most segments to go decides when the run ends.
+        # Longest first: the reading with the most segments left decides when the run ends.
         priority = -self._lanes.remaining(position)
         completion, seconds = await self._ask(prompt, self._spec.config.memory_tokens, priority)
         if completion.finish_reason == "repetition":
@@ -198,7 +195,7 @@ class Conversations:
     def _turn(
         self, position: Position, kind: TurnKind, completion: Completion, seconds: float, segment: Segment | None
     ) -> Turn:
-        """Count a conversation and return its turn, but for the memory after it."""
+        """Count a conversation and return its turn, without the memory after it."""
         usage = self._usage
         self._usage = replace(
             usage,

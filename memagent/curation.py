@@ -1,7 +1,7 @@
-"""Harvest: which answered questions may teach, with their provenance.
+"""Curation: which answered questions become training rows, with their provenance.
 
-Pure rules over rows; where rows come from and go to is the stage's business. A row is one question on one
-stream with the answers that count as right, and says why it is believed.
+Pure rules over rows; reading and writing rows is up to the stages. A row is a question on a stream with its accepted
+answers and the source that vouches for them.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from memagent.records import stable_hash
 
 Source = Literal["feedback", "gold", "agreement", "generated"]
 TRUST: tuple[Source, ...] = ("feedback", "gold", "agreement", "generated")
-"""Whom to believe first where two sources differ: people who saw the answer, then who wrote the question."""
+"""Sources by trust, most trusted first: people who reviewed the answer, then the author of the question."""
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _SHARES = (0.8, 0.9)
@@ -36,23 +36,23 @@ class Qa:
     reading_id: str = ""
     policy_id: str = ""
     share: float | None = None
-    """Of sampled readings, those that agreed."""
+    """Share of sampled readings that agreed."""
     pass_rate: float | None = None
-    """Of the policy's sampled readings, those that were right."""
+    """Share of the policy's sampled readings that were right."""
     evidence: tuple[tuple[str, int], ...] = ()
-    """(content hash, segment index) of what the answer stands in, where that is known."""
+    """(content hash, segment index) of the segments that hold the answer, where known."""
     tags: tuple[str, ...] = field(default=())
     """Tags of the documents, by which sources are excluded."""
 
     @property
     def qa_id(self) -> str:
-        """Names the row by what is asked of what; asking again is not a new row."""
+        """Identifies the row by question and stream: asking again gives the same row."""
         return stable_hash(normalise(self.question) or self.question, list(self.stream))
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A row that does not teach, and why."""
+    """A row that was dropped, and why."""
 
     row: Qa
     reason: str
@@ -60,14 +60,14 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """What came of some rows."""
+    """The kept and the dropped rows."""
 
     kept: list[Qa]
     dropped: list[Dropped]
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many rows were dropped for which reason."""
+        """Number of dropped rows by reason."""
         counts: dict[str, int] = defaultdict(int)
         for one in self.dropped:
             counts[one.reason] += 1
@@ -81,7 +81,7 @@ def gather(
     rejected: Mapping[str, Collection[str]] | None = None,
     seed: int = 0,
 ) -> Harvest:
-    """Choose the rows that teach, one for each question on a stream. The order of `rows` does not matter.
+    """Choose the training rows, one for each question on a stream. The order of `rows` does not matter.
 
     Dropped are: rows without a question or an answer; with a tag of `exclude`; agreed on by less than
     `least_share` of the sampled readings; saying what was rejected; contradicted by a row of the same source
@@ -115,9 +115,9 @@ def gather(
 
 
 def families(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return, for each document, the one that stands for it: the first of all that share a text with it, at any time.
+    """Return the family of each document: the first document that ever shared a text with it.
 
-    So a copy is on its original's side of the split, and a text is on one side however many documents it is in.
+    Copies are on their original's side of the split, and so a text is on one side only.
 
     Args:
         documents: (doc_id, content_hash) of every version of every document, the oldest first.
@@ -140,16 +140,16 @@ def families(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def split_of(documents: Sequence[str], seed: int = 0) -> Split:
-    """Return the side that a row is on, from its documents' ids alone: 80, 10 and 10 in a hundred documents.
+    """Return the split of a row, derived from its documents' ids: 80% train, 10% validation, 10% test.
 
     All questions on a document are on one side. A row over several documents is on the side of the one that is
-    held out most, so that training sees no held-out document; `leaks` finds those that mix.
+    held out most, so training sees no held-out document; `leaks` finds rows that mix.
     """
     return max((_side(name, seed) for name in documents), key=SPLITS.index, default="train")
 
 
 def leaks(rows: Iterable[Qa], seed: int = 0) -> set[str]:
-    """Return ids of the rows over documents of different sides: they would show a document on two sides."""
+    """Return the ids of rows over documents of different splits: they would leak a held-out document."""
     return {row.qa_id for row in rows if len({_side(name, seed) for name in row.documents}) > 1}
 
 
@@ -175,7 +175,7 @@ def agreement(answers: Sequence[tuple[str, bool] | None]) -> tuple[str, float]:
 
 
 def teachable(row: Qa, low: float = 0.0, high: float = 1.0) -> bool:
-    """Whether a row is neither hopeless nor settled: low < pass rate < high; unknown rates are tried."""
+    """Whether a row is neither too hard nor too easy: low < pass rate < high. Rows with unknown rates pass."""
     return row.pass_rate is None or low < row.pass_rate < high
 
 
@@ -191,7 +191,7 @@ def _unfit(row: Qa, banned: set[str], least_share: float) -> str:
     if row.share is not None and row.share < least_share:
         return "no agreement"
     if row.source == "agreement" and row.answers == ("",):
-        return "nothing found"  # readings that find nothing agree, whether or not there is something
+        return "nothing found"  # readings that find nothing agree with each other even if there is an answer
     return ""
 
 
@@ -206,7 +206,7 @@ def _side(document: str, seed: int) -> Split:
 
 
 def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:
-    """Decide between rows that ask the same of the same stream."""
+    """Resolve rows with the same question and stream."""
     ranked = sorted(same, key=lambda row: (TRUST.index(row.source), repr(row)))
     best = [row for row in ranked if row.source == ranked[0].source]
     dropped += [Dropped(row, "a better source") for row in ranked[len(best) :]]
@@ -219,7 +219,7 @@ def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:
 
 
 def _distinct(rows: list[Qa], dropped: list[Dropped]) -> list[Qa]:
-    """Drop questions that differ from an earlier one on the same stream in little but their wording."""
+    """Drop near-duplicates of an earlier question on the same stream."""
     kept: list[Qa] = []
     by_stream: dict[tuple[str, ...], list[tuple[set[str], Qa]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (TRUST.index(row.source), row.qa_id)):

@@ -30,7 +30,7 @@ class Sampling:
     stop_ids: tuple[int, ...] = ()
     """A response ends with (and includes) the first of these ids."""
     repetitions: int = 0
-    """A response that says the same so many times in a row may be ended there; below 2 none is."""
+    """A response may be ended after so many repetitions of the same pattern in a row; below 2: never."""
     logprobs: bool = False
 
 
@@ -85,13 +85,13 @@ class EngineRequest:
     tokenizer: Callable[[], "Tokenizer"]
     """Loads the policy's tokenizer, once."""
     spec: "Callable[[], ReadingSpec]"
-    """Prompts and reading configuration, for an engine that looks into what it is asked."""
+    """Prompts and reading configuration, for an engine that parses its prompts."""
 
 
 EngineFactory = Callable[[EngineRequest], Engine]
-"""Makes an engine that is not started. Called in the worker that it runs in, once per worker."""
+"""Makes an engine, not yet started. Called once in each worker."""
 
-# By text, since the engines stand above this package and each imports what is heavy: a name can be checked without.
+# As text: engines live in `infra`, which this package may not import, and names must be checked without loading them.
 ENGINES: Registry[EngineFactory] = Registry(
     "memagent.engines",
     "engine",

@@ -27,8 +27,8 @@ class Note:
 def gained(answer: str, notes: list[Note]) -> list[int]:
     """Return the positions at which the memory gained the answer, best first.
 
-    A memory holds the answer to the degree in which the answer's words stand in it; a position
-    counts where that degree rises. What is gained and lost again counts less than what was gained last.
+    The degree to which a memory holds the answer is the share of the answer's words in it; positions at which that
+    share rises are returned. What was lost again counts less than what was gained last.
     """
     words = {word.lower() for word in _WORD.findall(answer)}
     if not words:
@@ -67,7 +67,7 @@ async def gather_evidence(answer: str, notes: list[Note], stream: _Stream) -> li
 
 
 def _in_segment(answer: str, memory: str, segment: Segment) -> Evidence:
-    # The note that the memory took is the better place: the answer alone may stand elsewhere too.
+    # Prefer the place of the memory's note: the bare answer may also occur elsewhere.
     for line in [memory, *sorted(memory.splitlines(), key=len, reverse=True)]:
         place = locate(line, segment.text) if locate(answer, line) else None
         if place:
@@ -91,7 +91,7 @@ def _in_segment(answer: str, memory: str, segment: Segment) -> Evidence:
 
 
 def _sentence(text: str, start: int, end: int) -> tuple[int, int]:
-    """Widen a place to the sentence or line around it, within reason."""
+    """Widen a span to the sentence or line around it, within limits."""
     room = max(0, _QUOTE_CHARS - (end - start)) // 2
     before = text[max(0, start - room) : start]
     after = text[end : end + room]

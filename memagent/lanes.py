@@ -1,7 +1,7 @@
-"""Lanes: spans of a stream that are read side by side (after PI-Mem, arXiv 2608.03048), and where each goes on.
+"""Lanes: spans of a stream that are read in parallel (after PI-Mem, arXiv 2608.03048), and where each resumes.
 
-A turn's position is (lane, step): the span's number and the segment's place in it. Merges of the lanes' memories stand
-in a lane of their own after the others.
+A turn's position is (lane, step): the span's number and the segment's place in it. Merges of the lanes' memories form
+one more lane after the others.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Lanes:
         self._segments = segments
 
     def resume(self, lane: int, no_memory: list[int]) -> tuple[list[int], int]:
-        """Return the memory that a lane goes on from, and its next step."""
+        """Return the memory from which a lane resumes, and its next step."""
         logged = [turn for turn in self.past if turn.lane == lane and turn.kind != "answer"]
         return (logged[-1].memory_ids, logged[-1].step + 1) if logged else (no_memory, 0)
 
@@ -71,7 +71,7 @@ class Lanes:
 
 
 async def gather_all(parts: list[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines side by side; if one fails, cancel the others and wait for them before its error is raised."""
+    """Run coroutines concurrently; if one fails, cancel the others and wait for them before its error is raised."""
     if len(parts) == 1:
         return [await parts[0]]
     tasks = [asyncio.ensure_future(part) for part in parts]

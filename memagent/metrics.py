@@ -1,8 +1,8 @@
 """Scores of answers against gold, as published.
 
 Sources: SQuAD (arXiv 1606.05250: normalisation, exact match, F1), RULER (arXiv 2404.06654: string_match_all,
-string_match_part), LongBench (arXiv 2308.14508: qa_f1). What is published in percent is a share here.
-A failed reading is a prediction like any other, and a wrong one: it never leaves an average.
+string_match_part), LongBench (arXiv 2308.14508: qa_f1). Values are in 0..1, where papers give percent. A failed reading
+counts as a wrong prediction in every average.
 """
 
 import re
@@ -27,7 +27,7 @@ def exact_match(prediction: str, gold: Sequence[str]) -> float:
 
 
 def containment(prediction: str, gold: Sequence[str]) -> float:
-    """Return 1.0 if a gold answer stands in the prediction as whole words (never the other way round)."""
+    """Return 1.0 if a gold answer is in the prediction as whole words (never the other way round)."""
     said = f" {normalise(prediction)} "
     return float(any(_holds(said, normalise(answer)) for answer in gold))
 
@@ -48,7 +48,7 @@ def string_match_all(prediction: str, gold: Sequence[str]) -> float:
 def string_match_part(prediction: str, gold: Sequence[str]) -> float:
     """Return 1.0 if any reference is a lower-case substring of the prediction (RULER's qa tasks).
 
-    As published, "no" is found in "I do not know": read it beside `containment`, which wants whole words.
+    As published, "no" is found in "I do not know": compare with `containment`, which needs whole words.
     """
     return float(any(_within(prediction, answer) for answer in gold))
 
@@ -70,7 +70,7 @@ METRICS: dict[str, Metric] = {
     "f1": f1,
 }
 MATCHES: dict[str, Metric] = {"all": string_match_all, "part": string_match_part, "f1": qa_f1}
-"""The metric of each `match` of a sample but "contract", which `memagent.tasks.contract_match` tells."""
+"""The metric of each `match` of a sample, except "contract" (see `memagent.tasks.contract_match`)."""
 
 
 def score(
@@ -78,8 +78,8 @@ def score(
 ) -> list[Score]:
     """Score (prediction, gold) pairs by every metric of `metrics` (usually `METRICS`).
 
-    A prediction of None is a failure and counts 0. Gold of one empty text means that the documents
-    do not tell: the empty prediction ("not found") is right and any other wrong.
+    A prediction of None is a failure and counts 0. Gold of one empty text means that the answer is not in the
+    documents: only the empty prediction ("not found") is right.
     """
     known = list(pairs)
     result = []

@@ -1,7 +1,7 @@
-"""Which number format a processor computes fast: measured, since no name or flag of a processor says it.
+"""The number format in which a processor is fastest: measured, since no processor flag tells it.
 
 Without AVX-512 or AMX a 16-bit matrix product on x86 runs kernels that convert every operand; the same model then reads
-several times slower than in float32. With them it is the other way round.
+several times slower than in float32. With them the 16-bit format is faster.
 """
 
 import time
@@ -15,12 +15,12 @@ _TOKENS, _IN, _OUT = 256, 256, 768
 """Shape of the timed product [_TOKENS, _IN] x [_IN, _OUT]: a step's tokens through a small model's layer."""
 _ROUNDS = 12
 _MARGIN = 1.1
-"""float32 doubles the memory of the weights, so it has to be faster by more than noise."""
+"""float32 doubles the memory of the weights, so it must be faster beyond noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormatSpeed:
-    """How long this processor takes for one matrix product, by number format."""
+    """Seconds of one matrix product on this processor, by number format."""
 
     half: HalfFormat
     half_seconds: float
@@ -70,7 +70,7 @@ def _shortest(half: HalfFormat) -> dict[str, float]:
             name: (torch.ones(_TOKENS, _IN, dtype=dtype), torch.ones(_OUT, _IN, dtype=dtype))
             for name, dtype in (("float32", torch.float32), (half, getattr(torch, half)))
         }
-        for _ in range(_ROUNDS + 1):  # the first round also builds the kernels; it never is the shortest
+        for _ in range(_ROUNDS + 1):  # the first round also builds the kernels, so it is never the shortest
             for name, (x, weight) in operands.items():
                 began = time.perf_counter()
                 torch.nn.functional.linear(x, weight)

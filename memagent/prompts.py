@@ -41,7 +41,7 @@ class Template:
     """What the policy writes when it has read enough (``early_exit``)."""
     exit_hint: str = ""
     reasoning_end: str = ""
-    """What comes before this marker in a response is dropped."""
+    """Text before this marker in a response is dropped."""
     answer_pattern: str = ""
     """Regular expression; group 1 of its last match in the response is the answer."""
 
@@ -81,7 +81,7 @@ def load_template(name_or_path: str) -> Template:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a policy's response to an update prompt says."""
+    """The parsed response to an update prompt."""
 
     memory_ids: list[int]
     changed: bool
@@ -134,7 +134,7 @@ class Prompts:
         return splice(self._answer, {"question": question, "memory": memory})
 
     def parse(self, prompt: list[int]) -> dict[str, list[int]] | None:
-        """Take a prompt apart into its slots; None when it was not made from this template.
+        """Parse a prompt into its slots; None if it was not made from this template.
 
         Exact where the template's literals are control tokens; otherwise a document that contains
         them is cut at the first place.
@@ -142,7 +142,7 @@ class Prompts:
         return _unsplice(self._update, prompt) or _unsplice(self._answer, prompt)
 
     def unchanged(self, memory: list[int]) -> list[int]:
-        """Return what a policy says when a segment changes nothing: the marker, or the memory again."""
+        """Return the response that leaves the memory unchanged: the marker, or the memory again."""
         return list(self._same or memory)
 
     def overhead(self, question: list[int]) -> int:
@@ -173,7 +173,7 @@ class Prompts:
         return text, True
 
     def memory_text(self, ids: list[int]) -> str:
-        """Return a memory as people read it; no memory is an empty text."""
+        """Return a memory as text; no memory is an empty text."""
         return "" if ids == self.no_memory else self.tokenizer.decode(ids).strip()
 
     def _body(self, response: list[int]) -> list[int]:
@@ -192,8 +192,8 @@ def compile_slots(text: str, tokenizer: Tokenizer, hints: Mapping[str, str]) -> 
 
     Args:
         text: the wording; ``{question}``, ``{memory}`` and ``{segment}`` are slots.
-        tokenizer: the model's; what stands in the wording may be its control tokens.
-        hints: marks that are replaced by a text first.
+        tokenizer: the model's; the wording may contain its control tokens. hints: placeholders that are replaced by a
+        text first.
     """
     for mark, hint in hints.items():
         text = text.replace(mark, hint)

@@ -1,12 +1,12 @@
-"""Questions written by a model from one segment of a document, kept only if they teach reading.
+"""Questions written by a model from one segment of a document, kept only if answering them takes reading.
 
     question, answer = generate(write prompt(segment))
     keep it if the answer is not in the question,
                generate(answer prompt(segment, question)) is the answer,
                and none of two generate(closed prompt(question)) is
 
-The last is MemAgent's filter (arXiv 2507.02259, section 4.1): what a model knows without reading does not teach it
-to read. Pure: `generate` is injected, as for a reading.
+The last is MemAgent's filter (arXiv 2507.02259, section 4.1): a model learns nothing about reading from questions that
+it can answer without. Pure: `generate` is injected, as for a reading.
 """
 
 import re
@@ -32,7 +32,7 @@ _ANSWER_WORDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A question that stood all trials."""
+    """A question that passed all filters."""
 
     question: str
     answer: str
@@ -40,14 +40,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A question that does not teach, and why."""
+    """A question that was dropped, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What a model is told, with slots."""
+    """The wording of the prompts, with slots."""
 
     write: str
     answer: str
@@ -56,10 +56,10 @@ class Wording:
 
 
 class Questioner:
-    """The wording for one model: rendered to its token ids, and its responses read."""
+    """Renders the prompts for one model, and parses its responses."""
 
     def __init__(self, prompts: Prompts, max_tokens: int) -> None:
-        """Speak as `prompts` do: their tokenizer, their end of a response, their way to say an answer.
+        """Use the tokenizer, end of response and answer format of `prompts`.
 
         Args:
             prompts: of the reading.
@@ -74,7 +74,7 @@ class Questioner:
 
     @property
     def overhead(self) -> int:
-        """Tokens that a segment needs beside it at most: the wording, a question and a response."""
+        """Most tokens needed besides the segment: the wording, a question and a response."""
         return max(len(self.to_write([])), len(self.to_answer([], "")) + self._max_tokens) + self._max_tokens
 
     def to_write(self, segment: list[int]) -> list[int]:
@@ -82,11 +82,11 @@ class Questioner:
         return self._render(self._wording.write, segment, "")
 
     def to_answer(self, segment: list[int], question: str) -> list[int]:
-        """Return the prompt that asks a question of its segment."""
+        """Return the open-book prompt: the question and its segment."""
         return self._render(self._wording.answer, segment, question)
 
     def to_guess(self, question: str) -> list[int]:
-        """Return the prompt that asks a question of nothing."""
+        """Return the closed-book prompt: the question alone."""
         return self._render(self._wording.closed, [], question)
 
     def sampling(self, temperature: float, seed: int) -> Sampling:
@@ -99,7 +99,7 @@ class Questioner:
         )
 
     def read(self, response: list[int]) -> str:
-        """Return what a response says; empty for "not found"."""
+        """Return the answer in a response; empty for "not found"."""
         return self._prompts.read_answer(response)[0]
 
     def _render(self, text: str, segment: list[int], question: str) -> list[int]:
@@ -109,7 +109,7 @@ class Questioner:
 
 
 async def write(segment: list[int], questioner: Questioner, generate: Generate, seed: int = 0) -> Written | Refused:
-    """Write a question from the token ids of a segment and try it. Raises what `generate` raises."""
+    """Write a question from the token ids of a segment, and filter it. Raises what `generate` raises."""
     said = await generate(questioner.to_write(segment), questioner.sampling(1.0, seed), 0)
     written = parse(questioner.read(said.ids)) if not said.cut else None
     if written is None:
@@ -128,7 +128,7 @@ async def write(segment: list[int], questioner: Questioner, generate: Generate, 
 
 
 def parse(text: str) -> Written | None:
-    """Return the question and answer that a response holds; None where it holds none that can be used."""
+    """Parse the question and answer from a response; None if it has none that can be used."""
     match = _WRITTEN.search(text)
     if match is None:
         return None

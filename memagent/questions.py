@@ -15,9 +15,7 @@ _KEYS = {"id", "question", "answers", "documents"}
 def ask(text: str, place: str = "the question") -> Question:
     """Make a question from its text; the id is derived from the text.
 
-    Raises:
-        UsageError: naming `place`: there is no text, or it is none that could be kept.
-    """
+    Raises: UsageError: the text is empty or cannot be stored; the message names `place`."""
     text = text.strip()
     if not text:
         raise UsageError(f"{place} is empty")
@@ -28,9 +26,9 @@ def ask(text: str, place: str = "the question") -> Question:
 def load_questions(path: str) -> list[Question]:
     """Load questions.
 
-    Each has `question`, and optionally `id`, `answers` (gold; an empty list or text says that the
-    documents do not tell) and `documents` (ids or globs). In CSV, several answers or documents
-    are separated by ``|``. A TOML file holds them as ``[[question]]`` tables.
+    Each has `question`, and optionally `id`, `answers` (gold; an empty list or text means that the documents do not
+    say) and `documents` (ids or globs). In CSV, several answers or documents are separated by ``|``. A TOML file holds
+    them as ``[[question]]`` tables.
 
     Raises:
         UsageError: naming file, line and field.

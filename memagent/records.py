@@ -1,4 +1,4 @@
-"""The words of the product. Everything else speaks in these types."""
+"""The domain types that all packages share."""
 
 import hashlib
 import json
@@ -72,8 +72,8 @@ TurnKind = Literal["update", "merge", "answer", "carried"]
 class Turn:
     """One conversation of a reading: a memory update or the final answer.
 
-    A turn log row is this plus its provenance. `memory_ids` is the memory after the turn, so that
-    any row is a point from which the reading can go on.
+    A turn log row is this plus its provenance. `memory_ids` is the memory after the turn, so a reading can resume from
+    any row.
     """
 
     reading_id: str
@@ -83,7 +83,7 @@ class Turn:
     content_hash: str
     """Document of the segment; empty for merges and answers."""
     segment_index: int
-    """Index of the segment in its document; -1 where the turn read none."""
+    """Index of the segment in its document; -1 if the turn read none."""
     response_ids: list[int]
     response: str
     memory_ids: list[int]
@@ -108,14 +108,14 @@ class Evidence:
     char_start: int
     char_end: int
     quote: str
-    """The words of the document where the answer stands verbatim, else an empty string."""
+    """The document's text if it contains the answer verbatim, else an empty string."""
     quote_start: int = -1
     quote_end: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingResult:
-    """What one reading came to."""
+    """The result of one reading."""
 
     reading_id: str
     answer: str
@@ -129,7 +129,7 @@ class ReadingResult:
     output_tokens: int = 0
     seconds: float = 0.0
     engine_seconds: float = 0.0
-    """Its share of the engine's time, where the worker tells."""
+    """Its share of the engine's time, if the worker measures it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +144,15 @@ class Policy:
 
 
 def reading_id(stream: list[str], question: str, policy_id: str, config_hash: str) -> str:
-    """Name a reading by what determines it: (stream, question, policy, reading config).
+    """Return the id of a reading: a hash of (stream, question, policy, reading config).
 
-    `stream` is the list of content hashes in reading order. The same work has the same name, so it
-    is never done twice.
-    """
+    `stream` is the list of content hashes in reading order. Equal work has an equal id, so it is never done twice."""
     return reading_names(question, policy_id, config_hash)(stream)
 
 
 def reading_names(question: str, policy_id: str, config_hash: str) -> Callable[[Sequence[str]], str]:
-    """Return `reading_id` for one question, policy and configuration: much faster for many streams.
-
-    It is `stable_hash` of the four, with the JSON of the last three made once. Content hashes are hexadecimal.
+    """Return `reading_id` as a function of the stream, much faster for many streams: the JSON of question, policy and
+    configuration is made once. Content hashes are hexadecimal.
     """
     tail = _json(question, policy_id, config_hash)[1:].encode("utf-8", "surrogatepass")
 

@@ -1,12 +1,12 @@
-"""Registries: what is found by name, built in or brought by another installed package (entry points).
+"""Registries: members found by name, built in or from other installed packages (entry points).
 
 A package adds an engine, for example, by an entry point of the group ``memagent.engines``:
 
     [project.entry-points."memagent.engines"]
     mine = "my_package.engine:make_engine"
 
-Nothing is imported before it is asked for, and other packages are looked through only for a name that is not built in:
-what is built in cannot be replaced. Only installed packages count, never a path or a name of code in data.
+Members are imported on first use. Other packages are searched only for names that are not built in, so a built-in
+cannot be replaced. Code is never found by a path or module name in data.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,15 +21,12 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Names, and what they stand for.
-
-    Iterating gives the names that are built in first, in their order, then those of other packages.
-    """
+    """Members by name. Iterating gives built-in names first, in their order, then those of other packages."""
 
     def __init__(
         self, group: str, noun: str, built_in: Mapping[str, T | str], fits: Callable[[object], bool] = callable
     ) -> None:
-        """Take what is built in.
+        """Register the built-in members.
 
         Args:
             group: entry point group in which other packages add to it.
@@ -78,7 +75,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self[name]
 
     def unknown(self, name: str) -> str:
-        """Return the message for a name that nothing has."""
+        """Return the error message for an unknown name."""
         return (
             f"no {self._noun} {name!r}. There are: {', '.join(self)}; "
             f"installed packages add others by the entry point group {self.group}"
@@ -95,7 +92,7 @@ class Registry(Mapping[str, T], Generic[T]):
         brought: dict[str, list[EntryPoint]] = {}
         for point in entry_points(group=self.group):
             others = brought.setdefault(point.name, [])
-            if point not in others:  # a package that stands twice on the path brings its points twice
+            if point not in others:  # a package that is on the path twice has its entry points twice
                 others.append(point)
         return brought
 
@@ -108,7 +105,7 @@ class Registry(Mapping[str, T], Generic[T]):
             raise ConfigError(f"{self._noun} {name!r} is brought by {self.origin(name)}: uninstall one of them")
         try:
             member = points[0].load()
-        except Exception as error:  # whatever another package's import raises
+        except Exception as error:  # another package's import may raise anything
             raise ConfigError(
                 f"{self._noun} {name!r} of {self.origin(name)} cannot be imported: {type(error).__name__}: {error}"
             ) from error

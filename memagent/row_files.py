@@ -1,4 +1,4 @@
-"""Files of rows that people give: JSON lines or CSV. Each row knows where it stands, for messages."""
+"""Row files of users: JSON lines or CSV. Each row knows its file and line, for error messages."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ _CELL = 2**24
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A row, and where it stands."""
+    """A row, and where it is."""
 
     where: str
     """File and line."""

@@ -1,8 +1,8 @@
 """The scripted reader: an engine that reads by rule, for tests, dry runs and measuring the pipeline.
 
-It implements the engine protocol over token ids like any other: it takes a prompt apart by its
-template, keeps the sentence that shares most words with the question, and answers with the value in
-it. Deterministic, and quick enough that what a run takes is the pipeline's own time.
+It implements the engine protocol over token ids like any other: it parses a prompt by its template, keeps the sentence
+that shares most words with the question, and answers with the value in it. Deterministic, and so fast that a run's time
+is the pipeline's own.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ def update(question: str, memory: str, segment: str) -> str:
 
 
 def answer(memory: str) -> str:
-    """Return the value at the end of the memory's sentence, else the sentence."""
+    """Return the value at the end of the memory's sentence, or else the sentence."""
     value = _VALUE.search(memory)
     return value.group(1) if value else memory
 

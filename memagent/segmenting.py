@@ -1,7 +1,7 @@
 """Cutting a document into segments, without losing a character.
 
 Segments follow the text from left to right, and where a cut falls depends only on the text around
-it, so that the segments of a document that grew are the same up to where it grew.
+it, so a document that grew keeps its segments up to the first change.
 """
 
 import re
@@ -19,7 +19,7 @@ _SENTENCE = re.compile(r"(?:[.!?;:][\"')\]\u201d\u2019]*\s+|\n\s*)")
 
 
 def segment_key(content_hash: str, tokenizer: Tokenizer, segment_tokens: int, boundary: Boundary) -> str:
-    """Name the segmentation of a document: what determines its segments."""
+    """Return the id of a segmentation: a hash of all that determines a document's segments."""
     return stable_hash(content_hash, tokenizer.fingerprint, segment_tokens, boundary)
 
 

@@ -11,14 +11,16 @@ from memagent.errors import ConfigError
 
 
 def environment() -> dict[str, Any]:
-    """Return what the environment configures, as plain data: all that who starts a process says for it.
+    """Return the configuration from the environment, as plain data.
 
     Raises:
         ConfigError: ``$MEMAGENT_CONFIG_FILE`` cannot be read.
     """
     data: dict[str, Any] = {}
     if whole := os.environ.get("MEMAGENT_CONFIG"):
-        data = json.loads(whole)  # the whole of it, from the process that started this one or submitted this job
+        data = json.loads(
+            whole
+        )  # the complete configuration, from the process that started this one or submitted this job
     elif file := os.environ.get("MEMAGENT_CONFIG_FILE"):
         data = read_toml(file)
     if store := os.environ.get("MEMAGENT_STORE"):
@@ -67,7 +69,7 @@ def put(data: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def merge(into: dict[str, Any], data: dict[str, Any]) -> None:
-    """Put plain data over other, section by section."""
+    """Merge plain data into other data, section by section."""
     for key, value in data.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             merge(into[key], value)

@@ -34,7 +34,7 @@ class Paired:
     low: float
     high: float
     p: float
-    """Two-sided: how often signs drawn at random give a difference at least as large."""
+    """Two-sided: probability of a difference at least as large under random signs."""
     n: int
     better: int
     """Samples on which the first run scores more."""
@@ -51,7 +51,7 @@ class Balanced:
     """Mean of the shares right in two classes, so that a constant answer gets one half."""
 
     value: float | None
-    """None where a class has no sample; the interval is then 0 to 1."""
+    """None if a class has no samples; the interval is then 0 to 1."""
     low: float
     high: float
     yes: Score

@@ -19,7 +19,7 @@ class Tokenizer:
     """A Hugging Face fast tokenizer behind the calls that a reading needs."""
 
     def __init__(self, spec: str) -> None:
-        """Build from the text of a ``tokenizer.json``."""
+        """Build from the content of a ``tokenizer.json``."""
         self._literal = HFTokenizer.from_str(spec)
         self._literal.no_truncation()
         self._literal.no_padding()

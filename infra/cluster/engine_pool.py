@@ -1,8 +1,8 @@
-"""A pool of engines, one Ray actor each: items of work go to whichever engine is free, results come as they are made.
+"""A pool of engines, one Ray actor each: items go to whichever engine is free, and results are yielded as they come.
 
-The pool starts with `pool.min_size` engines and grows to `pool.max_size` while there is work that those which are up do
-not take; an engine that has nothing left to do is ended. An actor that dies, with its process or its node, is replaced;
-an engine that gives up is retired. Their items go to the others, and only when no engine is left does the run fail.
+The pool starts with `pool.min_size` engines and grows to `pool.max_size` while there is more work than the running ones
+take; idle engines are ended. An actor that dies, with its process or its node, is replaced; an engine that gives up is
+retired. Their items go to the others, and only when no engine is left does the run fail.
 """
 
 import logging
@@ -17,7 +17,7 @@ from memagent.errors import ConfigError, EngineDied, MemagentError, UsageError
 
 _log = logging.getLogger("memagent.pool")
 _CALLS = 64
-"""Items that one engine works on at once at most."""
+"""Most items that one engine works on at once."""
 _CONVERSATIONS = 16_384
 """Conversations of these items, beyond which the engine is given no more."""
 _WAIT_SECONDS = 1.0
@@ -38,9 +38,9 @@ class Worker(Protocol):
 class _Engine:
     actor: Any
     items: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
-    """What it works on, by the reference of the call."""
+    """Items in progress, by the reference of the call."""
     answered: bool = False
-    """Whether any call has come back: it is up."""
+    """Whether any call has returned: the engine is up."""
 
     @property
     def conversations(self) -> int:
@@ -129,7 +129,7 @@ class _Pool:
             for call in ready:
                 engine = calls[call]
                 if call not in engine.items:
-                    continue  # it was taken back, with all that a retired engine had
+                    continue  # taken back with all items of a retired engine
                 try:
                     result = ray.get(call)
                 except ray.exceptions.RayActorError as error:
@@ -159,8 +159,8 @@ class _Pool:
         ray.kill(engine.actor)
 
     def _hand_out(self) -> None:
-        """Give each engine as much as keeps it busy, the emptiest first; grow or shrink the pool."""
-        # No engine is given more than half of its share of what is left: the others would find nothing.
+        """Hand items to the least loaded engines until all are busy; grow or shrink the pool."""
+        # An engine gets at most half of its share of the remaining work, so that the others find some too.
         share = self._left / (2 * self._most)
         while self._queue:
             engine = min(self._engines, key=lambda engine: engine.conversations)
@@ -170,7 +170,7 @@ class _Pool:
             item = self._queue.popleft()
             engine.items[engine.actor.run.remote(item)] = item
         if self._queue and len(self._engines) < self._most:
-            # An engine that cannot be placed yet waits for a node; it is given work when it has some to take.
+            # An engine that cannot be placed yet waits for a node.
             self._start()
             self._hand_out()
         for engine in [engine for engine in self._engines if engine.answered and not engine.items]:
@@ -193,7 +193,7 @@ class _Pool:
         self._check()
 
     def _retire(self, engine: _Engine, result: Mapping[str, Any]) -> None:
-        """Do without an engine that cannot go on."""
+        """Retire an engine that cannot continue."""
         if result["usage"]:
             raise ConfigError(result["fatal"])
         self._take_back(engine)

@@ -15,13 +15,13 @@ from memagent.errors import MemagentError, UsageError
 
 _POLL_SECONDS = 1.0
 _LAST_WORDS = 2_000
-"""Characters of a job's output that a message ends with."""
+"""Characters of a job's output at the end of an error message."""
 
 
 def run_job(config: Config, argv: list[str], submission: str, line: Callable[[str], None]) -> str:
     """Run a command of memagent as a Ray job on the configured cluster, and wait for it.
 
-    A job of the same name that runs already (this flow run was restarted) is followed, not begun again.
+    A job of the same name that runs already (this flow run was restarted) is followed, not started again.
 
     Args:
         config: the configuration, with `ray.jobs_address`.
@@ -30,8 +30,8 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
         line: is given each line of the job's output as it comes.
 
     Returns:
-        Nothing ("") where the command ended with status 0. With status 1 its last words: either it is done and some
-        items failed, or it has failed itself, which shows by what it has left in the store.
+        Empty if the command ended with status 0. With status 1 the end of its output: either some items failed, or the
+        command itself, which the store shows.
 
     Raises:
         MemagentError: the job was stopped or ended otherwise; the message ends with its last words.
@@ -66,10 +66,9 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
 
 
 def _follow(client: Any, submission: str, line: Callable[[str], None]) -> str:
-    """Hand on a job's output line by line until the job has ended; return its last words.
+    """Pass on a job's output line by line until the job has ended; return the end of it.
 
-    The output comes over one connection as it grows. A connection that breaks is made anew; what has been shown is
-    passed over then.
+    The output is streamed over one connection. After a reconnect, lines that were shown are skipped.
     """
     from aiohttp import ClientError
 
@@ -92,7 +91,7 @@ def _follow(client: Any, submission: str, line: Callable[[str], None]) -> str:
         try:
             asyncio.run(follow())
         except (RuntimeError, ClientError, OSError) as error:
-            if has_ended:  # and where it ran there is nobody any more who would have kept its output
+            if has_ended:  # and its output is no longer available
                 line(f"(the rest of the output is lost: {error})")
                 break
         else:
@@ -113,7 +112,7 @@ def stop_job(jobs_address: str, part: str) -> None:
 
 
 def _jobs_client(address: str) -> Any:
-    """Connect to a Jobs API. A cluster may ask for a token; it is taken from where Ray keeps it."""
+    """Connect to a Jobs API, with Ray's own token if there is one."""
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 

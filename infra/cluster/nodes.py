@@ -1,4 +1,4 @@
-"""The nodes of a cluster: whether all of them see the store."""
+"""Checks of a cluster's nodes."""
 
 import uuid
 
@@ -11,7 +11,7 @@ _SECONDS = 60.0
 def check_store(store: Store) -> None:
     """Refuse a store that some node of the cluster cannot see: its work there would be lost.
 
-    Needs a Ray session. A cluster of one node is not asked, nor a node that does not answer within a minute.
+    Needs a Ray session. A cluster of one node is not checked; nodes that do not answer within a minute are skipped.
 
     Raises:
         UsageError: naming the nodes.

@@ -29,25 +29,25 @@ class Counters:
 
 
 class Totals:
-    """The sum over workers, by the totals that each tells of itself: told twice, or late, adds nothing."""
+    """The sum of the workers' own totals: repeated or late reports change nothing."""
 
     def __init__(self) -> None:
         self._by_worker: dict[str, dict[str, int]] = {}
 
     def take(self, worker: str, counts: dict[str, int]) -> None:
-        """Take a worker's totals, whichever way they came."""
+        """Take a worker's totals."""
         known = self._by_worker.setdefault(worker, {})
         for name, count in counts.items():
             known[name] = max(known.get(name, 0), count)
 
     def sum(self) -> dict[str, int]:
-        """Return the sum over all workers, dead ones included: what they logged is done."""
+        """Return the sum over all workers, including dead ones: what they logged is done."""
         by_worker = self._by_worker.values()
         return {one.name: sum(counts.get(one.name, 0) for counts in by_worker) for one in fields(Counters)}
 
 
 class ProgressActor:
-    """What the workers of passes tell while they work. One Ray actor for all passes of a session."""
+    """Collects the workers' totals. One Ray actor for all passes of a session."""
 
     def __init__(self) -> None:
         self._passes: dict[str, dict[str, dict[str, int]]] = {}
@@ -63,22 +63,22 @@ class ProgressActor:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReporter:
-    """One pass on the board. Plain data, so that it can be given to any worker by value."""
+    """Reports the totals of one pass to the `ProgressActor`. Plain data, passed to workers by value."""
 
     board: str
     """The actor's name."""
     pass_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def report(self, worker: str, counts: dict[str, int]) -> None:
-        """Send a worker's totals. Where the board is gone they come with the answers alone."""
-        with suppress(ValueError):  # what Ray raises for a name that no actor has
+        """Send a worker's totals. If the actor is gone they still arrive with the answers."""
+        with suppress(ValueError):  # raised by Ray for an unknown actor name
             _actor(self.board).report.remote(self.pass_id, worker, counts)
 
     def reports(self) -> Any:
         """Ask for the workers' newest totals; returns a reference to them.
 
         Raises:
-            ValueError: the board is gone.
+            ValueError: the actor is gone.
         """
         return _actor(self.board).reports.remote(self.pass_id)
 

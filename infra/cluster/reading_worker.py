@@ -1,8 +1,8 @@
 """The worker of the memory pass: one engine, many readings, every reading its own coroutine.
 
-It runs as an actor of a pool (`infra.cluster.engine_pool`), which hands it blocks of work, many at once. All their
-readings are under way (up to the pool's `inflight`), those that began first go first, and as many conversations are
-sent to the engine as keep it full: so readings finish one after another, and their block's answers leave.
+It runs as an actor of a pool (`infra.cluster.engine_pool`), which hands it blocks of work, many at once. Up to
+`pool.inflight` readings are in progress; the oldest go first, and only as many conversations are sent to the engine as
+keep it full, so readings finish one after another.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _REPORT_SECONDS = 0.5
 _FLUSH_TURNS = 256
 """So many buffered turns are written before `flush_seconds` have passed: what a crash costs a fast engine."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
-"""Seconds between two files of answers: what a run has taken by then divided by a number of files, within bounds."""
+"""Bounds of the seconds between two answer files, and their number over a long run."""
 
 
 class FailedItem(TypedDict):
@@ -53,16 +53,16 @@ class FailedItem(TypedDict):
 
 
 class BlockResult(TypedDict):
-    """What came of a block of work; its answers are in the store."""
+    """The result of a block of work; its answers are in the store."""
 
     block: int
     answered: int
     failures: list[FailedItem]
     files: list[DataFile]
-    """That hold its answers, among others'."""
+    """Files that hold its answers, possibly among others."""
     worker: str
     counts: dict[str, int]
-    """This worker's totals: what a run says that it did comes with its answers, whatever becomes of the display."""
+    """This worker's totals: they arrive with the answers even if the progress display fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ReadingWorker:
     """Reads. One instance per engine."""
 
     def __init__(self, spec: PassSpec, tally: ProgressReporter | None) -> None:
-        """Build what the readings share; `tally` takes counts."""
+        """Build the parts that all readings share; `tally` takes counts."""
         self._spec = spec
         self._store = spec.corpus.store
         self._scheme = spec.reader.scheme
@@ -146,7 +146,7 @@ class ReadingWorker:
         }
 
     async def stop(self) -> None:
-        """Write what is buffered and end the engine. A pool's actors are simply ended; this is for others."""
+        """Write buffered turns and stop the engine. Pools kill their actors instead."""
         if self._flush_task is not None:
             self._flush_task.cancel()
             await self._flush()
@@ -172,7 +172,7 @@ class ReadingWorker:
                 if (turn.lane, turn.step) not in past:
                     past[turn.lane, turn.step] = turn
                     if turn.kind == "carried":
-                        self._writer.add(turn)  # this reading's log must be complete without the other's
+                        self._writer.add(turn)  # this reading's log must be complete by itself
             asker = _Asker(self._engine.generate, self._time, self._slots, next(self._order))
             stream = StoredStream(self._store, item["places"])
             request = ReadingRequest(item["reading_id"], item["question"], stream, tuple(past.values()))
@@ -182,11 +182,11 @@ class ReadingWorker:
                 self._counts.readings += 1
                 return self._answer(item, replace(result, engine_seconds=asker.spent))
             except EngineDied:
-                raise  # nothing else can be read by this worker
+                raise  # this worker cannot read anything else
             except (EngineError, ItemError) as error:
                 return self._failed(item, type(error).__name__, str(error))
             except Exception as error:
-                # A bug or a broken part must not cost the other readings; the row carries the place.
+                # A bug or a damaged part must not fail the other readings; the row names the place.
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 detail = f"{error} ({place.filename.rsplit('/', 1)[-1]}:{place.lineno})"
                 _log.exception("reading %s failed", item["reading_id"])
@@ -241,7 +241,7 @@ class ReadingWorker:
         return {"item": item["item"], "reason": reason, "detail": detail[:2000]}
 
     async def _logged(self, reading_ids: list[str]) -> dict[str, list[Turn]]:
-        """Return what a worker that was lost has logged of readings in this run."""
+        """Return the turns that a lost worker has logged in this run."""
         result: dict[str, list[Turn]] = {}
         for turn in await asyncio.to_thread(turns, self._spec.corpus, reading_ids, self._spec.run_id):
             result.setdefault(turn.reading_id, []).append(turn)
@@ -258,14 +258,14 @@ class ReadingWorker:
             try:
                 await self._flush()
             except Exception as error:
-                # Whatever a store raises: the turns stay buffered, and a block is not given out before
-                # they are written, so that an error which stays is raised there.
+                # A store may raise anything. The turns stay buffered; a block is not returned before they are written,
+                # so a lasting error is raised there.
                 _log.warning("the turn log cannot be written now: %s: %s", type(error).__name__, error)
 
     async def _durable(self, answers: list[AnswerRow]) -> list[DataFile]:
         """Write the buffered turns, then the answers; return the files that hold these.
 
-        Blocks that end at about the same time share the files. An answer is in a file only when its turns are durable.
+        Blocks that end at about the same time share files. Turns are written before their answers.
         """
         assert self._answering is not None
         mine = self._answers
@@ -277,7 +277,7 @@ class ReadingWorker:
                 await self._flush()
                 mine.file = await asyncio.to_thread(write_data_file, self._spec.corpus, "answers", mine.rows)
                 mine.rows = []
-                # A long run writes fewer and larger files: so many of them that one is a share of its time.
+                # A long run writes larger files at longer intervals.
                 pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, (time.monotonic() - self._started) / _FILES))
                 self._next_part = time.monotonic() + pause
             elif not mine.rows and mine.file is None:
@@ -296,7 +296,7 @@ class ReadingWorker:
 
 
 class _Asker:
-    """Asks the engine for one reading, and adds up what that costs."""
+    """Sends the conversations of one reading to the engine, and sums up their cost."""
 
     def __init__(self, generate: Generate, shared: EngineTimeMeter, slots: Slots, order: int) -> None:
         self._generate = generate

@@ -1,4 +1,4 @@
-"""Rollout workers: Ray actors with an engine each, that read for training as bulk answering reads."""
+"""Rollout workers: Ray actors with an engine each; they use the same reading as bulk answering."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 10_000
 _TRIES = 3
-"""How often a group whose rollouts fail is sampled before it is given up."""
+"""Attempts to sample a group before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class Weights:
 
 
 class RolloutWorker:
-    """One engine. An async actor: as many groups at once as it is sent."""
+    """One engine. An async actor: it works on all groups that it is sent at once."""
 
     def __init__(self, reader: ReaderSpec, pay: RewardConfig, temperature: float, top_p: float) -> None:
-        """Prepare; the engine is started by `start`."""
+        """Set up; `start` starts the engine."""
         self._reader = reader
         self._pay = pay
         self._folder: Path | None = None
         self._version = ""
         self._lasting = True
-        """Whether an engine that is started again has the present weights."""
+        """Whether a restarted engine has the current weights."""
         scheme = reader.scheme
         sampled = scheme.config.model_copy(update={"temperature": temperature, "top_p": top_p})
         greedy = scheme.config.model_copy(update={"temperature": 0.0})
@@ -58,7 +58,7 @@ class RolloutWorker:
         await self._engine.start()
 
     async def update(self, version: str, names: Sequence[str], *files: bytes) -> None:
-        """Go on with other weights; no group may be under way."""
+        """Switch to other weights; no group may be in progress."""
         base = self._folder or memory_folder()
         self._folder = await asyncio.to_thread(put_files, zip(names, files, strict=True), base)
         self._version = version
@@ -70,16 +70,16 @@ class RolloutWorker:
             await self._engine.start()
 
     async def receive(self, meeting: "Rendezvous", first: int, version: str) -> None:
-        """Go on with weights that are broadcast, as receiver number `first`; no group may be under way."""
+        """Switch to broadcast weights, as receiver number `first`; no group may be in progress."""
         self._lasting = False
         await self._engine.engine.receive(meeting, first, version)  # type: ignore[attr-defined]
 
     async def group(self, task: Task, size: int) -> Group:
-        """Roll one task out `size` times side by side, sampled."""
+        """Sample `size` rollouts of one task concurrently."""
         return self._marked(await self._read(task, size, self._sampled))
 
     async def greedy(self, task: Task) -> Group:
-        """Read a task once, as bulk answering would."""
+        """Read a task once, greedily."""
         return await self._read(task, 1, self._greedy)
 
     async def deaths(self) -> int:
@@ -100,16 +100,16 @@ class RolloutWorker:
                 raise
             import ray
 
-            ray.actor.exit_actor()  # the pool sends another in its place, and has the weights sent to it
+            ray.actor.exit_actor()  # the pool replaces this worker, and sends the weights to the new one
             raise
 
     async def _generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        # Weights that were broadcast stand nowhere: an engine that was started again would read with the first ones.
+        # Broadcast weights are not on disk: a restarted engine would use the initial ones.
         engine = self._engine if self._lasting else self._engine.engine
         return await engine.generate(ids, sampling, priority)
 
     def _make(self) -> Engine:
-        # An engine that takes another's place must not read with the weights that training began with.
+        # A replacement must not use the initial weights of the training.
         if self._folder is None:
             return self._reader.make_engine()
         reader = copy(self._reader)
@@ -117,7 +117,7 @@ class RolloutWorker:
         return reader.make_engine()
 
     def _marked(self, group: Group) -> Group:
-        """Mark what an engine said that was started with these weights and knows no version of them."""
+        """Label the responses of an engine that was started with these weights, and so knows no version."""
         if not self._version:
             return group
         marked = tuple(
@@ -134,12 +134,12 @@ class RolloutWorker:
 
 
 class RolloutPool:
-    """Several workers as one. A worker that is lost is replaced, and its groups are sampled again."""
+    """A pool of workers. A lost worker is replaced, and its groups are sampled again."""
 
     def __init__(
         self, reader: ReaderSpec, pay: RewardConfig, temperature: float, top_p: float, pool: PoolConfig
     ) -> None:
-        """Prepare as many workers as the pool has at most."""
+        """Set up `pool.max_size` workers."""
         self._spec = (reader, pay, temperature, top_p)
         self._size = pool.max_size
         self._place = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
@@ -149,7 +149,7 @@ class RolloutPool:
         self._weights: Weights | None = None
         self._processes = reader.engine_config.tensor_parallel
         self.renew: Callable[[int], Awaitable[None]] | None = None
-        """Has the present weights sent to an engine that takes another's place, where they are broadcast."""
+        """Sends the current weights to a replacement engine, if weights are broadcast."""
         self.failed = 0
         """Groups that had to be sampled again."""
         self.replaced = 0
@@ -162,7 +162,7 @@ class RolloutPool:
         await asyncio.gather(*(worker.start.remote() for worker in self._workers))
 
     async def update(self, weights: Weights) -> None:
-        """Give all engines other weights."""
+        """Send other weights to all engines."""
         self._weights = weights
         await asyncio.gather(*(self._give(place) for place in range(self._size)))
 
@@ -172,11 +172,11 @@ class RolloutPool:
         return range(self._size)
 
     def processes(self, places: Sequence[int]) -> int:
-        """Return how many processes these engines compute in."""
+        """Return the number of processes of these engines."""
         return len(places) * self._processes
 
     async def receive(self, meeting: "Rendezvous", version: str, places: Sequence[int]) -> None:
-        """Have these engines come to a meeting and take the weights that are broadcast there."""
+        """Let these engines receive the weights that are broadcast at a rendezvous."""
         firsts = (1 + i * self._processes for i in range(len(places)))
         calls = (
             self._workers[place].receive.remote(meeting, first, version)
@@ -185,7 +185,7 @@ class RolloutPool:
         await asyncio.gather(*calls)
 
     async def group(self, task: Task, size: int) -> Group:
-        """Roll a task out where there is least to do.
+        """Sample the rollouts of a task on the least loaded worker.
 
         Raises:
             TrainingError: it failed several times over.
@@ -236,7 +236,7 @@ class RolloutPool:
     async def _replace(self, place: int, lost: Any) -> None:
         async with self._mending:
             if self._workers[place] is not lost:
-                return  # another group saw it first
+                return  # another group noticed it first
             self.replaced += 1
             self._workers[place] = self._new()
             await self._workers[place].start.remote()

@@ -24,38 +24,37 @@ from memagent.errors import MemagentError, UsageError
 
 _STARTS = 5
 _TURN_SECONDS = 120.0
-"""That a start waits for another one at most."""
+"""Longest time that a start waits for another one."""
 _PAUSE = wait_random_exponential(multiplier=1, max=10)
 """Between attempts."""
 
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "MEMAGENT_", "VLLM_")
-"""Environment variables that workers of a cluster need as well. Keys are not among them: a cluster shows
-its jobs' environment to whoever sees its dashboard, so it must hold its credentials itself."""
+"""Environment variables that are passed on to workers of a cluster. Keys are not among them: a cluster shows
+its jobs' environment to whoever sees its dashboard, so the cluster must have its own credentials."""
 _log = logging.getLogger("memagent.ray")
 verbose = False
 """Show Ray's log and the output of its workers on standard error."""
 started_here = False
 """Whether Ray runs in this process: no other node will join."""
 _KEPT_HERE = ("MEMAGENT_CONFIG", "MEMAGENT_CONFIG_FILE")
-"""What has been read already: a job is given the whole configuration, and workers are told what they need."""
+"""Not passed on: jobs and workers get the configuration that was read from them."""
 
 
 @contextmanager
 def ray_session(config: RayConfig) -> Iterator[None]:
-    """Have Ray for the body: use the running session, join the cluster, or start Ray in this process.
+    """Provide Ray for the body: use the running session, join the cluster, or start Ray in this process.
 
     Raises:
         UsageError: the cluster cannot be reached.
         MemagentError: Ray does not start in this process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers at the usual niceness of 15 starve beside anything else on a laptop. On one that is busy they may
-    # take minutes to start; and a driver that waits for the first of them, as it does by default, waits for ever
-    # when they are given up.
+    # Workers with Ray's default niceness of 15 starve on a busy laptop and may take minutes to start; by default the
+    # driver waits for the first of them, forever if they are given up.
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-    # Workers beyond the number of cores would end after a second without work, and the next stage start its own.
+    # By default, idle workers beyond the number of cores end after a second, and the next stage must start its own.
     os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", "60000")
     import ray
 
@@ -70,7 +69,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # a submitted job has its environment already
             options["runtime_env"] = cluster_environment(config)
     else:
-        # "local": Ray would join a cluster that somebody has started on this machine, and refuse a number of CPUs.
+        # "local": otherwise Ray joins any cluster on this machine, and refuses num_cpus.
         options |= {"address": "local", "num_cpus": config.cpus, "include_dashboard": False}
     with _own_termination(), nullcontext() if config.address else _without_what_serves_a_cluster():
         _start_ray(options)
@@ -79,7 +78,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     global started_here
     started_here = not config.address
     try:
-        # Ray prints warnings of its own to standard output, which belongs to the command's result.
+        # Ray prints warnings to standard output, which is reserved for the command's result.
         with redirect_stdout(sys.stderr):
             yield
     finally:
@@ -94,19 +93,19 @@ def _keep_ray_off_the_terminal() -> None:
     logger.setLevel(logging.WARNING)
     for handler in [handler for handler in logger.handlers if type(handler).__module__.startswith("ray.")]:
         logger.removeHandler(handler)
-    if not logger.handlers:  # else Python prints what nobody handles
+    if not logger.handlers:  # otherwise Python prints unhandled warnings
         logger.addHandler(logging.NullHandler())
 
 
 _to_begin: list[Callable[[], None]] = []
-"""How Ray is started in the bodies of `lazy_ray` that are under way, the outermost first."""
+"""Starters of the enclosing `lazy_ray` blocks, outermost first."""
 
 
 @contextmanager
 def lazy_ray(config: RayConfig) -> Iterator[None]:
-    """Have Ray for the body from the first `ensure_ray` on: a run with nothing to do does not wait for its start.
+    """Start Ray lazily, on the first `ensure_ray()` in the body: a run with nothing to do starts none.
 
-    Where bodies stand in each other Ray lives as long as the outermost: stages of one run share it.
+    Nested blocks share the session of the outermost one.
     """
     with ExitStack() as session:
         _to_begin.append(lambda: session.enter_context(ray_session(config)))
@@ -117,7 +116,7 @@ def lazy_ray(config: RayConfig) -> Iterator[None]:
 
 
 def ensure_ray() -> None:
-    """Start Ray, where the body of `lazy_ray` wants it now and it does not run yet.
+    """Start Ray if it is not running yet, inside `lazy_ray`.
 
     Raises:
         UsageError, MemagentError: as `ray_session`.
@@ -129,10 +128,10 @@ def ensure_ray() -> None:
 
 
 def board_name() -> str:
-    """Return the name of this session's board, an actor (`infra.cluster.progress.ProgressActor`).
+    """Return the name of this session's `ProgressActor`.
 
-    It is held here as long as the session lasts, under a name of its own, so that it is never an earlier one that is
-    just ending. Begun anew after its death it knows the workers by their next reports.
+    The name is unique, so an earlier actor that is just ending is never found. A restarted actor gets the counts with
+    the workers' next reports.
     """
     import ray
 
@@ -152,8 +151,7 @@ def _board(*session: str) -> tuple[str, Any]:
 def _start_ray(options: dict[str, Any]) -> None:
     import ray
 
-    # Ray's own processes give up on each other after fixed times (15 and 30 s), which a machine that is
-    # busy with something else misses now and then.
+    # Ray's processes have fixed timeouts for each other (15 and 30 s), which a busy machine sometimes misses.
     starts = Retrying(
         retry=retry_if_exception(_came_too_late),
         stop=stop_after_attempt(_STARTS),
@@ -179,18 +177,18 @@ def _clear_away(state: RetryCallState) -> None:
     import ray
 
     error = state.outcome.exception() if state.outcome else None
-    # As text: whoever keeps the record would keep the error, and with it what the start has opened.
+    # As text: a kept log record would keep the error alive, and with it open resources.
     _log.warning("Ray did not start (%s); trying again", str(error))
     ray.shutdown()
 
 
 @contextmanager
 def _one_after_another() -> Iterator[None]:
-    """Have this user's starts of Ray on this machine wait for each other: side by side all of them come too late."""
+    """Serialise this user's starts of Ray on this machine: concurrent starts time each other out."""
     lock = FileLock(Path(tempfile.gettempdir()) / f"memagent-ray-start-{os.getuid()}.lock", mode=0o600)
     try:
         lock.acquire(timeout=_TURN_SECONDS)
-    except (TimeoutError, OSError):  # one that hangs, or a folder that cannot be written, must not keep this one
+    except (TimeoutError, OSError):  # a hanging start or a read-only folder must not block this one
         yield
         return
     try:
@@ -201,7 +199,7 @@ def _one_after_another() -> Iterator[None]:
 
 @contextmanager
 def _dropped_processes_ignored() -> Iterator[None]:
-    """Let failed starts go without a warning for each of their processes: Ray ends these, but waits for none."""
+    """Suppress ResourceWarnings of failed starts: Ray ends their processes without waiting for them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield
@@ -214,11 +212,10 @@ def _came_too_late(error: BaseException) -> bool:
 
 @contextmanager
 def _own_termination() -> Iterator[None]:
-    """Keep the process's own SIGTERM handler, where it has one, through Ray's start, which would set others.
+    """Keep the process's own SIGTERM handler during Ray's start, which would replace it.
 
-    Prefect ends a cancelled flow with SIGTERM and learns by its handler that it was a cancellation. Putting the
-    handler back afterwards is not enough: Ray's start takes seconds, and a run cancelled meanwhile would count as
-    crashed. So Ray's setting of handlers is held off, and what gets by is undone.
+    Prefect cancels a flow with SIGTERM, and its handler tells cancellation from a crash. Restoring the handler
+    afterwards is not enough, since Ray's start takes seconds.
     """
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -237,11 +234,10 @@ def _own_termination() -> Iterator[None]:
 
 @contextmanager
 def _without_what_serves_a_cluster() -> Iterator[None]:
-    """Start Ray in this process without autoscaler, log monitor and dashboard server, its agent without HTTP server.
+    """Start Ray in this process without autoscaler, log monitor, dashboard server and the agent's HTTP server.
 
-    Each is a Python process that loads all of Ray: half of the processor time of a start, for a cluster of one node
-    that never grows, whose logs nobody follows and whose dashboard is off. The agent is as Ray without its `default`
-    extra has it; on a busy machine the whole one is often not up in the 15 s after which Ray gives the start up.
+    These are Python processes that load all of Ray, half of the CPU time of a start, and useless for a single node. On
+    a busy machine the full agent often misses Ray's deadline of 15 s.
     """
     from ray._private import utils
     from ray._private.node import Node
@@ -250,7 +246,7 @@ def _without_what_serves_a_cluster() -> Iterator[None]:
         (Node, name, None) for name in ("start_monitor", "start_log_monitor", "start_api_server")
     ]
     nothing.append((utils, "get_dashboard_dependency_error", ImportError("not wanted")))
-    nothing = [one for one in nothing if hasattr(one[0], one[1])]  # another Ray may lack some of them
+    nothing = [one for one in nothing if hasattr(one[0], one[1])]  # other versions of Ray may lack some of them
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in nothing]
     for owner, name, result in nothing:
         setattr(owner, name, lambda *_, _result=result, **__: _result)
@@ -262,7 +258,7 @@ def _without_what_serves_a_cluster() -> Iterator[None]:
 
 
 def raised(error: BaseException) -> BaseException:
-    """Return what an actor raised, without Ray's account of where, which is in the log and nothing for a message."""
+    """Unwrap the exception from RayTaskError."""
     return getattr(error, "cause", None) or error
 
 
@@ -280,10 +276,10 @@ def quiet_ray_data() -> None:
 
 @lru_cache(maxsize=1)
 def _arguments_by_value() -> None:
-    """Have Ray Data give its workers' constructor arguments by value.
+    """Let Ray Data pass constructor arguments to its workers by value.
 
-    It gives them as references into the driver's object store, so a worker that is lost could not be started again
-    where these are lost as well; Ray warns of that on the terminal at every pass. They are a few kilobytes here.
+    It passes references into the driver's object store, and warns at every pass that a lost worker could not be
+    restarted without them. The arguments are a few kilobytes here.
     """
     from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
 

@@ -1,4 +1,4 @@
-"""A Ray Data job of independent tasks: one for each bucket of a corpus, or for each group of files."""
+"""A Ray Data job of independent tasks, such as one for each bucket of a corpus."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +17,12 @@ def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], *, small: b
     """Call `work` for each item; yield the results as they come.
 
     Args:
-        work: can be pickled; returns plain data (JSON). What is large it writes to the store.
-        items: can be pickled, and are small.
-        small: whether there is so little work that a single item is done in this process, without Ray.
+        work: a picklable function that returns plain data (JSON), and writes large data to the store.
+        items: small and picklable.
+        small: whether a single item is run in this process, without Ray.
 
     Raises:
-        UsageError, MemagentError: what `work` raised; of other classes only the message is kept.
+        UsageError, MemagentError: raised by `work`; other errors become a MemagentError with their message.
     """
     if not items:
         return
@@ -49,7 +49,7 @@ def _run(batch: pa.Table, work: Callable[[Any], Any], items: Sequence[Any]) -> p
     for index in batch["index"].to_pylist():
         try:
             rows.append({"result": json.dumps(work(items[index])), "error": "", "usage": False})
-        except MemagentError as error:  # its class would not survive the way back
+        except MemagentError as error:  # its class may not be picklable
             rows.append({"result": "", "error": str(error), "usage": isinstance(error, UsageError)})
     return pa.Table.from_pylist(rows, schema=_RESULT)
 

@@ -1,4 +1,4 @@
-"""The number format of an engine on a CPU: what this processor computes fast and its memory holds."""
+"""The number format of an engine on a CPU: the fastest one that fits the memory."""
 
 import json
 import math
@@ -23,11 +23,11 @@ class EngineFormat:
 
 
 def cpu_format(model: str, config: EngineConfig) -> EngineFormat:
-    """Choose the format of weights and activations for an engine on this CPU; what the user has set stays.
+    """Choose the format of weights and activations for an engine on this CPU; a format set by the user is kept.
 
     Args:
         model: folder of the model, or its name on the hub.
-        config: of the engine; only ``dtype = auto`` leaves a choice.
+        config: of the engine; a choice is made only with ``dtype = auto``.
     """
     if config.dtype != "auto":
         return EngineFormat(config.dtype, "engine.dtype says so")
@@ -47,7 +47,7 @@ def cpu_format(model: str, config: EngineConfig) -> EngineFormat:
 
 
 def parameters(folder: Path) -> int:
-    """Count the parameters of a model folder's safetensors; 0 where there is no such folder on this machine."""
+    """Count the parameters of a model folder's safetensors; 0 if there is no such folder on this machine."""
     total = 0
     for path in folder.glob("*.safetensors") if folder.is_dir() else ():
         with safe_open(path, framework="numpy") as weights:
@@ -56,7 +56,7 @@ def parameters(folder: Path) -> int:
 
 
 def _half_format(folder: Path) -> HalfFormat:
-    """Return the 16-bit format of a model: its own, or bfloat16 where it has none or is not on this machine."""
+    """Return the 16-bit format of a model: its own, or bfloat16 if it has none or is not on this machine."""
     path = folder / "config.json"
     if not path.is_file():
         return "bfloat16"

@@ -16,11 +16,11 @@ _LISTING_SECONDS = 10.0
 
 
 class OpenAIEngine:
-    """Requests over HTTP, by token ids where the server takes them.
+    """Requests over HTTP, with token ids if the server accepts them.
 
     ``ids``: completions with token ids in and out (vLLM; exact). ``text``: completions with the
     prompt's text. ``chat``: the prompt's text as one user message; needs a template with ``chat = true``.
-    With the last two, response ids are the tokenizer's reading of the response's text.
+    With the last two, response ids are made by tokenising the response's text.
     """
 
     def __init__(self, model: str, config: EngineConfig, tokenizer: Tokenizer) -> None:
@@ -30,7 +30,7 @@ class OpenAIEngine:
         self._client: Any = None
 
     async def start(self) -> None:
-        """Connect and see that the server knows the model.
+        """Connect, and check that the server has the model.
 
         Raises:
             ConfigError: the server does not answer, refuses the key, or serves other models.
@@ -39,7 +39,7 @@ class OpenAIEngine:
 
         if self._client is not None:
             return
-        # A server of one's own needs no key, and the client insists on one.
+        # A local server needs no key, but the client requires one.
         key = os.environ.get(self._config.api_key_env) or "none"
         self._client = openai.AsyncOpenAI(
             base_url=self._config.base_url, api_key=key, timeout=self._config.timeout_seconds, max_retries=0
@@ -58,7 +58,7 @@ class OpenAIEngine:
             )
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """Continue `ids`; requests that may succeed later are sent again, with growing pauses."""
+        """Continue `ids`; retryable requests are sent again with growing pauses."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RetryableError),
             wait=wait_random_exponential(multiplier=0.5, max=30),
@@ -141,10 +141,10 @@ def make_engine(request: EngineRequest) -> OpenAIEngine:
 
 
 def listed_weights(config: EngineConfig, served: str) -> str:
-    """Return what the server's model listing says of the weights behind a served name, beyond the name.
+    """Return what the server's model listing says about the weights behind a served name.
 
-    vLLM lists the folder or hub name as ``root`` and a LoRA's base as ``parent``. Empty where the server says no more,
-    or does not answer: then nothing can be read either, and `OpenAIEngine.start` says so.
+    vLLM lists the folder or hub name as ``root`` and a LoRA's base as ``parent``. Empty if the server says no more or
+    does not answer; `OpenAIEngine.start` reports that.
     """
     import openai
 
@@ -152,7 +152,7 @@ def listed_weights(config: EngineConfig, served: str) -> str:
     with openai.OpenAI(base_url=config.base_url, api_key=key, timeout=_LISTING_SECONDS, max_retries=0) as client:
         try:
             listing = [model.model_dump() for model in client.models.list()]
-        except (openai.OpenAIError, ValueError):  # some servers answer with something else than a listing
+        except (openai.OpenAIError, ValueError):  # some servers do not answer with a listing
             return ""
     said: dict[str, Any] = next((entry for entry in listing if entry.get("id") == served), {})
     weights = {key: said[key] for key in ("root", "parent") if said.get(key) not in (None, "", served)}

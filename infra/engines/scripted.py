@@ -1,4 +1,4 @@
-"""The scripted reader in a process of its own, as vLLM's engine is: something that can be killed."""
+"""The scripted reader, also in a process of its own that can be killed like vLLM's."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _LINE = 16 * 2**20
 
 
 class ScriptedProcess:
-    """Speaks to a child process over pipes, one JSON line a request."""
+    """Talks to a child process over pipes, one JSON line per request."""
 
     def __init__(self, model: str, reading: ReadingConfig, config: EngineConfig) -> None:
         self._spec = json.dumps({"model": model, "reading": reading.model_dump(), "delay": config.scripted_delay})

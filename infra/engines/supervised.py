@@ -1,4 +1,4 @@
-"""An engine that is started again when it dies, so that readings go on where they are."""
+"""An engine that is restarted when it dies, so readings continue where they are."""
 
 import asyncio
 import logging
@@ -11,16 +11,14 @@ _log = logging.getLogger("memagent.engine")
 
 
 class SupervisedEngine:
-    """Wraps an engine; a request that the engine died under is sent again to its successor.
+    """Wraps an engine; requests in flight when it dies are sent again to its successor.
 
-    A reading that waits here keeps its memory, so the death of an engine costs the conversations
-    that were in flight and nothing else.
-    """
+    Readings that wait here keep their memory, so the death of an engine costs only the conversations in flight."""
 
     def __init__(self, make: Callable[[], Engine], restarts: int, watchdog: float | None = None) -> None:
-        """Start engines made by `make`, at most `restarts` times more without an answer in between.
+        """Start engines made by `make`, with at most `restarts` restarts without an answer in between.
 
-        An engine that takes longer than `watchdog` seconds for a request counts as dead; None: it may take any time.
+        An engine that takes longer than `watchdog` seconds for a request counts as dead; None: no limit.
         """
         self._make = make
         self._engine = make()
@@ -41,7 +39,7 @@ class SupervisedEngine:
         await self._engine.start()
 
     async def stop(self) -> None:
-        """Stop the present engine."""
+        """Stop the current engine."""
         await self._engine.stop()
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
@@ -62,7 +60,7 @@ class SupervisedEngine:
     async def _replace(self, generation: int, error: EngineDied) -> None:
         async with self._lock:
             if generation != self._generation:
-                return  # another reading saw the death first
+                return  # another reading noticed the death first
             if self._left == 0:
                 raise error
             self._left -= 1

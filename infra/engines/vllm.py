@@ -15,9 +15,11 @@ from memagent.engine import LONGEST, Completion, EngineRequest, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
 
 _CPU_STEP = 768
-"""Tokens of one step on CPU. A conversation waits for whole steps, however early it is served: with vLLM's 2,048 the
-longest documents, which decide when a run ends, got on by one segment in the time that they now get on by five. Smaller
-steps cost the other documents more than the longest ones win."""
+"""Tokens of one step on CPU.
+
+A conversation waits for whole steps: with vLLM's 2,048 the longest documents, which decide when a run ends, advanced
+five times slower. Even smaller steps cost the other documents more than the longest ones gain.
+"""
 
 
 class VllmEngine:
@@ -40,7 +42,7 @@ class VllmEngine:
             return
         _environment(self._config)
         own_engines()
-        if self._config.enforce_eager is not False:  # what compiles is set up by variables that are read at imports
+        if self._config.enforce_eager is not False:  # compilation is configured by variables that are read at import
             preload_core()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
@@ -72,10 +74,10 @@ class VllmEngine:
                 disable_log_stats=True,
                 load_format="safetensors",
                 worker_extension_cls="infra.engines.vllm_worker.WeightSyncWorker",
-                logprobs_mode="processed_logprobs",  # of the distribution that was sampled from, temperature and all
+                logprobs_mode="processed_logprobs",  # of the sampling distribution, after temperature
                 **options,
             )
-            # Work in bulk: on a GPU a step then takes 8,192 or 16,384 tokens, where it would take 2,048.
+            # Batch work: with this, a step on a GPU takes 8,192 or 16,384 tokens instead of 2,048.
             vllm_config = args.create_engine_config(UsageContext.LLM_CLASS)
             with compute_in_core(vllm_config.parallel_config) if cpu else nullcontext():
                 self._llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
@@ -118,8 +120,8 @@ class VllmEngine:
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
-            # The CPU build dies of a request with a seed whose prompt it takes in parts: its generators cannot be set
-            # back. Requests draw from the engine's own there, which begins anywhere.
+            # The CPU build crashes on a seeded request with a chunked prompt, as its generators cannot be reset.
+            # Requests use the engine's own generator there, which is not seeded.
             seed=None if self._cpu else sampling.seed,
             stop_token_ids=list(sampling.stop_ids),
             repetition_detection=RepetitionDetectionParams(LONGEST, 1, times) if times > 1 else None,
@@ -129,7 +131,7 @@ class VllmEngine:
         )
 
     async def update(self, folder: str, version: str) -> None:
-        """Take other weights of the same model in place, with nothing in flight; `version` marks what they say.
+        """Load other weights of the same model in place, with nothing in flight; `version` labels their responses.
 
         Raises:
             EngineDied: the engine is gone.
@@ -137,12 +139,12 @@ class VllmEngine:
         await self._take(version, "take_weights", {"folder": folder})
 
     async def receive(self, meeting: Any, first: int, version: str) -> None:
-        """Take other weights of the same model that are broadcast, with nothing in flight.
+        """Receive other weights of the same model by broadcast, with nothing in flight.
 
         Args:
             meeting: where (`infra.learner.weight_broadcast.Rendezvous`).
             first: number of this engine's first process among the receivers, from 1.
-            version: marks what they say.
+            version: labels their responses.
 
         Raises:
             EngineDied: the engine is gone.
@@ -157,7 +159,7 @@ class VllmEngine:
         try:
             await self._llm.pause_generation(mode="wait", clear_cache=True)
             await self._llm.collective_rpc(method, kwargs=arguments)
-            await self._llm.reset_prefix_cache()  # what was computed by the weights before is another policy's
+            await self._llm.reset_prefix_cache()  # cached prefixes were computed with the old weights
             await self._llm.update_weight_version(version)
             await self._llm.resume_generation()
         except EngineDeadError as error:
@@ -176,7 +178,7 @@ def make_engine(request: EngineRequest) -> VllmEngine:
 
 
 def _environment(config: EngineConfig) -> None:
-    """Set what vLLM reads from the environment only; what the user has set stays."""
+    """Set options that vLLM reads only from the environment; the user's own settings are kept."""
     for name, value in {
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
         "VLLM_LOGGING_LEVEL": "WARNING",
@@ -187,7 +189,7 @@ def _environment(config: EngineConfig) -> None:
 
 
 def _version(spans: Any) -> str:
-    """Return the version of the weights that said the last token; empty for those that the engine began with."""
+    """Return the version of the weights that produced the last token; empty for the initial ones."""
     return spans[-1].version if spans and spans[-1].version != "default" else ""
 
 

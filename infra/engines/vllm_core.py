@@ -1,4 +1,4 @@
-"""vLLM's core process on few cores: it also computes, and it is forked from a server that has imported vLLM.
+"""vLLM's core process on few cores: it also runs the model, and is forked from a server that has imported vLLM.
 
 vLLM runs an engine in three processes: one takes requests (ours), one schedules, one computes. Each imports vLLM, which
 takes 7 to 10 seconds, and by vLLM's own way one begins when the other is done. On few cores scheduling is not worth a
@@ -20,7 +20,7 @@ from typing import Any
 from infra.processes import usable_cores
 
 _FEW_CORES = 4
-"""Up to so many cores a process that only schedules is not worth one of them."""
+"""Up to so many cores, a process that only schedules is not worth a core."""
 _PRELOADED = (
     "vllm.v1.engine.core",
     "vllm.v1.executor.uniproc_executor",
@@ -29,15 +29,15 @@ _PRELOADED = (
     "vllm.v1.attention.backends.cpu_attn",
     "vllm.model_executor.layers.quantization.online.base",
 )
-"""What a core imports before it is ready. The server passes over what another vLLM has not."""
+"""Modules that a core imports; those missing in another vLLM version are skipped."""
 _READ_AT_START = ("LD_PRELOAD", "OMP_NUM_THREADS")
-"""What a process takes from its environment once, when it starts: a core that needs it otherwise is not forked."""
+"""Variables that a process reads only at its start: a core that needs other values is not forked."""
 _started_with: dict[str, str | None] = {}
-"""What the fork server's environment said of `_READ_AT_START`; empty where none was started."""
+"""Values of `_READ_AT_START` in the fork server's environment; empty if none was started."""
 
 
 def computes_in_core(world_size: int = 1) -> bool:
-    """Return whether the core process also computes, on CPU: few cores, and threads that the user has not bound."""
+    """Whether the core process also runs the model on CPU: few cores, and no thread binding by the user."""
     return world_size == 1 and usable_cores() <= _FEW_CORES and _binding() in ("auto", "nobind")
 
 
@@ -48,7 +48,7 @@ def preload_core() -> None:
     """
     if _started_with or not _cpu_build() or not computes_in_core():
         return
-    # The server imports from where this process does, whatever folder it was started in.
+    # The server imports from the same paths as this process, whatever its working folder.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     with _environment(LD_PRELOAD=_allocator_and_threads(), PYTHONPATH=path, **_threads()):
         forkserver.set_forkserver_preload(list(_PRELOADED))
@@ -58,10 +58,10 @@ def preload_core() -> None:
 
 @contextmanager
 def compute_in_core(parallel: Any) -> Iterator[None]:
-    """Have the engine that is started in the body compute in its core process, forked where that is preloaded.
+    """Let the engine that is started in the body run the model in its core process, forked if a fork server is ready.
 
-    One process less saves its imports, and the core that scheduling would keep busy with waiting. Threads are as many
-    as vLLM takes: all but one core. Whoever binds threads by vLLM's variable keeps vLLM's own way.
+    One process less saves its imports and the core that it would keep busy with waiting. The number of threads is
+    vLLM's: all cores but one. With thread binding by vLLM's variable, vLLM's own way is used.
 
     Args:
         parallel: vLLM's `ParallelConfig`; its executor is changed.
@@ -84,17 +84,17 @@ def compute_in_core(parallel: Any) -> Iterator[None]:
 
 
 class _ForkedCore(ForkServerContext):
-    """What vLLM starts its core with, in place of a context that spawns."""
+    """The multiprocessing context with which vLLM starts its core, instead of a spawning one."""
 
     def Process(self, target: Callable[..., None], name: str, kwargs: dict[str, Any]) -> ForkServerProcess:  # type: ignore[override]
-        """Return the process, not started; it will have the environment that is here now, not the server's."""
+        """Return the process, not started; it gets this process's environment, not the server's."""
         return ForkServerProcess(target=_run, args=(target, dict(os.environ)), name=name, kwargs=kwargs)
 
 
 def _run(target: Callable[..., None], environment: dict[str, str], **arguments: Any) -> None:
     import setproctitle
 
-    setproctitle.getproctitle()  # finds the title by where the environment begins, which is about to move
+    setproctitle.getproctitle()  # locates the title by the start of the environment, which is about to move
     os.environ.clear()
     os.environ.update(environment)
     target(**arguments)
@@ -105,12 +105,12 @@ def _binding() -> str:
 
 
 def _threads() -> dict[str, str]:
-    # Ray sets OMP_NUM_THREADS of its workers by what they ask for, not by what there is.
+    # Ray sets OMP_NUM_THREADS to the CPUs that a worker requests, not to those available.
     return {"OMP_NUM_THREADS": str(max(1, usable_cores() - 1))} if _binding() == "auto" else {}
 
 
 def _read_at_start() -> dict[str, str | None]:
-    return {name: os.environ.get(name) or None for name in _READ_AT_START}  # to the loader, empty is not set
+    return {name: os.environ.get(name) or None for name in _READ_AT_START}  # the loader treats empty as unset
 
 
 def _cpu_build() -> bool:

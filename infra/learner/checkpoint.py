@@ -1,4 +1,4 @@
-"""Model folders and checkpoints of the learner: whole tensors out of, and into, what DeepSpeed has sharded."""
+"""Model folders and checkpoints of the learner: gathers whole tensors from DeepSpeed's shards, and loads them."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def write_model(weights: dict[str, Tensor], like: Path, folder: Path) -> None:
     files = [_name(i, len(shards)) for i in range(len(shards))]
     for file, shard in zip(files, shards, strict=True):
         save_file(shard, folder / file, metadata={"format": "pt"})
-        (folder / file).chmod(0o644)  # safetensors makes it readable by its owner alone
+        (folder / file).chmod(0o644)  # safetensors makes the file private to its owner
     if len(shards) > 1:
         index = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
         total = sum(tensor.nbytes for tensor in weights.values())
@@ -64,10 +64,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class States:
-    """The parameters of an engine and their optimiser states, one whole tensor at a time.
-
-    One at a time, since a gathered model would not fit (every rank takes part in each call).
-    """
+    """The parameters of a DeepSpeed engine and their optimiser states, gathered one tensor at a time."""
 
     def __init__(self, engine: Any, device: torch.device, *, sharded: bool) -> None:
         """Wrap an engine; `sharded` says that DeepSpeed keeps float32 weights of its own."""
@@ -76,17 +73,17 @@ class States:
         self._sharded = sharded
 
     def parameters(self) -> list[tuple[str, Any]]:
-        """Return what is trained, by its name."""
+        """Return the trained parameters by name."""
         named = self._engine.module.model.named_parameters()
         return [(name, parameter) for name, parameter in named if parameter.requires_grad]
 
     def layout(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Return name and shape of what `model_weights` yields."""
+        """Return name and shape of each tensor of `model_weights`."""
         named = self._engine.module.model.named_parameters()
         return [(name, tuple(_shape(one))) for name, one in named if not name.endswith(FACTORS)]
 
     def model_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the model's whole weights by their names in its folder; low-rank changes are added to them."""
+        """Yield the model's whole weights by their names in its folder; LoRA changes are merged in."""
         model = self._engine.module.model
         changed = adapted(model)
         for name, parameter in model.named_parameters():
@@ -99,7 +96,7 @@ class States:
             yield name, weight
 
     def weight(self, parameter: Any) -> Tensor:
-        """Return the whole weight: in float32, or where it is frozen as the model has it."""
+        """Return the whole weight: in float32, or in the model's own data type if it is frozen."""
         import deepspeed
         from deepspeed.utils import safe_get_full_fp32_param
 
@@ -122,7 +119,7 @@ class States:
         return zeros if whole is None else whole
 
     def restore(self, parameter: Any, weight: Tensor, moments: dict[str, Tensor], steps: int) -> None:
-        """Set a weight and its moments as they were after `steps` optimiser steps.
+        """Restore a weight and its moments after `steps` optimiser steps.
 
         Raises:
             ValueError: the shape is another.
@@ -141,7 +138,7 @@ class States:
             self._engine.optimizer.state[parameter] = {**kept, "step": count}
             return
         safe_set_full_fp32_param(parameter, weight.to(self._device))
-        # That was the optimiser's copy; the one that the next forward pass uses is another.
+        # That was the optimiser's copy; the forward pass uses another one.
         with torch.no_grad(), deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
             parameter.copy_(weight)
         for name, moment in moments.items():
@@ -153,5 +150,5 @@ class States:
 
 
 def _shape(parameter: Any) -> Any:
-    # Where parameters are sharded, what is left of one has no shape of its own.
+    # A sharded parameter has no shape of its own.
     return getattr(parameter, "ds_shape", parameter.shape)

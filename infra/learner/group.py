@@ -1,4 +1,4 @@
-"""All ranks of a learner, as Ray actors."""
+"""The ranks of a learner, as Ray actors."""
 
 import asyncio
 import shutil
@@ -31,7 +31,7 @@ class RankActor:
     """One rank in a process of its own."""
 
     def address(self) -> tuple[str, int]:
-        """Return an address of this machine and a port that is free, for others to meet at."""
+        """Return an address of this machine with a free port, as rendezvous."""
         import ray
 
         with socket.socket() as sock:
@@ -39,7 +39,7 @@ class RankActor:
             return ray.util.get_node_ip_address(), sock.getsockname()[1]
 
     def begin(self, model: str, recipe: Recipe, index: int, address: str, port: int) -> None:
-        """Load the model and meet the other ranks."""
+        """Load the model and join the other ranks."""
         import torch
 
         from infra.learner.rank import Learner, Rank
@@ -57,7 +57,7 @@ class RankActor:
         return self._learner.learn(rows, tokens, old)
 
     def weights(self) -> dict[str, Any]:
-        """Return the model's files as references; none on other ranks than the first."""
+        """Return the model's files as references; empty on all ranks but the first."""
         import ray
 
         folder = memory_folder()
@@ -68,7 +68,7 @@ class RankActor:
             shutil.rmtree(folder)
 
     def meeting(self, engines: int) -> "Rendezvous":
-        """Return where so many engine processes are given the present weights."""
+        """Return the rendezvous at which so many engine processes receive the current weights."""
         from infra.learner.weight_broadcast import Rendezvous
 
         return Rendezvous(*self.address(), 1 + engines, self._learner.layout())
@@ -101,7 +101,7 @@ class RankActor:
             self._learner.load(Path(made))
 
     def stop(self) -> None:
-        """Leave the other ranks."""
+        """Leave the process group."""
         self._learner.stop()
 
 
@@ -109,7 +109,7 @@ class LearnerGroup:
     """A learner of any number of ranks."""
 
     def __init__(self, model: str, recipe: Recipe) -> None:
-        """Prepare to train the model folder `model`."""
+        """Prepare a learner of the model folder `model`."""
         self._model, self._recipe = model, recipe
         self._ranks: list[Any] = []
 
@@ -131,13 +131,13 @@ class LearnerGroup:
         """Take optimiser steps on a batch of groups with advantages; return the sums of each step over all ranks.
 
         Raises:
-            TrainingError: a loss is not finite; it says at which minibatch.
+            TrainingError: a loss is not finite; the message names the minibatch.
         """
         recipe = self._recipe
         batches = [items(one) for one in minibatches(groups, recipe.learner.minibatch_prompts)]
         sizes = [len(one) for one in minibatches(groups, recipe.learner.minibatch_prompts)]
         shares = [self._shares(batch) for batch in batches]
-        # With one step a batch the probabilities before it are those of its own forward pass.
+        # With one step per batch, the old log-probabilities are those of its own forward pass.
         old = [await self._score(share) for share in shares] if len(batches) > 1 else [None] * len(batches)
         steps = []
         for number, (batch, share, before) in enumerate(zip(batches, shares, old, strict=True)):
@@ -153,7 +153,7 @@ class LearnerGroup:
         return steps
 
     async def weights(self, version: str) -> Weights:
-        """Return the present weights for engines."""
+        """Return the current weights for engines."""
         files = await self._all("weights", [()] * len(self._ranks))
         return Weights(version, files[0])
 
@@ -163,7 +163,7 @@ class LearnerGroup:
         return found
 
     async def send(self, meeting: "Rendezvous") -> None:
-        """Broadcast the present weights.
+        """Broadcast the current weights.
 
         Raises:
             TrainingError: an engine did not come, or was lost.
@@ -196,7 +196,7 @@ class LearnerGroup:
 
         leaving = [asyncio.ensure_future(_left(rank)) for rank in self._ranks]
         if leaving:
-            # One that waits for an engine that will not come is not waited for.
+            # Do not wait for a rank that waits for a lost engine.
             await asyncio.wait(leaving, timeout=_LEAVING_SECONDS)
         for rank in self._ranks:
             ray.kill(rank)
@@ -227,7 +227,7 @@ class LearnerGroup:
 
 
 def check_room(recipe: Recipe, pool: PoolConfig | None) -> None:
-    """Refuse a recipe that the Ray session has no room for: its actors would wait for ever.
+    """Refuse a recipe that does not fit the Ray session: its actors would wait forever.
 
     `pool` are the engines beside it, if any.
 

@@ -1,7 +1,7 @@
 """One rank of a DeepSpeed training, on CPU or GPU.
 
-A rank is given packed micro-batches and takes one optimiser step on them. Gradients are a true mean over
-the response tokens of the whole minibatch, so ranks and micro-batches do not show in the weights.
+A rank receives packed micro-batches and takes one optimiser step on them. Gradients are a true mean over the response
+tokens of the whole minibatch, so the weights do not depend on the number of ranks and micro-batches.
 """
 
 import json
@@ -28,7 +28,7 @@ from memagent.rl.packing import Packed
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Which of how many learners this is, and where they meet."""
+    """Rank, world size and rendezvous of a process."""
 
     index: int = 0
     world: int = 1
@@ -72,7 +72,7 @@ class Learner:
         return torch.bfloat16 if self._recipe.learner.dtype == "bfloat16" else torch.float32
 
     def score(self, rows: Sequence[Packed]) -> list[list[float]]:
-        """Return the log-probabilities of each row's response tokens under the present weights."""
+        """Return the log-probabilities of each row's response tokens under the current weights."""
         with torch.no_grad():
             return [self._forward(self._engine, row)[0].tolist() for row in rows]
 
@@ -81,17 +81,16 @@ class Learner:
 
         Args:
             rows: micro-batches, as many on every rank; one may be empty.
-            tokens: what the sum over tokens is divided by: the response tokens of the whole minibatch, or
-                Dr. GRPO's constant.
-            old: log-probabilities at the beginning of the step, by row; None where these are the present ones.
+            tokens: divisor of the sum over tokens: the response tokens of the whole minibatch, or Dr. GRPO's constant.
+            old: log-probabilities at the beginning of the step, by row; None if the weights have not changed since.
 
         Returns:
             Sums over this rank's tokens (`memagent.rl.loss.Summed.counts`), their entropy, the gradient's
             norm before clipping and the learning rate.
 
         Raises:
-            TrainingError: the loss is not finite. The weights are as they were; where gradients are sharded, go on
-                with `load`, since what was gathered of them stays.
+            TrainingError: the loss is not finite. The weights are unchanged; with sharded gradients, continue with
+            `load`, since accumulated gradients remain.
         """
         factor = scale(tokens, self._rank.world, 1)
         sums: dict[str, float] = {}
@@ -114,8 +113,8 @@ class Learner:
     def export(self, folder: Path, *, as_trained: bool = False) -> None:
         """Write the weights as a model folder. Rank 0 writes.
 
-        In the data types that they came in; or `as_trained`, in those of training, so that an engine of the same
-        arithmetic says what the learner would.
+        Data types are the original ones, or with `as_trained` those of training, so an engine computes the same as the
+        learner.
         """
         kept = dict.fromkeys(data_types(self._folder), self._dtype) if as_trained else data_types(self._folder)
         weights = {}
@@ -126,12 +125,12 @@ class Learner:
             write_model(weights, self._folder, folder)
 
     def layout(self) -> tuple[Entry, ...]:
-        """Return what `send` gives to engines: the model's weights in the data type of training."""
+        """Return the layout of what `send` broadcasts: the model's weights in the data type of training."""
         dtype = str(self._dtype).removeprefix("torch.")
         return tuple((name, shape, dtype) for name, shape in self._states.layout())
 
     def send(self, meeting: Rendezvous) -> None:
-        """Broadcast the weights to the engines that come to a meeting. Rank 0 sends; every rank takes part.
+        """Broadcast the weights to the engines at a rendezvous. Rank 0 sends; every rank takes part.
 
         Raises:
             TrainingError: an engine did not come, or was lost.
@@ -149,7 +148,7 @@ class Learner:
     def save(self, folder: Path) -> None:
         """Write weights and optimiser state in float32 to `folder`, as safetensors. Rank 0 writes.
 
-        The files hold whole tensors, so that any number of ranks and any sharding can go on from them.
+        The files hold whole tensors, so training can resume with any number of ranks and any sharding.
         """
         for part in ("weights", *MOMENTS):
             tensors = {}
@@ -165,7 +164,7 @@ class Learner:
             (folder / "learner.json").write_text(json.dumps({"steps": self._steps}), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote.
+        """Resume from what `save` wrote.
 
         Raises:
             TrainingError: the checkpoint is incomplete or of another model.
@@ -183,7 +182,7 @@ class Learner:
         self._steps = steps
 
     def stop(self) -> None:
-        """Leave the other ranks, when all have come so far: a group that is torn down in use aborts the process."""
+        """Leave the process group once all ranks are here: destroying it while in use aborts the process."""
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
             torch.distributed.destroy_process_group()
@@ -200,8 +199,8 @@ class Learner:
         )
         import deepspeed
 
-        # Between CPUs it would compile a collective of its own by the machine's C++ compiler, a minute at the first
-        # training, to save what gloo takes between a few ranks of one machine.
+        # On CPUs it would compile its own collective with the C++ compiler, which takes a minute and saves little
+        # between a few ranks of one machine.
         deepspeed.ops.__compatible_ops__ = {}
         torch.manual_seed(self._recipe.stage.seed)
         deepspeed.init_distributed("nccl" if self._cuda else "gloo", verbose=False)
@@ -216,7 +215,7 @@ class Learner:
         return engine
 
     def _clip(self) -> None:
-        """Clip as DeepSpeed does where it shards nothing, and keep the norm, which it does not."""
+        """Clip as DeepSpeed does at stage 0, and keep the norm, which DeepSpeed drops."""
         parameters = [one for one in self._engine.module.parameters() if one.requires_grad]
         self._norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._recipe.learner.gradient_clip))
 
@@ -253,7 +252,7 @@ class Learner:
         return summed.objective, {**summed.counts, "entropy": entropy.sum().item()}
 
     def _make_states(self) -> None:
-        """Take an empty step: sharded moments exist only after the first one, and none can be set before."""
+        """Take an empty step: sharded moments exist only after the first step, and cannot be set before."""
         self._engine.backward(self._forward(self._engine, _NOTHING)[0].sum() * 0.0, scale_wrt_gas=False)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = 0.0

@@ -1,7 +1,7 @@
 """Weights from the learner's first rank to all engines over a process group: NCCL between GPUs, gloo between CPUs.
 
-A group is made for each version and left again, so that engines may come and go in between. Weights travel in
-buckets of whole tensors; neither side holds more than one bucket beside its model.
+A process group is made for each version and left again, so engines may join and leave in between. Weights travel in
+buckets of whole tensors; neither side holds more than one bucket besides its model.
 """
 
 import os
@@ -21,7 +21,7 @@ from memagent.errors import TrainingError
 
 _PATIENCE = timedelta(minutes=10)
 _ALIGNED = 16
-"""Bytes: a tensor of any data type may begin there."""
+"""Alignment in bytes that suits all data types."""
 
 Entry = tuple[str, tuple[int, ...], str]
 """Name, shape and torch's name of the data type."""
@@ -29,7 +29,7 @@ Entry = tuple[str, tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where a version of the weights is handed over, and what it is made of."""
+    """Address and layout of a broadcast of weights."""
 
     address: str
     port: int
@@ -40,7 +40,7 @@ class Rendezvous:
 
 
 def send(meeting: Rendezvous, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> None:
-    """Give all weights to the receivers, in the order of the meeting's layout.
+    """Send all weights to the receivers, in the order of the layout.
 
     Raises:
         RuntimeError: a receiver did not come, or was lost.
@@ -59,7 +59,7 @@ def send(meeting: Rendezvous, weights: Iterable[tuple[str, Tensor]], device: tor
 
 
 def receive(meeting: Rendezvous, rank: int, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights by their names as they come; `rank` counts the receivers from 1.
+    """Yield the weights by name as they arrive; `rank` counts the receivers from 1.
 
     Raises:
         RuntimeError: the sender did not come, or was lost.
@@ -67,7 +67,7 @@ def receive(meeting: Rendezvous, rank: int, device: torch.device) -> Iterator[tu
     with _group(meeting, rank, device) as group:
         for entries in _buckets(meeting.layout, meeting.bucket_bytes):
             places, size = _places(entries)
-            # A new one each time: a loader may keep what it is given until a layer is complete.
+            # A new tensor each time: a loader may keep it until a layer is complete.
             bucket = torch.empty(size, dtype=torch.uint8, device=device)
             group.broadcast(bucket, 0).wait()
             for (name, shape, dtype), at in zip(entries, places, strict=True):
@@ -88,14 +88,14 @@ def _group(meeting: Rendezvous, rank: int, device: torch.device) -> Iterator[Any
         group = torch.distributed.ProcessGroupGloo(store, rank, meeting.world, _PATIENCE)
     try:
         yield group
-        # The sender's store is where all meet: it stays until everyone has what was sent.
+        # The sender hosts the store, which must stay until everyone has received all.
         group.barrier().wait()
     finally:
         group.shutdown()
 
 
 def _buckets(layout: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
-    """Yield consecutive entries of `limit` bytes together at most; a larger one goes alone."""
+    """Yield consecutive entries of at most `limit` bytes together; a larger one alone."""
     bucket: list[Entry] = []
     held = 0
     for entry in layout:
@@ -110,7 +110,7 @@ def _buckets(layout: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
 
 
 def _places(entries: Sequence[Entry]) -> tuple[list[int], int]:
-    """Return the byte at which each entry begins, and the size of all."""
+    """Return the offset of each entry in bytes, and the total size."""
     places, end = [], 0
     for _, shape, dtype in entries:
         places.append(end)
@@ -128,13 +128,13 @@ _SHARED = Path("/dev/shm")  # noqa: S108  (folders in it are made by mkdtemp)
 
 
 def memory_folder() -> Path:
-    """Make a folder in shared memory, or among the temporary files where a machine has none."""
+    """Make a folder in shared memory, or in the temporary folder if there is none."""
     base = _SHARED if _SHARED.is_dir() and os.access(_SHARED, os.W_OK) else None
     return Path(tempfile.mkdtemp(prefix="memagent-weights-", dir=base))
 
 
 def put_files(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
-    """Write a model folder, file by file; what stood there is gone.
+    """Write a model folder, file by file, in place of an earlier one.
 
     Raises:
         TrainingError: there is no room.

@@ -1,4 +1,4 @@
-"""Group-relative advantages: what a rollout earned above the others of its prompt."""
+"""Group-relative advantages: the reward of a rollout relative to the other rollouts of its prompt."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def advantages(rewards: Sequence[float], baseline: Baseline = "mean") -> list[fl
     rloo: minus the mean of the other rollouts (arXiv 2402.14740), n / (n - 1) times `mean`.
 
     Raises:
-        ValueError: a reward is not a number; or a group of one, which has nothing to be compared with.
+        ValueError: a reward is not a number; or the group has a single rollout.
     """
     n = len(rewards)
     if n < 2:
@@ -27,7 +27,7 @@ def advantages(rewards: Sequence[float], baseline: Baseline = "mean") -> list[fl
     if not all(math.isfinite(reward) for reward in rewards):
         raise ValueError(f"rewards must be finite numbers: {list(rewards)}")
     if len(set(rewards)) == 1:
-        return [0.0] * n  # rounding of the mean must not make a gradient of nothing
+        return [0.0] * n  # rounding of the mean must not become a gradient
     mean = math.fsum(rewards) / n
     above = [reward - mean for reward in rewards]
     if baseline == "mean-std":
@@ -41,8 +41,7 @@ def advantages(rewards: Sequence[float], baseline: Baseline = "mean") -> list[fl
 def with_advantages(group: Group, baseline: Baseline = "mean") -> Group:
     """Return the group with each trajectory's advantage set.
 
-    Once per trajectory, before it is taken apart into conversations: longer readings weigh no more in
-    the baseline.
+    Computed per trajectory, before it is split into conversations, so longer readings weigh no more in the baseline.
     """
     values = advantages(group.rewards, baseline)
     pairs = zip(group.trajectories, values, strict=True)

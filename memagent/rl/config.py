@@ -1,4 +1,4 @@
-"""Recipes: every choice of a training run, as data. Parsed before anything heavy is imported."""
+"""Training recipes: all settings of a run. Parsed before anything heavy is imported."""
 
 import tomllib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _RENAMED = {
     },
     "stage": {"steps": "max_steps"},
 }
-"""Section -> its keys in version 0.1's first recipes -> their names today."""
+"""Renamed keys: section -> old key -> new key."""
 
 
 class RolloutRecipe(Section):
@@ -37,20 +37,20 @@ class RolloutRecipe(Section):
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature."""
     top_p: float = Field(1.0, gt=0, le=1)
-    """Nucleus sampling; below 1 the learner's log-probabilities are not those that were sampled from."""
+    """Nucleus sampling; below 1, the sampling distribution differs from the learner's."""
     dynamic_sampling: bool = True
-    """Refill with other prompts where all rollouts of a group are paid the same (DAPO, section 3.2)."""
+    """Dynamic sampling: replace groups whose rollouts all have the same reward (DAPO, section 3.2)."""
     most_prompts: int = Field(0, ge=0)
     """Groups to sample for a step at most; 0: ten times `prompts`."""
     segments: int = Field(8, ge=1)
     """Segments of a training document at most."""
     max_off_policy_steps: int = Field(0, ge=0, le=1)
-    """Steps that the weights which sample may be behind those that learn; 1 samples a step's rollouts while the step
-    before it trains."""
+    """Steps that the sampling weights may lag behind the learner's; 1 samples the next step's rollouts during training.
+    """
 
 
 class RewardRecipe(Section):
-    """What is paid for."""
+    """The reward."""
 
     weights: dict[str, float] = Field(default_factory=lambda: {"exact": 1.0})
     """Weight of each reward function (`memagent.rl.reward.FUNCTIONS`)."""
@@ -70,7 +70,7 @@ class RewardRecipe(Section):
 
 
 class LossRecipe(Section):
-    """What is minimised."""
+    """The loss."""
 
     baseline: Literal["mean", "mean-std", "rloo"] = "mean"
     """Advantage within a group; the mean alone is Dr. GRPO's and MemAgent's."""
@@ -99,15 +99,15 @@ class LearnerRecipe(Section):
     lr: float = Field(1e-6, gt=0)
     """Learning rate, constant after the warm-up."""
     warmup_steps: int = Field(20, ge=0)
-    """Optimiser steps over which the learning rate rises."""
+    """Warm-up of the learning rate, in optimiser steps."""
     weight_decay: float = Field(0.0, ge=0)
-    """AdamW's decay."""
+    """AdamW's weight decay."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of AdamW's moments."""
     gradient_clip: float = Field(1.0, gt=0)
-    """Norm of the gradient at most."""
+    """Largest norm of the gradient (clipping)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
-    """What DeepSpeed shards: nothing, optimiser states, gradients, parameters."""
+    """DeepSpeed ZeRO stage: 0 shards nothing, 1 optimiser states, 2 gradients too, 3 parameters too."""
     world_size: int = Field(1, ge=1)
     """Learner processes (ranks), one per GPU."""
     gpus: float = Field(0.0, ge=0)
@@ -119,22 +119,22 @@ class LearnerRecipe(Section):
     token_budget: int = Field(16384, ge=1)
     """Tokens of a packed micro-batch."""
     share_prefixes: bool = True
-    """Compute what the prompts of a group's rollouts begin with once; the same arithmetic, fewer tokens."""
+    """Compute the common prefix of a group's prompts once: the same result with fewer tokens."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the forward and backward pass; weights are kept in float32."""
     lora_rank: int = Field(0, ge=0)
-    """Rank of what is trained beside each linear layer's frozen weight (LoRA, arXiv 2106.09685); 0: all weights."""
+    """Rank of LoRA adapters on all linear layers (arXiv 2106.09685); 0: train all weights."""
     lora_alpha: float = Field(32.0, gt=0)
-    """Scale of it, divided by the rank."""
+    """LoRA's alpha: adapters are scaled by alpha / rank."""
     activation_checkpointing: bool = False
-    """Recompute activations in the backward pass rather than keep them."""
+    """Recompute activations in the backward pass to save memory."""
     weight_sync: Literal["files", "broadcast"] = "files"
     """How weights go to the engines: as files through Ray's object store and shared memory, or over a process group
     (NCCL between GPUs, gloo between CPUs)."""
 
 
 class StageRecipe(Section):
-    """How long a stage runs, and what it leaves."""
+    """Length, checkpoints and validation of a stage."""
 
     max_steps: int = Field(100, ge=1)
     """Training steps at most."""
@@ -143,15 +143,15 @@ class StageRecipe(Section):
     validate_every: int = Field(10, ge=1)
     """Steps between validations."""
     validate_with: int = Field(64, ge=1)
-    """Tasks of a validation, read greedily; the same ones every time."""
+    """Tasks of a validation, sampled greedily; the same ones every time."""
     patience: int = Field(5, ge=1)
     """Validations without a better score after which the stage ends."""
     record: bool = False
-    """Keep the rollouts of every step, so that a run can be taken again from them without engines."""
+    """Keep the rollouts of every step, so the run can be repeated without engines."""
     wandb: str = ""
-    """Project of Weights & Biases that metrics go to besides; empty: none. The package must be installed."""
+    """Weights & Biases project for the metrics; empty: none. Needs the wandb package."""
     seed: int = 0
-    """Of the data's order and the engines."""
+    """Seed of the data's order and of sampling."""
 
 
 class Recipe(Section):
@@ -160,7 +160,7 @@ class Recipe(Section):
     model: str = "nano"
     """Policy to start from: `nano`, a folder, or a Hugging Face name."""
     reading: dict[str, Any] = Field(default_factory=dict)
-    """Reading keys that differ from the model's own."""
+    """Reading keys that override the model's own."""
     engine: dict[str, Any] = Field(default_factory=dict)
     """Engine keys of the run (`memagent.config.EngineConfig`)."""
     pool: dict[str, Any] = Field(default_factory=dict)
@@ -174,7 +174,7 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_old_keys(cls, data: Any) -> Any:
-        """Refuse a key that has another name today, and say which."""
+        """Refuse a renamed key, naming the new one."""
         for section, renamed in _RENAMED.items():
             given = data.get(section) if isinstance(data, dict) else None
             for old, new in renamed.items():
@@ -185,8 +185,8 @@ class Recipe(Section):
     def first_keys(self) -> dict[str, Any]:
         """Return the recipe as plain data under its keys' first names.
 
-        Names of runs are hashes of it (`pipelines.training.settings.Run.run_id`): under today's names a run that was
-        begun before the keys were renamed would not be found again.
+        Run ids are hashes of it (`pipelines.training.settings.Run.run_id`): under new names, runs begun before the
+        renaming would not be found.
         """
         data = self.model_dump()
         for section, renamed in _RENAMED.items():
@@ -230,7 +230,7 @@ def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
 
 
 def todays_keys(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe that a run has stored, as plain data, under the names that its keys have today."""
+    """Rename the keys of a stored recipe to today's names."""
     return {
         section: {_RENAMED.get(section, {}).get(key, key): value for key, value in keys.items()}
         if isinstance(keys, dict)

@@ -1,7 +1,6 @@
-"""Tasks: questions with gold over texts of at most so many segments, as plain data.
+"""Training tasks: questions with gold answers over texts of limited length.
 
-A dataset gives them by number, the same at every call, so that a training run that goes on needs to
-remember nothing but how far it was.
+A dataset returns them by number, always the same, so a resumed run only needs to know its position.
 """
 
 import random
@@ -25,10 +24,10 @@ _LURED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A sample, and the segments of it that are read."""
+    """A sample, and the segments to read."""
 
     sample: Sample
-    """Without its text: its pieces are none."""
+    """The sample, without its text."""
     segments: tuple[Segment, ...]
 
     @property
@@ -43,7 +42,7 @@ class Task:
 
     @property
     def gold(self) -> tuple[str, ...]:
-        """Right answers; one empty text where the segments do not say."""
+        """Right answers; one empty text if the segments do not contain it."""
         return self.sample.answers
 
     def stream(self) -> ListStream:
@@ -51,7 +50,7 @@ class Task:
         return ListStream(self.segments)
 
     def judge(self, answer: str) -> float:
-        """Score an answer by the task's own measure, 0 to 1; empty: "not found"."""
+        """Score an answer by the task's own metric, 0 to 1; an empty answer is "not found"."""
         return judge(self.sample, answer).score
 
 
@@ -82,33 +81,33 @@ class Cut:
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """What a data set is made from: ``--data NAME``, ``NAME=ARGUMENT`` or ``NAME:ARGUMENT``."""
+    """The arguments of a dataset: ``--data NAME``, ``NAME=ARGUMENT`` or ``NAME:ARGUMENT``."""
 
     argument: str
-    """What stands after the name; empty: nothing."""
+    """The text after the name; may be empty."""
     cut: Cut
     texts: Callable[[], Sequence[str]]
-    """Gives the texts of ``--text`` that something can be planted in."""
+    """Returns the texts of ``--text``, in which needles are planted."""
     seed: int
-    """Of the training's tasks (``stage.seed``)."""
+    """Seed of the training tasks (``stage.seed``)."""
     validation_seed: int
-    """Of the validation's, which must differ."""
+    """Seed of the validation tasks, a different one."""
     store_url: str
-    """Where harvested rows and their documents are."""
+    """Store of the harvested rows and their documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSplits:
-    """What a run learns from, and what it is validated with."""
+    """Training and validation datasets."""
 
     train: Dataset
     validation: Dataset
     gone: int = 0
-    """Rows that are left out, since their documents are no longer there."""
+    """Rows that were left out because their documents are gone."""
 
 
 DatasetFactory = Callable[[DatasetRequest], DatasetSplits]
-"""Makes both sides of a data set. Tasks that train must not validate."""
+"""Makes the training and validation datasets, which must not share tasks."""
 
 DATASETS: Registry[DatasetFactory] = Registry(
     "memagent.datasets",
@@ -131,8 +130,8 @@ def make_task(
 ) -> Task:
     """Make a task of a sample and its text's segments, at most `most` of them.
 
-    `scattered` takes the others from anywhere in the text rather than from around the facts, and many that read like
-    what is asked for: so a few segments tempt as a long text does.
+    With `scattered`, the other segments come from the whole text rather than from around the facts, many of them
+    similar to the question: a few segments are then as distracting as a long text.
     """
     places = [(s.char_start, s.char_end) for s in cut]
     text = "".join(segment.text for segment in cut)
@@ -155,8 +154,8 @@ def make_task(
 
 
 def window(count: int, wanted: Sequence[int], most: int, rng: random.Random) -> list[int]:
-    """Choose at most `most` of `count` segments: the wanted ones (the first of them, if there are too many), and a
-    run of their neighbours around them at random, in order.
+    """Choose at most `most` of `count` segments, in order: the wanted ones (the first ones, if there are too many) and
+    a random window of neighbours around them.
     """
     kept = list(wanted[:most])
     if not kept:
@@ -196,7 +195,7 @@ def scatter(
 
 
 def lures(cut: Sequence[Segment], said: str, count: int = 10) -> list[int]:
-    """Return the segments that share most with a text, words that are rare in the document counting most."""
+    """Return the segments most similar to a text; words that are rare in the document count most."""
     words = [set(normalise(segment.text).split()) for segment in cut]
     known = Counter(word for found in words for word in found)
     asked = set(normalise(said).split())
@@ -206,18 +205,18 @@ def lures(cut: Sequence[Segment], said: str, count: int = 10) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Several datasets, each with a share of the tasks."""
+    """A mixture of datasets with weights."""
 
     datasets: tuple[Dataset, ...]
     shares: tuple[float, ...]
     seed: int
 
     def task(self, number: int) -> Task:
-        """Return task `number` of the dataset that the draw falls on."""
+        """Return task `number`, of a dataset drawn by weight."""
         rng = random.Random(f"{self.seed} mix {number}")
         return rng.choices(self.datasets, self.shares)[0].task(number)
 
 
 def nothing() -> Iterator[str]:
-    """Return no pieces: the text of a sample that is elsewhere."""
+    """An empty text: the sample's segments are kept instead."""
     return iter(())

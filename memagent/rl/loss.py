@@ -1,7 +1,7 @@
 """The loss of Multi-Conv DAPO: sums over tokens, divided by the minibatch's token count by the caller.
 
-A true token mean: all response tokens of a minibatch weigh the same, on whichever rank and in whichever
-micro-batch they stand (DAPO, arXiv 2503.14476, section 3.3; MemAgent, arXiv 2507.02259, equation 4).
+A true token mean: all response tokens of a minibatch weigh the same, whatever their rank and micro-batch (DAPO, arXiv
+2503.14476, section 3.3; MemAgent, arXiv 2507.02259, equation 4).
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ _FAR = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """What is clipped where."""
+    """Clipping bounds."""
 
     low: float = 0.2
     high: float = 0.2
-    """Clip-higher is a larger value here (0.28 in DAPO, section 3.1)."""
+    """A value above `low` is clip-higher (0.28 in DAPO, section 3.1)."""
     dual: float = 3.0
     """Bound on the loss of tokens with a negative advantage (arXiv 1912.09729); 0 switches it off."""
     importance: float = 2.0
@@ -29,7 +29,7 @@ class Clipping:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """The sums of one micro-batch. `objective` has a gradient, all else is counted for the metrics."""
+    """The sums of one micro-batch. `objective` has a gradient; the rest are metrics."""
 
     objective: Tensor
     """Scalar: sum of the clipped policy loss and the weighted KL term over the tokens."""
@@ -50,13 +50,10 @@ def token_loss(
     """Sum the loss of response tokens, all of shape [n].
 
     Args:
-        new: log-probabilities under the weights that are trained; has a gradient.
-        old: under the weights at the beginning of the step, computed by the learner.
-        sampled: as the engine said when it sampled.
-        advantage: of each token's trajectory.
-        clipping: the bounds.
-        reference: under the reference policy; needed where `kl_weight` is not 0.
-        kl_weight: weight of the KL term, estimated by k3 (unbiased and never negative).
+        new: log-probabilities under the current weights; has a gradient. old: under the weights at the beginning of the
+        step, computed by the learner. sampled: rollout log-probabilities, as returned by the engine. advantage: of each
+        token's trajectory. clipping: the bounds. reference: under the reference policy; needed where `kl_weight` is not
+        0. kl_weight: weight of the KL term, estimated by k3 (unbiased and never negative).
 
     Raises:
         ValueError: shapes differ, or the reference is missing.
@@ -106,7 +103,7 @@ def k3(new: Tensor, reference: Tensor, bound: float = 10.0) -> Tensor:
 
 
 def scale(tokens: int, ranks: int, accumulation: int) -> float:
-    """Return the factor that makes a sum over local tokens a share of the global token mean.
+    """Return the factor that turns a sum over local tokens into a share of the global token mean.
 
     Data-parallel training averages gradients over `ranks`, and DeepSpeed divides each of `accumulation`
     backward passes by their number; both are undone here.

@@ -1,7 +1,7 @@
 """The policy as the learner sees it: log-probabilities of response tokens in packed rows.
 
-Any causal model that transformers knows; its attention is swapped for one that keeps the conversations
-of a row apart, so that packing changes nothing but the speed.
+Any causal model that transformers knows; its attention is replaced by one that separates the conversations of a packed
+row, so packing changes only the speed.
 """
 
 import math
@@ -18,7 +18,7 @@ from memagent.errors import UsageError
 
 _ATTENTION = "memagent-packed"
 _ROWS = 2048
-"""Response tokens whose logits stand in memory at once: a vocabulary of 150,000 makes 1.2 GB of them."""
+"""Response tokens whose logits are in memory at once: 1.2 GB with a vocabulary of 150,000."""
 
 
 class PolicyModel(nn.Module):
@@ -63,7 +63,7 @@ class PolicyModel(nn.Module):
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
     def _score(self, states: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled() and len(ids) == _ROWS:  # logits are made again going back, not kept
+        if torch.is_grad_enabled() and len(ids) == _ROWS:  # logits are recomputed in the backward pass
             kept: tuple[Tensor, Tensor] = checkpoint(self._head, states, ids, temperature, use_reentrant=False)
             return kept
         return self._head(states, ids, temperature)
@@ -109,7 +109,7 @@ def _register() -> None:
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """Say that no mask is needed: each conversation is attended to alone."""
+    """Return no mask: each conversation is attended to by itself."""
 
 
 def _attend(
@@ -139,7 +139,7 @@ def _attend(
 
 
 def _mask(block: Sequence[int], device: torch.device) -> Tensor | None:
-    """Return who sees whom in a block that shares its first tokens; None where the order alone says it."""
+    """Return the attention mask of a block with a shared prefix; None if it is plainly causal."""
     if len(block) == 1:
         return None
     owner = torch.repeat_interleave(torch.arange(len(block), device=device), torch.tensor(block, device=device))
@@ -148,14 +148,14 @@ def _mask(block: Sequence[int], device: torch.device) -> Tensor | None:
 
 
 FACTORS = (".down", ".up")
-"""Ends of the factors' names."""
+"""Suffixes of the factors' names."""
 
 
 class LowRank(nn.Module):
     """A linear layer with a frozen weight W [out, in] that computes x (W + scale * up @ down)^T."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
-        """Take over a layer's weight and bias; the change is nothing before the first step."""
+        """Take over a layer's weight and bias; the initial change is zero."""
         super().__init__()
         self.weight, self.bias = base.weight, base.bias
         self.scale = alpha / rank
@@ -170,7 +170,7 @@ class LowRank(nn.Module):
 
 
 def adapt(model: nn.Module, rank: int, alpha: float) -> None:
-    """Freeze a causal model, and give every linear layer but its head low-rank factors that are trained."""
+    """Freeze a causal model, and add trainable low-rank factors to all linear layers except its head."""
     model.requires_grad_(False)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -179,5 +179,5 @@ def adapt(model: nn.Module, rank: int, alpha: float) -> None:
 
 
 def adapted(model: nn.Module) -> dict[str, LowRank]:
-    """Return the layers that `adapt` has changed, by the names of their weights."""
+    """Return the adapted layers by the names of their weights."""
     return {f"{name}.weight": one for name, one in model.named_modules() if isinstance(one, LowRank)}

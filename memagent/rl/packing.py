@@ -1,7 +1,7 @@
-"""Packing: conversations laid end to end, without padding, in rows of about equal work; what they share, once.
+"""Packing: conversations concatenated without padding into rows of about equal work, with shared prefixes only once.
 
-A micro-batch is one flat row of tokens in which conversations do not attend to each other. Every rank
-has the same number of micro-batches, as sharded optimisers need it (ZeRO, arXiv 1910.02054).
+A micro-batch is one flat row of tokens in which conversations do not attend to each other. Every rank has the same
+number of micro-batches, which sharded training requires (ZeRO, arXiv 1910.02054).
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from memagent.rl.trajectory import Conversation, Trajectory
 
 _LEAST = 32
-"""Tokens in common that are worth sharing."""
+"""Shortest common prefix that is shared, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A conversation, and what its trajectory earned."""
+    """A conversation with its trajectory's advantage."""
 
     conversation: Conversation
     advantage: float
@@ -23,15 +23,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Conversations that go into one micro-batch together: one, or several whose prompts begin alike."""
+    """Conversations that stay in one micro-batch: a single one, or several with a common prefix."""
 
     items: tuple[Item, ...]
     shared: int = 0
-    """Tokens that the prompts begin with in common; they are computed once."""
+    """Length of the common prefix, in tokens; it is computed once."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that are computed."""
+        """Number of computed tokens."""
         return self.shared + sum(item.conversation.tokens - self.shared for item in self.items)
 
 
@@ -39,27 +39,26 @@ class Unit:
 class Packed:
     """One micro-batch as flat lists of equal length.
 
-    A token's target is the token after it: `targets[i]` is the row's place of a response token, and the
-    model's output at `targets[i] - 1` predicts it.
-    """
+    `targets[i]` is the index of a response token in the row; the model's output at `targets[i] - 1` predicts it."""
 
     ids: list[int]
     positions: list[int]
     blocks: list[tuple[int, ...]]
-    """What attends to what: ``(n,)`` is a conversation of n tokens; ``(p, a, b, ...)`` are conversations that share
-    their first p tokens and go on for a, b, ... tokens, each seeing the shared ones and itself."""
+    """Attention blocks: ``(n,)`` is a conversation of n tokens; ``(p, a, b, ...)`` are conversations with a common
+    prefix of p tokens followed by a, b, ... tokens of their own; each attends to the prefix and to itself.
+    """
     targets: list[int]
     logprobs: list[float]
     advantages: list[float]
 
     @property
     def response_tokens(self) -> int:
-        """Tokens that are trained on."""
+        """Number of response tokens."""
         return len(self.targets)
 
 
 def items(trajectories: Sequence[Trajectory]) -> list[Item]:
-    """Take trajectories apart; each conversation keeps its trajectory's advantage."""
+    """Split trajectories into conversations, each with its trajectory's advantage."""
     return [
         Item(conversation, trajectory.advantage)
         for trajectory in trajectories
@@ -69,10 +68,10 @@ def items(trajectories: Sequence[Trajectory]) -> list[Item]:
 
 
 def units(flat: Sequence[Item], budget: int, *, share: bool = True) -> list[Unit]:
-    """Put conversations together whose prompts begin alike, as those of a group's rollouts do where the section comes
-    first: shared tokens are computed once, and their gradient is the sum over all who share them.
+    """Group conversations with a common prefix, as a group's rollouts have with layout section-first: the prefix is
+    computed once, and its gradient is the sum over all conversations.
 
-    Nothing of the arithmetic changes (prefix grouping, as in verl's PrefixGrouper). A unit holds at most `budget`
+    The result is the same (prefix grouping, as in verl's PrefixGrouper). A unit holds at most `budget`
     tokens, or one conversation that alone is longer; the order of the conversations may change.
     """
     if not share:
@@ -97,14 +96,14 @@ def units(flat: Sequence[Item], budget: int, *, share: bool = True) -> list[Unit
 
 
 def _common(prompts: Sequence[list[int]]) -> int:
-    """Return how many tokens all begin with, their last one apart: it predicts the first of the response."""
+    """Return the length of the common prefix, without its last token, which predicts the first response token."""
     first, last = min(prompts), max(prompts)
     most = min(len(prompt) for prompt in prompts) - 1
     return next((i for i in range(most) if first[i] != last[i]), most)
 
 
 def balance(lengths: Sequence[int], ranks: int, budget: int) -> list[list[list[int]]]:
-    """Share conversations out: for each rank the same number of micro-batches, each a list of indices.
+    """Distribute conversations: the same number of micro-batches for each rank, each a list of indices.
 
     A micro-batch holds at most `budget` tokens, or one conversation that alone is longer. The longest
     go first, each to the emptiest bin. Bins may be empty where there are fewer conversations than ranks.
@@ -121,7 +120,7 @@ def balance(lengths: Sequence[int], ranks: int, budget: int) -> list[list[list[i
         if all(len(bin_) <= 1 or sum(lengths[i] for i in bin_) <= budget for bin_ in bins):
             break
         count += ranks
-    # Heaviest together: micro-batches that run at the same time on different ranks weigh about the same.
+    # Sorted by size: micro-batches that run at the same time on different ranks are about equal.
     bins.sort(key=lambda bin_: -sum(lengths[i] for i in bin_))
     return [bins[rank::ranks] for rank in range(ranks)]
 
@@ -139,7 +138,7 @@ def _fill(lengths: Sequence[int], order: Sequence[int], count: int) -> list[list
 
 
 def pack(chosen: Sequence[Unit]) -> Packed:
-    """Lay conversations end to end, what they share once."""
+    """Concatenate conversations, with shared prefixes only once."""
     row = Packed([], [], [], targets=[], logprobs=[], advantages=[])
     for unit in chosen:
         shared = unit.shared

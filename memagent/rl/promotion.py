@@ -1,7 +1,7 @@
-"""The gate: whether a candidate takes the place of the promoted policy. Pure; no model is read here.
+"""The promotion check: whether a candidate replaces the promoted policy. Pure statistics over scores.
 
-A candidate is promoted when it is better over all samples, and worse in no group of them, both beyond what chance
-gives (`memagent.metrics.paired`). A failed reading is a wrong answer.
+A candidate is promoted if it is significantly better over all samples, and significantly worse in no group of them
+(`memagent.metrics.paired`). A failed reading is a wrong answer.
 """
 
 from collections.abc import Sequence
@@ -15,28 +15,28 @@ from memagent.stats import Paired, mean, paired
 
 
 class GateSpec(Section):
-    """The tests of a gate: the same for both policies and on every day."""
+    """The tests of a promotion check: always the same for both policies."""
 
     kinds: tuple[str, ...] = ("niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1")
     """Kinds of needles, each with a single answer."""
     segments: int = Field(8, ge=1)
     """Segments of the shorter texts: as long as those of training."""
     times: int = Field(16, ge=2)
-    """The longer texts are this many times as long."""
+    """Factor between the longer and the shorter texts."""
     lengths: tuple[int, ...] = ()
-    """Lengths in tokens in place of those two."""
+    """Lengths in tokens, instead of those two."""
     n: int = Field(25, ge=1)
     """Texts of each kind and length."""
     corpora: tuple[str, ...] = ()
-    """Corpora whose harvested questions, those held out for validation, are asked as well."""
+    """Corpora whose validation questions are asked as well."""
     questions: int = Field(200, ge=1)
     """Validation questions at most."""
     texts: tuple[str, ...] = ()
-    """Files and folders whose text the needles are planted in; by default readmes of installed packages."""
+    """Files and folders in whose texts needles are planted; by default readmes of installed packages."""
     seed: int = 1
-    """Of the texts, and of which validation questions are asked."""
+    """Seed of the texts and of the choice of validation questions."""
     alpha: float = Field(0.05, gt=0, lt=0.5)
-    """What counts as beyond chance."""
+    """Significance level."""
 
     def lengths_for(self, segment_tokens: int) -> tuple[int, ...]:
         """Return the lengths of the texts, in tokens, for a policy that reads segments of some tokens."""
@@ -46,7 +46,7 @@ class GateSpec(Section):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Samples of one sort with both policies' scores, 0 to 1, in the same order; None: the reading failed."""
+    """Samples of one group with both policies' scores, 0 to 1, in the same order; None: the reading failed."""
 
     name: str
     candidate: tuple[float | None, ...]
@@ -65,7 +65,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the gate came to."""
+    """The result of a promotion check."""
 
     promoted: bool
     reason: str

@@ -1,4 +1,4 @@
-"""Rewards: small functions of an answer and its gold, put together by weights.
+"""Rewards: weighted sums of small functions of an answer and its gold.
 
 The reward of training is strict (exact match of the boxed answer; MemAgent, arXiv 2507.02259, section 3.2)
 and evaluation is lenient (containment), so both are always reported.
@@ -13,39 +13,39 @@ from memagent.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a reward looks at."""
+    """The input of a reward function."""
 
     answer: str
     """The answer taken from its box; empty for "not found"."""
     found: bool
     gold: Sequence[str]
-    """Right answers; one empty text where the documents do not say."""
+    """Right answers; one empty text if the documents do not say."""
     formed: bool = True
     """Every conversation ended by itself, within its limit."""
     judged: float = 0.0
-    """Score by the task's own measure, 0 to 1 (`memagent.tasks.grading`)."""
+    """Score by the task's own metric, 0 to 1 (`memagent.tasks.grading`)."""
 
     @property
     def answerable(self) -> bool:
-        """Whether there is something to be found."""
+        """Whether there is an answer to find."""
         return any(gold.strip() for gold in self.gold)
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What a rollout is paid, and what it would score."""
+    """Reward and scores of a rollout."""
 
     total: float
     strict: float
     """1 for an exact match, or for rightly finding nothing."""
     lenient: float
-    """1 where the answer holds the gold, or for rightly finding nothing."""
+    """1 if the answer contains the gold, or for rightly finding nothing."""
     parts: dict[str, float] = field(default_factory=dict)
-    """Each function's value, unweighted."""
+    """Value of each function, unweighted."""
 
     @property
     def right(self) -> bool:
-        """Whether nothing is amiss: an exact match, or right in full by the task's own measure."""
+        """Whether the answer is entirely right: an exact match, or a full score by the task's own metric."""
         return self.strict >= 1 or self.parts.get("task", 0.0) >= 1
 
 
@@ -55,12 +55,12 @@ def exact(said: Answered) -> float:
 
 
 def contains(said: Answered) -> float:
-    """Return 1 where a gold answer stands in the answer."""
+    """Return 1 if the answer contains a gold answer."""
     return containment(said.answer, said.gold) if said.found == said.answerable else 0.0
 
 
 def token_f1(said: Answered) -> float:
-    """Return the token F1, which pays for parts of an answer."""
+    """Return the token F1, which gives credit for parts of an answer."""
     return f1(said.answer, said.gold) if said.found == said.answerable else 0.0
 
 
@@ -72,17 +72,17 @@ def abstention(said: Answered) -> float:
 
 
 def by_task(said: Answered) -> float:
-    """Return the score by the task's own measure: dates and places as what they are, several needles by their share."""
+    """Return the score by the task's own metric: dates and places are parsed, several needles count by their share."""
     return said.judged
 
 
 def formed(said: Answered) -> float:
-    """Return 1 where every conversation ended by itself."""
+    """Return 1 if every conversation ended by itself."""
     return float(said.formed)
 
 
 RewardFunction = Callable[[Answered], float]
-"""Gives an answer's value, about 0 to 1."""
+"""Returns the value of an answer, about 0 to 1."""
 
 FUNCTIONS: Registry[RewardFunction] = Registry(
     "memagent.rewards",
@@ -103,7 +103,7 @@ def reward(said: Answered, weights: Mapping[str, float]) -> Reward:
 
     Raises:
         KeyError: no such function.
-        ValueError: nothing to compare with; a sample without gold cannot be paid.
+        ValueError: the sample has no gold.
     """
     if not said.gold:
         raise ValueError("a sample without gold answers cannot be rewarded")

@@ -1,4 +1,4 @@
-"""Rollouts: the product's own reading, several times for one question, with everything kept that training needs.
+"""Rollouts: several sampled readings of one question, with all that training needs recorded.
 
 No lockstep: each rollout is a coroutine on one continuously batching engine, and with the section first
 the rollouts of a group share each segment's prefix in the engine's cache.
@@ -19,14 +19,14 @@ from memagent.rl.trajectory import Conversation, Group, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class RewardConfig:
-    """What is paid for (`memagent.rl.config.RewardRecipe`)."""
+    """The reward (`memagent.rl.config.RewardRecipe`)."""
 
     weights: Mapping[str, float]
     overlong_tokens: int = 0
 
 
 class _Recorder:
-    """Stands between one reading and its engine, and keeps what passes."""
+    """Records the conversations between a reading and its engine."""
 
     def __init__(self, generate: Generate, seed: str | None) -> None:
         self._generate = generate
@@ -37,12 +37,12 @@ class _Recorder:
         self._limit: dict[asyncio.Task[object] | None, int] = {}
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        # One seed for a whole group would make its rollouts the same.
+        # With one seed for the group, all its rollouts would be equal.
         seed = int(stable_hash(self._seed, ids)[:8], 16) if self._seed is not None else None
         completion = await self._generate(ids, replace(sampling, seed=seed, logprobs=True), priority)
         if completion.logprobs is None:
             raise ValueError("the engine gives no log-probabilities, which training needs")
-        # The turn is recorded by the same task before it asks again, also where lanes are read side by side.
+        # Each task records its turn before its next request, also with several lanes.
         task = asyncio.current_task()
         self._asked[task], self._limit[task] = (ids, completion), sampling.max_tokens
         return completion
@@ -66,7 +66,7 @@ class _Recorder:
 async def roll_out(
     task: Task, rollout: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
 ) -> Trajectory:
-    """Read once and pay for the answer. Raises what `generate` raises.
+    """Read once, and compute the reward of the answer. Raises what `generate` raises.
 
     Raises:
         ValueError: the engine gives no log-probabilities.
@@ -85,7 +85,7 @@ async def roll_out(
 async def roll_out_group(
     task: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
 ) -> Group:
-    """Read `size` times side by side. Where one rollout fails the group fails, and the others are given up."""
+    """Read `size` times side by side. If one rollout fails, the group fails and the others are cancelled."""
     running = [
         asyncio.ensure_future(roll_out(task, i, scheme, generate=generate, pay=pay, seed=seed)) for i in range(size)
     ]
@@ -109,7 +109,7 @@ def _paid(
     formed = not any(conversation.cut for conversation in conversations)
     judged = task.judge(answer if found else "")
     paid = reward(Answered(answer, found, task.gold, formed=formed, judged=judged), pay.weights)
-    # The worst response counts, so that a long reading is not fined for its number of turns.
+    # The worst response counts, so long readings are not penalised for their number of turns.
     fine = min(
         (
             overlong(len(conversation.response_ids), limit, pay.overlong_tokens)
@@ -122,18 +122,18 @@ def _paid(
 
 @dataclass(slots=True)
 class Batch:
-    """The groups of one training step while they come in."""
+    """Collects the groups of one training step."""
 
     size: int
-    """Groups that a step learns from."""
+    """Groups of a step."""
     keep_equal: bool = False
-    """Learn from groups of equal rewards too (they still carry the KL term, where it is on)."""
+    """Keep groups with equal rewards too (they still contribute to the KL term)."""
     most: int = 0
-    """Groups to sample at most; 0: ten times `size`. A policy that is right everywhere must not sample for ever."""
+    """Groups to sample at most; 0: ten times `size`. A policy that is always right must not sample forever."""
     kept: list[Group] = field(default_factory=list)
     all_right: int = 0
     all_wrong: int = 0
-    """Groups of equal rewards that are not all right: half right counts as wrong."""
+    """Groups with equal rewards that are not all entirely right."""
     failed: int = 0
     """Groups whose rollouts could not be completed; they are sampled again and counted."""
 
@@ -156,11 +156,11 @@ class Batch:
 
     @property
     def kept_share(self) -> float:
-        """Share of the sampled groups that teach."""
+        """Share of the sampled groups whose rewards differ."""
         return len(self.kept) / self.seen if self.seen else 0.0
 
     def take(self, group: Group) -> bool:
-        """Take a group; return whether it is learnt from.
+        """Add a group; return whether it is kept.
 
         Raises:
             ValueError: the batch is full.

@@ -1,4 +1,4 @@
-"""Training data sets: needles made on the spot, contracts with gold answers, and harvested rows."""
+"""Training datasets: generated needles, contracts with gold answers, and harvested rows."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -29,23 +29,23 @@ NEEDLES: dict[str, float] = {
     "niah_multivalue": 1.0,
     "niah_multiquery": 1.0,
 }
-"""RULER's needle kinds, and how much of each."""
+"""RULER's needle kinds and their weights."""
 _SHORTEST = 256
-"""Tokens of a text that any of these kinds fits into."""
+"""Length of a text, in tokens, into which all of these kinds fit."""
 _DRAWS = 200
 _OWN = 0.5
 _REMOVED = 0.15
-"""Share of the texts whose answer is taken out."""
+"""Share of the texts from which the answer is removed."""
 _REWORDED = 0.5
 """Share of the questions that are worded as the supervised reader never saw them."""
 _VALIDATION = 30
 _FULL = 0.8
-"""How full a softly cut segment is, about."""
+"""Typical fill of a segment with soft boundaries."""
 
 
 @dataclass(frozen=True)
 class NeedleDataset:
-    """Needles in texts: half in RULER's kinds, half in all the wordings that the product has; some are not there."""
+    """Needles in texts: half of RULER's kinds, half in all wordings of the product; some texts lack the answer."""
 
     cut: Cut
     texts: Sequence[str]
@@ -71,7 +71,7 @@ class NeedleDataset:
         return self._own(rng) if rng.random() < _OWN else self._ruler(rng)
 
     def _fits(self, sample: Sample) -> bool:
-        """Whether memory and answer have room for what is to be noted: no policy could learn the others."""
+        """Whether memory and answer have room for all that must be noted; otherwise the task cannot be learnt."""
         room = min(self.cut.reading.memory_tokens, self.cut.reading.answer_tokens)
         facts = max((len(self.cut.tokenizer.encode(fact)) for fact in sample.facts), default=0)
         return max(facts, sum(len(self.cut.tokenizer.encode(f" {answer}")) for answer in sample.answers)) < room
@@ -84,7 +84,7 @@ class NeedleDataset:
         made = make_samples(kind, size, 1, seed=rng.getrandbits(31), tokenizer=self.cut.tokenizer, texts=texts)
         if rng.random() >= _REMOVED:
             return next(made)
-        # RULER always asks for what is there: a policy paid for that alone learns to answer whatever is asked.
+        # RULER always asks for something that is there: trained on that alone, a policy would always answer.
         return replace(next(control(made, "answer-removed", self.seed)), answers=("",))
 
     def _own(self, rng: random.Random) -> Sample:
@@ -96,9 +96,9 @@ class NeedleDataset:
 
 
 class ContractDataset:
-    """Contracts of a CUAD folder that are not held out: what is asked, and a few other segments of each.
+    """Contracts of a CUAD folder that are not held out: the segments with the answer, and a few others.
 
-    `validation` takes thirty of them that training does not see.
+    `validation` uses thirty of them that training does not see.
     """
 
     def __init__(self, cut: Cut, folder: Path, seed: int, *, validation: bool = False) -> None:
@@ -140,7 +140,7 @@ class ContractDataset:
 
 
 def needles(request: DatasetRequest) -> DatasetSplits:
-    """Plant needles in nine tenths of the texts for training, in the others for validation."""
+    """Make the needle datasets: nine tenths of the texts for training, the others for validation."""
     train, validation = halves(request.texts())
     return DatasetSplits(
         NeedleDataset(request.cut, train, request.seed),
@@ -149,7 +149,7 @@ def needles(request: DatasetRequest) -> DatasetSplits:
 
 
 def contracts(request: DatasetRequest) -> DatasetSplits:
-    """Take the contracts of a CUAD folder, the request's argument.
+    """Make the datasets of the CUAD folder that is the request's argument.
 
     Raises:
         UsageError: it is no such folder.
@@ -174,20 +174,20 @@ def _facts(contract: Contract, category: str) -> tuple[str, ...]:
 
 
 _HELD = 64
-"""Documents whose segments are kept at once."""
+"""Documents whose segments are cached."""
 
 
 @dataclass(frozen=True)
 class RowDataset:
     """Harvested rows: the row's own documents, or its evidence among segments of other documents.
 
-    Every epoch has all rows in an order of its own.
+    Each epoch shuffles all rows.
     """
 
     cut: Cut
     rows: Sequence[Qa]
     text: Callable[[str], str]
-    """Gives the text of a content hash."""
+    """Returns the text of a content hash."""
     seed: int
     _kept: dict[str, list[Segment]] = field(default_factory=dict)
 
@@ -218,7 +218,7 @@ class RowDataset:
         return Task(sample, tuple(self._among(chosen, set(row.stream), rng)))
 
     def _among(self, chosen: list[Segment], own: set[str], rng: random.Random) -> list[Segment]:
-        """Put distractors around a short text, up to the training length; the text keeps its order."""
+        """Add distractors around a short text, up to the training length; the text keeps its order."""
         size = rng.randint(len(chosen), max(len(chosen), self.cut.most))
         others = [name for row in self.rows for name in row.stream if name not in own]
         result = list(chosen)
@@ -239,7 +239,7 @@ def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
     """Return the rows that a policy can learn from (`memagent.curation.teachable`).
 
     Raises:
-        UsageError: none are left, or all ask for nothing: a policy would learn to say one thing.
+        UsageError: no row is left, or none has an answer to find: a policy would learn a constant answer.
     """
     kept = [row for row in rows if teachable(row, low, high)]
     if not kept:
@@ -253,9 +253,9 @@ def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
 
 
 _CHARS_A_TOKEN = 4.5
-"""Of filler, at most: enough of it is taken, and then cut to the length that is asked for."""
+"""Limit of filler; it is cut to the requested length."""
 _NOTHING = 1 / 6
-"""Share of the documents that do not hold what is asked for."""
+"""Share of the documents without the answer."""
 
 
 def planted_sample(
@@ -267,7 +267,7 @@ def planted_sample(
     size: int,
     wordings: Sequence[str] = (),
 ) -> Sample:
-    """Make a document of `length` segments of `size` tokens, with needles of which one is asked for.
+    """Make a document of `length` segments of `size` tokens, with needles, one of which is asked for.
 
     Args:
         rng: source of all choices.

@@ -1,4 +1,4 @@
-"""Trajectories: all conversations of one reading, with what the engine sampled and how probable it was."""
+"""Trajectories: all conversations of one reading, with sampled tokens and their log-probabilities."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +14,7 @@ class Conversation:
     prompt_ids: list[int]
     response_ids: list[int]
     logprobs: list[float]
-    """Log-probability of each response token, as the engine sampled it."""
+    """Rollout log-probability of each response token."""
     kind: Literal["update", "merge", "answer"]
     cut: bool = False
     """The engine stopped it at its token limit."""
@@ -36,12 +36,12 @@ class Trajectory:
 
     sample_id: str
     rollout: int
-    """Which of the group's rollouts it is, from 0."""
+    """Index of the rollout in its group."""
     conversations: tuple[Conversation, ...]
     reward: Reward
     answer: str = ""
     advantage: float = 0.0
-    """Given to every response token of every conversation."""
+    """Advantage of all response tokens of all conversations."""
 
     @property
     def response_tokens(self) -> int:
@@ -53,7 +53,7 @@ class Trajectory:
         return replace(self, advantage=advantage)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, as rollouts are recorded."""
+        """Return it as plain data."""
         return asdict(self)
 
 
