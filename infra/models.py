@@ -1,4 +1,4 @@
-"""Model folders: what names one, whether it is whole, and its way into the store and out of it."""
+"""Model folders: version ids, validation, and transfer into and out of the store."""
 
 import hashlib
 import json
@@ -14,16 +14,16 @@ from memagent.errors import ConfigError
 from memagent.records import stable_hash
 
 FILES = ("config.json", "generation_config.json", "reading.json", "tokenizer.json", "tokenizer_config.json")
-"""What a published folder holds besides its weights."""
+"""Files of a published folder besides the weights."""
 POLICY_FILE = "policy.json"
-"""Says which version of which line a folder is."""
+"""Holds the lineage and version of a folder."""
 
 _HASHED = (".safetensors", "config.json", "tokenizer.json", "generation_config.json")
 _KEPT = (".json", ".safetensors", ".txt", ".model", ".jinja", ".md", ".py")
 
 
 def folder_hash(folder: Path) -> str:
-    """Return what names the version: a hash of weights, configuration and tokenizer, as 12 digits."""
+    """Return the version: a 12-digit hash of weights, configuration and tokenizer."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name.endswith(_HASHED):
@@ -59,7 +59,7 @@ def check_folder(folder: Path) -> None:
 
 
 def policy_file(folder: Path) -> dict[str, Any] | None:
-    """Return what the folder's ``policy.json`` says; None where it has none.
+    """Return the folder's ``policy.json``; None if it has none.
 
     Raises:
         ConfigError: it cannot be used.
@@ -91,10 +91,10 @@ def upload(store: Store, folder: Path, place: str, policy: dict[str, Any]) -> No
 
 
 def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
-    """Return a published folder as one on this machine.
+    """Return a published folder as a local path.
 
-    In a local store it is used where it stands. From S3 it is downloaded once, whole or not at all, into the cache
-    folder, and its bytes are checked against the hash in `policy_id`.
+    In a local store it is used in place. From S3 it is downloaded once, whole or not at all, into the cache folder, and
+    its bytes are checked against the hash in `policy_id`.
 
     Raises:
         ConfigError: it is gone, or its bytes are not those that were published.
@@ -116,7 +116,7 @@ def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
         try:
             for name in store.list(place, suffix="") or [store.path(place, POLICY_FILE)]:
                 store.fs.get_file(name, str(aside / name.rsplit("/", 1)[-1]))
-        except FileNotFoundError as error:  # some servers still list a folder that is empty
+        except FileNotFoundError as error:  # some servers list empty folders
             raise ConfigError(gone) from error
         if folder_hash(aside) != policy_id.rpartition("@")[2]:
             raise ConfigError(
@@ -133,7 +133,7 @@ def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return where downloads are kept: ``$MEMAGENT_CACHE``, or the platform's folder for such things."""
+    """Return the cache folder: ``$MEMAGENT_CACHE``, or the platform's own."""
     if given := os.environ.get("MEMAGENT_CACHE"):
         return Path(given).expanduser()
     if sys.platform == "darwin":

@@ -1,8 +1,7 @@
-"""Processes end when the one that started them has, however that ended.
+"""Processes that end with their owner, even if it is killed.
 
-vLLM's core waits for requests for ever. After a SIGKILL of its owner nobody ends it where Ray has gone as well, and it
-holds what it was given: on a GPU nearly all memory, so that the next run could not start. A server that outlives its
-command keeps the port.
+vLLM's core waits for requests forever. If its owner and Ray are killed it stays, holding nearly all memory of a GPU,
+and the next run cannot start. Likewise, a server that outlives its command keeps its port.
 
     python -m infra.processes PID MODULE ...     runs a module that ends with process PID
 """
@@ -29,19 +28,19 @@ def own_engines() -> None:
 
 
 def end_with_owner() -> None:
-    """In an engine's process: end it when its owner ends. Elsewhere nothing happens."""
+    """End an engine's process when its owner ends. No effect in other processes."""
     owner = int(os.environ.get(_OWNER, os.getpid()))
     if owner != os.getpid():
         end_with(owner)
 
 
 def end_with(owner: int) -> None:
-    """End this process and all that it has started when process `owner` ends, at once where that is gone."""
+    """End this process and its children when process `owner` ends, at once if it is gone already."""
     threading.Thread(target=_wait, args=(owner,), name="lifeline", daemon=True).start()
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """Return a process and all that it has started; nothing of what has ended meanwhile."""
+    """Return a process and all its descendants that are alive."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -62,12 +61,12 @@ def end(processes: Sequence[psutil.Process]) -> None:
 def _wait(owner: int) -> None:
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(owner)
-        # In a container nobody may ever take note of its end: a zombie is gone, too, which `wait` does not say.
+        # In a container zombies may never be reaped: they count as gone, which `wait` does not know.
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             time.sleep(_LOOK_SECONDS)
-    while below := tree(os.getpid())[1:]:  # the main thread may start others meanwhile
+    while below := tree(os.getpid())[1:]:  # the main thread may start others in the meantime
         end(below)
-    # The main thread may be in a kernel for seconds, or wait for what never comes.
+    # The main thread may be in a kernel for seconds, or wait forever.
     os._exit(1)
 
 

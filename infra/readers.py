@@ -1,4 +1,4 @@
-"""Policies: which model reads, and what names it."""
+"""Policies: the model that reads, and its version id."""
 
 import json
 from functools import cached_property
@@ -24,10 +24,10 @@ SHIPPED = "@shipped"
 
 
 class ReaderSpec:
-    """A policy together with how it reads: everything that a worker needs besides the store.
+    """A policy with its reading configuration: everything that a worker needs besides the store.
 
     Cheap to build and to send: the tokenizer and the prompts are made where they are used, the
-    engine is made by `make_engine`. A promoted version stays the one it was when the reader was built.
+    engine is made by `make_engine`. The promoted version is looked up once, when this is built.
     """
 
     def __init__(self, config: Config) -> None:
@@ -52,14 +52,14 @@ class ReaderSpec:
         self.method = method(config.method, config.window_tokens)
         self.config_hash = config_hash(config.method, config.window_tokens, self.reading.hash(self.template.hash))
         self.goes_on = config.method == "memagent"
-        """Whether a memory in the middle of a text says all that is needed to read on."""
+        """Whether a reading can continue from a memory in the middle of a text."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("tokenizer", "scheme", "folder")}
 
     @cached_property
     def folder(self) -> str:
-        """The model's folder on this machine, or its name on the hub; a version kept on S3 is fetched if need be."""
+        """The model's folder on this machine, or its name on the hub; a version on S3 is downloaded if necessary."""
         if self._kept_at is None:
             return self.policy.path
         return str(fetch_folder(self._store, self._kept_at, self.policy.policy_id))
@@ -85,7 +85,7 @@ class ReaderSpec:
 
     @property
     def max_model_len(self) -> int | None:
-        """The context window: as configured, else the model's own; None where it is not known."""
+        """The context window: as configured, or else the model's own; None if unknown."""
         if self.engine_config.max_model_len or self.engine_config.kind == "scripted":
             return self.engine_config.max_model_len
         path = Path(self.folder) / "config.json"
@@ -154,14 +154,14 @@ def _itself(config: EngineConfig) -> Policy:
 
 
 def _served(config: EngineConfig, folder: Path, model: str) -> Policy:
-    """Name a served model by what answers: the served name, the address, and the weights that the server lists.
+    """Return the policy of a served model, identified by served name, address and the listed weights.
 
-    A folder here gives tokenizer and reading defaults only, since nothing shows that the server has its weights.
+    A local folder gives tokenizer and reading defaults only: the server may have other weights.
     """
     from infra.engines.openai import listed_weights
 
     served = config.served_model or model
-    # Two servers may call different models alike: the name tells whose versions count as one policy.
+    # Two servers may use one name for different models, and versions of one name count as one policy.
     name = f"{served}-{stable_hash(config.base_url)[:6]}"
     version = stable_hash(config.base_url, served, listed_weights(config, served))[:12]
     path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
@@ -193,7 +193,7 @@ def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
 
 
 def _folder_name(folder: Path) -> str:
-    # The name tells whose versions count as one policy: two folders called "model" are two policies.
+    # Versions of one name count as one policy, and two folders called "model" are two policies.
     place = folder.resolve()
     return f"{place.name}-{stable_hash(str(place))[:6]}"
 

@@ -1,4 +1,4 @@
-"""The store: one URL, a local folder or ``s3://``. Nothing else in the product asks which it is."""
+"""The store: one URL, a local folder or ``s3://``. No other module distinguishes the two."""
 
 import io
 import os
@@ -28,7 +28,7 @@ _LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAb
 
 
 class Store:
-    """Where everything is kept. Pickles as its URL; clients are built where they are used.
+    """Storage of all data. Pickles as its URL; clients are built where they are used.
 
     S3 endpoint, region and credentials come from the usual ``AWS_*`` variables, for plain files
     (s3fs) and for Delta tables (deltalake) alike.
@@ -62,9 +62,8 @@ class Store:
     def arrow(self) -> pa_fs.FileSystem:
         """pyarrow's own file system, with which tables and parts are read.
 
-        With a file system in Python the threads of a scan need the interpreter's lock until they have
-        let go of it, and one that is late aborts a process that is at its end (apache/arrow 34314).
-        Credentials are not handed over: pyarrow finds them where s3fs and deltalake do.
+        With a Python file system, scan threads need the GIL, and a late one aborts a process at its exit (apache/arrow
+        34314). pyarrow finds credentials where s3fs and deltalake do.
         """
         return _arrow_file_system() if self.is_s3 else pa_fs.LocalFileSystem()
 
@@ -83,7 +82,7 @@ class Store:
         return s3_options() if self.is_s3 else {}
 
     def write_bytes(self, data: bytes, *parts: str) -> str:
-        """Write a file whole or not at all, over an older one; return its path."""
+        """Write a file atomically, replacing an older one; return its path."""
         path = self.path(*parts)
         if self.is_s3:
             self.fs.pipe_file(path, data)  # a PUT is atomic
@@ -99,13 +98,13 @@ class Store:
         return path
 
     def update_bytes(self, change: Callable[[bytes | None], bytes], *parts: str) -> str:
-        """Write what `change` makes of a file's bytes (None: there is none); return its path.
+        """Update a file atomically: write `change` of its bytes (None: no such file); return its path.
 
-        Nobody else's update comes between reading and writing: in a folder updates take turns, on S3 one that comes in
-        between is seen, and `change` is called again with what is there then. So it must bear being called twice.
+        Local updates take a lock. On S3 a concurrent update is detected, and `change` is called again with the new
+        bytes, so it must be repeatable.
 
         Raises:
-            MemagentError: others change the file all the time.
+            MemagentError: others keep changing the file.
         """
         if self.is_s3:
             return self._update_s3(change, *parts)
@@ -123,7 +122,7 @@ class Store:
         until = time.monotonic() + _UPDATE_SECONDS
         while time.monotonic() < until:
             try:
-                # The tag first: should the bytes be newer than it, the condition fails, and they are read again.
+                # The tag first: if the bytes are newer, the conditional write fails, and both are read again.
                 condition = {"IfMatch": self.fs.info(path, refresh=True)["ETag"]}
                 before = self.read_bytes(*parts)
             except FileNotFoundError:
@@ -138,7 +137,7 @@ class Store:
         raise MemagentError(f"{path} was changed by others for {_UPDATE_SECONDS} s: try again")
 
     def write_part(self, table: pa.Table, *parts: str, row_group_size: int = 10_000) -> str:
-        """Write a Parquet part whole or not at all; return its path."""
+        """Write a Parquet part atomically; return its path."""
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd", row_group_size=row_group_size)
         return self.write_bytes(buffer.getvalue(), *parts)
@@ -161,7 +160,7 @@ class Store:
         return data
 
     def put_file(self, file: Path, *parts: str) -> str:
-        """Copy a local file of any size into the store, whole or not at all; return its path."""
+        """Copy a local file of any size into the store atomically; return its path."""
         path = self.path(*parts)
         if self.is_s3:
             self.fs.put_file(str(file), path)  # in parts, visible when the last one is there
@@ -198,7 +197,7 @@ class Store:
         return sorted(p for p in found if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
 
     def delete(self, path: str) -> None:
-        """Delete a file; one that is gone already is no error."""
+        """Delete a file, if it exists."""
         try:
             self.fs.rm_file(path)
         except FileNotFoundError:
@@ -215,7 +214,7 @@ class Store:
             path = self.write_bytes(b"ok", name)
             answer = self.read_bytes(name)
             self.delete(path)
-        except Exception as error:  # each file system raises its own kinds
+        except Exception as error:  # each file system raises its own errors
             raise ConfigError(f"the store {self.url} cannot be used: {type(error).__name__}: {error}") from error
         if answer != b"ok":
             raise ConfigError(f"the store {self.url} gives back other bytes than were written")
@@ -230,7 +229,7 @@ def _lost(error: OSError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A corpus of a store: what its rows in every table are found by."""
+    """A corpus of a store; `name` is its key in every table."""
 
     store: Store
     name: str

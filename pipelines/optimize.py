@@ -1,4 +1,4 @@
-"""Optimize: put a corpus's small files together, sort them by content hash, and delete what nothing needs any more."""
+"""Optimize a corpus's files: compact them, sort them by content hash, and delete replaced ones."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,19 +19,19 @@ from pipelines.stages.compact import compact_turns
 
 RETENTION_DAYS = 7.0
 _KEPT = ("qa", "policies")
-"""Tables whose versions are kept: policies name the version of `qa` that they were trained on."""
+"""Tables whose versions are kept: policies refer to the version of `qa` that they were trained on."""
 
 
 class OptimizeSummary(TypedDict):
-    """What became of a store's files."""
+    """Summary of an optimisation."""
 
     corpus: str
     files_before: int
     files_after: int
     tables: list[str]
-    """Tables of which files were put together."""
+    """Tables whose files were compacted."""
     runs: int
-    """Runs whose turn logs were put together."""
+    """Runs whose turn logs were compacted."""
 
 
 def optimize(
@@ -41,7 +41,7 @@ def optimize(
     retention_days: float = RETENTION_DAYS,
     show: Callable[[dict[str, Any]], None] | None = None,
 ) -> OptimizeSummary:
-    """Put the files of a corpus together.
+    """Compact the files of a corpus.
 
     Safe beside runs, and to interrupt. Files that were replaced stay for `retention_days`, for queries that read them.
 

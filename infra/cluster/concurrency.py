@@ -1,9 +1,9 @@
-"""How many conversations one engine holds at once: as many as keep it full, and no more.
+"""The number of concurrent conversations of an engine: as many as keep it full, and no more.
 
-Readings side by side beyond what the engine can batch only delay each other: all would finish at the end of a run,
-their key-value caches would evict each other, and a crash would cost more of them. How many fill an engine depends on
-the model, the processor and the texts, so it is found by the engine's own throughput: the limit doubles while that buys
-throughput, and is looked at again from time to time.
+More concurrent readings than the engine can batch only delay each other: all would finish at the end of a run, evict
+each other's key-value cache, and a crash would cost more. How many fill an engine depends on the model, the processor
+and the texts, so it is found by throughput: the limit doubles while throughput rises, and is checked again from time to
+time.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from itertools import count
 
 _START = 32
-"""Nearly fills a small engine, and a large one is not empty with it while the search goes on."""
+"""Nearly fills a small engine, and keeps a large one busy during the search."""
 _GAIN = 1.07
-"""Twice the conversations at once must buy so much throughput, or they are not worth their delay."""
+"""Least gain in throughput for which the limit is doubled."""
 _LOSS = 0.97
-"""Half of them must keep so much of it to be preferred."""
+"""Share of the throughput that half as many must keep to be preferred."""
 _WINDOW_SECONDS = 1.0
 _WINDOW_CONVERSATIONS = 32
 _SETTLED_WINDOWS = 12
@@ -44,16 +44,16 @@ class ThroughputSearch:
         self._begin()
 
     def finished(self, tokens: int, *, full: bool) -> None:
-        """Take note of a conversation of so many tokens, prompt and response.
+        """Count a finished conversation of so many tokens, prompt and response.
 
         Args:
             tokens: of it.
-            full: whether others were waiting. Where none were, the rate says nothing about the limit.
+            full: whether others were waiting. If none were, the rate tells nothing about the limit.
         """
         if not full:
             self._begin()
             return
-        if self._skip:  # what was in flight before the limit changed
+        if self._skip:  # conversations that began under the earlier limit
             self._skip -= 1
             if not self._skip:
                 self._begin()
@@ -111,9 +111,8 @@ class ThroughputSearch:
 
 
 class Slots:
-    """Lets conversations begin, those of the readings that began first before others, up to the search's limit.
-
-    So the first readings get on at the engine's full pace and finish, where all would get on side by side.
+    """Admits conversations up to the search's limit, those of the oldest readings first, so these proceed at the
+    engine's full pace and finish.
     """
 
     def __init__(self, search: ThroughputSearch) -> None:
@@ -157,7 +156,7 @@ class Slots:
 
 
 class EngineTimeMeter:
-    """Divides time evenly among what is in flight at each moment (processor sharing)."""
+    """Divides time evenly among the conversations in flight (processor sharing)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What runs in vLLM's own processes. They import it by name (`worker_extension_cls`), nothing else does."""
+"""Extension of vLLM's worker processes, which import it by name (`worker_extension_cls`)."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from infra.processes import end_with_owner
 
 
 class WeightSyncWorker:
-    """What vLLM's workers can do beside their own: take other weights of the model that they have."""
+    """Adds the loading of other weights of the same model to vLLM's workers."""
 
     rank: int
     device: Any
@@ -27,8 +27,8 @@ class WeightSyncWorker:
     def _load(self, **weights: Any) -> None:
         self.model_runner.reload_weights(**weights)
         for layer in self.model_runner.get_model().modules():
-            # On CPU vLLM multiplies by packed copies, and makes one of a layer when its own weights come. To a head
-            # that has the embedding's none come: it would go on with the copy that it began with.
+            # On CPU vLLM uses packed copies of the weights, renewed when a layer's weights are loaded. A head tied to
+            # the embedding is never loaded, and would keep its initial copy.
             if hasattr(layer, "cpu_linear") and layer.weight.numel():
                 layer.quant_method.process_weights_after_loading(layer)
 

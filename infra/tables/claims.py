@@ -1,4 +1,4 @@
-"""Claims: what a run is reading, so that another one which wants the same waits instead of doing it again.
+"""Claims: the work of a running run, so another run with the same work waits instead of repeating it.
 
     claims/<corpus>.json             the runs that are reading the corpus, and the questions that each has claimed
     runs/<run_id>/heartbeat.json     written anew every few seconds while the run lives
@@ -22,7 +22,7 @@ from memagent.errors import MemagentError
 
 _BEAT_SECONDS = 10.0
 _DEAD_SECONDS = 90.0
-"""Without a heartbeat. Clocks of machines may differ by a part of it."""
+"""A run without a heartbeat for so long is dead. Must exceed the clock skew between machines."""
 _LOOK_SECONDS = 2.0
 
 
@@ -32,7 +32,7 @@ class Heartbeat(TypedDict):
     host: str
     process: int
     started: float
-    """When the process was started: its number may be another one's later."""
+    """Start time of the process: its pid may be reused later."""
     at: float
     """Seconds since 1970."""
 
@@ -79,7 +79,7 @@ def beat(store: Store, run_id: str) -> None:
 
 
 def is_alive(store: Store, run_id: str) -> bool:
-    """Tell whether a run's process is there, as far as can be seen from here."""
+    """Whether a run's process is alive, as far as this machine can tell."""
     try:
         last: Heartbeat = json.loads(store.read_bytes("runs", run_id, "heartbeat.json"))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -134,7 +134,7 @@ def _beat_until(store: Store, run_id: str, stop: threading.Event) -> None:
     while not stop.wait(_BEAT_SECONDS):
         try:
             beat(store, run_id)
-        except OSError:  # a store that is away for a while must not end the run
+        except OSError:  # a store that is briefly unavailable must not end the run
             continue
 
 

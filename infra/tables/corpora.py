@@ -1,4 +1,4 @@
-"""What the store remembers of a corpus: its sources and their tags, and its standing questions."""
+"""Settings of a corpus in the store: sources, tags and standing questions."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class QuestionRecord(TypedDict):
 
 
 class CorpusRecord(TypedDict, total=False):
-    """What is remembered of a corpus: ``corpora/<name>.json``."""
+    """The settings of a corpus, in ``corpora/<name>.json``."""
 
     sources: list[str]
     questions: list[QuestionRecord]
@@ -60,7 +60,7 @@ def remember(corpus: Corpus, *, sources: Sequence[str] = (), questions: Sequence
 
 
 def tag(corpus: Corpus, sources: Sequence[str], tags: Sequence[str]) -> None:
-    """Tag all that lies under some sources, now or later. A tag stays.
+    """Tag all documents under some sources, present and future. Tags are never removed.
 
     Raises:
         UsageError: a tag is no plain word.
@@ -105,9 +105,7 @@ def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:
 def standing_questions(corpus: Corpus) -> list[Question]:
     """Return the corpus's standing questions.
 
-    Halves of characters, which questions of earlier versions may hold, come as U+FFFD: one of them would keep all
-    the others from being answered.
-    """
+    Lone surrogates in questions of earlier versions become U+FFFD: one such question would make every run fail."""
     rows = _load(corpus).get("questions", [])
     return [
         Question(
@@ -143,7 +141,7 @@ def _load(corpus: Corpus) -> CorpusRecord:
 
 
 def _change(corpus: Corpus, change: Callable[[CorpusRecord], None]) -> None:
-    """Change what is remembered of a corpus, whoever else is changing it."""
+    """Change the settings of a corpus atomically."""
 
     def changed(before: bytes | None) -> bytes:
         known: CorpusRecord = json.loads(before) if before is not None else {}

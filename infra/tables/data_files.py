@@ -1,7 +1,7 @@
 """Data files of Delta tables: workers write them, and the driver commits them without seeing a row.
 
-A file counts from its commit on. One that was written and never committed, because its worker or the driver was
-killed, is not part of the table; `vacuum` deletes it.
+A file is part of the table once it is committed. Files that were never committed, after a kill, are deleted by
+`vacuum`.
 """
 
 import json
@@ -62,7 +62,7 @@ def write_data_file(corpus: Corpus, name: str, rows: pa.Table | Sequence[object]
 def _stats(table: pa.Table) -> dict[str, object]:
     """Return the statistics of a file, as the Delta protocol has them.
 
-    Of all columns that can have any: deltalake's own dataset takes a column without them for one without values.
+    For all columns that can have any: deltalake's own dataset takes a column without statistics for an empty one.
     """
     lows: dict[str, object] = {}
     highs: dict[str, object] = {}
@@ -95,7 +95,7 @@ class FileCommits:
     def __init__(self, table: "Table", corpus: str, run_id: str, seconds: float = 5.0) -> None:
         """Commit to `table` for `corpus`, at most once in `seconds`."""
         self._table, self._corpus, self._seconds = table, corpus, seconds
-        # A run that is started again under its name must not be taken for a repeated commit.
+        # A run that is started again under the same id must not be taken for a repeated commit.
         self._writer = f"{run_id}-{uuid.uuid4().hex[:8]}"
         self.number = 0
         """Commits so far."""
@@ -104,7 +104,7 @@ class FileCommits:
         self._due = time.monotonic() + seconds
 
     def add(self, files: Sequence[DataFile]) -> None:
-        """Take files, those that were taken before left out; commit if it is time."""
+        """Add files, ignoring repeated ones; commit if it is time."""
         new = {file["path"]: file for file in files if file["path"] not in self._known}
         self._known.update(new)
         self._files += new.values()
@@ -112,17 +112,17 @@ class FileCommits:
             self.commit()
 
     def commit(self) -> None:
-        """Commit what was taken."""
+        """Commit all files that were added."""
         began = time.monotonic()
         if self._files:
             self._table.commit_files(self._corpus, self._files, writer=self._writer, number=self.number)
             self.number += 1
             self._files = []
-        # A commit takes longer the more files there are; the next one is at least so many times as far off.
+        # Commits get slower with the number of files, so the pause grows with their duration.
         ended = time.monotonic()
         self._due = ended + max(self._seconds, _PAUSE * (ended - began))
 
 
 def milliseconds() -> int:
-    """Return the present time as Delta's log has it."""
+    """Return the current time in the format of Delta's log."""
     return int(time.time() * 1000)

@@ -23,15 +23,15 @@ from memagent.records import stable_hash
 
 _log = logging.getLogger("memagent.tables")
 _FIRST_BY = {"answers": "answered_at"}
-"""Tables that are only appended to, and their time: where a key is there twice, the first row is read."""
+"""Append-only tables and their time column: of several rows with the same key, the first is read."""
 _EARLIER = {"documents": [pa.field("text", pa.large_string())]}
 """Columns that tables of earlier versions have."""
 MANY = 64
-"""Small files of a corpus that are put together."""
+"""Number of small files that triggers a compaction."""
 _FULL = 32 * 2**20
 """Bytes of a file that is full."""
 _ENOUGH_FILES = 3
-"""Files that are few enough to be left alone."""
+"""So few files are not compacted."""
 _SPILL = 2 * 2**30
 """Bytes that sorting holds in memory; the rest goes to disk."""
 _WEEK_HOURS = 7 * 24
@@ -39,7 +39,7 @@ _GROUP = 10_000
 """Rows of a row group: a text can be long, and a reader holds a group at once."""
 
 _STATISTIC = 64
-"""Characters of a text in the statistics of a file: they go into the log, and must not repeat it."""
+"""Longest text in the statistics of a file, which go into the log."""
 _APPENDED_GROUP = 1_000
 """The same of a file that is appended: sorted by content hash, a part of it is read for a bucket."""
 
@@ -49,11 +49,11 @@ _contended = retry(
     stop=stop_after_attempt(20),
     reraise=True,
 )
-"""Two writers that meet at one version: the loser tries again on the new one."""
+"""Retry after a conflict with another writer, on the new version."""
 
 
 def now() -> datetime:
-    """Return the time that goes into tables."""
+    """Return the current time, as tables store it."""
     return datetime.now(UTC)
 
 
@@ -86,8 +86,7 @@ class Table:
             number: of this commit in the sequence, rising.
 
         Returns:
-            Whether it was committed now. A commit that is repeated, because nobody knew whether it had come through,
-            changes nothing.
+            Whether it was committed now. Repeating a commit whose outcome is unknown changes nothing.
         """
         delta = self._open() or self._create()
         done = delta.transaction_version(writer)
@@ -116,11 +115,11 @@ class Table:
         return True
 
     def insert_new(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
-        """Add the rows whose key is not there yet, whoever else is writing; return how many came in."""
+        """Insert the rows with new keys, safe beside other writers; return their number."""
         return self._merge(self._unique(rows, keep_last=False), update=False)
 
     def upsert(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
-        """Add rows, replacing those of the same key; return how many came in or changed."""
+        """Insert or replace rows by key; return the number of rows inserted or changed."""
         return self._merge(self._unique(rows, keep_last=True), update=True)
 
     @_contended
@@ -135,11 +134,11 @@ class Table:
         delta.delete(" AND ".join(terms))
 
     def compact(self, corpus: str) -> int:
-        """Put the small files of a corpus together where they are many; return how many went into others.
+        """Compact the small files of a corpus if there are many; return the number of replaced files.
 
-        Every commit leaves a file and every merge opens them all, so the more commits there were the longer one takes.
-        Versions older than a week then lose their files: for tables whose versions nobody goes back to. It is
-        housekeeping: where it fails the rows stand as before, and the next call tries again.
+        Every commit adds a file and every merge opens all of them, so merges get slower. Versions older than a week
+        lose their files, so only for tables without time travel. If it fails, the rows are unchanged and the next call
+        tries again.
         """
         try:
             return self._compact(corpus)
@@ -149,7 +148,7 @@ class Table:
 
     @_contended
     def cluster(self, corpus: str, retention: timedelta) -> int:
-        """Rewrite a corpus's files as few large ones, sorted by content hash; return how many went into others.
+        """Rewrite a corpus's files as few large ones, sorted by content hash; return the number of replaced files.
 
         Nothing is rewritten where the files are few for their size. Versions of the table older than `retention` then
         lose their files.
@@ -200,7 +199,8 @@ class Table:
         delta = self._open()
         if delta is None or self.small_files(corpus) < MANY:
             return 0
-        # Needs deltalake below 1.6.4: 1.6.6 lets two compactions of the same files through, and their rows stand twice.
+        # Needs deltalake below 1.6.4: 1.6.6 commits two concurrent compactions of the same files, which duplicates
+        # their rows.
         done = delta.optimize.compact(
             [("corpus", "=", corpus)],
             target_size=_FULL,
@@ -210,7 +210,7 @@ class Table:
         return int(done["numFilesRemoved"])
 
     def read(self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-        """Return rows as they stand now; a table that does not exist yet is empty.
+        """Return the current rows; a missing table is empty.
 
         Args:
             corpus: only this corpus.
@@ -236,8 +236,8 @@ class Table:
     def _filtered(self, dataset: Any, names: list[str], mine: Any, filters: Any) -> pa.Table:
         """Filter batch by batch, after reading.
 
-        A merge or an optimisation writes files whose strings are views, and pyarrow 26 cannot compare the statistics
-        of such files with the strings of a filter (no kernel for string and string_view).
+        Files written by a merge have string views, and pyarrow 26 cannot filter by their statistics (no kernel for
+        string and string_view).
         """
         text = str(filters)  # a name too many costs time, not rows
         needed = names + [name for name in self.schema.names if name not in names and name in text]
@@ -247,14 +247,14 @@ class Table:
         return pa.concat_tables([empty, *kept], promote_options="permissive")
 
     def fragments(self, corpus: str, filters: Any = None) -> Iterator[Any]:
-        """Yield the Parquet files of a corpus that can have rows which pass a filter, in no order."""
+        """Yield the Parquet files of a corpus that may have rows that pass a filter, in any order."""
         delta = self._open()
         if delta is not None:
             mine = ds.field("corpus") == corpus
             yield from self._dataset(delta).get_fragments(filter=mine if filters is None else mine & filters)
 
     def fingerprint(self, corpus: str) -> str:
-        """Return a name of the files of a corpus: while it is the same, so are the rows."""
+        """Return a hash of the corpus's files: it changes whenever the rows do."""
         return stable_hash(sorted(self._files(corpus)["path"].to_pylist()))
 
     def count(self, corpus: str) -> int:
@@ -262,9 +262,8 @@ class Table:
         return int(pc.sum(self._files(corpus)["num_records"]).as_py() or 0)
 
     def _dataset(self, delta: DeltaTable) -> ds.FileSystemDataset:
-        """Return the table's files as a dataset. A file is known by its corpus and its range of content hashes.
-
-        deltalake's own dataset takes a column without statistics in a file's log entry for one without values.
+        """Return the table's files as a dataset, with corpus and range of content hashes as partition expressions.
+        deltalake's own dataset takes a column without statistics for an empty one.
         """
         files = pa.table(delta.get_add_actions(flatten=True))
         paths, names = files["path"].to_pylist(), files["partition.corpus"].to_pylist()
@@ -294,7 +293,7 @@ class Table:
         return pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
 
     def _unique(self, rows: pa.Table | Iterable[Mapping[str, Any]], *, keep_last: bool) -> pa.Table:
-        """Return one row for each key: a merge would insert both of two, or refuse them."""
+        """Return one row for each key: a merge would insert or refuse duplicates."""
         table = self._table(rows)
         keys = zip(*(table[name].to_pylist() for name in self._on), strict=True)
         chosen: dict[tuple[Any, ...], int] = {}

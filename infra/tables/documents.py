@@ -1,4 +1,4 @@
-"""The documents of a corpus as they stand now, and the writer that adds to them."""
+"""The current documents of a corpus, and the writer that adds to them."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ def current_documents(corpus: Corpus, columns: list[str] | None = None, bucket: 
     names = columns or DOCUMENTS.names
     needed = list(dict.fromkeys([*names, "doc_id", "content_hash", "state", "seen_at", "first_seen"]))
     table = Table(corpus.store, "documents").read(corpus.name, needed, bucket.contains("content_hash"))
-    # The versions of a document are in different buckets; one that was replaced has a row that says so.
+    # The versions of a document are in different buckets, so replaced ones have a row with state superseded.
     table = present(table) if bucket.count == 1 else present(table, "doc_id", "content_hash")
     return table.sort_by([("first_seen", "ascending"), ("doc_id", "ascending")]).select(names)
 
@@ -48,7 +48,7 @@ def present(table: pa.Table, *key: str) -> pa.Table:
 
 
 def mark_superseded(corpus: Corpus) -> None:
-    """Write the rows of superseded versions that a store of version 0.1 lacks, once; buckets cannot do without."""
+    """Add the rows of superseded versions to a store of version 0.1, once; buckets need them."""
     if versions_are_marked(corpus):
         return
     documents = Table(corpus.store, "documents")
@@ -66,13 +66,13 @@ def mark_superseded(corpus: Corpus) -> None:
 
 
 def has_documents(corpus: Corpus) -> bool:
-    """Tell whether any document is present."""
+    """Whether the corpus has any document."""
     count = documents_count(corpus)
     return bool(count) and any(current_documents(corpus, ["doc_id"], bucket).num_rows for bucket in buckets(count))
 
 
 def documents_count(corpus: Corpus) -> int:
-    """Return at least how many documents there are, from the table's log alone: rows of all versions."""
+    """Return an upper bound of the number of documents: the rows of all versions, from the table's log alone."""
     return Table(corpus.store, "documents").count(corpus.name)
 
 
@@ -95,7 +95,7 @@ def document_texts(
 
 
 def _texts(corpus: Corpus, name: str, bucket: Bucket, wanted: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the wanted texts of a table, and take them out of `wanted`."""
+    """Yield the wanted texts of a table, and remove them from `wanted`."""
     inside = bucket.contains("content_hash")
     for fragment in Table(corpus.store, name).fragments(corpus.name, inside):
         if not wanted:
@@ -131,10 +131,10 @@ def current_sources(corpus: Corpus, columns: list[str] | None = None) -> pa.Tabl
 
 
 def quarantined(corpus: Corpus) -> pa.Table:
-    """Return what stands in quarantine now (`infra.tables.schemas.QUARANTINE`), ordered by stage and item.
+    """Return the current quarantine (`infra.tables.schemas.QUARANTINE`), ordered by stage and item.
 
-    An ingest row counts while it is of the run that read its source last: what was read well since, or
-    is gone, has left. Of other stages the newest row of each stage, item and reason counts.
+    An ingest row counts if it is of the run that read its source last: sources that were since read or deleted have
+    none. Of other stages the newest row of each stage, item and reason counts.
     """
     table = Table(corpus.store, "quarantine").read(corpus.name)
     items = table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist()
@@ -158,9 +158,9 @@ def _sources_by_name(corpus: Corpus, names: Collection[str]) -> dict[str, Source
 
 
 def newest(table: pa.Table, *key: str) -> pa.Table:
-    """Return the row of the latest `seen_at` for each value of the columns `key`.
+    """Return the row with the latest `seen_at` for each value of the columns `key`.
 
-    Of two at the same time, a document's that is present comes before its earlier version's.
+    Of two at the same time, a present document's comes before its superseded version's.
     """
     state = [("state", "ascending")] if "state" in table.column_names else []
     return first_of_each(table, key, [("seen_at", "descending"), *state])
@@ -183,11 +183,11 @@ class PresentDocuments:
             self._rows.setdefault(source, {})[doc_id] = row
 
     def rows_of(self, *sources: str) -> dict[str, int]:
-        """Return the rows of some sources' documents by doc_id; of two with the same id, the later source's."""
+        """Return the row numbers of some sources' documents by doc_id; for equal ids, the later source's."""
         return {doc_id: row for source in sources for doc_id, row in self._rows.get(source, {}).items()}
 
     def is_same(self, row: int, document: Mapping[str, Any]) -> bool:
-        """Tell whether a document is as it was."""
+        """Whether a document is unchanged."""
         return all(self._columns[name][row].as_py() == document[name] for name in self._SAME)
 
     def documents(self, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -205,10 +205,10 @@ def column_rows(table: pa.Table | pa.RecordBatch, *names: str) -> Iterator[tuple
 
 
 class DocumentWriter:
-    """Commits documents as they come: texts and documents first, then what was refused, then their sources.
+    """Commits documents as they come: texts and documents first, then quarantine rows, then sources.
 
-    So a source whose row is there has all its documents, whenever the writer was killed; one whose row
-    is missing is read again, and gives the same rows.
+    So a source that has a row has all its documents even after a kill; one without is parsed again, and gives the same
+    rows.
     """
 
     def __init__(self, corpus: Corpus, run_id: str, at: datetime, seconds: float) -> None:
@@ -231,7 +231,7 @@ class DocumentWriter:
         self._flushed = time.monotonic()
 
     def document(self, row: Mapping[str, Any], text: str) -> None:
-        """Take a row of the documents table, less what this writer knows, and the document's text."""
+        """Add a document: its row, without the columns that this writer fills in, and its text."""
         self._rows["documents"].append({**row, **self._mine})
         self._rows["texts"].append({**self._mine, "content_hash": row["content_hash"], "text": text})
         self._chars += len(text)
@@ -239,11 +239,11 @@ class DocumentWriter:
             self.flush()
 
     def supersede(self, row: Mapping[str, Any]) -> None:
-        """Take the row of a version in whose place another one has come."""
+        """Add the row of a superseded version."""
         self._rows["documents"].append({**row, **self._mine, "state": "superseded"})
 
     def delete(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the rows of documents that are gone."""
+        """Add the rows of deleted documents."""
         for row in rows:
             self._rows["documents"].append({**row, **self._mine, "state": "deleted", "chars": 0})
 
@@ -255,7 +255,7 @@ class DocumentWriter:
             self.flush()
 
     def source(self, source: str, doc_id: str, stamp: str, state: str, documents: int) -> None:
-        """Take the row that ends a source; what belongs to it was taken before."""
+        """Add the row of a source, after everything that belongs to it."""
         row = {"source": source, "doc_id": doc_id, "source_stamp": stamp, "state": state, "documents": documents}
         self._rows["sources"].append({**self._common, **row, "seen_at": self._at})
         if time.monotonic() - self._flushed >= self._seconds:

@@ -1,7 +1,7 @@
-"""Where readings continue: half-read ones from their own turns, those of a document that grew from an earlier version.
+"""Where readings resume: interrupted ones from their own turns, changed documents from their earlier version.
 
-The memory after segment k depends on segments up to k alone. So a reading that was broken off continues after its last
-turn, and a document whose first segments are as they were is read from the first one that changed.
+The memory after segment k depends on segments up to k alone. So an interrupted reading resumes after its last turn, and
+a changed document from its first changed segment.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,14 +29,14 @@ def find_past(
     grown: Collection[str],
     reread: bool,
 ) -> dict[str, list[Turn]]:
-    """Return the turns from which readings continue, by reading_id.
+    """Return the turns from which readings resume, by reading_id.
 
     Args:
         corpus: whose documents are read.
         reader: the policy and how it reads.
         pending: the readings that are not answered, by reading_id.
         unfinished: runs that did not come to their end; only their turns are searched for half-read readings.
-        grown: ids of the documents that have had another version.
+        grown: ids of the documents that had an earlier version.
         reread: continue from memories of this very policy version only.
     """
     past = resume_points(corpus, pending, unfinished)
@@ -47,7 +47,7 @@ def find_past(
         for reading_id, row in pending.items()
         if reading_id not in past
         and (row["scope"] == "archive" or row["doc_id"] in grown)
-        and reader.reading.lanes_of(row["segments"]) == 1  # the spans of lanes move with the length of the stream
+        and reader.reading.lanes_of(row["segments"]) == 1  # the spans of lanes depend on the length of the stream
     ]
     if not fresh:
         return past

@@ -1,4 +1,4 @@
-"""The `qa` table: questions that may teach; and what people said about answers, which decides between them."""
+"""The `qa` table: training questions; and people's feedback on answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -24,7 +24,7 @@ _TOLD = ["corpus", "qa_id", "answers"]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a write came to, in rows."""
+    """Counts of a write, in rows."""
 
     new: int
     changed: int
@@ -32,15 +32,15 @@ class Written:
 
 
 def read_qa(store: Store, corpus: str | None = None, split: Split | None = None) -> list[Qa]:
-    """Return the rows that teach now, of one corpus or of all, of one side of the split or of all."""
+    """Return the current rows, of one corpus or of all, of one split or of all."""
     filters = None if split is None else pc.field("split") == split
     return [from_row(row) for row in Table(store, "qa").read(corpus, filters=filters).to_pylist()]
 
 
 def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> Written:
-    """Make the rows of a corpus these: new and changed ones are written, others leave the table.
+    """Replace the rows of a corpus: new and changed ones are written, others are deleted.
 
-    Earlier versions of the table keep what left. Where nothing changed, there is no new version.
+    Earlier versions of the table keep deleted rows. If nothing changed, there is no new version.
     """
     table, at = Table(corpus.store, "qa"), now()
     before = {row["qa_id"]: row for row in table.read(corpus.name).to_pylist()}
@@ -59,7 +59,7 @@ def qa_version(store: Store) -> int | None:
 
 
 def count_new(store: Store, since: int | None) -> int:
-    """Return how many rows are there, or have other answers, that version `since` did not have; None: all rows.
+    """Return the number of rows that are new or have other answers since version `since`; None: all rows.
 
     Raises:
         deltalake.exceptions.DeltaError: there is no such version.

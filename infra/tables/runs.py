@@ -14,7 +14,7 @@ from infra.tables.rows import RunRow
 
 
 class ReadingCounts(TypedDict):
-    """What became of a run's readings."""
+    """Counts of a run's readings."""
 
     total: int
     answered_before: int
@@ -25,7 +25,7 @@ class ReadingCounts(TypedDict):
 
 
 class ChangedAnswer(TypedDict):
-    """A document whose answer is another one than in the digest before."""
+    """A document whose answer changed since the previous digest."""
 
     document: str
     before: str
@@ -44,10 +44,10 @@ class QuestionRollup(TypedDict):
     """The twenty most frequent ones, with their counts."""
     distinct: int
     changed: list[ChangedAnswer]
-    """The first thousand."""
+    """At most a thousand."""
     changed_count: int
     new_documents: list[str]
-    """Documents that the digest before had no answer of; the first thousand."""
+    """Documents without an answer in the previous digest; at most a thousand."""
     new_count: int
 
 
@@ -61,7 +61,7 @@ class ComparedRun(TypedDict, total=False):
 
 
 class RunExtras(TypedDict, total=False):
-    """What only some kinds of runs say of themselves."""
+    """Keys that only some kinds of runs have."""
 
     ingest: dict[str, Any]
     segmented: dict[str, Any]
@@ -80,7 +80,7 @@ class RunExtras(TypedDict, total=False):
 
 
 class RunSummary(RunExtras):
-    """What a run of `ask`, `digest` or `evaluate` came to."""
+    """Summary of a run of `ask`, `digest` or `evaluate`."""
 
     run_id: str
     corpus: str
@@ -105,7 +105,7 @@ class RunSummary(RunExtras):
 
 
 class HarvestSummary(TypedDict):
-    """What a harvest came to: how many rows may teach now, and what changed."""
+    """Summary of a harvest: training rows and their changes."""
 
     run_id: str
     corpus: str
@@ -126,7 +126,7 @@ class HarvestSummary(TypedDict):
 
 
 class TrainingSummary(TypedDict):
-    """What a training came to."""
+    """Summary of a training run."""
 
     run_id: str
     kind: str
@@ -160,7 +160,7 @@ def write_run(
     failed: bool = False,
     replace: bool = False,
 ) -> None:
-    """Write the row of a run that ended. One that is there stays: what is done again has nothing left to do.
+    """Write the row of a run that ended, unless it has one: a repeated run has nothing left to do.
 
     Args:
         store: the store.
@@ -187,13 +187,13 @@ def write_run(
 
 
 ENDED = pc.field("status").isin(["completed", "failed"])
-"""Filter of the runs that came to their end."""
+"""Filter for finished runs."""
 _CLOSED = pc.field("status") != "running"
-"""Filter of the runs that have nothing left to continue."""
+"""Filter for runs without work left to resume."""
 
 
 def begin_run(corpus: Corpus, run_id: str, kind: str, config: Mapping[str, Any], work: Sequence[str]) -> None:
-    """Write the row of a run that begins; one of the same name that is there already is begun again.
+    """Write the row of a run that begins, or begins again.
 
     Args:
         corpus: whose documents are read.
@@ -221,9 +221,9 @@ def begin_run(corpus: Corpus, run_id: str, kind: str, config: Mapping[str, Any],
 
 
 def close_runs(corpus: Corpus, work: Collection[str]) -> list[str]:
-    """Mark the runs that died before their end as stopped, if all that they were to read has been read since.
+    """Mark dead runs as stopped if all their work has been done since.
 
-    Their turn logs are not searched for half-read readings any more. Returns their ids.
+    Their turn logs are no longer searched for interrupted readings. Returns their ids.
     """
     table = Table(corpus.store, "runs")
     rows: list[RunRow] = table.read(corpus.name, filters=pc.invert(_CLOSED)).to_pylist()
@@ -249,12 +249,12 @@ def read_summary(store: Store, run_id: str, corpus: str | None = None) -> dict[s
 
 
 def closed_runs(corpus: Corpus) -> set[str]:
-    """Return the ids of a corpus's runs that came to their end, or whose work another run has done."""
+    """Return the ids of a corpus's runs that finished, or whose work another run has done."""
     return set(Table(corpus.store, "runs").read(corpus.name, ["run_id"], _CLOSED)["run_id"].to_pylist())
 
 
 def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:
-    """Return the ids of a corpus's runs of some kinds, the one that ended first first."""
+    """Return the ids of a corpus's runs of some kinds, sorted by their end."""
     chosen = pc.field("kind").isin(list(kinds)) & ENDED
     runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], chosen)
     return list(runs.sort_by("ended_at")["run_id"].to_pylist())

@@ -1,8 +1,8 @@
 """The turn log: the append-only record of every conversation.
 
-It is the checkpoint, the provenance and the training data at once. Workers write parts of a few
-seconds each, whole or not at all; after a run its parts are put together, sorted by reading. The key
-is (reading_id, lane, step); where a key stands twice (a part and its compacted copy), one counts.
+It is the checkpoint, the provenance and the training data at once. Workers write parts of a few seconds each,
+atomically; after a run the parts are compacted, sorted by reading. The key is (reading_id, lane, step); of duplicate
+keys (a part and its compacted copy), one counts.
 """
 
 import threading
@@ -27,7 +27,7 @@ _FOLDER = "turns"
 _TURN_FIELDS = [f.name for f in fields(Turn)]
 _KEY = ("reading_id", "lane", "step")
 _COMPACT_BYTES = 8 * 2**20
-"""Bytes of the parts, compressed, that are put together by one task."""
+"""Compressed bytes of parts that one task compacts."""
 _PART_BYTES = 64 * 2**20
 """Bytes of a sorted part, before compression."""
 _COMPACT_ROWS = 1_000
@@ -52,9 +52,9 @@ class TurnWriter:
         return len(self._buffer)
 
     def add(self, turn: Turn) -> None:
-        """Take a turn; it is durable after the next `flush`."""
+        """Add a turn; it is durable after the next `flush`."""
         row = {**asdict(turn), **self._extra, "written_at": now()}
-        with self._lock:  # or it goes into a buffer that has just been written
+        with self._lock:  # else it could go into a buffer that has just been written
             self._buffer.append(row)
 
     def flush(self) -> int:
@@ -83,13 +83,13 @@ def turns(corpus: Corpus, reading_ids: Iterable[str], run_id: str | None = None)
 def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -> pa.Table:
     """Return chosen columns of all logged turns of some readings, in order, each key once.
 
-    For those that need no token ids: they are most of a row. `columns` includes the key.
+    Without token ids, most of a row is not read. `columns` includes the key.
     """
     return _scan(corpus, list(reading_ids), _paths(corpus), columns)
 
 
 def unfinished_runs(corpus: Corpus) -> list[str]:
-    """Return the runs that have logged turns and are not closed: they may have half-read readings."""
+    """Return the runs that have logged turns and are not closed: they may have interrupted readings."""
     return sorted(set(logged_runs(corpus)) - closed_runs(corpus))
 
 
@@ -140,10 +140,10 @@ def _among(batch: pa.RecordBatch, keys: pa.Table) -> pa.Table:
 
 
 def _telling(table: pa.Table) -> pa.Array:
-    """Tell which turns of a sorted log say what the ones beside them do not say.
+    """Return a mask of the turns needed to resume.
 
-    Most turns leave the memory as it was. Of a run of these the last one stays where it ends its lane or
-    stands before the answer. Column by column: a log has millions of turns, and few are telling.
+    Most turns leave the memory unchanged. Of a sequence of these, the last one is needed if it ends its lane or
+    precedes the answer. Computed column by column: a log has millions of turns, and few are needed.
     """
     if not table.num_rows:
         return pa.array([], pa.bool_())
@@ -160,9 +160,9 @@ def _telling(table: pa.Table) -> pa.Array:
 def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
     """Turn the log of an earlier reading into the beginning of another, for its first `keep` segments.
 
-    The memory after segment k depends on the segments up to k alone, so a document whose first `keep`
-    segments are unchanged is read on from there. Only readings of one lane have such a memory.
-    Returns turns of kind ``carried``, empty when the earlier log does not reach so far.
+    The memory after segment k depends on the segments up to k alone, so a document whose first `keep` segments are
+    unchanged is resumed there. Only for readings with one lane. Returns turns of kind ``carried``, empty when the
+    earlier log does not reach so far.
     """
     read = [turn for turn in past if turn.lane == 0 and turn.kind in ("update", "carried")]
     keep = min(keep, read[-1].step + 1) if read else 0
@@ -190,13 +190,13 @@ def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
 
 
 def small_parts(corpus: Corpus, run_id: str) -> list[list[str]]:
-    """Return the small parts of a run's log in groups that are put together, each of some megabytes."""
+    """Return the small parts of a run's log in groups of some megabytes, to be compacted."""
     paths = [path for path in corpus.store.list(_FOLDER, corpus.name, run_id) if "/sorted-" not in path]
     return list(_groups(corpus.store, paths)) if len(paths) > 1 else []
 
 
 def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
-    """Put some parts of a run's log together, sorted by reading; return how many parts came of them.
+    """Compact some parts of a run's log, sorted by reading; return the number of new parts.
 
     Memory is bounded, whatever the texts are. Safe to interrupt: the new parts are there before the old ones go, and
     readers count a key once.

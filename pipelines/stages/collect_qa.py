@@ -1,4 +1,4 @@
-"""Candidates: what runs have asked and answered, as rows that may teach. Ray Data jobs over plans and answers."""
+"""Collect candidates for training rows from what runs asked and answered. Ray Data jobs over plans and answers."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ from memagent.curation import Qa, agreement
 from memagent.metrics import exact_match, normalise
 
 KINDS = ("ask", "digest")
-"""Runs that people asked for. Evaluations are not among them: what scores a policy must not teach it."""
+"""Kinds of runs that people start. Not evaluations: a policy must not be trained on what it is scored with."""
 _LEAST_READINGS = 2
-"""One reading is no rate: it says 0 or 1 of every question."""
+"""Fewest readings that give a rate."""
 _COLUMNS = ["reading_id", "answered_by", "question_id", "question", "stream", "doc_id", "scope", "gold"]
 _ASKED = pa.schema(
     [

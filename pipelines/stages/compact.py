@@ -1,4 +1,4 @@
-"""Compact: the small files of a run's turn log and of the tables are put together, by tasks where they are many."""
+"""Compact the small files of a run's turn log and of the tables, by tasks if there are many."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,13 +11,13 @@ from infra.tables.turns import compact, small_parts
 
 
 def compact_turns(corpus: Corpus, run_id: str) -> int:
-    """Put the small parts of a run's turn log together; return how many parts came of them."""
+    """Compact the small parts of a run's turn log; return the number of new parts."""
     groups = small_parts(corpus, run_id)
     return sum(run_tasks(partial(compact, corpus=corpus, run_id=run_id), groups, small=True))
 
 
 def compact_tables(corpus: Corpus, names: Sequence[str]) -> None:
-    """Put the small files of some tables together, where they are many (`Table.compact`)."""
+    """Compact the small files of some tables, if there are many (`Table.compact`)."""
     for table in (Table(corpus.store, name) for name in names):
         if table.small_files(corpus.name) >= MANY:
             few = table.count(corpus.name) <= FEW

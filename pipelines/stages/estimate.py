@@ -1,4 +1,4 @@
-"""What a plan will take, without reading: the answer to ``--dry-run``."""
+"""Estimate of a plan's work and time, for ``--dry-run``."""
 
 import json
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from memagent.number_format import format_speed
 from pipelines.stages.plan import Plan
 
 _LEAST_CONVERSATIONS = 50
-"""A shorter run says little about the pace of a long one."""
+"""Shorter runs tell little about the pace of a long one."""
 _GPU_FLOPS = 5e13
-"""What an engine gets out of a GPU in bulk reading, as measured with small models; a rule of thumb."""
+"""Share of a GPU's peak that bulk reading reaches, measured with small models; a rule of thumb."""
 
 
 class Estimate(TypedDict):

@@ -1,8 +1,8 @@
 """Ingest: sources become documents (a Ray Data job).
 
 Sources are listed here and parsed by workers, each of which commits what it has parsed. A source counts
-as read once its row in the sources table is committed, after its documents; so a run that was killed
-goes on where it was when it is started again.
+as read once its row in the sources table is committed, after its documents; so a killed run resumes when it is started
+again.
 """
 
 import time
@@ -37,14 +37,14 @@ from memagent.errors import SourceError
 _BLOCK_BYTES = 32 * 2**20
 _BLOCK_SOURCES = 500
 _BLOCKS_PER_CPU = 4
-"""Blocks are small enough that no worker waits long for the last one."""
+"""Small enough that no worker waits long for the last block."""
 _AGAIN = {"vanished", "unreadable", "not-a-file"}
-"""Reasons that lie outside a source: it is looked at again in the next run even where its stamp is the same."""
+"""Reasons that are not the source's fault: it is parsed again in the next run, even if its stamp is the same."""
 
 
 @dataclass(frozen=True)
 class IngestSummary:
-    """What an ingest came to. Sources: new + changed + unchanged + failed are all that were seen."""
+    """Summary of an ingest. Sources: new + changed + unchanged + failed are all that were seen."""
 
     corpus: str
     run_id: str

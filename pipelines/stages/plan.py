@@ -1,4 +1,4 @@
-"""Plan: which readings a run is about, which of them are answered, and where the others continue.
+"""Plan: the readings of a run, which of them are answered, and where the others resume.
 
 The plan is the only place that decides what is read again. It uses no engine. Each bucket of the corpus is planned by a
 task of its own, which writes its plan and its work to the store; this process sees counts and blocks of work.
@@ -32,9 +32,9 @@ from infra.tables.turns import unfinished_runs
 from memagent.records import Question, Turn, reading_names, stable_hash
 
 _BLOCK_CONVERSATIONS = 64
-"""Of a block, unless a single stream has more: its answers come out together, so it ends soon."""
+"""Largest block, unless a single stream is larger: small, since a block's answers are written together."""
 _LARGE_BLOCK = 2_048
-"""The same of a run with so much work that an engine gets many such blocks."""
+"""Largest block of a large run, in which an engine gets many of them."""
 _BLOCKS_PER_ENGINE = 64
 
 
@@ -47,11 +47,11 @@ class PlanRequest:
     questions: tuple[Question, ...]
     run_id: str
     engines: int = 1
-    """Among which the work is divided."""
+    """Number of engines among which the work is divided."""
     archive: bool = False
-    """Ask of all documents as one stream."""
+    """Read all documents as one stream."""
     reread: bool = False
-    """Answers of other versions of the policy do not count."""
+    """Read again what other versions of the policy have answered."""
     dry: bool = False
     """Count only, and write nothing."""
 
@@ -68,7 +68,7 @@ class BucketPlan(TypedDict):
     """Counts of a bucket's plan, and its work."""
 
     documents: int
-    """That are asked about; two of the same text count as two."""
+    """Documents that are asked about; duplicates count separately."""
     readings: int
     answered: int
     continued: int
@@ -137,8 +137,8 @@ def make_plan(request: PlanRequest) -> Plan:
     """Plan the readings of some questions over a corpus whose documents are segmented.
 
     An answer counts for a document as long as its text, the question and the reading configuration are the same and it
-    was given by a version of the same policy; with `reread`, by this version. A reading that was begun continues; a
-    document that changed is read on from its first changed segment, with `reread` only from this version's own memory.
+    was given by a version of the same policy; with `reread`, by this version. An interrupted reading resumes; a changed
+    document is read from its first changed segment, with `reread` only from this version's own memory.
     """
     corpus = request.corpus
     size = 1 if request.archive else documents_count(corpus) * len(request.questions)
@@ -324,8 +324,8 @@ def _left(pending: dict[str, PlannedReading], items: Sequence[WorkItem]) -> dict
 def _write_blocks(request: PlanRequest, items: list[WorkItem], bucket: Bucket) -> list[Block]:
     """Write the work, longest streams first, and cut it into blocks of similar size.
 
-    The questions on one stream stay together: they share its segments, and their prompts' beginnings. Where there is
-    little work the blocks are smaller, so that every engine gets some.
+    Questions on one stream stay together: they share its segments and prompt prefixes. With little work the blocks are
+    smaller, so every engine gets some.
     """
     if request.dry or not items:
         return []

@@ -30,9 +30,9 @@ from pipelines.stages.plan import Plan
 
 _log = logging.getLogger("memagent.read")
 _ROUNDS = 3
-"""A pass that ends early (a worker lost for good) is started again with what is left, so many times."""
+"""Restarts of a pass that ends early because a worker was lost for good."""
 _FAILURES = 1_000
-"""Quarantine rows that are written at once."""
+"""Quarantine rows per commit."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class PassResult:
     counts: dict[str, int] = field(default_factory=lambda: Counters().as_dict())
     seconds: float = 0.0
     engine_seconds: float = 0.0
-    """Seconds from the first engine that is up to the last answer."""
+    """Seconds from the first running engine to the last answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class _Sink:
         self._failures: list[FailureRow] = []
 
     def take(self, block: BlockResult) -> None:
-        """Take the result of a block."""
+        """Add the result of a block."""
         self._result.answered += block["answered"]
         self._fail(block["failures"])
         self._commits.add(block["files"])
@@ -201,7 +201,7 @@ class _Sink:
             self._fail([{"item": item["item"], "reason": "lost", "detail": "no worker finished it"}])
 
     def commit(self) -> None:
-        """Commit what was taken."""
+        """Commit all that was added."""
         self._commits.commit()
         self._quarantine.upsert(self._failures)
         self._failures = []

@@ -1,4 +1,4 @@
-"""Summarise: what a run's answers come to, a task for each bucket of its plan. The driver sees counts."""
+"""Summarise a run's answers, a task for each bucket of its plan. The driver sees only counts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _ANSWERS = 5_000
 """Different answers to a question that a task reports, the most frequent first."""
 _SHOWN_ANSWERS = 20
 _NAMED = 1_000
-"""Documents that a rollup names; beyond them they are counted."""
+"""Most documents that a rollup names; others are only counted."""
 _COLUMNS = ["reading_id", "answered_by", "doc_id", "content_hash", "question_id", "question", "gold", "state"]
 _Key = tuple[str, str]
 """doc_id and question_id."""
@@ -42,7 +42,7 @@ class BucketSummary(TypedDict):
     scored: int
     """Readings that have gold."""
     answered: list[str]
-    """Readings that failed in an earlier run and are answered now, as the quarantine names them."""
+    """Quarantine items of readings that failed in an earlier run and are answered now."""
     rollup: list[QuestionRollup]
 
 
@@ -185,7 +185,7 @@ def _rollup(
 def _before(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket, previous: str) -> dict[_Key, str]:
     """Return the answers of the digest before to the documents and questions of these rows."""
     columns = ["reading_id", "answered_by", "doc_id", "question_id", "content_hash"]
-    # By document: one that changed was in another bucket.
+    # By document: changed ones were in another bucket.
     mine = pc.field("doc_id").isin(pa.array({row["doc_id"] for row in rows}, pa.string()))
     plan = read_plan(corpus, previous, columns, filters=mine)
     counted = pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"])

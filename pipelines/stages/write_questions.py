@@ -1,4 +1,4 @@
-"""Generate: segments -> questions written by the model, a Ray Data job over a pool of engines."""
+"""Generate questions from segments by the model, on a pool of engines."""
 
 import asyncio
 import heapq
@@ -61,7 +61,7 @@ def generate(
     chosen: list[ChosenSegment],
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[list[Qa], Counter[str]]:
-    """Write a question from each chosen segment; return those that stood all trials, and the others by reason.
+    """Write a question from each chosen segment; return those that passed all filters, and the others by reason.
 
     Needs a Ray session.
 
