@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import cast
 
 from infra.cluster.session import lazy_ray
@@ -33,21 +33,51 @@ def ask(
     *,
     archive: bool = False,
     reread: bool = False,
-    kind: str = "ask",
     run_id: str | None = None,
     show: Progress | None = None,
-    extra: RunExtras | None = None,
 ) -> RunSummary:
     """Answer questions over a corpus; return the run's summary.
 
     What was answered before is not read again.
 
+    Args:
+        name: of the corpus.
+        questions: asked of every document, or of the documents that a question names.
+        config: store, model, reading, engines.
+        archive: read all documents as one stream.
+        reread: read again what other versions of the policy have answered.
+        run_id: of the run; a new one by default.
+        show: receives the progress counts.
+
     Raises:
         UsageError: the corpus is empty, or model, template and question do not fit together.
         MemagentError: the engine cannot be started.
     """
-    started, run_id = now(), run_id or new_run_id()
-    reading = ReadingPass(Corpus(Store(config.store), name), run_id, ReaderSpec(config), config)
+    return run_readings(Request(name, questions, config, archive, reread, run_id=run_id), show)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A run to be made: `ask`, or a run of another kind that asks questions."""
+
+    name: str
+    """Of the corpus."""
+    questions: Sequence[Question]
+    config: Config
+    archive: bool = False
+    reread: bool = False
+    kind: str = "ask"
+    """ask, digest, evaluate or agreement."""
+    run_id: str | None = None
+    extra: RunExtras = field(default_factory=lambda: RunExtras())
+    """Further keys of the run's summary."""
+
+
+def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
+    """Segment, plan, read and summarise; see `ask`."""
+    started, run_id = now(), request.run_id or new_run_id()
+    config, questions, kind, archive = request.config, request.questions, request.kind, request.archive
+    reading = ReadingPass(Corpus(Store(config.store), request.name), run_id, ReaderSpec(config), config)
     corpus = reading.corpus
     check_questions(reading, questions)
     recorder = Recorder(corpus.store, run_id, show)
@@ -59,7 +89,7 @@ def ask(
         claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
         lazy_ray(config.ray),
     ):
-        cut, plan = _planned(reading, questions, recorder, archive=archive, reread=reread)
+        cut, plan = _planned(reading, questions, recorder, archive=archive, reread=request.reread)
         _quarantine_unmatched(corpus, run_id, plan)
         recorder.stage(
             "read",
@@ -71,7 +101,7 @@ def ask(
         result = read(reading, plan, recorder) if plan.blocks else PassResult()
         recorder.stage("done")
         recorder.save()
-        more: RunExtras = {**(extra or {}), "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
+        more: RunExtras = {**request.extra, "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
         summary = finish(reading, kind, started, plan=plan, result=result, extra=more)
         if not result.failed:
             close_runs(corpus, work)
@@ -149,7 +179,7 @@ def digest(
         extra["inputs"] = _inputs(reading, standing)
         if (same := _previous(corpus, extra["inputs"])) is not None:
             return repeat(reading, same, started=started, extra=extra)
-        return ask(name, standing, config, kind="digest", run_id=run_id, show=show, extra=extra)
+        return run_readings(Request(name, standing, config, kind="digest", run_id=run_id, extra=extra), show)
 
 
 def digest_dry_run(

@@ -23,7 +23,7 @@ from memagent.records import Turn, stable_hash
 from memagent.stats import Paired, paired
 from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
-from pipelines.ask import ask
+from pipelines.ask import Request, run_readings
 from pipelines.runs import Progress, new_run_id, run_answers
 from pipelines.stages.make_samples import Taken, questions, take
 
@@ -98,9 +98,8 @@ def evaluate(
             raise UsageError(f"suite {suite.name} has no samples of this kind")
         # Answers of other versions do not score this one, so everything is reread.
         extra: RunExtras = {"suite": suite.as_dict(), "method": config.method}
-        summary = ask(
-            name, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, show=show, extra=extra
-        )
+        request = Request(name, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, extra=extra)
+        summary = run_readings(request, show)
     judged, table = results(Corpus(store, name), run_id, taken)
     store.write_part(table, "runs", run_id, "results.parquet")
     rows = _score_rows(suite, config, reader.policy.policy_id, summary=summary, judged=judged)

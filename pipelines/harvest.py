@@ -16,7 +16,7 @@ from memagent.config import Config
 from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
 from memagent.records import Question
-from pipelines.ask import ask
+from pipelines.ask import Request, run_readings
 from pipelines.runs import Progress, Recorder, new_run_id
 from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers
 from pipelines.stages.segment import segment
@@ -124,7 +124,9 @@ def sample(
     for seed in range(1, samples + 1) if questions else ():
         reading = {**config.reading, "temperature": 1.0, "seed": seed}
         settings = config.model_copy(update={"reading": reading})
-        summary = ask(corpus.name, questions, settings, kind="agreement", run_id=f"{run_id}-s{seed}", show=show)
+        summary = run_readings(
+            Request(corpus.name, questions, settings, kind="agreement", run_id=f"{run_id}-s{seed}"), show
+        )
         runs.append(summary["run_id"])
     rows = asked(corpus.store, runs)
     return agreed_rows(rows, load_answers(corpus, (row["reading_id"] for row in rows)))
