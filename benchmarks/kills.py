@@ -150,7 +150,7 @@ def measure(documents: int, targets: list[str], sets: list[str]) -> list[Row]:
             Row("conversations", distinct, column=column),
             Row("done again", round(100 * again / distinct, 2), "%", column=column, note=f"{again:,} conversations"),
             Row("answers that differ", check_answers(Store(store), documents), column=column, n=documents),
-            Row("ingest to answers with all kills", round(seconds, 1), "s", column=column, n=1),
+            Row("segmenting to answers with all kills", round(seconds, 1), "s", column=column, n=1),
         ]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
