@@ -13,8 +13,9 @@ from infra.store import Store
 from memagent.errors import ConfigError
 from memagent.records import stable_hash
 
-FILES = ("config.json", "generation_config.json", "reading.json", "tokenizer.json", "tokenizer_config.json")
-"""Files of a published folder besides the weights."""
+FILES = ("config.json", "reading.json", "tokenizer.json")
+"""Files that a published folder must have besides the weights."""
+_OPTIONAL = ("generation_config.json", "tokenizer_config.json")
 POLICY_FILE = "policy.json"
 """Holds the lineage and version of a folder."""
 
@@ -52,7 +53,7 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(
             f"{folder} lacks {', '.join(missing)}: export the model again, with tokenizer and reading.json"
         )
-    for name in FILES:
+    for name in (*FILES, *(name for name in _OPTIONAL if (folder / name).is_file())):
         _json(folder / name)
     for path in weights:
         _check_weights(path)

@@ -1,6 +1,7 @@
 """Rollout workers: Ray actors with an engine each; they use the same reading as bulk answering."""
 
 import asyncio
+import logging
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
@@ -17,12 +18,14 @@ from memagent.conversations import ReadingSpec
 from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import EngineDied, EngineError, TrainingError
 from memagent.rl.dataset import Task
+from memagent.rl.reward import Reward
 from memagent.rl.rollout import RewardConfig, roll_out_group
-from memagent.rl.trajectory import Group
+from memagent.rl.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
     from infra.learner.weight_broadcast import Rendezvous
 
+_log = logging.getLogger("memagent.training")
 _AT_ONCE = 10_000
 _TRIES = 3
 """Attempts to sample a group before it is given up."""
@@ -193,10 +196,29 @@ class RolloutPool:
         return await self._tried("group", task, size)
 
     async def greedy(self, tasks: Sequence[Task]) -> AsyncIterator[Group]:
-        """Read tasks once each, greedily; yield them as they come. Raises as `group` does."""
-        running = [asyncio.ensure_future(self._tried("greedy", task)) for task in tasks]
-        for group in asyncio.as_completed(running):
-            yield await group
+        """Read tasks once each, greedily; yield them as they come.
+
+        A task that cannot be read counts as wrong: its group has a trajectory without conversations and reward 0.
+
+        Raises:
+            TrainingError: no task can be read.
+        """
+        running = [asyncio.ensure_future(self._greedy(task)) for task in tasks]
+        failed = 0
+        for done in asyncio.as_completed(running):
+            group, error = await done
+            failed += error is not None
+            if error is not None:
+                _log.warning("%s; it counts as wrong", error)
+                if failed == len(tasks):
+                    raise error
+            yield group
+
+    async def _greedy(self, task: Task) -> tuple[Group, TrainingError | None]:
+        try:
+            return await self._tried("greedy", task), None
+        except TrainingError as error:
+            return Group(task.sample_id, (Trajectory(task.sample_id, 0, (), Reward(0.0, 0.0, 0.0)),)), error
 
     async def deaths(self) -> int:
         """Return how often engines died."""

@@ -239,6 +239,11 @@ def check_room(recipe: Recipe, pool: PoolConfig | None) -> None:
     there = ray.cluster_resources()
     learner = recipe.learner
     engines = pool.max_size if pool else 0
+    if pool and learner.gpus and not pool.gpus and recipe.engine.get("kind", "vllm") == "vllm":
+        raise ConfigError(
+            "the learner runs on GPUs, and its engines have none: set pool.gpus (to engine.tensor_parallel), or they "
+            "would take the memory of the learner's GPUs"
+        )
     for name, wanted in (
         ("CPU", learner.world_size * learner.cpus + (engines * pool.cpus if pool else 0)),
         ("GPU", learner.world_size * learner.gpus + (engines * pool.gpus if pool else 0)),

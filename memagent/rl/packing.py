@@ -6,6 +6,10 @@ number of micro-batches, which sharded training requires (ZeRO, arXiv 1910.02054
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from memagent.rl.trajectory import Conversation, Trajectory
 
@@ -68,38 +72,65 @@ def items(trajectories: Sequence[Trajectory]) -> list[Item]:
 
 
 def units(flat: Sequence[Item], budget: int, *, share: bool = True) -> list[Unit]:
-    """Group conversations with a common prefix, as a group's rollouts have with layout section-first: the prefix is
-    computed once, and its gradient is the sum over all conversations.
+    """Group conversations with a common prefix, as a group's rollouts have with layout section-first.
 
-    The result is the same (prefix grouping, as in verl's PrefixGrouper). A unit holds at most `budget`
-    tokens, or one conversation that alone is longer; the order of the conversations may change.
+    The prefix is computed once, and its gradient is the sum over all conversations; the result is the same (prefix
+    grouping, as in verl's PrefixGrouper). All conversations begin with the template's first tokens, so groups are
+    chosen by how many tokens they save, not by a common beginning alone. A unit holds at most `budget` tokens, or one
+    conversation that alone is longer; the order of the conversations may change.
     """
-    if not share:
+    if not share or not flat:
         return [Unit((item,)) for item in flat]
-    alike: dict[tuple[int, ...], list[Item]] = {}
-    for item in flat:
-        alike.setdefault(tuple(item.conversation.prompt_ids[:_LEAST]), []).append(item)
-    made = []
-    for together in alike.values():
-        shared = _common([item.conversation.prompt_ids for item in together])
-        if len(together) < 2 or shared < _LEAST:
-            made += [Unit((item,)) for item in together]
-            continue
-        held: list[Item] = []
-        for item in together:
-            if held and Unit((*held, item), shared).tokens > budget:
-                made.append(Unit(tuple(held), shared if len(held) > 1 else 0))
-                held = []
-            held.append(item)
-        made.append(Unit(tuple(held), shared if len(held) > 1 else 0))
+    ordered = sorted(flat, key=lambda item: item.conversation.prompt_ids)
+    prompts = [np.asarray(item.conversation.prompt_ids) for item in ordered]
+    common = [_common(one, other) for one, other in pairwise(prompts)]
+    made: list[Unit] = []
+    for group in _groups(common):
+        shared = min(common[group.start : group.stop - 1], default=0)
+        chunk: list[Item] = []
+        for index in group:
+            item = ordered[index]
+            if chunk and Unit((*chunk, item), shared).tokens > budget:
+                made.append(_unit(chunk))
+                chunk = []
+            chunk.append(item)
+        made.append(_unit(chunk))
     return made
 
 
-def _common(prompts: Sequence[list[int]]) -> int:
+def _groups(common: Sequence[int]) -> list[range]:
+    """Cut sorted prompts into groups of neighbours such that their common prefixes save the most tokens.
+
+    Args:
+        common: length of the common prefix of each prompt and the next one.
+    """
+
+    def best(first: int, stop: int) -> tuple[int, list[range]]:
+        if stop - first == 1:
+            return 0, [range(first, stop)]
+        depth = min(common[first : stop - 1])
+        cuts = [first, *(i + 1 for i in range(first, stop - 1) if common[i] == depth), stop]
+        parts = [best(low, high) for low, high in pairwise(cuts)]
+        saved = sum(part[0] for part in parts)
+        whole = (stop - first - 1) * depth if depth >= _LEAST else 0
+        if whole > saved:
+            return whole, [range(first, stop)]
+        return saved, [group for part in parts for group in part[1]]
+
+    return best(0, len(common) + 1)[1]
+
+
+def _unit(together: Sequence[Item]) -> Unit:
+    prompts = [np.asarray(item.conversation.prompt_ids) for item in together]
+    shared = min((_common(one, other) for one, other in pairwise(prompts)), default=0)
+    return Unit(tuple(together), shared)
+
+
+def _common(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> int:
     """Return the length of the common prefix, without its last token, which predicts the first response token."""
-    first, last = min(prompts), max(prompts)
-    most = min(len(prompt) for prompt in prompts) - 1
-    return next((i for i in range(most) if first[i] != last[i]), most)
+    most = min(len(one), len(other))
+    differ = one[:most] != other[:most]
+    return min(int(differ.argmax()) if differ.any() else most, most - 1)
 
 
 def balance(lengths: Sequence[int], ranks: int, budget: int) -> list[list[list[int]]]:

@@ -111,10 +111,11 @@ def learning_metrics(steps: Sequence[dict[str, float]], seconds: float) -> Metri
 
 
 def validation_metrics(groups: Sequence[tuple[str, Group]]) -> MetricsRow:
-    """Return validation metrics: rewards without penalties, strict and lenient, by task."""
+    """Return validation metrics: rewards without penalties, strict and lenient, by task. Failed readings count 0."""
     trajectories = [group.trajectories[0] for _, group in groups]
     return {
         "n": len(trajectories),
+        "failed": sum(not trajectory.conversations for trajectory in trajectories),
         "reward": _mean([trajectory.reward.total for trajectory in trajectories]),
         "strict": _mean([trajectory.reward.strict for trajectory in trajectories]),
         "lenient": _mean([trajectory.reward.lenient for trajectory in trajectories]),

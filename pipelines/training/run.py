@@ -96,6 +96,10 @@ def _rollout_pool(run: Run) -> RolloutPool:
     return RolloutPool(run.reader, rewards, rollout.temperature, rollout.top_p, run.config.pool)
 
 
+_SAMPLING = {"temperature", "top_p", "seed"}
+"""Reading keys that belong to a run, not to a model."""
+
+
 def _publish(run: Run, store: Store, checkpoints: Checkpoints, state: State) -> str:
     """Publish the best weights; return the policy id, or empty if nothing was better than the initial weights."""
     if not state.best_step:
@@ -107,6 +111,10 @@ def _publish(run: Run, store: Store, checkpoints: Checkpoints, state: State) -> 
         for path in store.list(*parts, suffix=""):
             name = path.rsplit("/", 1)[-1]
             store.get_file(folder / name, *parts, name)
+        if not (folder / "reading.json").is_file():
+            # A model that was not made for reading: the candidate reads as it was trained to.
+            text = run.reader.reading.model_dump_json(indent=2, exclude=_SAMPLING)
+            (folder / "reading.json").write_text(text, encoding="utf-8")
         provenance = Provenance(
             parent=run.reader.policy.policy_id,
             run_id=checkpoints.run_id,

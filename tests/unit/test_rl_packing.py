@@ -85,3 +85,22 @@ def test_a_shared_prefix_is_as_long_as_it_can_be():
     assert [unit.shared for unit in units(twins, 1000)] == [39]
     short = [Item(Conversation([1, 2, 3], [said], [0.0], "answer"), 0.0) for said in (7, 8)]
     assert [unit.shared for unit in units(short, 1000)] == [0, 0]
+
+
+@pytest.mark.parametrize("head", [10, 38, 200])
+def test_a_common_head_does_not_hide_the_longer_prefixes_behind_it(head):
+    """All prompts of a template begin alike; the rollouts of a group share the section behind that as well."""
+    rng = random.Random(head)
+    start = [rng.randrange(1000) for _ in range(head)]
+    flat = []
+    for _ in range(5):
+        section = [rng.randrange(1000) for _ in range(400)]
+        for rollout in range(16):
+            memory = [1000 + rollout, *(rng.randrange(1000) for _ in range(40))]
+            flat.append(Item(Conversation([*start, *section, *memory], [1, 2], [0.0, 0.0], "update"), 0.0))
+    rng.shuffle(flat)
+    made = units(flat, 10_000)
+    assert sorted(len(unit.items) for unit in made) == [16] * 5
+    assert {unit.shared for unit in made} == {head + 400}
+    computed = sum(unit.tokens for unit in made)
+    assert sum(item.conversation.tokens for item in flat) > 6 * computed

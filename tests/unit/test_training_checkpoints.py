@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.cluster.rollout_pool import RolloutPool
 from infra.store import Store
 from memagent.errors import TrainingError
 from memagent.rl.config import LearnerRecipe, Recipe, RolloutRecipe, StageRecipe
@@ -161,7 +163,28 @@ def test_metrics_count_what_was_sampled_and_learnt():
     assert learnt["entropy"] == 0.5 and learnt["gradient_norm"] == 2.0 and learnt["lr"] == 0.2
     assert learnt["trained_tokens_per_second"] == 50.0
     found = validation_metrics([("a", groups[0]), ("b", groups[1])])
-    assert found["n"] == 2 and found["strict"] == 1.0
+    assert found["n"] == 2 and found["strict"] == 1.0 and found["failed"] == 0
+
+
+def test_a_validation_task_that_cannot_be_read_counts_as_wrong():
+    class Pool(RolloutPool):
+        def __init__(self, unreadable):
+            self.unreadable = unreadable
+
+        async def _tried(self, method, task, *args):
+            if task.sample_id in self.unreadable:
+                raise TrainingError(f"task {task.sample_id} failed 3 times")
+            return group([1.0], 0)
+
+    async def validate(unreadable):
+        tasks = [SimpleNamespace(sample_id=name) for name in "abc"]
+        return [done async for done in Pool(unreadable).greedy(tasks)]
+
+    metrics = validation_metrics([("task", done) for done in asyncio.run(validate("b"))])
+    assert (metrics["n"], metrics["failed"]) == (3, 1)
+    assert metrics["reward"] == pytest.approx(2 / 3) and metrics["tasks"] == {"task": pytest.approx(2 / 3)}
+    with pytest.raises(TrainingError, match="failed 3 times"):
+        asyncio.run(validate("abc"))
 
 
 def test_shares_of_a_step_add_up():
