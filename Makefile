@@ -39,9 +39,12 @@ bench: setup      ## The measured numbers of docs/results.md
 	@$(PY) -m benchmarks.memory
 	@$(PY) -m benchmarks.page
 
-bench-scale: setup ## A million documents: ingest to answers, nights after it, the driver's memory (half an hour)
+bench-scale: setup ## A million documents: ingest to answers, nights after it, kills, plans, a cluster (two hours)
 	@$(PY) -m benchmarks.scale
 	@$(PY) -m benchmarks.kills
+	@$(PY) -m benchmarks.plan
+	@$(PY) -m benchmarks.cluster
+	@$(PY) -m benchmarks.ray_data
 	@$(PY) -m benchmarks.page
 
 docs: setup       ## The documentation as a site that needs no network, in build/site; a warning fails
