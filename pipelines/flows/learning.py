@@ -17,6 +17,7 @@ from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
+from memagent.rl.dataset import dataset_name
 from memagent.rl.promotion import GateSpec
 from memagent.settings import as_settings, environment
 from pipelines.flows import commands
@@ -103,6 +104,13 @@ def retrain(
             "reason": "nothing was better on validation than what training began with",
         }
     settings = run.reading_config(config)
+    earlier = policy(Store(settings.store), candidate)
+    if earlier["status"] != "candidate":  # the same data and recipe as in a run before: nothing was trained
+        return {
+            **summary,
+            "promoted": earlier["status"] == "promoted",
+            "reason": f"decided before ({earlier['status']}): {earlier['reason']}",
+        }
     spec = GateSpec(**{"corpora": tuple(corpora or ()), **(gate or {})})
     record = gate_stage(settings, candidate, spec)
     event = "memagent.policy.promoted" if record["promoted"] else "memagent.policy.refused"
@@ -155,7 +163,8 @@ def _operator_settings() -> list[str]:
 
 
 def _trained_version(store: Store) -> int | None:
-    """Return the newest version of the `qa` table that was trained on."""
+    """Return the newest version of the `qa` table that was trained on; trainings on other data do not count."""
     rows = Table(store, "runs").read(POLICIES_OF, ["kind", "summary"]).to_pylist()
-    versions = [json.loads(row["summary"])["data_version"] for row in rows if row["kind"] == "train"]
-    return max((version for version in versions if version is not None), default=None)
+    summaries = [json.loads(row["summary"]) for row in rows if row["kind"] == "train"]
+    on_rows = [summary for summary in summaries if any(dataset_name(spec) == "qa" for spec in summary["data"])]
+    return max((s["data_version"] for s in on_rows if s["data_version"] is not None), default=None)
