@@ -1,0 +1,141 @@
+"""Harvested rows as a training dataset."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from memagent.curation import Qa, teachable
+from memagent.errors import UsageError
+from memagent.metrics import containment, normalise
+from memagent.records import Segment
+from memagent.rl.dataset import Cut, Task, nothing, window
+from memagent.tasks.sample import Sample
+
+_DRAWS = 10
+"""Draws for each distractor: some texts offer few segments that do not answer the question."""
+_HELD = 64
+"""Documents whose segments are cached."""
+
+
+@dataclass(frozen=True)
+class RowDataset:
+    """Harvested rows: the row's own documents, or its evidence among segments of other documents.
+
+    Each epoch shuffles all rows.
+    """
+
+    cut: Cut
+    rows: Sequence[Qa]
+    text: Callable[[str], str]
+    """Returns the text of a content hash."""
+    seed: int
+    _kept: dict[str, list[Segment]] = field(default_factory=dict)
+    _asked: dict[tuple[str, str], list[Qa]] = field(default_factory=lambda: defaultdict(list))
+    """Rows by normalised question and content hash."""
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise UsageError("there are no rows to learn from: memagent harvest CORPUS")
+        for row in self.rows:
+            for name in row.stream:
+                self._asked[normalise(row.question), name].append(row)
+
+    def task(self, number: int) -> Task:
+        """Return task `number`.
+
+        Raises:
+            UsageError: no row is usable: their texts are too long, and none has evidence or its answer verbatim.
+        """
+        epoch, place = divmod(number, len(self.rows))
+        order = list(range(len(self.rows)))
+        random.Random(f"{self.seed} epoch {epoch}").shuffle(order)
+        rng = random.Random(f"{self.seed} rows {number}")
+        for index in (*order[place:], *order[:place]):
+            row = self.rows[index]
+            own = [segment for name in row.stream for segment in self._of(name)]
+            wanted = self._wanted(row, own)
+            if wanted is not None:
+                break
+        else:
+            raise UsageError(
+                f"none of {len(self.rows)} rows can be trained on: their answers are not found in the texts, which are "
+                f"longer than {self.cut.most} segments (rollout.segments)"
+            )
+        chosen = [own[i] for i in window(len(own), wanted, self.cut.most, rng)]
+        sample = Sample(
+            f"qa-{row.qa_id[:12]}-{epoch}",
+            row.source,
+            0,
+            pieces=nothing,
+            question=row.question,
+            answers=row.answers,
+            match="exact",  # a part of an answer, or an answer among others, is not the answer
+        )
+        return Task(sample, tuple(self._among(chosen, row, rng)))
+
+    def _wanted(self, row: Qa, own: Sequence[Segment]) -> list[int] | None:
+        """Return which of a text's segments hold the answer; None if that is unknown and the text is too long.
+
+        Evidence counts segments as they were cut when the row was harvested, so the answer's own words come first.
+        """
+        if not any(row.answers):
+            return []
+        marked = [i for i, segment in enumerate(own) if (segment.content_hash, segment.index) in row.evidence]
+        holding = [i for i, segment in enumerate(own) if _holds(segment.text, row)]
+        if not holding:  # a cut may go through the answer
+            pairs = enumerate(pairwise(segment.text for segment in own))
+            holding = sorted({j for i, (one, next_one) in pairs if _holds(one + next_one, row) for j in (i, i + 1)})
+        wanted = [i for i in marked if i in holding] or holding or marked
+        return wanted if wanted or len(own) <= self.cut.most else None
+
+    def _among(self, chosen: list[Segment], row: Qa, rng: random.Random) -> list[Segment]:
+        """Add distractors around a short text, up to the training length; the text keeps its order."""
+        size = rng.randint(len(chosen), max(len(chosen), self.cut.most))
+        others = [name for other in self.rows for name in other.stream if name not in row.stream]
+        result = list(chosen)
+        for _ in range(_DRAWS * (size - len(chosen)) if others else 0):
+            if len(result) == size:
+                break
+            segment = rng.choice(self._of(rng.choice(others)))
+            if not self._is_rival(segment, row):
+                result.insert(rng.choice((0, len(result))), segment)
+        return result
+
+    def _is_rival(self, segment: Segment, row: Qa) -> bool:
+        """Whether a segment of another text may answer the same question in another way."""
+        return any(
+            (segment.content_hash, segment.index) in other.evidence or _holds(segment.text, other) or not other.evidence
+            for other in self._asked.get((normalise(row.question), segment.content_hash), ())
+            if any(other.answers)
+        )
+
+    def _of(self, name: str) -> list[Segment]:
+        if name not in self._kept:
+            if len(self._kept) > _HELD:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[name] = [replace(segment, content_hash=name) for segment in self.cut(self.text(name))]
+        return self._kept[name]
+
+
+def _holds(text: str, row: Qa) -> bool:
+    """Whether a text contains an answer of a row as whole words."""
+    return containment(text, [answer for answer in row.answers if normalise(answer)]) > 0
+
+
+def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
+    """Return the rows that a policy can learn from (`memagent.curation.teachable`).
+
+    Raises:
+        UsageError: no row is left, or none has an answer to find: a policy would learn a constant answer.
+    """
+    kept = [row for row in rows if teachable(row, low, high)]
+    if not kept:
+        raise UsageError(f"of {len(rows)} rows none can be learnt from: all are settled or hopeless by their pass rate")
+    if len({frozenset(row.answers) for row in kept}) < 2 and len(kept) > 1:
+        raise UsageError(
+            f"all {len(kept)} rows have the same answer: a policy would learn to say nothing else. Harvest more, "
+            "or add a dataset: --data needles"
+        )
+    return kept
