@@ -77,6 +77,8 @@ def run(folder: str, night: bool, config: Config) -> Step:
     import ray
     from ray.data.checkpoint import CheckpointConfig
 
+    from benchmarks.ray_data import Reader, hashed  # by the name under which workers can import them
+
     began = time.monotonic()
     with ray_session(RayConfig()), watched() as most:
         context = ray.data.DataContext.get_current()

@@ -69,7 +69,7 @@ METRICS: dict[str, Metric] = {
     "containment": containment,
     "f1": f1,
 }
-MATCHES: dict[str, Metric] = {"all": string_match_all, "part": string_match_part, "f1": qa_f1}
+MATCHES: dict[str, Metric] = {"all": string_match_all, "part": string_match_part, "f1": qa_f1, "exact": exact_match}
 """The metric of each `match` of a sample, except "contract" (see `memagent.tasks.contract_match`)."""
 
 

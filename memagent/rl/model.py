@@ -35,8 +35,9 @@ class PolicyModel(nn.Module):
         blocks: Sequence[Sequence[int]],
         targets: Tensor,
         temperature: float = 1.0,
+        chunks: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Score response tokens.
+        """Score response tokens, at most `_ROWS` at a time.
 
         Args:
             ids: [T] tokens of all conversations, end to end.
@@ -44,6 +45,8 @@ class PolicyModel(nn.Module):
             blocks: which tokens see which (`memagent.rl.packing.Packed`); their numbers sum to T.
             targets: [n] places of response tokens in `ids`.
             temperature: at which they were sampled.
+            chunks: passes through the head; at least `chunks_of` the targets, further ones are empty. Where ZeRO shards
+                the head, each pass is a collective, and all ranks must make as many.
 
         Returns:
             Log-probability [n] (float32, with a gradient) and entropy [n] (without one) of each response token.
@@ -56,14 +59,13 @@ class PolicyModel(nn.Module):
             blocks=[(sum(block), _mask(block, ids.device)) for block in blocks],
         ).last_hidden_state[0]
         chosen, said = states[targets - 1], ids[targets]
-        parts = [
-            self._score(chosen[at : at + _ROWS], said[at : at + _ROWS], temperature)
-            for at in range(0, max(1, len(targets)), _ROWS)
-        ]
+        count = max(chunks, chunks_of(len(targets)))
+        slices = [slice(i * _ROWS, (i + 1) * _ROWS) for i in range(count)]
+        parts = [self._score(chosen[part], said[part], temperature, recompute=count > 1) for part in slices]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
-    def _score(self, states: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled() and len(ids) == _ROWS:  # logits are recomputed in the backward pass
+    def _score(self, states: Tensor, ids: Tensor, temperature: float, recompute: bool) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() and recompute:  # of logits, in the backward pass
             kept: tuple[Tensor, Tensor] = checkpoint(self._head, states, ids, temperature, use_reentrant=False)
             return kept
         return self._head(states, ids, temperature)
@@ -75,6 +77,11 @@ class PolicyModel(nn.Module):
         with torch.no_grad():
             entropy = -(every.exp() * every).sum(-1)
         return every.gather(-1, ids[:, None])[:, 0], entropy
+
+
+def chunks_of(targets: int) -> int:
+    """Return in how many passes through the head so many response tokens are scored, at least one."""
+    return max(1, math.ceil(targets / _ROWS))
 
 
 def load_model(folder: str | Path, dtype: torch.dtype = torch.float32, *, checkpointing: bool = False) -> PolicyModel:

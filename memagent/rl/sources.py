@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from memagent.curation import Qa, teachable
 from memagent.errors import UsageError
 from memagent.records import Segment, text_hash
-from memagent.rl.dataset import Cut, DatasetRequest, DatasetSplits, Task, make_task, nothing, window
+from memagent.rl.dataset import Cut, DatasetRequest, DatasetSplits, Task, make_task
 from memagent.segmenting import segments
 from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, load_contracts, remove_answer, split
 from memagent.tasks.contracts import REWORDED as REWORDINGS
@@ -171,85 +170,6 @@ def halves(texts: Sequence[str]) -> tuple[list[str], list[str]]:
 def _facts(contract: Contract, category: str) -> tuple[str, ...]:
     spans = contract.spans[category]  # type: ignore[index]
     return tuple(contract.text[start:end] for start, end in spans if contract.text[start:end].strip())
-
-
-_HELD = 64
-"""Documents whose segments are cached."""
-
-
-@dataclass(frozen=True)
-class RowDataset:
-    """Harvested rows: the row's own documents, or its evidence among segments of other documents.
-
-    Each epoch shuffles all rows.
-    """
-
-    cut: Cut
-    rows: Sequence[Qa]
-    text: Callable[[str], str]
-    """Returns the text of a content hash."""
-    seed: int
-    _kept: dict[str, list[Segment]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.rows:
-            raise UsageError("there are no rows to learn from: memagent harvest CORPUS")
-
-    def task(self, number: int) -> Task:
-        """Return task `number`."""
-        epoch, place = divmod(number, len(self.rows))
-        order = list(range(len(self.rows)))
-        random.Random(f"{self.seed} epoch {epoch}").shuffle(order)
-        row = self.rows[order[place]]
-        rng = random.Random(f"{self.seed} rows {number}")
-        own = [segment for name in row.stream for segment in self._of(name)]
-        evidence = {(name, index) for name, index in row.evidence}
-        wanted = [i for i, segment in enumerate(own) if (segment.content_hash, segment.index) in evidence]
-        chosen = [own[i] for i in window(len(own), wanted, self.cut.most, rng)]
-        sample = Sample(
-            f"qa-{row.qa_id[:12]}-{epoch}",
-            row.source,
-            0,
-            pieces=nothing,
-            question=row.question,
-            answers=row.answers,
-            match="part",
-        )
-        return Task(sample, tuple(self._among(chosen, set(row.stream), rng)))
-
-    def _among(self, chosen: list[Segment], own: set[str], rng: random.Random) -> list[Segment]:
-        """Add distractors around a short text, up to the training length; the text keeps its order."""
-        size = rng.randint(len(chosen), max(len(chosen), self.cut.most))
-        others = [name for row in self.rows for name in row.stream if name not in own]
-        result = list(chosen)
-        while len(result) < size and others:
-            parts = self._of(rng.choice(others))
-            result.insert(rng.choice((0, len(result))), rng.choice(parts))
-        return result
-
-    def _of(self, name: str) -> list[Segment]:
-        if name not in self._kept:
-            if len(self._kept) > _HELD:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[name] = [replace(segment, content_hash=name) for segment in self.cut(self.text(name))]
-        return self._kept[name]
-
-
-def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
-    """Return the rows that a policy can learn from (`memagent.curation.teachable`).
-
-    Raises:
-        UsageError: no row is left, or none has an answer to find: a policy would learn a constant answer.
-    """
-    kept = [row for row in rows if teachable(row, low, high)]
-    if not kept:
-        raise UsageError(f"of {len(rows)} rows none can be learnt from: all are settled or hopeless by their pass rate")
-    if len({frozenset(row.answers) for row in kept}) < 2 and len(kept) > 1:
-        raise UsageError(
-            f"all {len(kept)} rows have the same answer: a policy would learn to say nothing else. Harvest more, "
-            "or add a dataset: --data needles"
-        )
-    return kept
 
 
 _CHARS_A_TOKEN = 4.5

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Match = Literal["all", "part", "f1", "contract"]
+Match = Literal["all", "part", "f1", "exact", "contract"]
 """How an answer is scored: share of the gold texts that it holds (RULER's string_match_all), whether it holds any
-(string_match_part), best token F1 (LongBench), or by the contract category in `about`."""
+(string_match_part), best token F1 (LongBench), exact match after normalisation, or by the contract category in
+`about`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from infra.tables.qa import read_qa
 from memagent.curation import Split
 from memagent.errors import TrainingError, UsageError
 from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
-from memagent.rl.sources import RowDataset, fit_rows
+from memagent.rl.rows import RowDataset, fit_rows
 from memagent.tasks.texts import load_texts
 from pipelines.training.settings import Run
 

@@ -14,11 +14,12 @@ from infra.learner.rank import Learner, Rank
 from memagent.errors import TrainingError
 from memagent.nano.export import config
 from memagent.nano.model import Shape
+from memagent.rl import model
 from memagent.rl.advantage import with_advantages
 from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
 from memagent.rl.loss import Clipping, token_loss
 from memagent.rl.model import load_model
-from memagent.rl.packing import Item, Unit, balance, items, pack, units
+from memagent.rl.packing import Item, Packed, Unit, balance, items, pack, units
 from memagent.rl.reward import Reward
 from memagent.rl.trajectory import Conversation, Group, Trajectory
 from tests.unit.rl_samples import group
@@ -84,14 +85,14 @@ def work(folder, made, rank, out, steps, start=None, save=None):
     learner.stop()
 
 
-def train(folder, made, out, steps=STEPS, **kwargs):
+def train(folder, made, out, steps=STEPS, target=work, **kwargs):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     world = made.learner.world_size
     context = multiprocessing.get_context("spawn")
     ranks = [
-        context.Process(target=work, args=(folder, made, Rank(i, world, port=port), out, steps), kwargs=kwargs)
+        context.Process(target=target, args=(folder, made, Rank(i, world, port=port), out, steps), kwargs=kwargs)
         for i in range(world)
     ]
     for process in ranks:
@@ -188,6 +189,47 @@ def test_bfloat16_with_float32_masters_stays_near(folder, expected, tmp_path):
     weights = train(folder, recipe(2, 1, 64, "bfloat16"), tmp_path / "out")
     assert all(tensor.dtype is torch.float32 for tensor in weights.values()), "as the folder's own"
     assert_same(weights, expected, atol=4e-3)
+
+
+def uneven(folder, made, rank, out, steps):
+    """A rank of a model of which every parameter is sharded, with many response tokens on the first rank only."""
+    from infra.learner import rank as module
+
+    settings = module._settings
+    sharded = {"stage3_param_persistence_threshold": 0}
+    module._settings = lambda *given: (
+        settings(*given) | {"zero_optimization": settings(*given)["zero_optimization"] | sharded}
+    )
+    model._ROWS = 8
+    torch.set_num_threads(1)
+    learner = Learner(str(folder), made, rank)
+    rows, tokens = uneven_rows()
+    mine = rows if rank.world == 1 else [rows[rank.index]]
+    for _ in range(steps):
+        learner.score(mine)
+        learner.learn(mine, tokens)
+    learner.learn(mine[:1] if rank.index == 0 else [Packed([], [], [], [], [], [])], tokens)
+    learner.export(out)
+    learner.stop()
+
+
+def uneven_rows():
+    """Two micro-batches, of 44 and of 3 response tokens."""
+    rng = random.Random(0)
+    rows = []
+    for size, advantage in ((44, 1.0), (3, -1.0)):
+        said = [rng.randrange(2, 64) for _ in range(size)]
+        conversation = Conversation([rng.randrange(2, 64) for _ in range(9)], said, [-4.0] * size, "update")
+        rows.append(pack([Unit((Item(conversation, advantage),))]))
+    return rows, 47
+
+
+@pytest.mark.parametrize("reference", [0.0, 0.01])
+def test_ranks_with_different_numbers_of_response_tokens_meet_in_the_same_collectives(folder, tmp_path, reference):
+    made = recipe(3, 2, budget=4096, kl_coef=reference)
+    weights = train(folder, made, tmp_path / "sharded", steps=2, target=uneven)
+    plain = recipe(0, 1, budget=4096, kl_coef=reference)
+    assert_same(weights, train(folder, plain, tmp_path / "plain", steps=2, target=uneven))
 
 
 @pytest.mark.parametrize(("zero", "ranks"), [pytest.param(0, 1, marks=pytest.mark.slow), (3, 2)])

@@ -11,7 +11,8 @@ from memagent.config import ReadingConfig
 from memagent.curation import Qa
 from memagent.errors import UsageError
 from memagent.rl.dataset import Cut, Mixed, make_task, nothing, scatter, window
-from memagent.rl.sources import NEEDLES, ContractDataset, NeedleDataset, RowDataset, fit_rows, halves
+from memagent.rl.rows import RowDataset, fit_rows
+from memagent.rl.sources import NEEDLES, ContractDataset, NeedleDataset, halves
 from memagent.tasks.sample import Sample
 from tests.conftest import filler
 
@@ -131,6 +132,65 @@ def test_a_short_document_is_set_among_others(cut, texts):
     dataset = RowDataset(cut, short, lambda name: texts[int(name[4:])][:150], 0)
     others = [s.content_hash for i in range(30) for s in dataset.task(i).segments]
     assert len(set(others)) > 3 and any(len(dataset.task(i).segments) > 1 for i in range(30))
+
+
+def audit(task, row, all_rows, texts):
+    """What no task of harvested rows may violate."""
+    by_name = {name: other for other in all_rows for name in other.stream}
+    own = "".join(segment.text for segment in task.segments if segment.content_hash in row.stream)
+    others = [segment for segment in task.segments if segment.content_hash not in row.stream]
+    if row.answers != ("",):
+        assert row.answers[0] in own, "the answer is in the text"
+    for segment in others:
+        rival = by_name[segment.content_hash]
+        if rival.question == row.question and rival.answers != ("",):
+            assert rival.answers[0] not in segment.text, "no distractor holds another answer to the question"
+
+
+@pytest.mark.parametrize("evidence", ["right", "none", "of another segmentation"])
+def test_the_answer_is_in_the_text_and_no_other_answer_beside_it(cut, texts, evidence):
+    """The same questions are asked of every document, as a nightly digest does."""
+    documents, made = {}, []
+    for number in range(20):
+        parts = texts[number].split(". ")
+        answer = "" if number % 4 == 0 else f"{7000 + number}"
+        if answer:
+            parts.insert((number * 7) % len(parts), f"The fee of this contract is {answer} dollars")
+        documents[f"hash{number}"] = ". ".join(parts)
+        found = [s.index for s in cut(documents[f"hash{number}"]) if answer and answer in s.text]
+        marks = {"right": found[:1], "none": [], "of another segmentation": [0 if found != [0] else 1]}[evidence]
+        places = tuple((f"hash{number}", index) for index in marks) if answer else ()
+        question = "What is the fee of this contract?"
+        made.append(Qa(question, (answer,), (f"hash{number}",), (f"doc{number}",), "gold", evidence=places))
+    dataset = RowDataset(cut, made, documents.__getitem__, 5)
+    tasks = [dataset.task(number) for number in range(60)]
+    for task in tasks:
+        row = next(row for row in made if task.sample_id.startswith(f"qa-{row.qa_id[:12]}"))
+        audit(task, row, made, documents)
+    assert len({task.sample_id for task in tasks[:20]}) == 20, "all rows are usable"
+
+
+def test_a_long_text_whose_answer_is_nowhere_is_left_out(cut, texts):
+    lost = Qa("What was it?", ("nowhere to be found",), ("hash0",), ("doc0",), "gold")
+    dataset = RowDataset(cut, [lost, *rows()[1:]], lambda name: texts[int(name[4:])], 0)
+    assert "What was it?" not in {dataset.task(number).question for number in range(30)}
+    with pytest.raises(UsageError, match="none of 1 rows can be trained on"):
+        RowDataset(cut, [lost], lambda name: texts[0], 0).task(0)
+
+
+@pytest.mark.parametrize(
+    ("gold", "wrong"),
+    [
+        ("5", ["Chapter 15 of 25", "15", "5, 6, 7 and 8", "not 5", "I do not know", "", "What is it?"]),
+        ("no", ["I do not know", "not stated", "yes or no", "yes", "none", "", "Is it so?"]),
+        ("Delaware", ["Delaware, Nevada or Texas", "not Delaware", "the State", "", "I do not know", "Nevada"]),
+    ],
+)
+def test_only_the_answer_itself_is_paid(cut, texts, gold, wrong):
+    row = Qa("What is it?", (gold,), ("hash0",), ("doc0",), "feedback")
+    task = RowDataset(cut, [row], lambda name: f"It is {gold}.", 0).task(0)
+    assert task.judge(gold) == task.judge(f" {gold}. ") == 1.0
+    assert [task.judge(answer) for answer in wrong] == [0.0] * len(wrong)
 
 
 def test_rows_that_teach_nothing_are_refused():
