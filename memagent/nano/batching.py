@@ -28,7 +28,7 @@ class Example:
     prompt: list[int]
     response: list[int]
     kind: str
-    """What the turn teaches; metrics are kept by kind."""
+    """Kind of the turn, by which metrics are kept."""
     value: int = 0
     """Where in the response the value begins, if it is not the whole."""
 

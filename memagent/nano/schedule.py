@@ -1,4 +1,4 @@
-"""What is taught when: copying first, then short segments, then longer ones as the accuracy allows; its optimiser."""
+"""The curriculum (copying, then short segments, then longer ones as accuracy allows), and the optimiser."""
 
 import math
 import random
@@ -112,7 +112,7 @@ class Optimiser:
                 group["lr"] = rate * group["scale"]
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Zero the gradients."""
         for part in self._parts:
             part.zero_grad()
 
@@ -126,6 +126,6 @@ class Optimiser:
         return {"parts": [part.state_dict() for part in self._parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set it again."""
+        """Restore the state of both parts."""
         for part, kept in zip(self._parts, state["parts"], strict=True):
             part.load_state_dict(kept)

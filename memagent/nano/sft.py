@@ -33,7 +33,7 @@ _REPORT_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """All that is taught."""
+    """All training data."""
 
     copies: CopyData
     recalls: RecallData
@@ -64,7 +64,7 @@ class TrainingData:
         return [part.rng.getstate() for part in self._all()]
 
     def set_random_states(self, states: list[Any]) -> None:
-        """Set them again."""
+        """Restore the states of the random sources."""
         for part, state in zip(self._all(), states, strict=True):
             part.rng.setstate(_state(state))
 
@@ -73,7 +73,7 @@ class TrainingData:
 
 
 class Trainer:
-    """A model, its optimiser and where they stand, kept in a folder."""
+    """A model, its optimiser and its progress, kept in a folder."""
 
     def __init__(self, model: Qwen2, data: TrainingData, plan: Plan, folder: Path, pad: int, seed: int) -> None:
         self.model = model

@@ -1,7 +1,7 @@
-"""Is an answer about a contract right? Dates, places, durations, parties, yes or no: each compared as what it is.
+"""Compare answers about contracts with gold by type: dates, places, durations, parties, yes or no.
 
-A verdict is a pure function of category, answer and gold. An empty answer means "not found"; a failed reading (None)
-is wrong before it comes here.
+Pure functions of category, answer and gold. An empty answer means "not found"; failed readings (None) are not passed
+in.
 """
 
 import re
@@ -18,7 +18,7 @@ __all__ = ["durations", "parse_date", "parties", "right", "says_yes"]
 _DATES = ("Agreement Date", "Effective Date", "Expiration Date")
 _DURATIONS = ("Renewal Term", "Notice Period To Terminate Renewal")
 _DESCRIBED = ("Warranty Duration", "Competitive Restriction Exception")
-"""Yes or no by gold, but asked for what the clause says."""
+"""Categories with yes/no gold whose question asks for the clause's text."""
 _UNLESS = re.compile(r"(?i)\bunless\b")
 
 
@@ -50,7 +50,7 @@ def right(category: str, prediction: str, gold: str) -> bool:
     if category in _DATES:
         return same_date(prediction, gold)
     if category == "Notice Period To Terminate Renewal":
-        # A clause that is quoted in full tells the term that is renewed first: "... one year unless ... 60 days ...".
+        # A clause quoted in full states the renewed term first: "... one year unless ... 60 days ...".
         return same_duration(_UNLESS.split(prediction, maxsplit=1)[-1], gold)
     if category in _DURATIONS:
         return same_duration(prediction, gold)
@@ -85,7 +85,7 @@ def _states(category: str, answer: str) -> bool:
 
 
 PERPETUAL = re.compile(r"(?i)\bperpetu(?:al|ally|ity)\b|\bindefinite(?:ly)?\b")
-"""Said in place of a date or a duration."""
+"""Words that stand for a date or duration."""
 _QUOTES = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
 _LINES = re.compile(r"\n\s*\n")
 
@@ -106,7 +106,7 @@ _DAY = re.compile(r"(?i)\bday of\b|\bthis\b|\bthe\b|\bdated\b|\bas of\b|[()\[\]_
 _ORDINAL = re.compile(r"(?i)\b(\d{1,2}) ?(?:s ?t|n ?d|r ?d|t ?h)\b")
 """Also as filings have it, "1s t day"."""
 CENTURY = re.compile(r"\b(?:19|20)(?=\[)")
-"""What is left of a year that is blacked out."""
+"""The visible part of a redacted year."""
 _PARTS = re.compile(r"\s*(\d{1,2}|\[\])/(\d{1,2}|\[\])/(\d{4}|\d{2}(?!\[)|[\d\[\]]+)\s*")
 _MONTHS = "january february march april may june july august september october november december".split()
 

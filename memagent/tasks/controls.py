@@ -1,6 +1,5 @@
-"""Controls: what a reader answers where the text does not tell. Whoever is right there did not read.
-
-And the same samples with questions worded otherwise.
+"""Controls: samples whose text lacks the answer, so that right answers show guessing or memorisation; and samples with
+reworded questions.
 """
 
 import random
@@ -19,7 +18,7 @@ Control = Literal["no-document", "wrong-document", "answer-removed"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
 
 NEUTRAL = "This page holds no text. It stands in the place of one that was not handed in. Nothing follows."
-"""What stands in place of the document."""
+"""The text that replaces the document."""
 
 _AT_ONCE = 65_536
 _YES_NO = {"yes", "no"}
@@ -54,7 +53,7 @@ def cut(text: str, facts: Sequence[str], words: Sequence[str] = ()) -> str:
     """Return `text` without any of `facts`, nor `words` where they stand as words, in any case."""
     facts = sorted({fact for fact in facts if fact.strip()}, key=len, reverse=True)
     before = None
-    while before != text:  # what is cut can bring together what then must be cut too
+    while before != text:  # a cut can join text that must be cut too
         before = text
         for fact in facts:
             text = text.replace(fact, " ")

@@ -1,4 +1,4 @@
-"""From answers to scores: each sample judged by its own measure, means with intervals, and why an answer is wrong."""
+"""Grading: scores of samples by their own metrics, means with intervals, and causes of wrong answers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from memagent.tasks.sample import Sample
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What an answer to a sample was worth."""
+    """A graded answer."""
 
     sample: Sample
     answer: str | None
@@ -26,7 +26,7 @@ class Judged:
 
     @property
     def wrong(self) -> bool:
-        """Whether something of the gold is missing."""
+        """Whether part of the gold is missing."""
         return self.score < 1.0
 
 
@@ -85,7 +85,7 @@ def overall(judged: Sequence[Judged]) -> Score:
 
 
 def not_found(judged: Iterable[Judged]) -> Score:
-    """Return the share of answers that were "not found": what a control asks for."""
+    """Return the share of "not found" answers, the right ones in a control."""
     return mean("not found", [float(one.answer == "") for one in judged])
 
 
@@ -132,7 +132,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong in one reading, with the place for what was noted and overwritten."""
+    """The cause of a wrong answer; for a lost note, where it was lost."""
 
     kind: Kind
     gold: tuple[str, ...] = ()

@@ -1,8 +1,6 @@
 """Needles: sentences with a key and a value, planted in a text, and the questions that ask for them.
 
-After RULER's needle tasks (NVIDIA/RULER, arXiv 2404.06654). One generator serves training, evaluation
-and demonstrations: what a needle looks like is decided here alone.
-"""
+After RULER's needle tasks (NVIDIA/RULER, arXiv 2404.06654). Training, evaluation and the demo share this generator."""
 
 import random
 import re
@@ -106,7 +104,7 @@ REWORDED: dict[Kind, tuple[str, ...]] = {
         "I need the uuid of {key}, please.",
     ),
 }
-"""Wordings that the supervised reader never saw, as users bring their own. The last of each is in no training."""
+"""Wordings unseen in supervised training, like those of users. The last of each is in no training at all."""
 
 _ENDS = re.compile(r"\n[ \t\r]*\n\s*|[.!?][\"')\]\u201d\u2019]*\s+")
 
@@ -121,7 +119,7 @@ class Needle:
     sentence: str
     question: str
     note: str
-    """What a reader should note: the sentence's own words from the key to the value."""
+    """The ideal note: the sentence from the key to the value, verbatim."""
 
 
 def make_needles(

@@ -1,6 +1,6 @@
-"""A sample: one text, one question, what is right, and where in the text it stands.
+"""A sample: a text, a question, the gold answers, and the facts in the text that they come from.
 
-Every suite of the evaluation makes samples; reading them, controls, scores and reports speak of nothing else.
+Every suite of the evaluation makes samples; readings, controls, scores and reports all work on them.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ class Sample:
     depth: float | None = None
     """Where the (first) fact stands, 0 (start) to 1 (end); None where that has no meaning."""
     about: dict[str, Any] = field(default_factory=dict)
-    """What else reports group by: category, documents, variant."""
+    """Further attributes that reports group by: category, documents, variant."""
 
     def text(self) -> str:
         """Return the whole text."""

@@ -1,4 +1,4 @@
-"""Suites: which samples an evaluation is made of."""
+"""Suites: the samples of an evaluation."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,10 @@ SuiteName = Literal["needles", "ruler", "contracts", "files"]
 SUITES: tuple[SuiteName, ...] = get_args(SuiteName)
 
 _VERSION = 1
-"""Of the generators: what they make under one version never changes, since scores of different days are compared."""
+"""Version of the generators.
+
+Their samples never change within a version, so scores of different days are comparable.
+"""
 _NEEDLES = tuple(name for name, kind in KINDS.items() if kind.family == "needles")
 _QUESTIONS = tuple(name for name, kind in KINDS.items() if kind.family == "documents")
 
@@ -60,7 +63,7 @@ class Suite:
 
     @property
     def _brought(self) -> tuple[str, ...]:
-        """Those of `kinds` that another package brings."""
+        """Those of `kinds` from other packages."""
         others = [kind for kind in self.kinds if kind not in KINDS]
         return tuple(kind for kind in others if self.name == "ruler" and FAMILIES.origin(kind))
 

@@ -1,4 +1,4 @@
-"""The teacher: a scripted reader that knows where the answers stand, and so says what to write.
+"""The teacher: a scripted reader that knows where the answers are, and writes the ideal notes.
 
 It plays a reading by the same rules as the policy it teaches: a segment that adds nothing leaves the
 memory as it is; one that holds the fact is noted in its own words; a wrong note gives way to the right one.
