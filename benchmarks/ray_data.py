@@ -97,7 +97,7 @@ def run(folder: str, night: bool, config: Config) -> Step:
             batch_format="pyarrow",
             batch_size=_BATCH,
             concurrency=_ENGINES,
-            num_cpus=1,
+            num_cpus=0.5,
         ).write_parquet(f"{folder}/answers")
     seconds = round(time.monotonic() - began, 1)
     return {
