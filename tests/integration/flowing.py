@@ -101,6 +101,10 @@ def _session(leader: int) -> list[psutil.Process]:
     return found
 
 
+DEPLOYMENTS = {"bulk", "harvest", "nightly", "optimize", "retrain", "scores"}
+"""What `memagent up` deploys."""
+
+
 @dataclass(frozen=True)
 class Served:
     """A running `memagent up`."""
@@ -140,6 +144,10 @@ class Served:
         with urllib.request.urlopen(request, timeout=120) as answer:
             return bytes(answer.read())
 
+    def deployments(self) -> set[str]:
+        """Return the names of the deployments that the server has."""
+        return {deployment["name"] for deployment in self.ask("deployments/filter", {})}
+
     @property
     def auth(self) -> str:
         """The ``user:token`` of the server."""
@@ -165,7 +173,7 @@ def serving(
         auth = (folder / "prefect" / "memagent" / "auth").read_text().strip()
         client = {**environment, "PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": auth}
         served = Served(process, api, store, client, log)
-        wait_until(lambda: len(served.ask("deployments/filter", {})) == 5, 600, log, process)
+        wait_until(lambda: served.deployments() >= DEPLOYMENTS, 600, log, process)
         yield served
     finally:
         ended(process, end)

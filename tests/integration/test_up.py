@@ -18,7 +18,7 @@ from infra.tables.corpora import corpora, remember
 from infra.tables.delta import Table
 from memagent.questions import ask
 from tests.e2e.browsing import browser  # noqa: F401  (a fixture)
-from tests.integration.flowing import QUESTION, Served, serving
+from tests.integration.flowing import DEPLOYMENTS, QUESTION, Served, serving
 
 pytestmark = pytest.mark.slow
 ENDED = {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}
@@ -129,7 +129,7 @@ def test_the_page_works_on_its_own_port(served, browser):  # noqa: F811
     page.fill("input[type=password]", served.auth, timeout=SECONDS * 1000)
     page.keyboard.press("Enter")
     page.get_by_text("Deployments", exact=True).click(timeout=SECONDS * 1000)
-    for name in ("bulk", "harvest", "nightly", "optimize", "retrain", "scores"):
+    for name in sorted(DEPLOYMENTS):
         page.locator("a.deployment-list__name", has_text=name).wait_for(timeout=SECONDS * 1000)
     page.screenshot(path=str(served.log.with_name("page.png")))
     page.close()
@@ -189,7 +189,7 @@ def test_cancelling_a_bulk_run_stops_its_ray_job(distant, archive, cluster):
 
 def _planned(served: Served) -> set[str]:
     """Return the runs that have a plan: what comes next is that they read."""
-    return set(Store(served.store).list("runs", suffix="plan.parquet"))
+    return {path for path in Store(served.store).list("runs", suffix=".parquet") if "/plan/" in path}
 
 
 def _jobs_are(cluster: str, run: str, awaited: list[str]) -> None:
