@@ -30,7 +30,8 @@ from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.questions import ask as make_question
 from memagent.segmenting import segment_key
-from pipelines.stages.plan import PlanRequest, make_plan
+from pipelines.stages.plan import make_plan
+from pipelines.stages.planned_readings import PlanRequest
 
 _CHUNK = 500_000
 _LOOK_SECONDS = 0.5

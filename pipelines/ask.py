@@ -21,7 +21,8 @@ from pipelines.run_log import RunLog
 from pipelines.runs import Progress, Recorder, finish, new_run_id, repeat
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.ingest import ingest
-from pipelines.stages.plan import Plan, PlanRequest, make_plan
+from pipelines.stages.plan import Plan, make_plan
+from pipelines.stages.planned_readings import PlanRequest
 from pipelines.stages.read import PassResult, ReadingPass, read
 from pipelines.stages.segment import SegmentSummary, segment
 

@@ -126,6 +126,7 @@ class MadeUpRun:
                 title=doc["title"] if one else f"{len(stream)} documents",
                 content_hash=stream[0] if one else text_hash(str(stream)),
                 stream=stream,
+                documents=len(stream),
                 question_id=question_id,
                 question=question,
                 gold=gold,

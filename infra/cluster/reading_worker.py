@@ -29,6 +29,7 @@ from infra.tables.delta import now
 from infra.tables.plans import Block, WorkItem, read_work
 from infra.tables.rows import AnswerRow, EvidenceRow
 from infra.tables.segments import StoredStream
+from infra.tables.streams import read_places
 from infra.tables.turns import TurnWriter, turns
 from memagent.conversations import Generate, ReadingRequest
 from memagent.engine import Completion, Sampling
@@ -123,7 +124,7 @@ class ReadingWorker:
         await self._ready()
         items = await asyncio.to_thread(read_work, self._store, block)
         logged = await self._logged([item["reading_id"] for item in items]) if block["again"] else {}
-        open_readings = Counter(_stream(item) for item in items)
+        open_readings = Counter(item["content_hash"] for item in items)
         tasks = [
             asyncio.create_task(self._one(item, logged.get(item["reading_id"], []), open_readings)) for item in items
         ]
@@ -162,9 +163,7 @@ class ReadingWorker:
         self._counts.engines = 1
         self._report()
 
-    async def _one(
-        self, item: WorkItem, logged: list[Turn], open_readings: Counter[tuple[str, ...]]
-    ) -> AnswerRow | FailedItem:
+    async def _one(self, item: WorkItem, logged: list[Turn], open_readings: Counter[str]) -> AnswerRow | FailedItem:
         assert self._inflight is not None
         async with self._inflight:
             past = {(turn.lane, turn.step): turn for turn in logged}
@@ -174,10 +173,10 @@ class ReadingWorker:
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must be complete by itself
             asker = _Asker(self._engine.generate, self._time, self._slots, next(self._order))
-            stream = StoredStream(self._store, item["places"])
-            request = ReadingRequest(item["reading_id"], item["question"], stream, tuple(past.values()))
-            reading = self._spec.reader.method(request, self._scheme, asker.generate, self._record)
             try:
+                stream = await self._stream(item)
+                request = ReadingRequest(item["reading_id"], item["question"], stream, tuple(past.values()))
+                reading = self._spec.reader.method(request, self._scheme, asker.generate, self._record)
                 result = await reading.run()
                 self._counts.readings += 1
                 return self._answer(item, replace(result, engine_seconds=asker.spent))
@@ -192,9 +191,15 @@ class ReadingWorker:
                 _log.exception("reading %s failed", item["reading_id"])
                 return self._failed(item, type(error).__name__, detail)
             finally:
-                open_readings[_stream(item)] -= 1
-                if not open_readings[_stream(item)]:
-                    self._counts.documents += len(item["places"])
+                open_readings[item["content_hash"]] -= 1
+                if not open_readings[item["content_hash"]]:
+                    self._counts.documents += item["documents"]
+
+    async def _stream(self, item: WorkItem) -> StoredStream:
+        if not item["stream"]:
+            return StoredStream(self._store, item["places"])
+        places = await asyncio.to_thread(read_places, self._store.url, item["stream"])
+        return StoredStream(self._store, places, places.starts)
 
     def _answer(self, item: WorkItem, result: ReadingResult) -> AnswerRow:
         reader = self._spec.reader
@@ -205,7 +210,7 @@ class ReadingWorker:
             "question": item["question"],
             "scope": item["scope"],
             "content_hash": item["content_hash"],
-            "stream": [place["content_hash"] for place in item["places"]],
+            "stream": self._hashes(item),
             "policy_id": reader.policy.policy_id,
             "config_hash": reader.config_hash,
             "answer": result.answer,
@@ -223,6 +228,12 @@ class ReadingWorker:
             "run_id": self._spec.run_id,
             "answered_at": now(),
         }
+
+    def _hashes(self, item: WorkItem) -> list[str]:
+        """Return the content hashes of a reading's documents as rows have them."""
+        if not item["stream"]:
+            return [place["content_hash"] for place in item["places"]]
+        return read_places(self._store.url, item["stream"]).hashes
 
     def _record(self, turn: Turn) -> None:
         self._writer.add(turn)
@@ -316,7 +327,3 @@ class _Asker:
         finally:
             self.spent += self._shared.end(began)
             self._slots.done(tokens)
-
-
-def _stream(item: WorkItem) -> tuple[str, ...]:
-    return tuple(place["content_hash"] for place in item["places"])

@@ -4,7 +4,8 @@ The memory after segment k depends on segments up to k alone. So an interrupted 
 a changed document from its first changed segment.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,12 +13,12 @@ import pyarrow.compute as pc
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
-from infra.tables.rows import AnswerRow, PlannedReading, SegmentedRow
-from infra.tables.segments import segment_hashes, segmented
+from infra.tables.rows import AnswerRow, PlannedReading, SegmentRange
+from infra.tables.schemas import PLACES
+from infra.tables.segments import segment_hashes, segmented_table
+from infra.tables.streams import stream_of
 from infra.tables.turns import carry, resume_points
 from memagent.records import Turn
-
-_Stream = tuple[str, ...]
 
 
 def find_past(
@@ -27,6 +28,7 @@ def find_past(
     *,
     unfinished: Collection[str],
     grown: Collection[str],
+    streams: Callable[[PlannedReading], list[str]],
     reread: bool,
 ) -> dict[str, list[Turn]]:
     """Return the turns from which readings resume, by reading_id.
@@ -37,6 +39,7 @@ def find_past(
         pending: the readings that are not answered, by reading_id.
         unfinished: runs that did not come to their end; only their turns are searched for half-read readings.
         grown: ids of the documents that had an earlier version.
+        streams: gives the content hashes that a reading reads.
         reread: continue from memories of this very policy version only.
     """
     past = resume_points(corpus, pending, unfinished)
@@ -54,29 +57,53 @@ def find_past(
     earlier = _earlier_answers(corpus, reader, fresh, reread)
     if not earlier:
         return past
-    return past | _carried(corpus, reader, fresh, earlier)
+    fresh = [row for row in fresh if row["reading_id"] in earlier]
+    return past | _carried(corpus, reader, fresh, earlier, streams=streams)
 
 
 def _carried(
-    corpus: Corpus, reader: ReaderSpec, rows: Sequence[PlannedReading], earlier: Mapping[str, AnswerRow]
+    corpus: Corpus,
+    reader: ReaderSpec,
+    rows: Sequence[PlannedReading],
+    earlier: Mapping[str, AnswerRow],
+    streams: Callable[[PlannedReading], list[str]],
 ) -> dict[str, list[Turn]]:
     """Return, for readings that have an earlier one, its memories over the segments that both share."""
-    hashes = {name for answer in earlier.values() for name in answer["stream"]}
-    hashes |= {name for row in rows if row["reading_id"] in earlier for name in row["stream"]}
-    places = segmented(corpus, reader.tokenizer, reader.reading, hashes=hashes)
-    shared: dict[tuple[_Stream, _Stream], int] = {}  # questions on one document share it
+    old = {answer["content_hash"]: answer for answer in earlier.values()}
+    before = {content_hash: stream_of(corpus, answer) for content_hash, answer in old.items()}
+    after = {content_hash: streams(row) for content_hash, row in {row["content_hash"]: row for row in rows}.items()}
+    hashes = {name for stream in (*before.values(), *after.values()) for name in stream}
+    places = _Places(segmented_table(corpus, reader.tokenizer, reader.reading, hashes=hashes, columns=PLACES.names))
+    shared: dict[tuple[str, str], int] = {}  # questions on one document share it
     keep: dict[str, int] = {}
     for row in rows:
-        answer = earlier.get(row["reading_id"])
-        if answer is not None:
-            streams = (tuple(answer["stream"]), tuple(row["stream"]))
-            if streams not in shared:
-                shared[streams] = _shared_segments(corpus.store, *streams, places)
-            if shared[streams]:
-                keep[row["reading_id"]] = shared[streams]
-    logs = resume_points(corpus, {earlier[new]["reading_id"] for new in keep})
-    carried = {new: carry(logs.get(earlier[new]["reading_id"], []), new, count) for new, count in keep.items()}
-    return {new: turns for new, turns in carried.items() if turns}
+        key = (earlier[row["reading_id"]]["content_hash"], row["content_hash"])
+        if key not in shared:
+            shared[key] = _shared_segments(corpus.store, before[key[0]], after[key[1]], places)
+        if shared[key]:
+            keep[row["reading_id"]] = shared[key]
+    logs = resume_points(corpus, {earlier[name]["reading_id"] for name in keep})
+    carried = {name: carry(logs.get(earlier[name]["reading_id"], []), name, count) for name, count in keep.items()}
+    return {name: turns for name, turns in carried.items() if turns}
+
+
+class _Places:
+    """Where the segments of documents are, by content hash."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._row = {name: row for row, name in enumerate(table["content_hash"].to_pylist())}
+        self._segments: list[int] = table["segments"].to_pylist()
+
+    def segments(self, content_hash: str) -> int | None:
+        """Return the number of a document's segments; None: it has none."""
+        row = self._row.get(content_hash)
+        return None if row is None else self._segments[row]
+
+    def place(self, content_hash: str) -> SegmentRange:
+        """Return where they are. Raises KeyError."""
+        place: SegmentRange = self._table.slice(self._row[content_hash], 1).to_pylist()[0]
+        return place
 
 
 def _earlier_answers(
@@ -105,21 +132,18 @@ def _earlier_answers(
     return {reading_id: last[key] for reading_id, key in keys.items() if key in last}
 
 
-def _shared_segments(store: Store, old: _Stream, new: _Stream, places: Mapping[str, SegmentedRow]) -> int:
+def _shared_segments(store: Store, old: Sequence[str], new: Sequence[str], places: _Places) -> int:
     """Count the segments that two streams share at their beginning."""
     count = 0
     for before, after in zip(old, new, strict=False):
-        if before not in places or after not in places:
+        lengths = places.segments(before), places.segments(after)
+        if lengths[0] is None or lengths[1] is None:
             return count
-        if before == after:
-            count += int(places[before]["segments"])
-            continue
-        hashes = (segment_hashes(store, places[name]) for name in (before, after))
-        for one, other in zip(*hashes, strict=False):
-            if one != other:
-                return count
-            count += 1
-        return count
+        if before != after:
+            hashes = (segment_hashes(store, places.place(name)) for name in (before, after))
+            pairs = takewhile(lambda pair: pair[0] == pair[1], zip(*hashes, strict=False))
+            return count + sum(1 for _ in pairs)
+        count += lengths[0]
     return count
 
 

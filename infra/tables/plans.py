@@ -32,8 +32,11 @@ class WorkItem(TypedDict):
     content_hash: str
     item: str
     """How a failure names it: document and question."""
+    documents: int
     places: list[SegmentRange]
-    """Where the segments of its documents are, in reading order."""
+    """Where the segments of its document are; empty for an archive."""
+    stream: str
+    """File of the places of an archive's documents (`infra.tables.streams`); empty for a document."""
     past: str
     """JSON: the turns (`memagent.records.Turn`) from which it continues, as plain data."""
     left: int

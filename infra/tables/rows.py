@@ -91,6 +91,7 @@ class AnswerRow(TypedDict):
     scope: Scope
     content_hash: str
     stream: list[str]
+    """Content hashes in reading order; empty where there are very many (`infra.tables.streams`)."""
     policy_id: str
     config_hash: str
     answer: str
@@ -143,6 +144,8 @@ class PlannedReading(TypedDict):
     title: str
     content_hash: str
     stream: list[str]
+    """Content hashes in reading order; empty where there are very many (`infra.tables.streams`)."""
+    documents: int
     question_id: str
     question: str
     gold: list[str] | None

@@ -129,7 +129,7 @@ ANSWERS = pa.schema(
         ("question", _TEXT),
         ("scope", pa.string()),  # document | archive
         ("content_hash", pa.string()),  # of the document; of the list of documents for an archive
-        ("stream", pa.list_(pa.string())),  # content hashes in reading order
+        ("stream", pa.list_(pa.string())),  # content hashes in reading order; empty: see `infra.tables.streams`
         ("policy_id", pa.string()),
         ("config_hash", pa.string()),
         ("answer", _TEXT),
@@ -180,7 +180,8 @@ PLAN = pa.schema(
         ("doc_id", pa.string()),  # empty for an archive
         ("title", pa.string()),
         ("content_hash", pa.string()),
-        ("stream", pa.list_(pa.string())),
+        ("stream", pa.list_(pa.string())),  # as in `ANSWERS`
+        ("documents", pa.int64()),
         ("question_id", pa.string()),
         ("question", _TEXT),
         ("gold", pa.list_(pa.string())),  # null: not known; [""]: the documents do not say
@@ -195,6 +196,11 @@ PLAN = pa.schema(
 )
 """``runs/<run_id>/plan/<bucket>.parquet``: which readings a run is about."""
 
+PLACES = pa.schema(
+    [("content_hash", pa.string()), ("part", pa.string()), ("first_row", pa.int64()), ("segments", pa.int32())]
+)
+"""Where the segments of documents are."""
+
 WORK = pa.schema(
     [
         ("reading_id", pa.string()),
@@ -203,19 +209,9 @@ WORK = pa.schema(
         ("scope", pa.string()),
         ("content_hash", pa.string()),
         ("item", pa.string()),
-        (
-            "places",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("content_hash", pa.string()),
-                        ("part", pa.string()),
-                        ("first_row", pa.int64()),
-                        ("segments", pa.int32()),
-                    ]
-                )
-            ),
-        ),
+        ("documents", pa.int64()),
+        ("places", pa.list_(pa.struct(list(PLACES)))),  # empty for an archive
+        ("stream", pa.string()),  # file of the places of an archive (`infra.tables.streams`)
         ("past", _TEXT),
         ("left", pa.int32()),
         ("carried_from", pa.string()),

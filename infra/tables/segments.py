@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import fields
 from functools import lru_cache
+from itertools import accumulate
 from threading import Lock
 
 import pyarrow as pa
@@ -178,22 +179,28 @@ def segment_hashes(store: Store, place: SegmentRange) -> list[str]:
 class StoredStream:
     """The segments of a list of documents as one stream, loaded a row group at a time."""
 
-    def __init__(self, store: Store, places: Sequence[SegmentRange]) -> None:
-        """Read the documents at `places`, in that order."""
+    def __init__(self, store: Store, places: Sequence[SegmentRange], starts: Sequence[int] | None = None) -> None:
+        """Read the documents at `places`, in that order.
+
+        Args:
+            store: where the parts are.
+            places: of the documents' segments.
+            starts: the place of each document's first segment in the stream, and the end; computed if not given.
+        """
         self._store = store
         self._places = places
-        self._starts = [0]
-        for place in places:
-            self._starts.append(self._starts[-1] + place["segments"])
+        self._starts = starts or list(accumulate((place["segments"] for place in places), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
         """Yield segments `start` to `stop` (exclusive) of the stream."""
-        for place, first in zip(self._places, self._starts, strict=False):
-            low, high = max(start, first), min(stop, first + place["segments"])
-            row, end = place["first_row"] + low - first, place["first_row"] + high - first
+        at = bisect_right(self._starts, start) - 1
+        while start < min(stop, len(self)):
+            place, first = self._places[at], self._starts[at]
+            row, end = place["first_row"] + start - first, place["first_row"] + min(stop, self._starts[at + 1]) - first
+            start, at = self._starts[at + 1], at + 1
             while row < end:
                 group, group_start = await asyncio.to_thread(_group_at, self._store.url, place["part"], row)
                 taken = min(end, group_start + group.num_rows)

@@ -17,6 +17,8 @@ from pipelines.report.timeline import Timeline, noted, timelines, unpack
 
 _READINGS_AT_ONCE = 1_000
 _CHARS_AT_ONCE = 20_000_000
+_UNKNOWN_CHARS = 100_000
+"""Counted for a document whose length is not known: one of many that changed the memory of a large archive."""
 _MEMORY_SHARE = 0.6
 """Share of the room for memories; passages of documents get the rest."""
 _SAFE = 0.97
@@ -135,7 +137,7 @@ def _batches(hashes: list[str], chars: dict[str, int]) -> Iterator[list[str]]:
     size = 0
     for content_hash in hashes:
         batch.append(content_hash)
-        size += chars.get(content_hash, 0)
+        size += chars.get(content_hash, _UNKNOWN_CHARS)
         if size > _CHARS_AT_ONCE:
             yield batch
             batch, size = [], 0

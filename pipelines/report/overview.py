@@ -218,6 +218,6 @@ class Listing:
             plan["segments"],
             len(row.evidence),
             row.state,
-            len(plan["stream"] or []),
+            plan["documents"] or len(plan["stream"] or []),  # of version 0.1, which has no count
             row.failure["reason"] if row.failure else "",
         ]

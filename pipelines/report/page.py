@@ -8,6 +8,7 @@ is fetched.
 import base64
 import hashlib
 from collections import Counter
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import TypedDict
 
@@ -22,6 +23,7 @@ from pipelines.report.data import Row, Run, SpeedPoint, load_failures, load_prog
 from pipelines.report.details import gather
 from pipelines.report.html import embed, size
 from pipelines.report.overview import Listing
+from pipelines.report.timeline import Timeline
 
 LIMIT_BYTES = 20 * 2**20
 """Small enough to open quickly and to be sent by mail."""
@@ -96,6 +98,7 @@ def page(store: Store, run_id: str, limit: int) -> str:
     room -= size(listing.data) + sum(size(listing.reading(row)) for row in listed if row.answer)
     lengths = {content_hash: row["chars"] or 0 for content_hash, row in titles.items()}
     details = gather(store, run, listed, chars=lengths, room=max(0, room))
+    titles |= load_titles(store, run, _changing(details.memories.values()) - titles.keys())
     readings = [
         (i, embed(listing.reading(row, details.memories.get(row.reading_id))))
         for i, row in enumerate(listed)
@@ -132,7 +135,14 @@ def page(store: Store, run_id: str, limit: int) -> str:
 
 
 def _hashes(rows: list[Row]) -> set[str]:
-    return {content_hash for row in rows for content_hash in row.plan["stream"] or [row.plan["content_hash"]]}
+    """Return the content hashes of the documents that the page names; of a large archive, those with evidence."""
+    streams = {content_hash for row in rows for content_hash in row.plan["stream"] or [row.plan["content_hash"]]}
+    return streams | {piece["content_hash"] for row in rows for piece in row.evidence}
+
+
+def _changing(timelines: Iterable[Timeline]) -> set[str]:
+    """Return the content hashes of the documents that changed a memory."""
+    return {change["document"] for timeline in timelines for change in timeline["changes"] if change["document"]}
 
 
 def _failure(failure: FailureRow, run: Run) -> Failure:

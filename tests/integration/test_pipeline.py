@@ -23,7 +23,8 @@ from pipelines.ask import ask, digest, digest_dry_run, dry_run
 from pipelines.exchange.answers import answer_rows, answer_table
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
-from pipelines.stages.plan import PlanRequest, make_plan
+from pipelines.stages.plan import make_plan
+from pipelines.stages.planned_readings import PlanRequest
 from pipelines.status import corpus_status, quarantined
 from tests.conftest import filler
 

@@ -35,7 +35,7 @@ HOMES = {
     },
     "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/number_format.py", "memagent/nano/", "memagent/rl/"},
 }
-SHARED_PLAN = {("estimate", "plan"), ("read", "plan")}
+SHARED_PLAN = {("estimate", "plan"), ("read", "plan"), ("plan", "planned_readings")}
 """Stages that speak of the same plan. No other imports one, nor anything else of `pipelines`."""
 SOURCES = sorted(path for part in RANK for path in (ROOT / part).rglob("*.py"))
 

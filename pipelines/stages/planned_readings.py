@@ -1,0 +1,223 @@
+"""Which readings are asked for: a question and a document each, or a question and the archive as one stream."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.readers import ReaderSpec
+from infra.store import Corpus
+from infra.tables.buckets import Bucket
+from infra.tables.delta import Table
+from infra.tables.documents import current_documents
+from infra.tables.rows import DocumentRow, PlannedReading, Scope, SegmentedRow
+from infra.tables.schemas import PLACES
+from infra.tables.segments import segmented, segmented_table
+from infra.tables.streams import inline
+from memagent.records import Question, reading_names, stable_hash
+
+Document = TypeVar("Document")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What is asked of a corpus."""
+
+    corpus: Corpus
+    reader: ReaderSpec
+    questions: tuple[Question, ...]
+    run_id: str
+    engines: int = 1
+    """Number of engines among which the work is divided."""
+    archive: bool = False
+    """Read all documents as one stream."""
+    reread: bool = False
+    """Read again what other versions of the policy have answered."""
+    dry: bool = False
+    """Count only, and write nothing."""
+
+
+@dataclass(slots=True)
+class RequestedReadings:
+    """The readings that are asked for, and where their segments are."""
+
+    rows: list[PlannedReading]
+    documents: int
+    """Documents that are asked about; duplicates count separately."""
+    unsegmented: int
+    """Documents that are asked about and have no segments."""
+    places: dict[str, SegmentedRow] = field(default_factory=dict)
+    """By content hash of the document."""
+    streams: dict[str, pa.Table] = field(default_factory=dict)
+    """The places (`PLACES`) of an archive's documents in reading order, by content hash of their list."""
+    grown: set[str] = field(default_factory=set)
+    """Ids of the documents that had an earlier version."""
+
+    def stream(self, row: PlannedReading) -> list[str]:
+        """Return the content hashes of a reading's documents, in reading order."""
+        if row["scope"] == "document":
+            return row["stream"]
+        hashes: list[str] = self.streams[row["content_hash"]]["content_hash"].to_pylist()
+        return hashes
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """What a reading reads."""
+
+    scope: Scope
+    doc_id: str
+    title: str
+    content_hash: str
+    hashes: list[str]
+    """As rows have them."""
+    documents: int
+    segments: int
+    tokens: int
+
+
+def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[str]) -> RequestedReadings:
+    """Return the readings of a bucket's documents, each by itself.
+
+    Args:
+        request: what is asked.
+        bucket: whose documents.
+        named: ids of the questions whose documents are named one by one (`named_questions`).
+    """
+    corpus, reader = request.corpus, request.reader
+    columns = ["doc_id", "content_hash", "title", "first_seen", "seen_at"]
+    documents: list[DocumentRow] = current_documents(corpus, columns, bucket).to_pylist()
+    places = segmented(corpus, reader.tokenizer, reader.reading, bucket)
+    by_id = {
+        document["doc_id"]: _Stream(
+            "document",
+            document["doc_id"],
+            document["title"],
+            content_hash,
+            [content_hash],
+            documents=1,
+            segments=place["segments"],
+            tokens=place["tokens"],
+        )
+        for document in documents
+        if (place := places.get(content_hash := document["content_hash"]))
+    }
+    rows: list[PlannedReading] = []
+    for question in request.questions:
+        name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
+        rows += [_row(name(one.hashes), question, one) for one in _chosen(question, by_id, named)]
+    return RequestedReadings(
+        rows,
+        documents=len({row["doc_id"] for row in rows}),
+        unsegmented=_count_asked(request, (d["doc_id"] for d in documents if d["doc_id"] not in by_id), named),
+        places=places,
+        grown={document["doc_id"] for document in documents if document["seen_at"] > document["first_seen"]},
+    )
+
+
+def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedReadings:
+    """Return a reading for each question: of all documents that it is about, as one stream.
+
+    Where segments are is held as Arrow columns; of a document, this process has some 400 bytes.
+
+    Args:
+        request: what is asked.
+        named: as in `document_readings`.
+    """
+    corpus, reader = request.corpus, request.reader
+    documents = current_documents(corpus, ["doc_id", "content_hash"])
+    table = segmented_table(corpus, reader.tokenizer, reader.reading, columns=[*PLACES.names, "tokens"])
+    table = table.set_column(table.column_names.index("part"), "part", pc.dictionary_encode(table["part"]))
+    at = pc.index_in(documents["content_hash"], value_set=table["content_hash"].combine_chunks())
+    cut = pc.is_valid(at)
+    uncut: list[str] = documents["doc_id"].filter(pc.invert(cut)).to_pylist()
+    ids: list[str] = documents["doc_id"].filter(cut).to_pylist()
+    by_id = dict(zip(ids, at.filter(cut).to_pylist(), strict=True))
+    same: dict[tuple[str, ...], list[Question]] = defaultdict(list)  # about the same documents: one stream
+    for question in request.questions:
+        same[question.documents].append(question)
+    result = RequestedReadings([], documents=0, unsegmented=_count_asked(request, uncut, named))
+    for questions in same.values():
+        chosen = _chosen(questions[0], by_id, named)
+        if not chosen:
+            continue
+        places = table.take(pa.array(chosen, pa.int64()))
+        hashes: list[str] = places["content_hash"].to_pylist()
+        stream = _Stream(
+            "archive",
+            "",
+            f"{len(hashes)} documents",
+            stable_hash(hashes),
+            inline(hashes),
+            documents=len(hashes),
+            segments=pc.sum(places["segments"]).as_py(),
+            tokens=pc.sum(places["tokens"]).as_py(),
+        )
+        result.streams[stream.content_hash] = places.select(PLACES.names)
+        result.documents = max(result.documents, stream.documents)
+        for question in questions:
+            name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
+            result.rows.append(_row(name(hashes), question, stream))
+    return result
+
+
+def named_questions(request: PlanRequest) -> frozenset[str]:
+    """Return the ids of the questions whose `documents` are all ids of documents, not patterns."""
+    names = {name for question in request.questions for name in question.documents}
+    if not names:
+        return frozenset()
+    among = pc.field("doc_id").isin(pa.array(sorted(names), pa.string()))
+    corpus = request.corpus
+    known = set(Table(corpus.store, "documents").read(corpus.name, ["doc_id"], among)["doc_id"].to_pylist())
+    return frozenset(q.question_id for q in request.questions if q.documents and known.issuperset(q.documents))
+
+
+def _chosen(question: Question, by_id: Mapping[str, Document], named: Collection[str]) -> list[Document]:
+    """Return what stands for the documents that a question is about, in their order, or in the question's."""
+    if not question.documents:
+        return list(by_id.values())
+    if question.question_id in named:
+        return [by_id[name] for name in dict.fromkeys(question.documents) if name in by_id]
+    return [document for doc_id, document in by_id.items() if _is_about(question, doc_id)]
+
+
+def _count_asked(request: PlanRequest, doc_ids: Iterable[str], named: Collection[str]) -> int:
+    """Count the documents that any question is about."""
+    return sum(
+        any(
+            doc_id in question.documents if question.question_id in named else _is_about(question, doc_id)
+            for question in request.questions
+        )
+        for doc_id in doc_ids
+    )
+
+
+def _is_about(question: Question, doc_id: str) -> bool:
+    if not question.documents:
+        return True
+    return any(doc_id == pattern or fnmatchcase(doc_id, pattern) for pattern in question.documents)
+
+
+def _row(reading_id: str, question: Question, stream: _Stream) -> PlannedReading:
+    return {
+        "reading_id": reading_id,
+        "doc_id": stream.doc_id,
+        "title": stream.title,
+        "content_hash": stream.content_hash,
+        "stream": stream.hashes,
+        "documents": stream.documents,
+        "question_id": question.question_id,
+        "question": question.text,
+        "gold": list(question.answers) if question.answers is not None else None,
+        "scope": stream.scope,
+        "state": "new",
+        "segments": stream.segments,
+        "tokens": stream.tokens,
+        "answered_by": "",
+        "carried_from": "",
+        "carried_segments": 0,
+    }

@@ -1,0 +1,146 @@
+"""An archive of many documents, read as one stream: what is stored, where it resumes, what its report shows."""
+
+import asyncio
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infra.readers import ReaderSpec
+from infra.store import Corpus, Store
+from infra.tables.corpora import remember
+from infra.tables.delta import Table
+from infra.tables.plans import read_plan
+from infra.tables.schemas import PLACES
+from infra.tables.segments import StoredStream, segment_range, segmented
+from infra.tables.streams import INLINE, StreamPlaces, read_places, stream_of, write_places
+from memagent.config import load_config
+from memagent.records import Question
+from pipelines.ask import ask, dry_run
+from pipelines.exchange.answers import answer_rows
+from pipelines.harvest import harvest
+from pipelines.report import build
+from pipelines.stages.ingest import ingest
+
+pytestmark = pytest.mark.usefixtures("ray_in_process")
+COUNT = INLINE + 200
+OTTER = Question("otter", "What is the pass number for amber-otter?", answers=("4711",))
+TENS = Question("tens", "What is the pass number for amber-otter?", ("*note-00?7",))
+
+
+@pytest.fixture
+def many(tmp_path):
+    """A file of more short documents than rows have the hashes of; the answer stands in one of them."""
+    lines = [f"Note {i} speaks of grey herons by the water." for i in range(COUNT)]
+    lines[700] += " The pass number for amber-otter is 4711."
+    _write(tmp_path / "notes.jsonl", lines)
+    return tmp_path / "notes.jsonl"
+
+
+@pytest.fixture
+def config(tmp_path, model_folder):
+    store = str(tmp_path / "store")
+    sets = ["flush_seconds=0.2", "ingest.id_column=id"]
+    return load_config(store=store, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
+
+
+def _write(path, texts):
+    path.write_text("".join(json.dumps({"id": f"note-{i:04d}", "text": text}) + "\n" for i, text in enumerate(texts)))
+
+
+def _take(config, path):
+    corpus = Corpus(Store(config.store), "c")
+    remember(corpus, sources=[str(path)])
+    ingest(corpus, [str(path)], config, "ingest")
+    return corpus
+
+
+def test_rows_of_a_large_archive_name_its_stream_and_do_not_hold_it(config, many):
+    corpus = _take(config, many)
+    dry = dry_run("c", [OTTER], config, archive=True)
+    assert dry["conversations"] == COUNT + 1 and not corpus.store.list("streams"), "a dry run writes nothing"
+    summary = ask("c", [OTTER, TENS], config, archive=True)
+    assert summary["readings"]["read_now"] == 2 and summary["documents"] == COUNT
+    answers = {row["question_id"]: row for row in Table(corpus.store, "answers").read("c").to_pylist()}
+    long, short = answers["otter"], answers["tens"]
+    assert long["answer"] == "4711" and long["segments"] == COUNT
+    assert long["stream"] == [] and short["stream"] == stream_of(corpus, short) and len(short["stream"]) == 10
+    plan = {row["question_id"]: row for row in read_plan(corpus, summary["run_id"]).to_pylist()}
+    assert plan["otter"]["stream"] == [] and plan["otter"]["documents"] == COUNT
+    stream = stream_of(corpus, long)
+    documents = Table(corpus.store, "documents").read("c", ["doc_id", "content_hash"]).to_pylist()
+    names = {row["content_hash"]: row["doc_id"] for row in documents}
+    assert [names[content_hash] for content_hash in stream] == sorted(names.values())
+    (row,) = (row for row in answer_rows(corpus, summary["run_id"]) if row["question_id"] == "otter")
+    assert names[row["evidence"][0]["content_hash"]].endswith("note-0700")
+    page = build(corpus.store, summary["run_id"])
+    assert '"id":"notes.jsonl#note-0700"' in page and f'"read",{COUNT},' in page
+
+
+def test_a_large_archive_that_grows_is_read_on(config, many):
+    corpus = _take(config, many)
+    first = ask("c", [OTTER], config, archive=True)
+    texts = [json.loads(line)["text"] for line in many.read_text().splitlines()]
+    _write(many, [*texts, "Of the black stork.", "Of the white stork."])
+    _take(config, many)
+    grown = ask("c", [OTTER], config, archive=True)
+    assert grown["readings"]["continued"] == 1 and grown["segments"] == 2
+    assert grown["carried_segments"] == first["segments"]
+    assert ask("c", [OTTER], config, archive=True)["readings"]["answered_before"] == 1
+    assert len(corpus.store.list("streams")) == 2, "a file for each list of documents"
+
+
+def test_a_large_archive_does_not_teach(config, many):
+    _take(config, many)
+    ask("c", [OTTER, TENS], config, archive=True)
+    summary = harvest("c", config)
+    assert summary["rows"] == 0 and summary["dropped"] == {"no document": 1}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory, model_folder):
+    """Return a store, and where the segments of some documents are, of one to nine segments each."""
+    folder = tmp_path_factory.mktemp("stored")
+    texts = [" ".join(f"word{i}x{j}" for j in range(60 * (i % 9) + 3)) for i in range(20)]
+    _write(folder / "notes.jsonl", texts)
+    sets = ["reading.segment_tokens=32"]
+    config = load_config(
+        store=str(folder / "store"), engine__kind="scripted", engine__model=str(model_folder), sets=sets
+    )
+    corpus = _take(config, folder / "notes.jsonl")
+    ask("c", [OTTER], config, archive=True)
+    reader = ReaderSpec(config)
+    rows = segmented(corpus, reader.tokenizer, reader.reading)
+    return corpus.store, [segment_range(row) for _, row in sorted(rows.items())]
+
+
+@given(span=st.tuples(st.integers(0, 200), st.integers(0, 200)))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_span_of_a_stream_is_read_alike_from_a_list_and_from_a_file(stored, span):
+    store, places = stored
+    plain = StoredStream(store, places)
+    table = write_places(store, "r", "x", _table(places))
+    filed = read_places(store.url, table)
+    both = StoredStream(store, filed, filed.starts)
+    whole = [(place["content_hash"], i) for place in places for i in range(place["segments"])]
+    assert len(plain) == len(both) == len(whole) and list(filed) == places
+    for stream in (plain, both):
+        found = asyncio.run(_read(stream, *span))
+        assert [(segment.content_hash, segment.index) for segment in found] == whole[slice(*span)]
+
+
+def test_places_keep_a_documents_numbers(stored):
+    _, places = stored
+    filed = StreamPlaces(_table(places))
+    assert filed[-1] == places[-1] and filed[2:4] == places[2:4]
+    assert filed.hashes == [place["content_hash"] for place in places]
+
+
+async def _read(stream, start, stop):
+    return [segment async for segment in stream.read(start, stop)]
+
+
+def _table(places):
+    return pa.Table.from_pylist(places, schema=PLACES)
