@@ -44,6 +44,7 @@ bench-scale: setup ## A million documents: ingest to answers, nights after it, k
 	@$(PY) -m benchmarks.kills
 	@$(PY) -m benchmarks.plan
 	@$(PY) -m benchmarks.cluster
+	@$(PY) -m benchmarks.driver
 	@$(PY) -m benchmarks.ray_data
 	@$(PY) -m benchmarks.page
 
