@@ -24,7 +24,7 @@ from pipelines.ask import ask
 
 _HEAD = ("gcs_server", "raylet")
 _GPU_PACE = 6.0
-"""Conversations a second of a 9B model on an H100: 32,700 tokens a second (published by GPUStack), 5,500 a conversation."""
+"""Conversations a second of a 9B model on an H100: 32,700 tokens a second (published), 5,500 of them a conversation."""
 
 
 def read(config: Config) -> Step:

@@ -29,7 +29,7 @@ _MOST = 10
 SECTIONS = {
     "Start": ("quickstart", "engine-start", "suite"),
     "Cost": ("contracts-cost", "ceiling", "engine-steps", "linear", "memory", "growth", "long-cost", "pipeline"),
-    "Many documents": ("scale", "scale-kills", "plan", "cluster", "driver", "ray-data"),
+    "Many documents": ("scale", "scale-s3", "scale-kills", "plan", "cluster", "driver", "ray-data"),
     "Kill and run again": ("kills",),
     "Contracts": ("contracts-held-out", "contracts-all", "entities", "entities-controls"),
     "Needles": ("needles", "needles-first-version", "needles-sft", "ruler", "controls", "methods", "hotpot"),

@@ -1,6 +1,6 @@
 """A corpus of many documents: ingest to answers, nights after it, and the driver's memory.
 
-    python -m benchmarks.scale [--documents 10000,100000,1000000] [--store URL] [--set key=value ...]
+    python -m benchmarks.scale [--documents 10000,100000,1000000] [--store URL | --s3] [--set key=value ...]
 
 Documents are rows of Parquet files: most of one segment, one in twenty of two, one in ten thousand of a thousand. They
 are read with the scripted engine, so what is measured is the pipeline. Each step runs in a driver process of its own,
@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TypedDict
@@ -34,6 +35,7 @@ from pipelines.exchange.answers import answer_rows
 from pipelines.optimize import optimize
 from pipelines.stages.ingest import ingest
 from pipelines.status import corpus_status
+from tests.s3_server import s3_server
 
 QUESTION = "What is the secret code of the vault?"
 FILE_ROWS = 50_000
@@ -213,11 +215,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--documents", default="10000,100000,1000000")
     parser.add_argument("--store", default="", help="URL to put the stores under; else a temporary folder")
+    parser.add_argument("--s3", action="store_true", help="start an S3 server, and put the stores there")
     parser.add_argument("--set", action="append", default=[])
     arguments(parser)
     given = parser.parse_args()
-    rows = [row for n in given.documents.split(",") for row in measure(int(n), given.store, given.set)]
-    write(result("scale", "A corpus of many documents", rows, given))
+    with tempfile.TemporaryDirectory(prefix="memagent-s3-") as name:
+        with s3_server(Path(name)) if given.s3 else nullcontext(given.store) as url:
+            rows = [row for n in given.documents.split(",") for row in measure(int(n), url, given.set)]
+    if given.s3:
+        write(result("scale-s3", "A corpus of many documents, on S3 (SeaweedFS on the same two cores)", rows, given))
+    else:
+        write(result("scale", "A corpus of many documents", rows, given))
 
 
 if __name__ == "__main__":
