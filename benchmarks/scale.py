@@ -219,9 +219,11 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     arguments(parser)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="memagent-s3-") as name:
-        with s3_server(Path(name)) if given.s3 else nullcontext(given.store) as url:
-            rows = [row for n in given.documents.split(",") for row in measure(int(n), url, given.set)]
+    with (
+        tempfile.TemporaryDirectory(prefix="memagent-s3-") as name,
+        s3_server(Path(name)) if given.s3 else nullcontext(given.store) as url,
+    ):
+        rows = [row for n in given.documents.split(",") for row in measure(int(n), url, given.set)]
     if given.s3:
         write(result("scale-s3", "A corpus of many documents, on S3 (SeaweedFS on the same two cores)", rows, given))
     else:
