@@ -262,10 +262,10 @@ class ReadingWorker:
         while True:
             until = time.monotonic() + self._spec.flush_seconds
             while (left := until - time.monotonic()) > 0 and self._writer.buffered < _FLUSH_TURNS:
+                self._full.clear()  # set again by each turn while the last flush was writing
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._full.wait(), min(left, _REPORT_SECONDS))
                 self._report()
-            self._full.clear()
             try:
                 await self._flush()
             except Exception as error:
