@@ -140,6 +140,8 @@ class PoolConfig(Section):
     """Ray CPUs reserved for one engine."""
     gpus: float = Field(0.0, ge=0)
     """Ray GPUs reserved for one engine; set it to engine.tensor_parallel on GPU machines."""
+    nodes: int = Field(1, ge=1)
+    """Nodes over which one engine's GPUs may be spread, where no node has enough; they should have a fast network."""
     inflight: int = Field(256, ge=1)
     """Readings that one engine works on at once."""
     engine_restarts: int = Field(3, ge=0)
@@ -151,6 +153,11 @@ class PoolConfig(Section):
     def _sizes(self) -> "PoolConfig":
         if self.max_size < self.min_size:
             raise ValueError(f"pool.max_size {self.max_size} is below pool.min_size {self.min_size}")
+        if self.nodes > 1 and (self.gpus < self.nodes or self.gpus % 1):
+            raise ValueError(
+                f"pool.nodes = {self.nodes} spreads an engine over GPUs: set pool.gpus to engine.tensor_parallel, "
+                f"not {self.gpus:g}"
+            )
         return self
 
 

@@ -14,7 +14,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 from infra.cluster import nodes
-from infra.cluster.engine_pool import run_on_engines
+from infra.cluster.engine_pool import check_fits, run_on_engines
+from infra.cluster.placement import ranks_are_actors
 from infra.store import Store
 from memagent.config import PoolConfig
 from memagent.errors import UsageError
@@ -84,6 +85,40 @@ def joins(folder: Path) -> None:
     assert sorted(result["number"] for result in results) == list(range(300))
 
 
+class Spread:
+    """Makes a rank for each GPU that was set aside for its engine, as vLLM does, and says on which nodes they are."""
+
+    async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        from ray.util import get_current_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        assert ranks_are_actors()
+        group = get_current_placement_group()
+        places = [PlacementGroupSchedulingStrategy(group, index) for index in range(group.bundle_count)]
+        ranks = [Rank.options(num_gpus=1, scheduling_strategy=place).remote() for place in places]
+        return {"nodes": await asyncio.gather(*(rank.node.remote() for rank in ranks))}
+
+
+@ray.remote(num_cpus=0)
+class Rank:
+    def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def spread(folder: Path) -> None:
+    """An engine of more GPUs than a node has gets them on several; what it had is free when it ends."""
+    work = [{"number": 0, "conversations": 1, "again": False}]
+    with cluster(0) as started:
+        for _ in range(2):
+            started.add_node(num_cpus=1, num_gpus=1)
+        pool = PoolConfig(cpus=0.5, gpus=2, nodes=2)
+        for _ in range(2):
+            (result,) = run_on_engines(Spread, (), work, pool)
+            assert len(set(result["nodes"])) == 2
+        assert check_fits(pool) and not check_fits(PoolConfig(cpus=0.5, gpus=2))
+        assert not check_fits(PoolConfig(cpus=0.5, gpus=3, nodes=3))
+
+
 def beside(folder: Path) -> None:
     """A cluster that somebody has started on this machine is left alone: a run here has Ray of its own."""
     from infra.cluster.session import ray_session
@@ -98,4 +133,5 @@ def beside(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"beside": beside, "seen": seen, "unseen": unseen, "joins": joins}[sys.argv[1]](Path(sys.argv[2]))
+    scenes = {"beside": beside, "seen": seen, "unseen": unseen, "joins": joins, "spread": spread}
+    scenes[sys.argv[1]](Path(sys.argv[2]))

@@ -9,9 +9,11 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from infra.cluster import session
+from infra.cluster.placement import EngineActor, start_engine
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, EngineDied, MemagentError, UsageError
 
@@ -36,7 +38,7 @@ class Worker(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Engine:
-    actor: Any
+    placed: EngineActor
     items: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
     """Items in progress, by the reference of the call."""
     answered: bool = False
@@ -82,12 +84,17 @@ def check_fits(pool: PoolConfig) -> bool:
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if any(node.get("CPU", 0) >= pool.cpus and node.get("GPU", 0) >= pool.gpus for node in nodes):
+    of_largest = sum(sorted((node.get("GPU", 0) for node in nodes), reverse=True)[: pool.nodes])
+    on_one = pool.gpus if pool.nodes == 1 else 1
+    if of_largest >= pool.gpus and any(
+        node.get("CPU", 0) >= pool.cpus and node.get("GPU", 0) >= on_one for node in nodes
+    ):
         return True
     most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in ("CPU", "GPU")}
     message = (
-        f"an engine needs pool.cpus = {pool.cpus:g} and pool.gpus = {pool.gpus:g}, and no node has as much: "
-        f"the largest has {most['CPU']:g} CPUs and {most['GPU']:g} GPUs"
+        f"an engine needs pool.cpus = {pool.cpus:g} and pool.gpus = {pool.gpus:g} on {pool.nodes} node"
+        f"{'s' if pool.nodes > 1 else ''}, and there is no such room: the largest has {most['CPU']:g} CPUs and "
+        f"{most['GPU']:g} GPUs"
     )
     if session.started_here:
         raise UsageError(message)
@@ -104,12 +111,8 @@ class _Pool:
     def __init__(
         self, worker: type[Worker], arguments: tuple[Any, ...], queue: deque[Mapping[str, Any]], pool: PoolConfig
     ) -> None:
-        import ray
-
-        self._queue, self._config, self._arguments = queue, pool, arguments
-        self._actor = ray.remote(worker).options(
-            num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_concurrency=_CALLS + 1, max_restarts=0
-        )
+        self._queue, self._config = queue, pool
+        self._new = partial(start_engine, worker, arguments, pool, max_concurrency=_CALLS + 1, max_restarts=0)
         self._most = min(pool.max_size, max(1, len(queue)))
         self._left = sum(item["conversations"] for item in queue)
         self._engines: list[_Engine] = []
@@ -150,13 +153,11 @@ class _Pool:
             self._end(engine)
 
     def _start(self) -> None:
-        self._engines.append(_Engine(self._actor.remote(*self._arguments)))
+        self._engines.append(_Engine(self._new()))
 
     def _end(self, engine: _Engine) -> None:
-        import ray
-
         self._engines.remove(engine)
-        ray.kill(engine.actor)
+        engine.placed.end()
 
     def _hand_out(self) -> None:
         """Hand items to the least loaded engines until all are busy; grow or shrink the pool."""
@@ -168,7 +169,7 @@ class _Pool:
             if full and engine.items:
                 break
             item = self._queue.popleft()
-            engine.items[engine.actor.run.remote(item)] = item
+            engine.items[engine.placed.actor.run.remote(item)] = item
         if self._queue and len(self._engines) < self._most:
             # An engine that cannot be placed yet waits for a node.
             self._start()

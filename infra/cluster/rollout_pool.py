@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infra.cluster.placement import EngineActor, start_engine
 from infra.cluster.session import raised
 from infra.engines.supervised import SupervisedEngine
 from infra.learner.weight_broadcast import memory_folder, put_files
@@ -145,7 +146,8 @@ class RolloutPool:
         """Set up `pool.max_size` workers."""
         self._spec = (reader, pay, temperature, top_p)
         self._size = pool.max_size
-        self._place = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
+        self._pool = pool
+        self._engines: list[EngineActor] = []
         self._mending = asyncio.Lock()
         self._workers: list[Any] = []
         self._load: list[int] = []
@@ -160,7 +162,8 @@ class RolloutPool:
 
     async def start(self) -> None:
         """Start all engines."""
-        self._workers = [self._new() for _ in range(self._size)]
+        self._engines = [self._new() for _ in range(self._size)]
+        self._workers = [engine.actor for engine in self._engines]
         self._load = [0] * self._size
         await asyncio.gather(*(worker.start.remote() for worker in self._workers))
 
@@ -227,7 +230,9 @@ class RolloutPool:
     async def stop(self) -> None:
         """End all engines."""
         await asyncio.gather(*(worker.stop.remote() for worker in self._workers), return_exceptions=True)
-        self._workers = []
+        for engine in self._engines:
+            engine.end()
+        self._workers, self._engines = [], []
 
     async def _tried(self, method: str, task: Task, *args: Any) -> Group:
         last: Exception | None = None
@@ -260,7 +265,9 @@ class RolloutPool:
             if self._workers[place] is not lost:
                 return  # another group noticed it first
             self.replaced += 1
-            self._workers[place] = self._new()
+            self._engines[place].end()
+            self._engines[place] = self._new()
+            self._workers[place] = self._engines[place].actor
             await self._workers[place].start.remote()
             await (self.renew(place) if self.renew else self._give(place))
 
@@ -269,10 +276,8 @@ class RolloutPool:
             files = self._weights.files
             await self._workers[place].update.remote(self._weights.version, list(files), *files.values())
 
-    def _new(self) -> Any:
-        import ray
-
-        return ray.remote(RolloutWorker).options(max_concurrency=_AT_ONCE, **self._place).remote(*self._spec)
+    def _new(self) -> EngineActor:
+        return start_engine(RolloutWorker, self._spec, self._pool, max_concurrency=_AT_ONCE)
 
 
 def _lost() -> tuple[type[Exception], ...]:

@@ -1,12 +1,15 @@
 """vLLM in process, on GPU or CPU. No module but this one and `vllm_core` imports vllm."""
 
 import os
+import re
 import secrets
+import stat
 import uuid
 from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
+from infra.cluster.placement import ranks_are_actors
 from infra.engines.cpu_format import cpu_format
 from infra.engines.vllm_core import compute_in_core, preload_core
 from infra.processes import own_engines
@@ -14,6 +17,9 @@ from memagent.config import EngineConfig
 from memagent.engine import LONGEST, Completion, EngineRequest, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
 
+_TAIL_BYTES = 200_000
+_ERROR = re.compile(r"^(?:.*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
+"""The last line of a traceback, also where a logger has put its prefix before it."""
 _CPU_STEP = 768
 """Tokens of one step on CPU.
 
@@ -66,6 +72,7 @@ class VllmEngine:
                 tokenizer=config.tokenizer,
                 dtype=dtype,
                 tensor_parallel_size=config.tensor_parallel,
+                distributed_executor_backend="ray" if ranks_are_actors() else None,
                 max_num_seqs=config.max_num_seqs,
                 enforce_eager=cpu if config.enforce_eager is None else config.enforce_eager,
                 trust_remote_code=config.trust_remote_code,
@@ -83,6 +90,8 @@ class VllmEngine:
                 self._llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         except (ValueError, OSError) as error:
             raise ConfigError(f"vLLM cannot load {self._model}: {error}") from error
+        except RuntimeError as error:  # of its core, which has written the cause to the error output
+            raise EngineDied(f"vLLM cannot start {self._model}: {last_error() or error}") from error
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         """Continue `ids`; see `memagent.engine.Engine`."""
@@ -175,6 +184,23 @@ class VllmEngine:
 def make_engine(request: EngineRequest) -> VllmEngine:
     """Make the engine; it loads its weights when it is started."""
     return VllmEngine(request.model, request.config)
+
+
+def last_error() -> str:
+    """Return the last error in this process's error output if that is a file, as in Ray's workers; else nothing.
+
+    vLLM's other processes write there, and say no more than that they failed to this one.
+    """
+    try:
+        if not stat.S_ISREG(os.fstat(2).st_mode):
+            return ""
+        with open("/proc/self/fd/2", "rb") as output:
+            output.seek(max(0, os.fstat(2).st_size - _TAIL_BYTES))
+            text = output.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    errors = [line for line in _ERROR.findall(text) if "initialization failed" not in line]
+    return errors[-1][:500] if errors else ""
 
 
 def _environment(config: EngineConfig) -> None:

@@ -57,7 +57,7 @@ def test_every_engine_gets_work_and_every_item_is_done_once(tmp_path, engines):
 def test_an_engine_that_no_machine_can_take_is_refused(tmp_path, monkeypatch):
     needs = PoolConfig(cpus=0.1, gpus=64)
     monkeypatch.setattr(session, "started_here", True)
-    with pytest.raises(UsageError, match=r"pool.gpus = 64, and no node has as much: .* 0 GPUs"):
+    with pytest.raises(UsageError, match=r"pool.gpus = 64 on 1 node, and there is no such room: .* 0 GPUs"):
         list(run_on_engines(Counting, (tmp_path,), work(1), needs))
     monkeypatch.setattr(session, "started_here", False)
     assert not check_fits(needs), "a cluster may grow"

@@ -1,5 +1,7 @@
 import asyncio
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,7 @@ from infra.engines.supervised import SupervisedEngine
 from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, RequestError
 from memagent.scripted import ScriptedEngine, answer, update
+from tests.pages import ROOT
 
 
 class Dying:
@@ -121,3 +124,22 @@ def test_on_few_cores_one_process_schedules_and_computes(monkeypatch, cores, ran
     with vllm_core.compute_in_core(parallel):
         assert os.environ["OMP_NUM_THREADS"] == threads
     assert (parallel.distributed_executor_backend, os.environ["OMP_NUM_THREADS"]) == (backend, "7")
+
+
+SAYS = """
+import sys
+from infra.engines.vllm import last_error
+sys.stderr.write("(EngineCore pid=7) ERROR 11-24 [core.py:1510] torch.OutOfMemoryError: CUDA out of memory\\n")
+sys.stderr.write("RuntimeError: Engine core initialization failed. See root cause above.\\n")
+sys.stderr.flush()
+print(last_error())
+"""
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_the_cause_of_a_failed_start_is_found_in_the_error_output(tmp_path, to_file):
+    # Nothing but a file can be read back: a terminal or a pipe would wait.
+    with (tmp_path / "stderr").open("wb") as file:
+        stderr = file if to_file else subprocess.PIPE
+        done = subprocess.run([sys.executable, "-c", SAYS], stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT)
+    assert done.stdout.strip() == ("torch.OutOfMemoryError: CUDA out of memory" if to_file else "")

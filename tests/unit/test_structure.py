@@ -20,6 +20,7 @@ HOMES = {
         "infra/cluster/session.py",
         "infra/cluster/jobs_api.py",
         "infra/cluster/engine_pool.py",
+        "infra/cluster/placement.py",
         "pipelines/stages/ingest.py",
         "pipelines/stages/segment.py",
         "pipelines/stages/read.py",
