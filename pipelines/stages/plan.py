@@ -256,8 +256,14 @@ def _write_streams(request: PlanRequest, items: list[WorkItem], asked: Requested
             item["stream"] = files[content_hash]
 
 
+def _reading_order(group: list[WorkItem]) -> tuple[int, str, int]:
+    """Return the key of the questions on one stream: short documents share a row group, which is then read once."""
+    place = group[0]["places"][0] if group[0]["places"] else None
+    return -sum(item["left"] for item in group), place["part"] if place else "", place["first_row"] if place else 0
+
+
 def _write_blocks(request: PlanRequest, items: list[WorkItem], asked: RequestedReadings, bucket: Bucket) -> list[Block]:
-    """Write the work, longest streams first, and cut it into blocks of similar size.
+    """Write the work, longest streams first, then in the order of the segments, and cut it into blocks of similar size.
 
     Questions on one stream stay together: they share its segments and prompt prefixes. With little work the blocks are
     smaller, so every engine gets some.
@@ -268,7 +274,7 @@ def _write_blocks(request: PlanRequest, items: list[WorkItem], asked: RequestedR
     streams: dict[str, list[WorkItem]] = defaultdict(list)
     for item in items:
         streams[item["content_hash"]].append(item)
-    groups = sorted(streams.values(), key=lambda group: -sum(item["left"] for item in group))
+    groups = sorted(streams.values(), key=_reading_order)
     file = write_work(request.corpus.store, request.run_id, bucket, [item for group in groups for item in group])
     total = sum(item["left"] + 1 for item in items) * bucket.count
     share = total // (_BLOCKS_PER_ENGINE * request.engines)
