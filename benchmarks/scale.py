@@ -135,7 +135,7 @@ def look(config: Config) -> Step:
 def choose(config: Config) -> Step:
     """Take twenty answers by a pattern."""
     began = time.monotonic()
-    rows = answer_rows(Corpus(Store(config.store), "scale"), where={"answer": "*77*"})
+    rows = answer_rows(Corpus(Store(config.store), "scale"), where=[("answer", "*77*")])
     if len(list(islice(rows, 20))) < 20:
         raise RuntimeError("there are not twenty such answers")
     return _step(began, 0, 0.0, {})

@@ -231,6 +231,13 @@ class Config(Section):
     wait: bool = True
     """Wait for a run that is reading the same documents for the same questions; else it is an error."""
 
+    @field_validator("store")
+    @classmethod
+    def _named(cls, store: str) -> str:
+        if not store.strip():
+            raise ValueError("it is empty: give a folder or an s3:// URL")
+        return store
+
     @field_validator("method")
     @classmethod
     def _known(cls, method: str) -> str:

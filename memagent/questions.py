@@ -37,14 +37,16 @@ def load_questions(path: str) -> list[Question]:
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise UsageError(f"{path}: a questions file is .jsonl, .csv or .toml")
-    questions = [_question(row) for row in reader(file, read_text(file, "questions file"))]
+    questions: list[Question] = []
+    seen: dict[str, str] = {}
+    for row in reader(file, read_text(file, "questions file")):
+        question = _question(row)
+        if (first := seen.setdefault(question.question_id, row.where)) != row.where:
+            same = f"id {question.question_id!r}" if row.values.get("id") is not None else "question"
+            raise UsageError(f"{row.where}: the same {same} as in {first}")
+        questions.append(question)
     if not questions:
         raise UsageError(f"{path} holds no questions")
-    seen: dict[str, str] = {}
-    for question in questions:
-        if question.question_id in seen:
-            raise UsageError(f"{path}: id {question.question_id!r} stands twice; ids must differ")
-        seen[question.question_id] = question.text
     return questions
 
 
@@ -64,7 +66,9 @@ def _question(given: FileRow) -> Question:
     if answers is not None and not any(answer.strip() for answer in answers):
         answers = ("",)
     identity = row.get("id")
-    if identity is not None and (not isinstance(identity, str | int) or identity == ""):
+    if identity is not None and (
+        isinstance(identity, bool) or not isinstance(identity, str | int) or not str(identity).strip()
+    ):
         raise UsageError(f"{where}: field 'id' must be a text")
     made = stable_hash(text.strip(), documents)[:12] if documents else stable_hash(text.strip())[:12]
     return Question(str(identity) if identity is not None else made, text.strip(), documents, answers)
@@ -81,7 +85,9 @@ def _texts(row: FileRow, name: str) -> tuple[str, ...] | None:
         return None
     if isinstance(value, str):
         return (value,)
-    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (str(value),)
+    if isinstance(value, list) and all(isinstance(i, str | int | float) and not isinstance(i, bool) for i in value):
         return tuple(str(item) for item in value)
     raise UsageError(f"{row.where}: field {name!r} must be a text or a list of texts")
 
@@ -101,10 +107,15 @@ def _csv(path: Path, text: str) -> Iterator[FileRow]:
 
 def _toml(path: Path, text: str) -> Iterator[FileRow]:
     try:
-        rows = tomllib.loads(text).get("question", [])
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: {error}") from error
-    for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
+    rows = tables.get("question", [])
+    if unknown := sorted(set(tables) - {"question"}):
+        raise UsageError(f"{path}: unknown key {unknown[0]!r}: write each question as a table [[question]]")
+    if not isinstance(rows, list):
+        raise UsageError(f"{path}: 'question' must be a table [[question]], one for each question")
+    for number, row in enumerate(rows, 1):
         yield FileRow(f"{path}, question {number}", row if isinstance(row, dict) else {})
 
 

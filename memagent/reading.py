@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from memagent.conversations import Conversations, Generate, ListStream, ReadingRequest, ReadingSpec, Record
+from memagent.errors import UsageError
 from memagent.evidence import gather_evidence
 from memagent.lanes import Lanes, gather_all
-from memagent.records import ReadingResult, Turn, reading_id, text_hash
+from memagent.records import ReadingResult, Turn, half, reading_id, text_hash
 from memagent.segmenting import segments
 
 
@@ -35,8 +36,14 @@ async def read(
         record: takes each `Turn` as it is done: the memory after every segment.
 
     Raises:
+        UsageError: the question is empty, or it or the text holds half of a surrogate pair, which no tokenizer takes.
         MemagentError: what `generate` raises.
     """
+    if not question.strip():
+        raise UsageError("the question is empty")
+    for name, given in (("text", text), ("question", question)):
+        if found := half(given):
+            raise UsageError(f"the {name} holds {found}, which is half of a character: decode it as what it is")
     content_hash, config = text_hash(text), spec.config
     cut = list(
         segments(

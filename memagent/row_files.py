@@ -49,7 +49,7 @@ def json_lines(path: Path, text: str, fields: str) -> Iterator[FileRow]:
         where = f"{path}, line {number}"
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{where}: not JSON ({error})") from error
         if not isinstance(values, dict):
             raise UsageError(f"{where}: must be an object with {fields}")
@@ -64,15 +64,22 @@ def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> 
             header, or the file is no CSV.
     """
     csv.field_size_limit(_CELL)
-    reader = csv.DictReader(io.StringIO(text, newline=""))  # quotes of documents hold line ends of other kinds
-    missing = [name for name in needed if name not in (reader.fieldnames or [])]
-    if missing:
-        raise UsageError(f"{path}: the header has no column {missing[0]!r}{advice}")
+    lines = io.StringIO(text, newline="")  # quotes of documents hold line ends of other kinds
+    reader = csv.DictReader(lines, strict=True)  # strict: a quote that is never closed takes the rest of the file
+    begins = 1
     try:
+        names = list(reader.fieldnames or [])
+        missing = [name for name in needed if name not in names]
+        if missing:
+            raise UsageError(f"{path}: the header has no column {missing[0]!r}{advice}")
+        begins = reader.line_num + 1
+        twice = sorted(name for name in set(names) if names.count(name) > 1)
+        if twice:
+            raise UsageError(f"{path}: the header has column {twice[0]!r} twice")
         for row in reader:
-            where = f"{path}, line {reader.line_num}"
+            where, begins = f"{path}, line {reader.line_num}", reader.line_num + 1
             if None in row:
                 raise UsageError(f"{where}: more fields than the header has")
             yield FileRow(where, {name: value or "" for name, value in row.items()})
     except csv.Error as error:
-        raise UsageError(f"{path}, line {reader.line_num}: {error}") from error
+        raise UsageError(f"{path}, line {begins}: {error}") from error

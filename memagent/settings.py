@@ -14,13 +14,15 @@ def environment() -> dict[str, Any]:
     """Return the configuration from the environment, as plain data.
 
     Raises:
-        ConfigError: ``$MEMAGENT_CONFIG_FILE`` cannot be read.
+        ConfigError: ``$MEMAGENT_CONFIG_FILE`` or ``$MEMAGENT_CONFIG`` cannot be read.
     """
     data: dict[str, Any] = {}
     if whole := os.environ.get("MEMAGENT_CONFIG"):
-        data = json.loads(
-            whole
-        )  # the complete configuration, from the process that started this one or submitted this job
+        # The complete configuration, from the process that started this one or submitted this job.
+        try:
+            data = json.loads(whole)
+        except ValueError as error:
+            raise ConfigError("$MEMAGENT_CONFIG is no JSON; a file is named by $MEMAGENT_CONFIG_FILE") from error
     elif file := os.environ.get("MEMAGENT_CONFIG_FILE"):
         data = read_toml(file)
     if store := os.environ.get("MEMAGENT_STORE"):
@@ -35,7 +37,7 @@ def read_toml(path: str) -> dict[str, Any]:
         ConfigError: there is none, or it is no TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # editors on Windows add the mark
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {path}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
@@ -49,7 +51,7 @@ def put_setting(data: dict[str, Any], item: str) -> None:
         ConfigError: it is not one.
     """
     key, eq, value = item.partition("=")
-    if not eq:
+    if not eq or not key.strip():
         raise ConfigError(f"--set {item!r}: write it as section.key=value")
     put(data, key.strip(), _value(value.strip()))
 

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import cast
 
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
-from infra.tables.claims import beat, claimed
-from infra.tables.corpora import remember, sources_of, standing_questions
+from infra.tables.claims import RunningError, beat, claimed
+from infra.tables.corpora import check_known, remember, sources_of, standing_questions
 from infra.tables.delta import Table, now
 from infra.tables.documents import has_documents
 from infra.tables.quarantine import failure_row
@@ -70,13 +71,15 @@ class Request:
     kind: str = "ask"
     """ask, digest, evaluate or agreement."""
     run_id: str | None = None
+    started: datetime | None = None
+    """When the run began, where something came before this."""
     extra: RunExtras = field(default_factory=lambda: RunExtras())
     """Further keys of the run's summary."""
 
 
 def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
     """Segment, plan, read and summarise; see `ask`."""
-    started, run_id = now(), request.run_id or new_run_id()
+    started, run_id = request.started or now(), request.run_id or new_run_id()
     config, questions, kind, archive = request.config, request.questions, request.kind, request.archive
     reading = ReadingPass(Corpus(Store(config.store), request.name), run_id, ReaderSpec(config), config)
     corpus = reading.corpus
@@ -85,12 +88,21 @@ def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
     work = [_work(reading.reader, question, archive) for question in questions]
     beat(corpus.store, run_id)  # before its row: a row without a heartbeat is of a run that died
     begin_run(corpus, run_id, kind, config.public(), work)
+    try:
+        return _run(request, reading, recorder, started, work)
+    except RunningError:
+        Table(corpus.store, "runs").delete(corpus.name, run_id=[run_id])  # it has done nothing
+        raise
+
+
+def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: datetime, work: list[str]) -> RunSummary:
+    config, corpus, run_id, archive = request.config, reading.corpus, reading.run_id, request.archive
     with (
         RunLog(corpus.store, run_id),
         claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
         lazy_ray(config.ray),
     ):
-        cut, plan = _planned(reading, questions, recorder, archive=archive, reread=request.reread)
+        cut, plan = _planned(reading, request.questions, recorder, archive=archive, reread=request.reread)
         _quarantine_unmatched(corpus, run_id, plan)
         recorder.stage(
             "read",
@@ -103,7 +115,7 @@ def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
         recorder.stage("done")
         recorder.save()
         more: RunExtras = {**request.extra, "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
-        summary = finish(reading, kind, started, plan=plan, result=result, extra=more)
+        summary = finish(reading, request.kind, started, plan=plan, result=result, extra=more)
         if not result.failed:
             close_runs(corpus, work)
         return summary
@@ -170,6 +182,7 @@ def digest(
         UsageError: there are no standing questions.
     """
     started, corpus, run_id = now(), Corpus(Store(config.store), name), run_id or new_run_id()
+    check_known(corpus)
     if questions is not None:
         remember(corpus, questions=questions)
     standing, extra = _standing(corpus, questions), RunExtras()
@@ -180,7 +193,8 @@ def digest(
         extra["inputs"] = _inputs(reading, standing)
         if (same := _previous(corpus, extra["inputs"])) is not None:
             return repeat(reading, same, started=started, extra=extra)
-        return run_readings(Request(name, standing, config, kind="digest", run_id=run_id, extra=extra), show)
+        request = Request(name, standing, config, kind="digest", run_id=run_id, started=started, extra=extra)
+        return run_readings(request, show)
 
 
 def digest_dry_run(
@@ -263,10 +277,10 @@ def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan) -> None:
         failure_row(
             corpus,
             "plan",
-            question.question_id,
+            question_id,
             reason="no-document",
-            detail=f"no readable document of the corpus is named {json.dumps(question.documents)}",
+            detail=f"no readable document of the corpus is named {json.dumps(names, ensure_ascii=False)}",
             run_id=run_id,
         )
-        for question in plan.unmatched
+        for question_id, names in plan.missing.items()
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
@@ -97,7 +98,9 @@ def kept_ingest(store: Store, run_id: str) -> dict[str, Any] | None:
 def run_answers(corpus: Corpus, plan_rows: Sequence[PlannedReading]) -> dict[str, AnswerRow]:
     """Return the answers that count for a plan's rows, by the row's reading_id; those that failed are absent."""
     wanted = {row["answered_by"] or row["reading_id"] for row in plan_rows}
-    table = Table(corpus.store, "answers").read(corpus.name, filters=pc.field("reading_id").isin(list(wanted)))
+    table = Table(corpus.store, "answers").read(
+        corpus.name, filters=pc.field("reading_id").isin(pa.array(sorted(wanted), pa.string()))
+    )
     answers: dict[str, AnswerRow] = {row["reading_id"]: row for row in table.to_pylist()}
     counted = {row["reading_id"]: answers.get(row["answered_by"] or row["reading_id"]) for row in plan_rows}
     return {reading: answer for reading, answer in counted.items() if answer is not None}
@@ -135,7 +138,7 @@ def finish(
     )
     quarantine.delete(corpus.name, stage=["read"], item=answers.answered)
     planned, counts = plan.counts, result.counts
-    reasons = result.failed + Counter({"no-document": len(plan.unmatched), "segment": planned["unsegmented"]})
+    reasons = result.failed + Counter({"no-document": len(plan.missing), "segment": planned["unsegmented"]})
     if kind == "digest":
         extra["rollup"] = answers.rollup
     summary: RunSummary = {

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from infra.store import Corpus, Store
 from infra.tables.buckets import buckets
 from infra.tables.claims import is_alive
-from infra.tables.corpora import check_name, corpora, sources_of, standing_questions
+from infra.tables.corpora import check_known, corpora, sources_of, standing_questions
 from infra.tables.delta import Table
 from infra.tables.distinct import first_of_each
 from infra.tables.documents import current_documents, documents_count
@@ -23,6 +23,8 @@ from pipelines.cli.live import plain
 from pipelines.runs import sampled_runs
 
 _LAST_RUNS = 10
+_RUN_ID = 22
+"""Characters of a run id."""
 _BUCKET = 2_000_000
 """Documents that are counted at once."""
 _ANSWERING = ("ask", "digest", "evaluate")
@@ -81,15 +83,15 @@ def find_run(store: Store, run: str) -> str:
 
 
 def corpus_status(config: Config, corpus: str | None) -> StoreStatus:
-    """Return the status of one corpus, or of all."""
+    """Return the status of one corpus, or of all. Raises UsageError: there is no such corpus."""
     store = Store(config.store)
-    names = [check_name(corpus)] if corpus else corpora(store)
-    return {"store": store.url, "corpora": [_corpus_status(Corpus(store, name)) for name in names]}
+    found = [check_known(Corpus(store, corpus))] if corpus else [Corpus(store, name) for name in corpora(store)]
+    return {"store": store.url, "corpora": [_corpus_status(one) for one in found]}
 
 
 def quarantined(config: Config, corpus: str) -> list[FailureRow]:
-    """Return the current quarantine rows of a corpus."""
-    return list(documents_quarantined(Corpus(Store(config.store), check_name(corpus))).to_pylist())
+    """Return the current quarantine rows of a corpus. Raises UsageError: there is no such corpus."""
+    return list(documents_quarantined(check_known(Corpus(Store(config.store), corpus))).to_pylist())
 
 
 def _corpus_status(corpus: Corpus) -> CorpusStatus:
@@ -154,6 +156,7 @@ def _counts(corpus: Corpus) -> _Counts:
 
 def show_status(state: StoreStatus) -> None:
     """Print the status of corpora."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as Grid
 
@@ -165,12 +168,13 @@ def show_status(state: StoreStatus) -> None:
             f"{corpus['answers']:,} answers ({corpus['found']:,} found), {corpus['quarantined']:,} in quarantine, "
             f"{len(corpus['standing_questions'])} standing questions"
         )
-        grid = Grid("run", "kind", "status", "started", "answered before", "read now", "failed", "seconds")
+        grid = Grid(box=SIMPLE_HEAD, show_edge=False)
+        grid.add_column("run", no_wrap=True, min_width=_RUN_ID)  # to be copied, whatever the terminal's width
+        for name in ("kind", "status", "answered\nbefore", "read\nnow", "failed", "seconds"):
+            grid.add_column(name, overflow="fold")
         for run in corpus["runs"]:
             counts = [str((run["readings"] or {}).get(k, "")) for k in ("answered_before", "read_now", "failed")]
-            grid.add_row(
-                run["run_id"], run["kind"], run["status"], run["started_at"], *counts, str(run["seconds"] or "")
-            )
+            grid.add_row(run["run_id"], run["kind"], run["status"], *counts, str(run["seconds"] or ""))
         console.print(grid)
     if not state["corpora"]:
         console.print("no corpus yet: memagent ingest NAME FOLDER")
@@ -182,9 +186,12 @@ def show_quarantine(rows: list[FailureRow]) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid("stage", "item", "reason", "detail", "at")
+    grid = Grid()
+    grid.add_column("reason", no_wrap=True)
+    for name in ("item", "detail", "at"):
+        grid.add_column(name, overflow="fold")
     for row in rows:
-        cells = [row["stage"], row["item"], row["reason"], row["detail"], row["at"].isoformat(timespec="seconds")]
+        cells = [row["reason"], row["item"], row["detail"], row["at"].isoformat(timespec="minutes")]
         grid.add_row(*[Text(plain(cell)) for cell in cells])
     console = Console()
     console.print(grid if rows else "nothing is in quarantine")

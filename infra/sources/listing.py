@@ -137,6 +137,8 @@ def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tu
         raise UsageError("no sources: give folders, globs, files or s3:// URLs")
     listing = Listing()
     for argument in arguments:
+        if not argument.strip():
+            raise UsageError("a source is empty: give a folder, a glob, a file or an s3:// URL")
         if argument.startswith("s3://"):
             _list_s3(argument, listing, earlier)
         elif "://" in argument:
@@ -197,7 +199,7 @@ def candidate_ids(source: Source) -> Iterator[str]:
 def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
     shown = quoted(path)
     if os.path.isdir(path):
-        listing.covers.append(lambda source: source.startswith(shown.rstrip("/") + "/"))
+        listing.covers.append(lambda source: source == shown or source.startswith(shown.rstrip("/") + "/"))
         _walk(path, lambda relative: True, None, listing)
         return
     if os.path.lexists(path):
@@ -205,9 +207,14 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[]
         _add_local(path, os.path.basename(path), None, listing)
         return
     if not _MAGIC.search(path):
-        if shown not in earlier():
+        known = set(earlier())
+        if shown in known:
+            listing.covers.append(lambda source: source == shown)
+        elif any(source.startswith(shown.rstrip("/") + "/") for source in known):
+            # It may be a disk that is not mounted: its documents are kept, and the other sources are read.
+            listing.unusable.append(Unusable(shown, "no-folder", "the folder is not there; its documents are kept"))
+        else:
             raise UsageError(f"source {argument!r}: no such file or folder")
-        listing.covers.append(lambda source: source == shown)
         return
     base, pattern = _split_glob(path)
     if not os.path.isdir(base):

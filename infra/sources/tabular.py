@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -22,6 +22,8 @@ from memagent.errors import SourceError
 
 _LOOK_AHEAD = 100
 _ID_CHARS = 1000
+_NO_COLUMN = ("no-column", "missing-id")
+"""Reasons that, if all rows have them, mean that the options name another table's columns."""
 
 
 class RowReader:
@@ -53,7 +55,9 @@ class RowReader:
         if options.id_column is not None:
             value = values.get(options.id_column)
             if value is None or value == "" or isinstance(value, (list, dict)):
-                return self.refused(number, "missing-id", f"it has no id in {options.id_column!r}")
+                return self.refused(
+                    number, "missing-id", f"it has no id in {options.id_column!r}; see ingest.id_column"
+                )
             if len(str(value)) > _ID_CHARS:
                 return self.refused(number, "long-id", f"its id has more than {_ID_CHARS} characters")
             row = quoted(str(value), safe="#")
@@ -86,7 +90,7 @@ class ColumnWatch:
             return [record]
         if isinstance(record, Refused):
             self._held.append(record)
-            if record.reason == "no-column" and len(self._held) >= _LOOK_AHEAD:
+            if record.reason in _NO_COLUMN and len(self._held) >= _LOOK_AHEAD:
                 self.end()
             return []
         held, self._held = self._held, None
@@ -99,8 +103,8 @@ class ColumnWatch:
             SourceError: ``no-column`` when there were rows and all lacked it.
         """
         held, self._held = self._held, None
-        if held and all(record.reason == "no-column" for record in held):
-            raise SourceError("no-column", f"no row has the text column; the first one: {held[0].detail}")
+        if held and all(record.reason in _NO_COLUMN for record in held):
+            raise SourceError("no-column", f"no row has the column; the first one: {held[0].detail}")
         return held or []
 
 
@@ -124,6 +128,7 @@ def parse_csv(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
         raise SourceError("empty", "it has no header line")
     header = head.splitlines()[0]
     delimiter, columns = _header(header, options.text_column)
+    _check_id_column(columns, options)
     reader = RowReader(options, "text/csv", encoding)
     with file, _field_limit(options.max_bytes):
         yield from _rows(csv.reader(file, delimiter=delimiter, strict=True), columns, reader, encoding)
@@ -213,6 +218,13 @@ def _text_stream(stream: BinaryIO) -> tuple[str, io.TextIOWrapper, str]:
     return head.decode(encoding, "replace"), file, encoding.removesuffix("-sig")
 
 
+def _check_id_column(columns: Sequence[str], options: IngestConfig) -> None:
+    """Refuse a table without its id column whole, so that what it gave before stays."""
+    if options.id_column is not None and options.id_column not in columns:
+        names = ", ".join(columns)[:200]
+        raise SourceError("no-column", f"no column {options.id_column!r} among {names}; set ingest.id_column")
+
+
 def _header(line: str, text_column: str) -> tuple[str, list[str]]:
     for delimiter in _DELIMITERS:
         columns = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
@@ -265,6 +277,7 @@ def _check(file: pq.ParquetFile, schema: pa.Schema, packed: int, request: Reques
     if options.text_column not in schema.names:
         names = ", ".join(schema.names)[:200]
         raise SourceError("no-column", f"no column {options.text_column!r} among {names}; set ingest.text_column")
+    _check_id_column(schema.names, options)
     kind = schema.field(options.text_column).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type

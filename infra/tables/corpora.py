@@ -4,12 +4,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import TypedDict
 
 from fsspec.utils import glob_translate
 
 from infra.naming import quoted
 from infra.store import Corpus, Store
+from infra.tables.delta import Table
 from memagent.errors import UsageError
 from memagent.records import Question, mended
 
@@ -125,6 +127,20 @@ def _record(question: Question) -> QuestionRecord:
         "documents": list(question.documents),
         "answers": list(question.answers) if question.answers is not None else None,
     }
+
+
+def check_known(corpus: Corpus) -> Corpus:
+    """Return a corpus that is there.
+
+    Raises:
+        UsageError: it is not; the message names the nearest one that is.
+    """
+    known = corpora(corpus.store)
+    if check_name(corpus.name) not in known and not Table(corpus.store, "documents").count(corpus.name):
+        near = get_close_matches(corpus.name, known, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"memagent ingest {corpus.name} FOLDER"
+        raise UsageError(f"there is no corpus {corpus.name!r} in {corpus.store.url}: {advice}")
+    return corpus
 
 
 def corpora(store: Store) -> list[str]:

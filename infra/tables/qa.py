@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
@@ -157,7 +158,9 @@ def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> lis
         return []
     columns = ["corpus", "reading_id", "question", "stream", "policy_id", "answer", "found", "evidence"]
     found: list[AnswerRow] = (
-        Table(store, "answers").read(corpus, columns, pc.field("reading_id").isin(wanted)).to_pylist()
+        Table(store, "answers")
+        .read(corpus, columns, pc.field("reading_id").isin(pa.array(wanted, pa.string())))
+        .to_pylist()
     )
     return found
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from memagent.errors import UsageError
 from pipelines.cli.options import (
     ConfigOption,
     CorpusArgument,
@@ -19,11 +20,14 @@ from pipelines.cli.options import (
 
 def answers(
     corpus: CorpusArgument,
-    format_: Annotated[str, typer.Option("--format", help="table, csv, jsonl or parquet.")] = "table",
+    format_: Annotated[
+        str | None, typer.Option("--format", help="table, csv, jsonl or parquet; by default as the file's name ends.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File; standard output by default.")] = None,
     run: Annotated[str | None, typer.Option("--run", help="Only the answers of this run.")] = None,
     where: Annotated[
-        list[str] | None, typer.Option(help="field=pattern, as in 'document=*.pdf'; all must match.")
+        list[str] | None,
+        typer.Option(help="field=pattern for whole values, as in 'document=*.pdf' (* and ?); all must match."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
     store: StoreOption = None,
@@ -37,7 +41,9 @@ def answers(
     from pipelines.exchange.answers import answer_rows, write_answers
 
     settings = configured(store, config, set_)
-    patterns = dict(item.partition("=")[::2] for item in where or [])
+    patterns = [(field, pattern) for field, _, pattern in (item.partition("=") for item in where or [])]
+    if wrong := [item for item in where or [] if "=" not in item]:
+        raise UsageError(f"--where {wrong[0]!r}: write it as field=pattern, as in 'document=*.pdf'")
     rows = answer_rows(Corpus(Store(settings.store), corpus), run, patterns)
     write_answers(islice(rows, limit), format_, output)
 

@@ -193,6 +193,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         ("time", duration(seconds)),
         ("policy", plain(summary.get("policy_id") or summary.get("policy") or "")),
         ("engine", plain(summary.get("engine") or "")),
+        ("run", plain(summary.get("run_id") or "")),
     ]
     for name, value in rows:
         if value:

@@ -37,6 +37,7 @@ from pipelines.cli.train import app as train_app
 if TYPE_CHECKING:
     from infra.tables.runs import RunSummary
 
+_INTERRUPTED = 130
 app = typer.Typer(
     name="memagent",
     no_args_is_help=True,
@@ -257,11 +258,15 @@ def main() -> None:
         _fail(error, 2)
     except MemagentError as error:
         _fail(error, 1)
-    except KeyboardInterrupt:
-        _fail("stopped; run the same command to resume", 130)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # Typer has taken the interrupt
+            typer.echo("memagent: stopped; run the same command to continue", err=True)
+        raise
 
 
 def _absolute(source: str) -> str:
+    if not source.strip():
+        raise UsageError("a source is empty: give a folder, a glob, a file or an s3:// URL")
     return source if "://" in source else str(Path(source).expanduser().absolute())
 
 

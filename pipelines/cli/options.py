@@ -1,6 +1,7 @@
 """Shared by the commands: common options, the configuration from them, and exit status."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from memagent.config import Config, load_config
+from memagent.errors import UsageError
 
 StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or s3:// URL (or $MEMAGENT_STORE).")]
 ConfigOption = Annotated[str | None, typer.Option("--config", help="TOML file.")]
@@ -47,8 +49,19 @@ def configured(
     )
     if "://" not in settings.store:
         # Ray workers and Prefect runs have other working directories.
-        settings = settings.model_copy(update={"store": str(Path(settings.store).expanduser().resolve())})
+        folder = Path(settings.store).expanduser().resolve()
+        _check_folder(folder)
+        settings = settings.model_copy(update={"store": str(folder)})
     return settings
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a store that can be no folder; what would be made is not made yet."""
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not there.is_dir():
+        raise UsageError(f"store {folder}: {there} is a file; a store is a folder or an s3:// URL")
+    if there != folder and not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"store {folder}: no folder can be made in {there}")
 
 
 @contextmanager

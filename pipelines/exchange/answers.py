@@ -5,9 +5,8 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from fnmatch import translate
 from itertools import islice
 from pathlib import Path
 from typing import IO, NotRequired, TypedDict
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 
 from infra.store import Corpus, Store
 from infra.tables.buckets import buckets
+from infra.tables.corpora import check_known
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, documents_count, has_documents
 from infra.tables.plans import plan_parts
@@ -24,6 +24,7 @@ from infra.tables.rows import AnswerRow, EvidenceRow, PlannedReading
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
+from pipelines.output_file import output_file
 from pipelines.runs import run_answers, sampled_runs
 
 COLUMNS = pa.schema(
@@ -90,36 +91,51 @@ def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list
 
 
 def answer_rows(
-    corpus: Corpus, run_id: str | None = None, where: Mapping[str, str] | None = None
+    corpus: Corpus, run_id: str | None = None, where: Sequence[tuple[str, str]] = ()
 ) -> Iterator[GivenAnswer]:
-    """Yield what `answer_table` returns, a bucket of the corpus at a time.
+    """Return an iterator over what `answer_table` returns, which reads a bucket of the corpus at a time.
 
     Args:
         corpus: the corpus.
         run_id: a run; None: the newest answers to all questions.
-        where: case-insensitive patterns (``*`` and ``?``) by field, one of `FIELDS`.
+        where: fields (of `FIELDS`) and patterns that all must match: whole values, whatever their case, where ``*``
+            stands for any characters and ``?`` for one.
 
     Raises:
         UsageError: there is no such run or field, or the corpus has no documents.
     """
-    unknown = set(where or ()) - set(FIELDS)
+    unknown = {name for name, _ in where} - set(FIELDS)
     if unknown:
         raise UsageError(f"--where {sorted(unknown)[0]}=...: one of {', '.join(FIELDS)}")
+    check_known(corpus)
     if not has_documents(corpus):
         raise UsageError(f"corpus {corpus.name!r} has no documents in {corpus.store.url}")
     rows = _of_run(corpus, run_id) if run_id else _newest(corpus)
-    patterns = {name: re.compile(translate(pattern.lower())) for name, pattern in (where or {}).items()}
-    for row in rows:
-        if all(pattern.match(str(row[name]).lower()) for name, pattern in patterns.items()):  # type: ignore[literal-required]
-            yield row
+    patterns = [(name, _pattern(words)) for name, words in where]
+    return (
+        row
+        for row in rows
+        if all(pattern.fullmatch(str(row[name])) for name, pattern in patterns)  # type: ignore[literal-required]
+    )
 
 
-def write_answers(rows: Iterable[GivenAnswer], format_: str, output: Path | None) -> None:
+def _pattern(words: str) -> re.Pattern[str]:
+    wild = {"*": ".*", "?": "."}
+    return re.compile("".join(wild.get(c, re.escape(c)) for c in words), re.IGNORECASE | re.DOTALL)
+
+
+def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path | None) -> None:
     """Write rows as table, csv, jsonl or parquet, to a file (atomically) or to standard output.
 
+    Args:
+        rows: the answers.
+        format_: one of these; None: what the file's name ends with, and a table where there is no file.
+        output: the file; None: standard output.
+
     Raises:
-        UsageError: the format is unknown, or parquet would go to the terminal.
+        UsageError: the format is unknown, the file cannot be written, or parquet would go to the terminal.
     """
+    format_ = format_ or (output.suffix.removeprefix(".") if output else "table")
     if format_ == "table" and output is None:
         from rich.console import Console
 
@@ -133,12 +149,11 @@ def write_answers(rows: Iterable[GivenAnswer], format_: str, output: Path | None
     writers: dict[str, Callable[[Iterable[GivenAnswer], IO[bytes]], None]]
     writers = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}
     if format_ not in writers:
-        raise UsageError(f"--format {format_}: one of table (on the terminal), csv, jsonl, parquet")
+        where = f"{output} has no known format" if output else f"there is no format {format_!r}"
+        raise UsageError(f"{where}: give --format csv, jsonl or parquet (or table, on the terminal)")
     if output is not None:
-        aside = output.with_name(f".{output.name}.part")
-        with aside.open("wb") as file:
+        with output_file(output) as aside, aside.open("wb") as file:
             writers[format_](rows, file)
-        aside.replace(output)
     elif format_ == "parquet" and sys.stdout.isatty():
         raise UsageError("parquet is not for the terminal: give -o FILE")
     else:

@@ -24,6 +24,7 @@ from memagent.curation import Qa, split_of
 from memagent.errors import UsageError
 from memagent.records import text_hash
 from pipelines.harvest import settle
+from pipelines.output_file import output_file
 from pipelines.runs import new_run_id
 
 _SOURCE = "qa:"
@@ -72,16 +73,9 @@ def export_qa(corpus: Corpus, path: Path) -> int:
     rows = [row for row in read_qa(corpus.store, corpus.name) if index.place(row).documents]
     if not rows:
         raise UsageError(f"corpus {corpus.name!r} has no rows to export: memagent harvest {corpus.name}")
-    aside = path.with_name(f".{path.name}.tmp")
-    try:
-        with pq.ParquetWriter(aside, COLUMNS, compression="zstd") as writer:
-            for batch in _exported(corpus, rows):
-                writer.write_table(pa.Table.from_pylist(batch, schema=COLUMNS))
-        aside.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        aside.unlink(missing_ok=True)
+    with output_file(path) as aside, pq.ParquetWriter(aside, COLUMNS, compression="zstd") as writer:
+        for batch in _exported(corpus, rows):
+            writer.write_table(pa.Table.from_pylist(batch, schema=COLUMNS))
     return len(rows)
 
 

@@ -27,8 +27,7 @@ def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES)
     """Write the report of a finished run to `path` atomically; return the path.
 
     Raises:
-        UsageError: the store does not know the run.
-        OSError: the file cannot be written.
+        UsageError: the store does not know the run, or the file cannot be written.
     """
     return write_sheet(Path(path), build(store, run_id, limit))
 

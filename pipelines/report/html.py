@@ -11,6 +11,8 @@ from typing import Any, TypedDict
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from pipelines.output_file import output_file
+
 
 class EmbeddedPicture(TypedDict):
     """An SVG in a template."""
@@ -38,13 +40,10 @@ def sheet(template: str, **values: Any) -> str:
 
 
 def write_sheet(path: Path, html: str) -> Path:
-    """Write a page atomically; return its path. Raises OSError if the file cannot be written."""
-    target = path.expanduser()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.tmp")
-    aside.write_text(html, encoding="utf-8")
-    aside.replace(target)
-    return target
+    """Write a page atomically; return its path. Raises UsageError if the file cannot be written."""
+    with output_file(path) as aside:
+        aside.write_text(html, encoding="utf-8")
+    return path.expanduser()
 
 
 def embedded(picture: Path, titles: Mapping[str, str], notes: Mapping[str, str]) -> EmbeddedPicture:

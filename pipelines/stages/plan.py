@@ -68,8 +68,8 @@ class BucketPlan(TypedDict):
     """Documents that are asked about and could not be segmented; the quarantine says why."""
     left: dict[str, QuestionCounts]
     """By question text."""
-    matched: list[str]
-    """Ids of the questions that are about any document."""
+    matched: list[tuple[str, str]]
+    """Questions that are about any document, by id, each with every name or pattern that is one's; empty: all."""
     blocks: list[Block]
 
 
@@ -97,7 +97,9 @@ class Plan:
     blocks: list[Block] = field(default_factory=list)
     """Those with the longest readings first."""
     unmatched: list[Question] = field(default_factory=list)
-    """Questions about documents that are not in the corpus."""
+    """Questions about documents of which none is in the corpus."""
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    """By question_id: the names and patterns of documents that are not in the corpus."""
 
     @property
     def segments(self) -> int:
@@ -135,14 +137,29 @@ def make_plan(request: PlanRequest) -> Plan:
     if len(parts) > 1:
         mark_superseded(corpus)
     plan = Plan(parts)
-    matched: set[str] = set()
+    matched: set[tuple[str, str]] = set()
     work = partial(plan_bucket, request=request, named=named_questions(request), unfinished=unfinished_runs(corpus))
     for done in run_tasks(work, parts, small=size <= FEW):
         plan.add(done)
-        matched.update(done["matched"])
-    plan.unmatched = [question for question in request.questions if question.question_id not in matched]
+        matched.update((question_id, name) for question_id, name in done["matched"])
+    plan.unmatched = _unmatched(request.questions, matched, plan.missing)
     plan.blocks.sort(key=lambda block: -block["longest"])
     return plan
+
+
+def _unmatched(
+    questions: Sequence[Question], matched: set[tuple[str, str]], missing: dict[str, list[str]]
+) -> list[Question]:
+    """Return the questions that are about no document; note in `missing` which documents each question lacks."""
+    unmatched = []
+    for question in questions:
+        names = list(dict.fromkeys(question.documents)) or [""]
+        lacking = [name for name in names if (question.question_id, name) not in matched]
+        if lacking:
+            missing[question.question_id] = [name for name in lacking if name]
+        if lacking == names:
+            unmatched.append(question)
+    return unmatched
 
 
 def plan_bucket(
@@ -178,7 +195,7 @@ def plan_bucket(
         "pending_documents": sum({row["content_hash"]: row["documents"] for row in pending.values()}.values()),
         "unsegmented": asked.unsegmented,
         "left": _left(pending, items),
-        "matched": sorted({row["question_id"] for row in rows}),
+        "matched": asked.matched,
         "blocks": _write_blocks(request, items, asked, bucket),
     }
 

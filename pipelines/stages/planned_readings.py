@@ -1,5 +1,6 @@
 """Which readings are asked for: a question and a document each, or a question and the archive as one stream."""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from infra.tables.streams import inline
 from memagent.records import Question, reading_names, stable_hash
 
 Document = TypeVar("Document")
+_MAGIC = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class RequestedReadings:
     """Documents that are asked about; duplicates count separately."""
     unsegmented: int
     """Documents that are asked about and have no segments."""
+    matched: list[tuple[str, str]]
+    """See `pipelines.stages.plan.BucketPlan`."""
     places: dict[str, SegmentedRow] = field(default_factory=dict)
     """By content hash of the document."""
     streams: dict[str, pa.Table] = field(default_factory=dict)
@@ -114,6 +118,7 @@ def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[st
         rows,
         documents=len({row["doc_id"] for row in rows}),
         unsegmented=_count_asked(request, (d["doc_id"] for d in documents if d["doc_id"] not in by_id), named),
+        matched=_matched(request.questions, by_id),
         places=places,
         grown={document["doc_id"] for document in documents if document["seen_at"] > document["first_seen"]},
     )
@@ -140,7 +145,8 @@ def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedR
     same: dict[tuple[str, ...], list[Question]] = defaultdict(list)  # about the same documents: one stream
     for question in request.questions:
         same[question.documents].append(question)
-    result = RequestedReadings([], documents=0, unsegmented=_count_asked(request, uncut, named))
+    unsegmented = _count_asked(request, uncut, named)
+    result = RequestedReadings([], documents=0, unsegmented=unsegmented, matched=_matched(request.questions, by_id))
     for questions in same.values():
         chosen = _chosen(questions[0], by_id, named)
         if not chosen:
@@ -183,6 +189,20 @@ def _chosen(question: Question, by_id: Mapping[str, Document], named: Collection
     if question.question_id in named:
         return [by_id[name] for name in dict.fromkeys(question.documents) if name in by_id]
     return [document for doc_id, document in by_id.items() if _is_about(question, doc_id)]
+
+
+def _matched(questions: Iterable[Question], by_id: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return which names and patterns of the questions' documents are a document's; "" for all documents."""
+    found = []
+    for question in questions:
+        for name in question.documents or ("",):
+            if (
+                name in by_id
+                or (by_id and not name)
+                or (_MAGIC.search(name) and any(fnmatchcase(i, name) for i in by_id))
+            ):
+                found.append((question.question_id, name))
+    return found
 
 
 def _count_asked(request: PlanRequest, doc_ids: Iterable[str], named: Collection[str]) -> int:

@@ -274,7 +274,7 @@ def test_rows_go_out_and_come_back(store, tmp_path):
     with pytest.raises(UsageError, match="no rows to export"):
         export_qa(Corpus(other, "nothing"), out)
     with pytest.raises(UsageError, match="cannot be written"):
-        export_qa(Corpus(store, "c"), tmp_path / "no folder" / "out.parquet")
+        export_qa(Corpus(store, "c"), path / "out.parquet")
 
 
 def record(question, answers, context="A text."):

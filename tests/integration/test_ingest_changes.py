@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from infra.sources.diff import Plan, make_plan
@@ -290,9 +292,31 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
     Place(f"{tmp_path}/disk").put("a.txt", "one")
     run(f"{tmp_path}/disk")
     shutil.rmtree(tmp_path / "disk")
-    with pytest.raises(UsageError, match="no such file or folder"):
-        run(f"{tmp_path}/disk")
+    summary = run(f"{tmp_path}/disk")
+    assert (summary.deleted, summary.quarantined) == (0, {"no-folder": 1})
     assert run.texts() == {"a.txt": "one"}
+    with pytest.raises(UsageError, match="no such file or folder"):
+        run(f"{tmp_path}/another")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+def test_a_table_without_the_id_column_is_refused_whole_and_what_it_gave_stays(
+    store: Store, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    rows = [{"key": "a", "text": "one"}, {"key": "b", "text": "two"}]
+    written = {
+        "t.csv": lambda: (folder / name).write_text("key,text\na,one\nb,two\n"),
+        "t.jsonl": lambda: (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows)),
+        "t.parquet": lambda: pq.write_table(pa.Table.from_pylist(rows), folder / name),
+    }
+    written[name]()
+    run = Run(store, id_column="key")
+    run(str(folder))
+    wrong = run(str(folder), id_column="nope")
+    assert wrong.quarantined == {"no-column": 1} and wrong.failed == 1
+    assert run.texts() == {f"{name}#a": "one", f"{name}#b": "two"}
 
 
 _KILLED = """

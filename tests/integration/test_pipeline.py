@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from itertools import islice
 
 import pyarrow.dataset as ds
@@ -185,6 +186,43 @@ def test_scores_count_failures_as_wrong(store, archive, config):
     assert {s["metric"]: (s["value"], s["n"]) for s in summary["scores"]}["exact match"] == (0.5, 4)
     assert summary["readings"]["failed"] == 1
     assert [row["reason"] for row in quarantined(config, "c")] == ["no-document"]
+    assert answer_table(config, "c", ask("c", questions[3:], config)["run_id"]) == [], "a run about no document at all"
+
+
+def test_a_name_that_is_no_documents_is_a_failure_though_others_are(store, archive, config):
+    take(store, archive, config)
+    question = Question("a", OTTER.text, ("doc0.txt", "doc[46].txt", "nowhere.txt", "no*"))
+    summary = ask("c", [question], config)
+    assert summary["readings"]["read_now"] == 3 and summary["failures_by_reason"] == {"no-document": 1}
+    (row,) = quarantined(config, "c")
+    assert row["item"] == "a" and '["nowhere.txt", "no*"]' in row["detail"]
+
+
+def test_a_folder_that_is_gone_is_a_failure_and_the_others_are_read(store, archive, config, tmp_path):
+    other = tmp_path / "other"
+    write_archive(other, count=2, seed=3)
+    remember(Corpus(store, "c"), sources=[str(archive), str(other)])
+    first = digest("c", [OTTER], config)
+    shutil.rmtree(other)
+    (archive / "later.txt").write_text("The pass number for amber-otter is 77.")
+    second = digest("c", None, config)
+    assert second["ingest"]["quarantined"] == {"no-folder": 1} and second["ingest"]["deleted"] == 0
+    assert second["documents"] == first["documents"] + 1 and second["readings"]["read_now"] == 1
+    write_archive(other, count=2, seed=3)
+    third = digest("c", None, config)
+    assert not third["ingest"]["quarantined"] and not quarantined(config, "c"), "it is there again"
+
+
+@pytest.mark.parametrize("wrong", [lambda c: corpus_status(c, "cc"), lambda c: quarantined(c, "cc")])
+def test_a_corpus_that_is_not_there_is_said(store, archive, config, wrong):
+    take(store, archive, config)
+    with pytest.raises(UsageError, match=r"no corpus 'cc' in .*: did you mean 'c'"):
+        wrong(config)
+    with pytest.raises(UsageError, match=r"no corpus 'typo' in .*: memagent ingest typo FOLDER"):
+        digest("typo", [OTTER], config)
+    assert [one["corpus"] for one in corpus_status(config, None)["corpora"]] == ["c"], "and not made"
+    with pytest.raises(UsageError, match="a source is empty"):
+        ingest(Corpus(store, "c"), [""], config, "r")
 
 
 def test_a_document_that_cannot_be_segmented_is_a_failure_of_the_run(store, archive, config, monkeypatch):
@@ -351,13 +389,18 @@ def test_answers_are_chosen_by_field_and_limited(store, archive, config):
     ask("c", [OTTER, HERON], config)
     corpus = Corpus(store, "c")
 
-    def chosen(**where):
-        return [(row["document"], row["question_id"]) for row in answer_rows(corpus, where=where)]
+    def chosen(*more, **where):
+        given = [*where.items(), *more]
+        return [(row["document"], row["question_id"]) for row in answer_rows(corpus, where=given)]
 
     everything = chosen()
     assert len(everything) == 16
     assert chosen(document="DOC2.*") == [pair for pair in everything if pair[0] == "doc2.txt"]
     assert len(chosen(found="true")) == 4 and chosen(found="true", question_id="heron") == []
+    assert chosen(("document", "doc3*"), document="doc2*") == [], "all must match, also of one field"
+    assert chosen(document="doc[2].txt") == [], "only * and ? stand for other characters"
     assert list(islice(answer_rows(corpus), 3)) == list(answer_rows(corpus))[:3]
     with pytest.raises(UsageError, match=r"--where size=.*one of document, title"):
-        list(answer_rows(corpus, where={"size": "1"}))
+        answer_rows(corpus, where=[("size", "1")])
+    with pytest.raises(UsageError, match=r"no corpus 'cc'.*did you mean 'c'"):
+        answer_rows(Corpus(store, "cc"))

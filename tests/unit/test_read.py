@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import memagent
-from memagent.errors import ConfigError
+from memagent.errors import ConfigError, UsageError
 from tests.pages import ROOT
 
 QUESTION = "What is the access code of cedar-gate?"
@@ -30,6 +30,13 @@ def test_a_text_is_read_to_an_answer_with_evidence_and_turns():
     assert [turn.kind for turn in turns] == ["update"] * result.segments + ["answer"]
     assert [turn.memory for turn in turns if turn.changed] == [FACT]
     assert {turn.reading_id for turn in turns} == {result.reading_id} == {read(TEXT)[0].reading_id}
+
+
+@pytest.mark.parametrize(("text", "question"), [("a \ud800 b", "Who?"), ("a", "Who \udfff?"), ("a", " ")])
+def test_what_no_model_can_read_is_refused(text, question):
+    spec = memagent.ReadingSpec.load()
+    with pytest.raises(UsageError, match=r"half of a character|empty"):
+        asyncio.run(memagent.read(text, question, memagent.ScriptedEngine(spec.prompts).generate, spec))
 
 
 def test_a_text_without_the_answer_or_without_anything_gives_none():

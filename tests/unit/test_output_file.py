@@ -1,0 +1,38 @@
+"""Files that commands write for their users."""
+
+import pytest
+
+from memagent.errors import UsageError
+from pipelines.exchange.answers import write_answers
+from pipelines.output_file import output_file
+
+
+def test_a_file_is_put_in_place_whole_and_its_folders_are_made(tmp_path):
+    path = tmp_path / "a" / "b.txt"
+    with output_file(path) as aside:
+        aside.write_text("all of it")
+        assert not path.exists()
+    assert path.read_text() == "all of it" and [one.name for one in path.parent.iterdir()] == ["b.txt"]
+
+
+def test_what_fails_leaves_nothing_and_what_was_there_stays(tmp_path):
+    path = tmp_path / "b.txt"
+    path.write_text("before")
+    with pytest.raises(RuntimeError), output_file(path) as aside:
+        aside.write_text("half of it")
+        raise RuntimeError
+    assert path.read_text() == "before" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place, says in [(tmp_path, "is a folder"), (tmp_path / "file" / "x.csv", "cannot be written"), ("", "folder")]:
+        with pytest.raises(UsageError, match=says):
+            write_answers([], "csv", type(tmp_path)(place))
+
+
+def test_the_format_is_that_of_the_files_name(tmp_path):
+    write_answers([], None, tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8-sig").startswith("document,title")
+    with pytest.raises(UsageError, match=r"a\.txt has no known format: give --format csv"):
+        write_answers([], None, tmp_path / "a.txt")
