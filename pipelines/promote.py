@@ -122,7 +122,7 @@ def compare_policies(
     """
     gate, began = gate or GateSpec(), time.monotonic()
     _check_engine(config)
-    configs = {"candidate": _with_model(config, candidate), "incumbent": _with_model(config, incumbent)}
+    configs = _configs(config, candidate, incumbent)
     readers = {side: ReaderSpec(settings) for side, settings in configs.items()}
     ids = {side: reader.policy.policy_id for side, reader in readers.items()}
     if ids["candidate"] == ids["incumbent"]:
@@ -261,6 +261,16 @@ def _score(row: ResultRow) -> float | None:
 def _check_engine(config: Config) -> None:
     if config.engine.kind != "vllm":
         raise UsageError("versions of a policy are compared with vllm, which loads their weights: --engine vllm")
+
+
+def _configs(config: Config, candidate: str, incumbent: str) -> dict[str, Config]:
+    """Return how both read: each by its own defaults, and a model that comes without any by the candidate's."""
+    configs = {"candidate": _with_model(config, candidate), "incumbent": _with_model(config, incumbent)}
+    defaults = {side: ReaderSpec(settings).policy.defaults for side, settings in configs.items()}
+    if not defaults["incumbent"]:
+        reading = {**defaults["candidate"], **config.reading}
+        configs["incumbent"] = configs["incumbent"].model_copy(update={"reading": reading})
+    return configs
 
 
 def _with_model(config: Config, model: str) -> Config:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from infra.readers import ReaderSpec
 from infra.store import Store
@@ -13,8 +14,20 @@ from memagent.records import stable_hash
 from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
 from memagent.rl.reward import FUNCTIONS
-from memagent.settings import as_settings
+from memagent.settings import as_settings, environment, merge, read_toml
 
+LAYOUT = (
+    "zero",
+    "ranks",
+    "gpus",
+    "cpus",
+    "threads",
+    "token_budget",
+    "share_prefixes",
+    "checkpointing",
+    "transfer",
+)
+"""Keys of the learner, under their first names, that do not change what is learnt, but for rounding."""
 _RECIPE = ("model", "rollout", "reward", "loss", "learner", "stage")
 
 
@@ -45,11 +58,23 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """Id of the run: a hash of all that changes its result."""
+        """Id of the run: a hash of all that changes its result.
+
+        How the learner is laid out over processes and memory does not (`LAYOUT`), so a run that ran out of memory is
+        resumed with other keys of it. The first version hashed them too: what it began keeps its id.
+        """
         recipe = self.recipe.first_keys()
         del recipe["engine"], recipe["pool"]
         # Its length and logging interval do not change which run it is.
         recipe["stage"] = {"seed": self.recipe.stage.seed}
+        first = self._hashed(recipe)
+        if Store(self.config.store).exists("training", first, "state.json"):
+            return first
+        for key in LAYOUT:
+            del recipe["learner"][key]
+        return self._hashed(recipe)
+
+    def _hashed(self, recipe: dict[str, Any]) -> str:
         version = self.data_version if any(dataset_name(spec) == "qa" for spec in self.data) else None
         parts = (self.reader.policy.policy_id, self.reader.config_hash, recipe, self.data, self.texts, version)
         return f"train-{stable_hash(*parts)[:10]}"
@@ -57,10 +82,16 @@ class Run:
     def reading_config(self, config: str | None = None) -> Config:
         """Return the configuration for comparing versions: reading as in bulk answering, not as in rollouts.
 
+        Engines are the recipe's, where neither environment, file nor overrides say otherwise: a model that needs two
+        GPUs to sample needs them to be compared.
+
         Args:
             config: a configuration file.
         """
-        sets = [item for item in self.sets if not self.is_recipe(item)]
+        engines: dict[str, Any] = {"engine": dict(self.recipe.engine), "pool": dict(self.recipe.pool)}
+        for given in (environment(), read_toml(config) if config else {}):
+            merge(engines, {name: given[name] for name in engines if name in given})
+        sets = [*as_settings(engines), *(item for item in self.sets if not self.is_recipe(item))]
         return load_config(config, sets, store=self.config.store, engine__model=self.recipe.model)
 
 

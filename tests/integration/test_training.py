@@ -145,8 +145,12 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(inp
     state = Checkpoints(store, home(store)).read()
     assert (state.step, state.done) == (2, "")
     assert weights(store, tmp_path, 2)
-    record(store)  # mended, the same training goes on
-    assert train(run, replay=RUN)["steps"] == STEPS
+    record(store)  # mended, the same training goes on, also with another layout
+    smaller = prepare(
+        inputs[0], ["needles"], [inputs[1]], store.url, ["learner.token_budget=300", "learner.zero_stage=1"]
+    )
+    summary = train(smaller, replay=RUN)
+    assert summary["steps"] == STEPS and [row["step"] for row in steps_of(store, summary["run_id"])] == [1, 2, 3, 4, 5]
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run(inputs, tmp_path, ray_in_process):

@@ -1,0 +1,72 @@
+"""The settings of a training: which make another run, and how its candidate is compared."""
+
+import shutil
+
+import pytest
+
+from infra.readers import ReaderSpec
+from infra.store import Store
+from memagent.config import load_config
+from memagent.nano import bundled
+from pipelines.promote import _configs
+from pipelines.training.settings import Run, prepare
+
+
+def made(store: str, *sets: str) -> Run:
+    return prepare("smoke", ["needles"], store=store, sets=sets)
+
+
+LAYOUTS = [
+    "token_budget=64",
+    "zero_stage=3",
+    "world_size=4",
+    "gpus=1",
+    "threads=7",
+    "activation_checkpointing=true",
+    "share_prefixes=false",
+    "weight_sync='broadcast'",
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_another_layout_is_the_same_run(tmp_path, layout):
+    assert made(str(tmp_path), f"learner.{layout}").run_id == made(str(tmp_path)).run_id
+
+
+@pytest.mark.parametrize(
+    "other", ["learner.lr=0.5", "learner.dtype='bfloat16'", "rollout.group_size=3", "stage.seed=9"]
+)
+def test_another_result_is_another_run(tmp_path, other):
+    assert made(str(tmp_path), other).run_id != made(str(tmp_path)).run_id
+
+
+def test_a_run_that_was_begun_under_its_first_id_keeps_it(tmp_path):
+    run = made(str(tmp_path))
+    recipe = run.recipe.first_keys()
+    del recipe["engine"], recipe["pool"]
+    first = run._hashed({**recipe, "stage": {"seed": run.recipe.stage.seed}})
+    assert run.run_id != first
+    Store(str(tmp_path)).write_bytes(b"{}", "training", first, "state.json")
+    assert run.run_id == first and made(str(tmp_path), "learner.token_budget=64").run_id != first
+
+
+def test_versions_are_compared_on_the_recipes_engines_unless_somebody_says_otherwise(tmp_path, monkeypatch):
+    run = prepare("reader-7b", ["needles"], store=str(tmp_path), model="nano")
+    assert run.reading_config().pool.gpus == run.recipe.pool["gpus"] == 1
+    (tmp_path / "own.toml").write_text("[pool]\ngpus = 4\n")
+    assert run.reading_config(str(tmp_path / "own.toml")).pool.gpus == 4
+    monkeypatch.setenv("MEMAGENT_CONFIG_FILE", str(tmp_path / "own.toml"))
+    assert run.reading_config().pool.gpus == 4
+    over = prepare("reader-7b", ["needles"], store=str(tmp_path), sets=["pool.gpus=2"], model="nano")
+    assert over.reading_config().pool.gpus == 2
+
+
+def test_a_base_model_without_reading_defaults_is_read_as_its_candidate(tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(bundled("sft"), base)
+    (base / "reading.json").unlink()
+    config = load_config(store=str(tmp_path / "store"))
+    read = {side: ReaderSpec(one).reading for side, one in _configs(config, "nano", str(base)).items()}
+    assert read["incumbent"] == read["candidate"]
+    both = {side: ReaderSpec(one).reading for side, one in _configs(config, "nano", str(bundled("sft"))).items()}
+    assert both["incumbent"] == ReaderSpec(load_config(store=config.store, engine__model="nano@sft")).reading
