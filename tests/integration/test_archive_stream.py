@@ -90,6 +90,12 @@ def test_a_large_archive_that_grows_is_read_on(config, many):
     assert grown["carried_segments"] == first["segments"]
     assert ask("c", [OTTER], config, archive=True)["readings"]["answered_before"] == 1
     assert len(corpus.store.list("streams")) == 2, "a file for each list of documents"
+    for path in corpus.store.list("streams"):
+        corpus.store.delete(path)
+    _write(many, [*texts, "Of the black stork.", "Of the white stork.", "Of no stork."])
+    _take(config, many)
+    again = ask("c", [OTTER], config, archive=True)
+    assert again["readings"]["read_now"] == 1 and again["segments"] == COUNT + 3, "without its list it is read anew"
 
 
 def test_a_large_archive_does_not_teach(config, many):
