@@ -8,7 +8,7 @@ questions and memories are spliced in as ids. Its hash is part of every reading'
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -64,10 +64,17 @@ def load_template(name_or_path: str) -> Template:
         names = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
         raise ConfigError(f"no prompt template {name_or_path!r}. Shipped: {names}; or give a .toml file.")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        template = Template(**data)
-    except (tomllib.TOMLDecodeError, TypeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompt template {path}: {error}") from error
+    known = {one.name: one for one in fields(Template)}
+    for name in data:
+        if name not in known:
+            raise ConfigError(f"prompt template {path}: unknown key {name!r}; known: {', '.join(known)}")
+    for name, one in known.items():
+        if name not in data and one.default is MISSING and one.default_factory is MISSING:
+            raise ConfigError(f"prompt template {path}: the key {name!r} is missing")
+    template = Template(**data)
     for part, layouts in (("update", template.update), ("answer", template.answer)):
         for layout in ("question-first", "section-first"):
             if layout not in layouts:

@@ -97,7 +97,8 @@ def optimize(
     if json_:
         out(summary)
     else:
-        typer.echo(f"{corpus}: {summary['files_before']:,} files before, {summary['files_after']:,} now")
+        kept = f"; replaced files are deleted after {retention_days:g} days" if retention_days else ""
+        typer.echo(f"{corpus}: {summary['files_before']:,} files before, {summary['files_after']:,} now{kept}")
 
 
 def quarantine(
