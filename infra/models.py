@@ -2,16 +2,16 @@
 
 import hashlib
 import json
-import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+
+from platformdirs import user_cache_path
 
 from infra.store import Store
 from memagent.errors import ConfigError
-from memagent.records import stable_hash
+from memagent.records import Json, stable_hash
+from memagent.settings import Environment
 
 FILES = ("config.json", "reading.json", "tokenizer.json")
 """Files that a published folder must have besides the weights."""
@@ -59,7 +59,7 @@ def check_folder(folder: Path) -> None:
         _check_weights(path)
 
 
-def policy_file(folder: Path) -> dict[str, Any] | None:
+def policy_file(folder: Path) -> Json | None:
     """Return the folder's ``policy.json``; None if it has none.
 
     Raises:
@@ -83,7 +83,7 @@ def tokenizer_print(spec: bytes, where: str) -> str:
     return stable_hash(_parsed(spec, where))
 
 
-def upload(store: Store, folder: Path, place: str, policy: dict[str, Any]) -> None:
+def upload(store: Store, folder: Path, place: str, policy: Json) -> None:
     """Copy a model folder into the store, each file whole or not at all, its ``policy.json`` last."""
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix in _KEPT and file.name != POLICY_FILE and not file.name.startswith("."):
@@ -135,11 +135,7 @@ def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
 
 def cache_folder() -> Path:
     """Return the cache folder: ``$MEMAGENT_CACHE``, or the platform's own."""
-    if given := os.environ.get("MEMAGENT_CACHE"):
-        return Path(given).expanduser()
-    if sys.platform == "darwin":
-        return Path("~/Library/Caches/memagent").expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "memagent"
+    return (Environment().cache or user_cache_path("memagent", appauthor=False)).expanduser()
 
 
 def _check_weights(path: Path) -> None:
@@ -154,11 +150,11 @@ def _check_weights(path: Path) -> None:
         raise ConfigError(f"{path} holds no weights: export the model again")
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> Json:
     return _parsed(path.read_bytes(), str(path))
 
 
-def _parsed(data: bytes, where: str) -> dict[str, Any]:
+def _parsed(data: bytes, where: str) -> Json:
     try:
         said = json.loads(data)
     except ValueError as error:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, f
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError
 from memagent.prompts import Layout
-from memagent.records import stable_hash
+from memagent.records import Json, stable_hash
 from memagent.segmenting import Boundary
 from memagent.settings import environment, merge, put, put_setting, read_toml
 
@@ -204,7 +204,7 @@ class RayConfig(Section):
     """GiB of memory that it asks for besides, where `job_cpus` is set."""
     cpus: int | None = Field(None, ge=1)
     """CPUs of the in-process Ray; by default all."""
-    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    runtime_env: Json = Field(default_factory=dict)
     """Ray runtime environment for the cluster, for example ``{"pip": [...]}`` or ``{"image_uri": "..."}``."""
 
 
@@ -214,7 +214,7 @@ class Config(Section):
     store: str = ".memagent"
     """Folder or ``s3://`` URL where everything is kept."""
     engine: EngineConfig = EngineConfig()
-    reading: dict[str, Any] = Field(default_factory=dict)
+    reading: Json = Field(default_factory=dict)
     """Reading keys given by the user; completed with the model's defaults by `reading_config`."""
     method: str = "memagent"
     """How a text longer than the window is read: segment by segment, or by a baseline to compare that with
@@ -247,7 +247,7 @@ class Config(Section):
             raise ValueError(METHODS.unknown(method))
         return method
 
-    def public(self) -> dict[str, Any]:
+    def public(self) -> Json:
         """Return it as plain data that may be kept and shown: without what could be a secret."""
         data = self.model_dump()
         data["engine"]["base_url"] = _without_login(self.engine.base_url)
@@ -257,7 +257,7 @@ class Config(Section):
             environment["env_vars"] = dict.fromkeys(environment["env_vars"], "(not kept)")
         return data
 
-    def reading_config(self, model_defaults: dict[str, Any]) -> ReadingConfig:
+    def reading_config(self, model_defaults: Json) -> ReadingConfig:
         """Complete the reading section with the defaults of a model folder."""
         return validate(ReadingConfig, {**model_defaults, **self.reading}, "reading.")
 
@@ -295,7 +295,7 @@ def load_config(path: str | None = None, sets: list[str] | None = None, **overri
     return config
 
 
-def reading_defaults(folder: Path) -> dict[str, Any]:
+def reading_defaults(folder: Path) -> Json:
     """Return the reading keys that a model folder's ``reading.json`` sets; none where there is no such file.
 
     Raises:
@@ -305,13 +305,13 @@ def reading_defaults(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data: Json = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     return data
 
 
-def validate(model: type[_T], data: dict[str, Any], prefix: str) -> _T:
+def validate(model: type[_T], data: Json, prefix: str) -> _T:
     """Make a configuration of plain data; a ConfigError names every key that is wrong, after `prefix`."""
     try:
         return model.model_validate(data)

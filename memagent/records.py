@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+Json = dict[str, Any]
+"""An object of JSON or TOML as it is read or written. Only at the edges: what crosses modules has a type of its own."""
+
 
 def stable_hash(*parts: object) -> str:
     """Return a stable 32-digit hexadecimal hash of JSON-serialisable `parts`."""
@@ -139,7 +142,7 @@ class Policy:
     policy_id: str
     name: str
     path: str
-    defaults: dict[str, Any] = field(default_factory=dict)
+    defaults: Json = field(default_factory=dict)
     """Reading defaults from the model folder's ``reading.json``."""
 
 

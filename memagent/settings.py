@@ -1,36 +1,50 @@
 """Settings as plain data, before they are checked: TOML files, ``section.key=value`` strings, the environment."""
 
 import json
-import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
 from memagent.errors import ConfigError
+from memagent.records import Json
 
 
-def environment() -> dict[str, Any]:
+class Environment(BaseSettings):
+    """The variables of the environment that configure memagent: each field is ``MEMAGENT_`` and its name."""
+
+    model_config = SettingsConfigDict(env_prefix="MEMAGENT_", env_ignore_empty=True, frozen=True)
+
+    config: Json | None = None
+    """The complete configuration as JSON, from the process that started this one or submitted this job."""
+    config_file: str | None = None
+    """A TOML file; not read where the complete configuration is given."""
+    store: str | None = None
+    """The store, over both."""
+    cache: Path | None = None
+    """Folder of downloaded policies."""
+
+
+def environment() -> Json:
     """Return the configuration from the environment, as plain data.
 
     Raises:
         ConfigError: ``$MEMAGENT_CONFIG_FILE`` or ``$MEMAGENT_CONFIG`` cannot be read.
     """
-    data: dict[str, Any] = {}
-    if whole := os.environ.get("MEMAGENT_CONFIG"):
-        # The complete configuration, from the process that started this one or submitted this job.
-        try:
-            data = json.loads(whole)
-        except ValueError as error:
-            raise ConfigError("$MEMAGENT_CONFIG is no JSON; a file is named by $MEMAGENT_CONFIG_FILE") from error
-    elif file := os.environ.get("MEMAGENT_CONFIG_FILE"):
-        data = read_toml(file)
-    if store := os.environ.get("MEMAGENT_STORE"):
-        data["store"] = store
-    return data
+    try:
+        given = Environment()
+    except (SettingsError, ValidationError) as error:
+        raise ConfigError("$MEMAGENT_CONFIG is no JSON object; a file is named by $MEMAGENT_CONFIG_FILE") from error
+    settings = given.config
+    if settings is None:
+        settings = read_toml(given.config_file) if given.config_file else {}
+    return settings | ({"store": given.store} if given.store else {})
 
 
-def read_toml(path: str) -> dict[str, Any]:
+def read_toml(path: str) -> Json:
     """Return a configuration file as plain data.
 
     Raises:
@@ -44,7 +58,7 @@ def read_toml(path: str) -> dict[str, Any]:
         raise ConfigError(f"configuration file {path}: {error}") from error
 
 
-def put_setting(data: dict[str, Any], item: str) -> None:
+def put_setting(data: Json, item: str) -> None:
     """Put a ``section.key=value`` string into plain data.
 
     Raises:
@@ -56,7 +70,7 @@ def put_setting(data: dict[str, Any], item: str) -> None:
     put(data, key.strip(), _value(value.strip()))
 
 
-def put(data: dict[str, Any], dotted: str, value: Any) -> None:
+def put(data: Json, dotted: str, value: Any) -> None:
     """Put a value into plain data under a dotted key.
 
     Raises:
@@ -70,7 +84,7 @@ def put(data: dict[str, Any], dotted: str, value: Any) -> None:
     data[key] = value
 
 
-def merge(into: dict[str, Any], data: dict[str, Any]) -> None:
+def merge(into: Json, data: Json) -> None:
     """Merge plain data into other data, section by section."""
     for key, value in data.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):

@@ -55,7 +55,7 @@ def ask(
         UsageError: the corpus is empty, or model, template and question do not fit together.
         MemagentError: the engine cannot be started.
     """
-    return run_readings(Request(name, questions, config, archive, reread, run_id=run_id), show)
+    return run_readings(Request(name, questions, config, archive=archive, reread=reread, run_id=run_id), show)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
     recorder = Recorder(corpus.store, run_id, show)
     work = [_work(reading.reader, question, archive) for question in questions]
     beat(corpus.store, run_id)  # before its row: a row without a heartbeat is of a run that died
-    begin_run(corpus, run_id, kind, config.public(), work)
+    begin_run(corpus, run_id, kind, config=config.public(), work=work)
     try:
-        return _run(request, reading, recorder, started, work)
+        return _run(request, reading, recorder, started=started, work=work)
     except RunningError:
         Table(corpus.store, "runs").delete(corpus.name, run_id=[run_id])  # it has done nothing
         raise
@@ -123,7 +123,8 @@ def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: da
 
 def _work(reader: ReaderSpec, question: Question, archive: bool) -> str:
     """Name what a run reads for a question; runs of the same name would do the same."""
-    return stable_hash(question.text, question.documents, archive, reader.policy.policy_id, reader.config_hash)[:16]
+    parts = (question.text, question.documents, archive, reader.policy.policy_id, reader.config_hash)
+    return stable_hash(*parts)[:16]
 
 
 def check_questions(reading: ReadingPass, questions: Sequence[Question]) -> None:

@@ -73,7 +73,7 @@ def harvest(
         fresh = gold_rows(rows, load_answers(corpus, (row["reading_id"] for row in rows)))
         if options.samples:
             recorder.stage("sample")
-            questions = without_gold(corpus, runs, fresh, index, options)
+            questions = without_gold(corpus, runs, fresh, index=index, options=options)
             fresh += sample(corpus, config, questions, options.samples, run_id=run_id, show=show)
         if options.questions:
             recorder.stage("generate")
@@ -85,7 +85,7 @@ def harvest(
             f"nothing was answered with gold yet: memagent ask {name} --questions FILE with answers in it, "
             "memagent feedback FILE, or harvest with --agreement N or --generate N"
         )
-    summary = settle(corpus, fresh, run_id, options, refused)
+    summary = settle(corpus, fresh, run_id, options=options, refused=refused)
     recorder.stage("done")
     summary["seconds"] = round((now() - started).total_seconds(), 2)
     write_run(store, summary, started, config.public())

@@ -174,7 +174,8 @@ def show_status(state: StoreStatus) -> None:
             grid.add_column(name, overflow="fold")
         for run in corpus["runs"]:
             counts = [str((run["readings"] or {}).get(k, "")) for k in ("answered_before", "read_now", "failed")]
-            grid.add_row(run["run_id"], run["kind"], run["status"], *counts, str(run["seconds"] or ""))
+            cells = (run["run_id"], run["kind"], run["status"], *counts, str(run["seconds"] or ""))
+            grid.add_row(*cells)
         console.print(grid)
     if not state["corpora"]:
         console.print("no corpus yet: memagent ingest NAME FOLDER")

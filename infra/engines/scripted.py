@@ -30,15 +30,9 @@ class ScriptedProcess:
     async def start(self) -> None:
         """Start the child."""
         if self._process is None:
+            command = (sys.executable, "-P", "-m", "infra.engines.scripted", self._spec)
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                "infra.engines.scripted",
-                self._spec,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=_LINE,
+                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE
             )
             self._listener = asyncio.create_task(self._listen(self._process))
 

@@ -61,7 +61,8 @@ class Block(TypedDict):
 
 def write_plan(store: Store, run_id: str, bucket: Bucket, rows: pa.Table) -> None:
     """Write the plan of a bucket."""
-    store.write_part(rows, "runs", run_id, "plan", f"{bucket.index:05d}.parquet")
+    parts = ("runs", run_id, "plan", f"{bucket.index:05d}.parquet")
+    store.write_part(rows, *parts)
 
 
 def write_work(store: Store, run_id: str, bucket: Bucket, items: list[WorkItem]) -> str:

@@ -218,9 +218,8 @@ def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
 
 
 def _write_sorted(corpus: Corpus, run_id: str, batches: list[pa.RecordBatch]) -> None:
-    name = f"sorted-{uuid.uuid4().hex}.parquet"
-    table = _dedupe(pa.Table.from_batches(batches))
-    corpus.store.write_part(table, _FOLDER, corpus.name, run_id, name, row_group_size=2_000)
+    parts = (_FOLDER, corpus.name, run_id, f"sorted-{uuid.uuid4().hex}.parquet")
+    corpus.store.write_part(_dedupe(pa.Table.from_batches(batches)), *parts, row_group_size=2_000)
 
 
 def _groups(store: Store, paths: list[str]) -> Iterator[list[str]]:

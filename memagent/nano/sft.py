@@ -214,27 +214,44 @@ def _state(value: Any) -> tuple[Any, ...]:
 _PIECE = 60_000
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingFiles:
+    """Where training data comes from."""
+
+    texts: Sequence[Path]
+    """Files and folders whose text the needles are planted in."""
+    contracts: Path | None = None
+    """Folder with ``gold.jsonl`` and ``contracts/`` (CUAD); without it, only needles."""
+
+
 def train(
     folder: Path,
-    texts: Sequence[Path],
-    contracts: Path | None,
+    files: TrainingFiles,
     plan: Plan,
+    *,
     seed: int,
     show: Callable[[str], None],
     threads: int = 2,
     start: Path | None = None,
 ) -> Trainer:
-    """Train in `folder` until the plan's tokens are used up, going on from what stands there.
+    """Train in `folder` until the plan's tokens are used up; resume from its newest checkpoint.
 
-    A new run begins with the weights and the tokenizer of the model folder `start`, if one is given.
+    Args:
+        folder: of the run: checkpoints, ``metrics.jsonl`` and the tokenizer.
+        files: where the training data comes from.
+        plan: length, rate and curriculum.
+        seed: decides weights, order and examples.
+        show: receives a line of progress every few steps.
+        threads: cores to use.
+        start: model folder whose weights and tokenizer a new run begins with; by default random weights.
 
     Raises:
         UsageError: `start` is no model folder of this architecture.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    training: list[Contract] = split(load_contracts(contracts))[0] if contracts else []
-    corpus = load_texts(texts)
+    training: list[Contract] = split(load_contracts(files.contracts))[0] if files.contracts else []
+    corpus = load_texts(files.texts)
     if start is not None and not (folder / "tokenizer.json").is_file():
         source = _file(start, "tokenizer.json")
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, 
 from memagent.tasks.contracts import REWORDED as REWORDINGS
 from memagent.tasks.controls import control
 from memagent.tasks.needles import KINDS, REWORDED, Kind, make_needles, plant
-from memagent.tasks.ruler import make_samples
+from memagent.tasks.ruler import DraftRequest, find_kind, make_samples
 from memagent.tasks.sample import Sample
 from memagent.tokens import Tokenizer
 
@@ -80,7 +80,8 @@ class NeedleDataset:
         size = int(rng.randint(1, self.cut.most) * self.cut.reading.segment_tokens * _FULL)
         size = max(size, _SHORTEST)
         texts = rng.sample(self.texts, min(len(self.texts), 20))
-        made = make_samples(kind, size, 1, seed=rng.getrandbits(31), tokenizer=self.cut.tokenizer, texts=texts)
+        request = DraftRequest(find_kind(kind), size, self.cut.tokenizer, texts=texts)
+        made = make_samples(request, 1, seed=rng.getrandbits(31))
         if rng.random() >= _REMOVED:
             return next(made)
         # RULER always asks for something that is there: trained on that alone, a policy would always answer.

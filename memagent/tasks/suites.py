@@ -12,7 +12,7 @@ from memagent.records import stable_hash, text_hash
 from memagent.tasks.contract_suite import contract_samples
 from memagent.tasks.controls import CONTROLS, Control, control, reword
 from memagent.tasks.loaders import load_samples
-from memagent.tasks.ruler import KINDS, make_samples
+from memagent.tasks.ruler import KINDS, DraftRequest, find_kind, make_samples
 from memagent.tasks.ruler.kinds import FAMILIES
 from memagent.tasks.ruler.qa import load_questions, question_kind
 from memagent.tasks.sample import Sample
@@ -152,16 +152,9 @@ class Group:
             return (replace(s, sample_id=f"{name}{size}-{s.sample_id}", length=s.length or self.length) for s in read)
         asked, pool = load_questions(Path(self.data)) if self.data else ([], [])
         n = min(suite.n, len(asked)) if self.data else suite.n
-        return make_samples(
-            self.kind,
-            self.length,
-            n,
-            seed=suite.seed,
-            tokenizer=tokenizer,
-            texts=texts,
-            paragraphs=pool,
-            questions=asked,
-        )
+        kind = find_kind(self.kind)
+        request = DraftRequest(kind, self.length, tokenizer, texts=texts, paragraphs=pool, questions=asked)
+        return make_samples(request, n, seed=suite.seed)
 
 
 def _contents(path: Path) -> list[tuple[str, str]]:

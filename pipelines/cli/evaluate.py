@@ -192,7 +192,7 @@ def score_lines(lines: Sequence["ScoreLine"], title: str) -> Table:
         else:
             table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
-        table.add_row(
+        cells = (
             Text(plain(line["task"])),
             f"{line['length']:,}" if line["length"] else "as it is",
             Text(plain(line["metric"])),
@@ -201,6 +201,7 @@ def score_lines(lines: Sequence["ScoreLine"], title: str) -> Table:
             f"{line['n']:,}",
             Text(f"{line['failed']:,}", style="bold red" if line["failed"] else ""),
         )
+        table.add_row(*cells)
     return table
 
 

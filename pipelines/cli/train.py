@@ -40,11 +40,12 @@ def sft(
 
     from memagent.nano.export import export
     from memagent.nano.schedule import Plan
-    from memagent.nano.sft import train
+    from memagent.nano.sft import TrainingFiles, train
 
     console = Console(highlight=False, soft_wrap=True)
     plan = Plan(int(tokens)) if start is None else Plan(int(tokens), rate=2e-4, copy_steps=0)
-    train(out, text, contracts, plan=plan, seed=seed, show=console.print, threads=threads, start=start)
+    files = TrainingFiles(text, contracts)
+    train(out, files, plan, seed=seed, show=console.print, threads=threads, start=start)
     return export(out, out / "model")
 
 

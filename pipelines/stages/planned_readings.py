@@ -98,11 +98,11 @@ def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[st
     places = segmented(corpus, reader.tokenizer, reader.reading, bucket)
     by_id = {
         document["doc_id"]: _Stream(
-            "document",
-            document["doc_id"],
-            document["title"],
-            content_hash,
-            [content_hash],
+            scope="document",
+            doc_id=document["doc_id"],
+            title=document["title"],
+            content_hash=content_hash,
+            hashes=[content_hash],
             documents=1,
             segments=place["segments"],
             tokens=place["tokens"],
@@ -154,11 +154,11 @@ def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedR
         places = table.take(pa.array(chosen, pa.int64()))
         hashes: list[str] = places["content_hash"].to_pylist()
         stream = _Stream(
-            "archive",
-            "",
-            f"{len(hashes)} documents",
-            stable_hash(hashes),
-            inline(hashes),
+            scope="archive",
+            doc_id="",
+            title=f"{len(hashes)} documents",
+            content_hash=stable_hash(hashes),
+            hashes=inline(hashes),
             documents=len(hashes),
             segments=pc.sum(places["segments"]).as_py(),
             tokens=pc.sum(places["tokens"]).as_py(),

@@ -15,7 +15,7 @@ from memagent.nano.contract_data import ContractData
 from memagent.nano.model import Qwen2, Shape
 from memagent.nano.needle_data import CopyData, NeedleData, RecallData, Turns
 from memagent.nano.schedule import LEVELS, Plan, Progress
-from memagent.nano.sft import Trainer, TrainingData, train
+from memagent.nano.sft import Trainer, TrainingData, TrainingFiles, train
 from memagent.nano.tokenizer import train_vocabulary
 from memagent.prompts import Prompts, load_template
 from memagent.tasks.contracts import Contract
@@ -179,14 +179,14 @@ def test_answers_stand_in_the_note_or_are_not_found(prompts):
 def test_a_run_can_begin_with_the_bundled_reader(tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "compile", lambda self: None)
     plan = Plan(tokens=1, rate=1e-6, copy_steps=0)
-    texts = [Path(__file__).parents[2] / "docs"]
-    trainer = train(tmp_path / "run", texts, None, plan, 0, lambda line: None, threads=1, start=bundled())
+    files = TrainingFiles([Path(__file__).parents[2] / "docs"])
+    trainer = train(tmp_path / "run", files, plan, seed=0, show=lambda line: None, threads=1, start=bundled())
     assert trainer.progress.step == 1
     begun = load_file(bundled() / "model.safetensors")
     for name, weight in trainer.model.state_dict().items():
         torch.testing.assert_close(weight, begun[name].float(), atol=1e-4, rtol=1e-3)
     with pytest.raises(UsageError, match=r"no model folder: it has no tokenizer\.json"):
-        train(tmp_path / "other", texts, None, plan, 0, lambda line: None, start=tmp_path)
+        train(tmp_path / "other", files, plan, seed=0, show=lambda line: None, start=tmp_path)
 
 
 def test_a_recall_asks_for_what_stands_after_its_key(prompts):

@@ -1,5 +1,8 @@
+from pathlib import Path
+
 import pytest
 
+from infra.models import cache_folder
 from memagent.config import Config, ReadingConfig, load_config
 from memagent.errors import ConfigError
 
@@ -18,6 +21,37 @@ def test_a_model_gives_defaults_that_the_user_overrides():
     config = load_config(sets=["reading.lanes=3"])
     reading = config.reading_config({"segment_tokens": 256, "lanes": 2})
     assert (reading.segment_tokens, reading.lanes) == (256, 3)
+
+
+def test_the_environment_names_a_file_or_holds_the_whole_configuration(tmp_path, monkeypatch):
+    file = tmp_path / "operator.toml"
+    file.write_text('store = "of-the-file"\n[pool]\nmax_size = 4\n')
+    monkeypatch.delenv("MEMAGENT_STORE", raising=False)
+    monkeypatch.setenv("MEMAGENT_CONFIG_FILE", str(file))
+    assert (load_config().store, load_config().pool.max_size) == ("of-the-file", 4)
+    monkeypatch.setenv("MEMAGENT_CONFIG", '{"pool": {"max_size": 8}}')
+    assert (load_config().store, load_config().pool.max_size) == (".memagent", 8), "the file is not read then"
+    monkeypatch.setenv("MEMAGENT_CONFIG", "{}")
+    assert load_config() == Config(), "nor where the whole configuration is that of the defaults"
+    monkeypatch.setenv("MEMAGENT_STORE", "of-the-environment")
+    assert load_config().store == "of-the-environment"
+    monkeypatch.setenv("MEMAGENT_STORE", "")
+    assert load_config().store == ".memagent", "an empty variable counts as none"
+
+
+@pytest.mark.parametrize("value", ["/etc/memagent.toml", "[1]", '{"engine": '])
+def test_an_environment_that_is_no_configuration_says_which_variable_names_a_file(value, monkeypatch):
+    monkeypatch.setenv("MEMAGENT_CONFIG", value)
+    with pytest.raises(ConfigError, match=r"^\$MEMAGENT_CONFIG is no JSON object; .* \$MEMAGENT_CONFIG_FILE$"):
+        load_config()
+
+
+def test_downloaded_policies_are_cached_where_the_platform_keeps_caches(tmp_path, monkeypatch):
+    monkeypatch.delenv("MEMAGENT_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "memagent"
+    monkeypatch.setenv("MEMAGENT_CACHE", "~/own")
+    assert cache_folder() == Path("~/own").expanduser()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memagent.errors import UsageError
 from memagent.tasks.controls import CONTROLS, NEUTRAL, control, cut
-from memagent.tasks.ruler import KINDS, Asked, make_samples
+from memagent.tasks.ruler import KINDS, Asked, DraftRequest, find_kind, make_samples
 from memagent.tasks.sample import Sample
 from memagent.tokens import load_tokenizer
 
@@ -26,9 +26,8 @@ def nano():
 
 
 def make(kind, nano, length=4096, n=4):
-    return list(
-        make_samples(kind, length, n, seed=0, tokenizer=nano, texts=TEXTS, paragraphs=PASSAGES, questions=ASKED)
-    )
+    request = DraftRequest(find_kind(kind), length, nano, texts=TEXTS, paragraphs=PASSAGES, questions=ASKED)
+    return list(make_samples(request, n, seed=0))
 
 
 def sample(sample_id, text, answers=("Rome",), facts=(), task="t", **more):

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from memagent.errors import UsageError
 from memagent.tasks.loaders import load_samples
 from memagent.tasks.needles import QUESTIONS, SENTENCES
-from memagent.tasks.ruler import KINDS, Asked, make_samples, write_jsonl
+from memagent.tasks.ruler import KINDS, Asked, DraftRequest, Kind, find_kind, make_samples, write_jsonl
 from memagent.tasks.ruler.haystack import Filler, Lines, Texts, weave
 from memagent.tasks.ruler.naming import Meter, Names, Numbers, Uuids
 from memagent.tokens import Tokenizer, load_tokenizer
@@ -75,7 +75,8 @@ def others(tokenizer):
 
 
 def make(kind, tokenizer, length=4096, n=1, seed=0, **given):
-    return list(make_samples(kind, length, n, seed=seed, tokenizer=tokenizer, **(GIVEN | given)))
+    kind = kind if isinstance(kind, Kind) else find_kind(kind)
+    return list(make_samples(DraftRequest(kind, length, tokenizer, **(GIVEN | given)), n, seed=seed))
 
 
 def same(a, b):
@@ -139,7 +140,7 @@ def test_the_seed_of_hashes_decides_nothing():
         "t = load_tokenizer('memagent/nano/sft')\n"
         "for k in ('vt', 'cwe', 'fwe', 'niah_multikey_2', 'qa_2'):\n"
         "    q = [Asked('Who?', ('Ann',), (('A', 'It was Ann.'),))]; p = [(str(i), f'Text {i}.') for i in range(50)]\n"
-        "    s = next(make_samples(k, 4096, 1, seed=1, tokenizer=t, questions=q, paragraphs=p))\n"
+        "    s = next(make_samples(DraftRequest(find_kind(k), 4096, t, questions=q, paragraphs=p), 1, seed=1))\n"
         "    print(s.sample_id, s.question, s.depth, hashlib.sha256(s.text().encode()).hexdigest())"
     )
     shown = {

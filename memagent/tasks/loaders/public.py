@@ -153,7 +153,8 @@ def read_gold(folder: Path) -> Iterator[Gold]:
         question = "" if row.get("question") is None else " ".join(row.text("question").split())
         spans = row.texts("spans", blank=True) if row.list("spans") else ()
         answer = row.text("answer", blank=True).strip()
-        yield Gold(file, category, question, answer, tuple(span for span in spans if span.strip()), row)
+        kept = tuple(span for span in spans if span.strip())
+        yield Gold(file, category, question=question, answer=answer, spans=kept, row=row)
 
 
 def read_contract(folder: Path, file: str) -> str:

@@ -72,10 +72,14 @@ class DraftRequest:
     """Tokens of each text, reached from below; 0 where there are so many `documents` instead."""
     tokenizer: Tokenizer
     texts: Iterable[str] = ()
-    """What the user gives to hide things in, by ``--text``."""
+    """What needles are hidden in by the kinds with real text (``--text``): read as far as `length` needs, repeated
+    where they are shorter."""
     paragraphs: "Iterable[Paragraph]" = ()
+    """What the questions' own paragraphs are hidden among; repeated where they are few, which `Sample.about` says."""
     questions: "Sequence[Asked]" = ()
+    """What the question kinds ask: sample i question i."""
     documents: int | None = None
+    """For question kinds: how many documents in place of a length, which is then 0."""
 
 
 MakeDraft = Callable[[int, random.Random, float], Draft]
@@ -115,14 +119,12 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 """The thirteen, by name."""
 
 
-def find_kind(kind: Kind | str) -> Kind:
+def find_kind(kind: str) -> Kind:
     """Return a kind by its name: one of the thirteen, or one that another package brings.
 
     Raises:
         UsageError: there is none of that name.
     """
-    if isinstance(kind, Kind):
-        return kind
     if kind in KINDS:
         return KINDS[kind]
     if FAMILIES.origin(kind):

@@ -3,80 +3,51 @@
 import json
 import os
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from memagent.errors import UsageError
 from memagent.records import stable_hash
-from memagent.tasks.ruler.kinds import FAMILIES, DraftRequest, Kind, MakeDraft, find_kind
-from memagent.tasks.ruler.qa import Asked, Paragraph
+from memagent.tasks.ruler.kinds import FAMILIES, DraftRequest, MakeDraft
 from memagent.tasks.sample import Sample
-from memagent.tokens import Tokenizer
 
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-def make_samples(
-    kind: Kind | str,
-    length: int,
-    n: int,
-    *,
-    seed: int,
-    tokenizer: Tokenizer,
-    texts: Iterable[str] = (),
-    paragraphs: Iterable[Paragraph] = (),
-    questions: Sequence[Asked] = (),
-    documents: int | None = None,
-) -> Iterator[Sample]:
+def make_samples(request: DraftRequest, n: int, *, seed: int) -> Iterator[Sample]:
     """Make `n` samples of a kind.
 
     Sample i is decided by seed, kind, length (or documents), its number, and the texts given, never by `n`. Depths of
     the asked needle fill 0 to 1 evenly, however many samples are made. Texts are made while they are read.
 
     Args:
-        kind: one of `KINDS` or of another package, by name or with parameters of your own.
-        length: tokens of each text, reached from below.
+        request: kind, length, tokenizer and texts.
         n: how many samples.
         seed: decides everything that is left to chance.
-        tokenizer: counts the tokens.
-        texts: what needles are hidden in by the kinds with real text; read as far as `length` needs, and repeated
-            where they are shorter.
-        paragraphs: what the questions' own paragraphs are hidden among; repeated (`about` says so) where they are few.
-        questions: what the question kinds ask, sample i question i.
-        documents: for question kinds, how many documents in place of a length, which is then 0.
 
     Raises:
-        UsageError: no such kind, or it cannot be made of what was given.
+        UsageError: the kind cannot be made of what was given.
     """
-    kind = find_kind(kind)
-    if documents is not None and kind.family != "documents":
-        raise UsageError(f"{kind.name} has a length, no number of documents: only qa_1 and qa_2 have.")
+    name, length, documents = request.kind.name, request.length, request.documents
+    if documents is not None and request.kind.family != "documents":
+        raise UsageError(f"{name} has a length, no number of documents: only qa_1 and qa_2 have.")
     if (length > 0) == (documents is not None):
-        raise UsageError(f"give {kind.name} either a length above 0 or, with length 0, a number of documents.")
-    request = DraftRequest(
-        kind, length, tokenizer, texts=texts, paragraphs=paragraphs, questions=questions, documents=documents
-    )
-    draft = FAMILIES.find(kind.family)(request)
-    return (_sample(kind, length, documents, seed=seed, index=index, make=draft) for index in range(n))
+        raise UsageError(f"give {name} either a length above 0 or, with length 0, a number of documents.")
+    make = FAMILIES.find(request.kind.family)(request)
+    return (_sample(request, seed, index, make) for index in range(n))
 
 
-def _sample(
-    kind: Kind,
-    length: int,
-    documents: int | None,
-    seed: int,
-    index: int,
-    make: MakeDraft,
-) -> Sample:
+def _sample(request: DraftRequest, seed: int, index: int, make: MakeDraft) -> Sample:
+    kind, identity = request.kind.name, (seed, request.kind.name, request.length, request.documents)
     # Steps of the golden ratio: any number of samples is spread evenly over 0 to 1, and no two depths are the same.
-    start = random.Random(stable_hash("ruler depths", seed, kind.name, length, documents)).random()
-    rng = random.Random(stable_hash("ruler", seed, kind.name, length, documents, index))
+    start = random.Random(stable_hash("ruler depths", *identity)).random()
+    rng = random.Random(stable_hash("ruler", *identity, index))
     draft = make(index, rng, (start + index * _GOLDEN) % 1.0)
-    size = f"{documents}d" if documents is not None else str(length)
+    size = f"{request.documents}d" if request.documents is not None else str(request.length)
     return Sample(
-        sample_id=f"{kind.name}-{size}-s{seed}-{index:04d}",
-        task=kind.name,
-        length=length,
+        sample_id=f"{kind}-{size}-s{seed}-{index:04d}",
+        task=kind,
+        length=request.length,
         pieces=draft.pieces,
         question=draft.question,
         answers=draft.answers,
