@@ -39,7 +39,7 @@ Answers = dict[tuple[str, str], str]
 def read_all(config: Config, corpus: str, folder: Path, questions: list[Question]) -> tuple[Answers, dict[str, Any]]:
     """Ingest a folder and ask; return (document, question id) -> answer, and the run's summary."""
     with ray_session(config.ray):
-        taken = ingest(Corpus(Store(config.store), corpus), [str(folder)], config, f"ingest-{corpus}").as_dict()
+        taken = ingest(Corpus(Store(config.store), corpus), [str(folder)], config, f"ingest-{corpus}")
         summary = ask(corpus, questions, config)
     rows = answer_table(config, corpus, summary["run_id"])
     return {(row["document"], row["question_id"]): row["answer"] for row in rows}, {

@@ -3,12 +3,35 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal, TypedDict, cast
 
 _Z = 1.959964
 """The 97.5% point of the normal distribution."""
 _EXACT = 15
 """Differences of several sizes up to which all sign patterns are counted."""
+
+
+class ScoreDict(TypedDict):
+    """A `Score` as plain data."""
+
+    metric: str
+    value: float
+    n: int
+    low: float
+    high: float
+
+
+class PairedDict(TypedDict):
+    """A `Paired` as plain data."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    n: int
+    better: int
+    worse: int
+    method: Literal["exact", "monte carlo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +44,9 @@ class Score:
     low: float
     high: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> ScoreDict:
         """Return it as plain data."""
-        return asdict(self)
+        return cast(ScoreDict, asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +64,9 @@ class Paired:
     worse: int
     method: Literal["exact", "monte carlo"]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> PairedDict:
         """Return it as plain data."""
-        return asdict(self)
+        return cast(PairedDict, asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +79,6 @@ class Balanced:
     high: float
     yes: Score
     no: Score
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
 
 
 def mean(metric: str, values: Sequence[float | None]) -> Score:

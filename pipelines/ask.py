@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import cast
 
+from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
@@ -14,18 +15,18 @@ from infra.tables.corpora import check_known, remember, sources_of, standing_que
 from infra.tables.delta import Table, now
 from infra.tables.documents import has_documents
 from infra.tables.quarantine import failure_row
-from infra.tables.runs import RunExtras, RunSummary, begin_run, close_runs, read_summary, run_ids
+from infra.tables.runs import RunExtras, RunSummary, SegmentSummary, begin_run, close_runs, read_summary, run_ids
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
 from pipelines.run_log import RunLog
-from pipelines.runs import Progress, Recorder, finish, new_run_id, repeat
+from pipelines.runs import Recorder, finish, new_run_id, repeat
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import PlanRequest
 from pipelines.stages.read import PassResult, ReadingPass, read
-from pipelines.stages.segment import SegmentSummary, segment
+from pipelines.stages.segment import segment
 
 
 def ask(
@@ -114,7 +115,7 @@ def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: da
         result = read(reading, plan, recorder) if plan.blocks else PassResult()
         recorder.stage("done")
         recorder.save()
-        more: RunExtras = {**request.extra, "segmented": cut.as_dict(), "stage_seconds": recorder.seconds}
+        more: RunExtras = {**request.extra, "segmented": cut, "stage_seconds": recorder.seconds}
         summary = finish(reading, request.kind, started, plan=plan, result=result, extra=more)
         if not result.failed:
             close_runs(corpus, work)
@@ -189,7 +190,7 @@ def digest(
     standing, extra = _standing(corpus, questions), RunExtras()
     with lazy_ray(config.ray):
         if fetch and (sources := sources_of(corpus)):
-            extra["ingest"] = ingest(corpus, sources, config, run_id=run_id, progress=show).as_dict()
+            extra["ingest"] = ingest(corpus, sources, config, run_id=run_id, progress=show)
         reading = ReadingPass(corpus, run_id, ReaderSpec(config), config)
         extra["inputs"] = _inputs(reading, standing)
         if (same := _previous(corpus, extra["inputs"])) is not None:

@@ -8,13 +8,14 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.progress import Progress
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
 from infra.tables.plans import read_plan
 from infra.tables.rows import AnswerRow, ScoreRow
-from infra.tables.runs import RunExtras, RunSummary
+from infra.tables.runs import RunExtras, RunSummary, ScoreLine
 from infra.tables.schemas import RESULTS
 from infra.tables.turns import resume_points
 from memagent.config import Config
@@ -24,21 +25,8 @@ from memagent.stats import Paired, paired
 from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
 from pipelines.ask import Request, run_readings
-from pipelines.runs import Progress, new_run_id, run_answers
+from pipelines.runs import new_run_id, run_answers
 from pipelines.stages.make_samples import Taken, questions, take
-
-
-class ScoreLine(TypedDict):
-    """A metric of one task and length, with its 95% interval."""
-
-    task: str
-    length: int
-    metric: str
-    value: float
-    low: float
-    high: float
-    n: int
-    failed: int
 
 
 class Evaluation(TypedDict):
@@ -105,7 +93,7 @@ def evaluate(
     rows = _score_rows(suite, config, reader.policy.policy_id, summary=summary, judged=judged)
     Table(store, "scores").upsert(rows)
     measure = not_found(judged) if suite.control else overall(judged)
-    return {**summary, "evaluation": [dict(_score_line(row)) for row in rows], "overall": measure.as_dict()}
+    return {**summary, "evaluation": [_score_line(row) for row in rows], "overall": measure.as_dict()}
 
 
 def results(corpus: Corpus, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from infra.cluster.progress import Progress
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
@@ -17,7 +18,7 @@ from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
 from memagent.records import Question
 from pipelines.ask import Request, run_readings
-from pipelines.runs import Progress, Recorder, new_run_id
+from pipelines.runs import Recorder, new_run_id
 from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers
 from pipelines.stages.segment import segment
 from pipelines.stages.write_questions import choose, generate

@@ -1,9 +1,9 @@
 """Optimize a corpus's files: compact them, sort them by content hash, and delete replaced ones."""
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import TypedDict
 
+from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
 from infra.store import Corpus, Store
 from infra.tables.claims import is_alive
@@ -39,7 +39,7 @@ def optimize(
     config: Config,
     *,
     retention_days: float = RETENTION_DAYS,
-    show: Callable[[dict[str, Any]], None] | None = None,
+    show: Progress | None = None,
 ) -> OptimizeSummary:
     """Compact the files of a corpus.
 

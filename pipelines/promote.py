@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from infra.cluster.progress import Progress
 from infra.cluster.session import ray_session
 from infra.models import cache_folder
 from infra.readers import SHIPPED, ReaderSpec, resolve_policy
@@ -29,7 +30,6 @@ from memagent.tasks.sample import Sample
 from memagent.tasks.suites import Suite
 from memagent.tasks.texts import Whole
 from pipelines.evaluate import evaluate, run_results
-from pipelines.runs import Progress
 
 __all__ = ["GateSpec", "compare_policies", "run_gate"]
 

@@ -4,18 +4,28 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.progress import Progress
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
 from infra.tables.plans import delete_work, repeat_plan
 from infra.tables.rows import AnswerRow, PlannedReading
-from infra.tables.runs import QuestionRollup, RunExtras, RunSummary, run_ids, write_run
+from infra.tables.runs import (
+    NOTHING_SEGMENTED,
+    IngestSummary,
+    QuestionRollup,
+    RunExtras,
+    RunSummary,
+    run_ids,
+    write_run,
+)
+from memagent.records import Json
 from pipelines.formatting import failures
 from pipelines.stages.compact import compact_tables, compact_turns
 from pipelines.stages.plan import Plan
@@ -26,8 +36,6 @@ _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
 _MOST_POINTS = 2_000
 _COMPACTED = ("answers", "segmented", "quarantine", "runs")
-
-Progress = Callable[[dict[str, Any]], None]
 
 
 def new_run_id() -> str:
@@ -42,8 +50,8 @@ class Recorder:
         self._store, self._run_id, self._show = store, run_id, show
         self._began = time.monotonic()
         self._saved = self._began
-        self._points: list[dict[str, Any]] = []
-        self._fixed: dict[str, Any] = {}
+        self._points: list[Json] = []
+        self._fixed: Json = {}
         self._entered = self._began
         self.seconds: dict[str, float] = {}
         """Seconds by stage."""
@@ -57,7 +65,7 @@ class Recorder:
         self._fixed = {"stage": name, **fixed}
         self({})
 
-    def __call__(self, counts: dict[str, Any]) -> None:
+    def __call__(self, counts: Json) -> None:
         """Take a snapshot."""
         at = time.monotonic()
         snapshot = {"t": round(at - self._began, 2), **self._fixed, **counts}
@@ -81,15 +89,15 @@ class Recorder:
         self._store.write_bytes(lines.encode(), "runs", self._run_id, "progress.jsonl")
 
 
-def keep_ingest(store: Store, run_id: str, summary: dict[str, Any]) -> None:
+def keep_ingest(store: Store, run_id: str, summary: IngestSummary) -> None:
     """Keep the summary of an ingest that is no part of another run, for whoever had it done elsewhere."""
     store.write_bytes(json.dumps(summary).encode(), "runs", run_id, "ingest.json")
 
 
-def kept_ingest(store: Store, run_id: str) -> dict[str, Any] | None:
+def kept_ingest(store: Store, run_id: str) -> IngestSummary | None:
     """Return the summary of an ingest that was kept; None: it did not come to its end."""
     try:
-        kept: dict[str, Any] = json.loads(store.read_bytes("runs", run_id, "ingest.json"))
+        kept: IngestSummary = json.loads(store.read_bytes("runs", run_id, "ingest.json"))
     except FileNotFoundError:
         return None
     return kept
@@ -203,7 +211,7 @@ def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra:
         "engine_seconds": 0.0,
         "engine": reading.config.engine.kind,
         "config": {**reading.config.public(), "reading": reading.reader.reading.model_dump()},
-        "segmented": {"documents": 0, "segments": 0, "tokens": 0, "failed": 0},
+        "segmented": NOTHING_SEGMENTED,
         "stage_seconds": {},
         "rollup": unchanged,
         **extra,

@@ -1,10 +1,16 @@
 """Counts of a run while it runs. Every worker counts its own work; the sum is what people see."""
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from typing import Any
+
+from memagent.records import Json
+
+Progress = Callable[[Json], None]
+"""Is called with the counts of a run as they come: the keys of ``progress.jsonl``, those that its stage has."""
 
 
 @dataclass(slots=True)

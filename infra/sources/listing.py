@@ -3,9 +3,8 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -153,12 +152,12 @@ def rows_to_sources(table: pa.Table) -> Iterator[Source]:
     """Yield the rows of a table that has the columns `FOUND`."""
     for batch in table.select(FOUND.names).to_batches():
         for row in batch.to_pylist():
-            yield Source(**{**row, "path": path_of(row)})
+            yield Source(**{**row, "path": path_of(row["source"], row["path"])})
 
 
-def path_of(row: Mapping[str, Any]) -> str:
-    """Return where to open a source: `path` of a row that has the columns `FOUND`."""
-    return row["source"] if row["path"] is None else os.fsdecode(row["path"])
+def path_of(source: str, path: bytes | None) -> str:
+    """Return where to open a source: columns `source` and `path` of `FOUND`."""
+    return source if path is None else os.fsdecode(path)
 
 
 def assign_ids(found: list[Source], taken: dict[str, str], earlier: dict[str, str]) -> list[Source]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from infra.tables.buckets import WHOLE, Bucket, buckets
 from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
 from infra.tables.distinct import first_of_each
-from infra.tables.rows import FailureRow, SourceRow
+from infra.tables.rows import DocumentRow, FailureRow, SourceRow
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
 
 _FLUSH_CHARS = 32 * 2**20
@@ -166,10 +166,26 @@ def newest(table: pa.Table, *key: str) -> pa.Table:
     return first_of_each(table, key, [("seen_at", "descending"), *state])
 
 
+class NewDocument(TypedDict):
+    """A document to write: a row of `documents` without the columns that `DocumentWriter` fills in."""
+
+    doc_id: str
+    content_hash: str
+    title: str
+    source: str
+    source_stamp: str
+    media_type: str
+    encoding: str
+    size_bytes: int
+    chars: int
+    state: Literal["present"]
+    first_seen: datetime
+
+
 class PresentDocuments:
     """The documents of some sources that are present, without their texts, as Arrow: a source may have millions."""
 
-    _SAME = ("content_hash", "title", "source")
+    _SAME: tuple[Literal["content_hash", "title", "source"], ...] = ("content_hash", "title", "source")
 
     def __init__(self, corpus: Corpus, sources: Collection[str]) -> None:
         table = DOCUMENTS.empty_table()
@@ -186,11 +202,11 @@ class PresentDocuments:
         """Return the row numbers of some sources' documents by doc_id; for equal ids, the later source's."""
         return {doc_id: row for source in sources for doc_id, row in self._rows.get(source, {}).items()}
 
-    def is_same(self, row: int, document: Mapping[str, Any]) -> bool:
+    def is_same(self, row: int, document: NewDocument) -> bool:
         """Whether a document is unchanged."""
         return all(self._columns[name][row].as_py() == document[name] for name in self._SAME)
 
-    def documents(self, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
+    def documents(self, rows: Iterable[int]) -> Iterator[DocumentRow]:
         """Yield rows of the documents table."""
         waiting = iter(rows)
         while batch := list(islice(waiting, _FLUSH_ROWS)):
@@ -222,7 +238,7 @@ class DocumentWriter:
             seconds: a commit is due this long after the last one.
         """
         self._tables = {name: Table(corpus.store, name) for name in ("texts", "documents", "quarantine", "sources")}
-        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in self._tables}
+        self._rows: dict[str, list[Mapping[str, object]]] = {name: [] for name in self._tables}
         self._common = {"corpus": corpus.name, "run_id": run_id}
         self._mine = {"corpus": corpus.name, "seen_at": at}
         self._at = at
@@ -230,19 +246,19 @@ class DocumentWriter:
         self._chars = 0
         self._flushed = time.monotonic()
 
-    def document(self, row: Mapping[str, Any], text: str) -> None:
-        """Add a document: its row, without the columns that this writer fills in, and its text."""
+    def document(self, row: NewDocument, text: str) -> None:
+        """Add a document and its text."""
         self._rows["documents"].append({**row, **self._mine})
         self._rows["texts"].append({**self._mine, "content_hash": row["content_hash"], "text": text})
         self._chars += len(text)
         if self._chars >= _FLUSH_CHARS or len(self._rows["documents"]) >= _FLUSH_ROWS:
             self.flush()
 
-    def supersede(self, row: Mapping[str, Any]) -> None:
+    def supersede(self, row: DocumentRow) -> None:
         """Add the row of a superseded version."""
         self._rows["documents"].append({**row, **self._mine, "state": "superseded"})
 
-    def delete(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def delete(self, rows: Iterable[DocumentRow]) -> None:
         """Add the rows of deleted documents."""
         for row in rows:
             self._rows["documents"].append({**row, **self._mine, "state": "deleted", "chars": 0})

@@ -11,6 +11,8 @@ from infra.store import Corpus, Store
 from infra.tables.claims import is_alive
 from infra.tables.delta import Table, now
 from infra.tables.rows import RunRow
+from memagent.records import Json
+from memagent.stats import PairedDict, ScoreDict
 
 
 class ReadingCounts(TypedDict):
@@ -60,22 +62,75 @@ class ComparedRun(TypedDict, total=False):
     """Readings of it that failed."""
 
 
+class IngestSummary(TypedDict):
+    """Summary of an ingest. Sources: new + changed + unchanged + failed are all that were seen."""
+
+    corpus: str
+    run_id: str
+    sources: int
+    """Sources seen."""
+    new: int
+    changed: int
+    unchanged: int
+    failed: int
+    """Sources of which not all could be read, now or when they were last parsed: one that has failed is not parsed
+    again until it, or how it is parsed, changes. Those that could be read before keep their documents."""
+    deleted: int
+    """Sources that are gone."""
+    hidden: int
+    """Names that start with a dot, passed over."""
+    quarantined: dict[str, int]
+    """Sources and rows that became no document, by reason."""
+    documents: int
+    """Documents written: new ones and new versions."""
+    bytes: int
+    """Bytes of the sources that were opened."""
+    chars: int
+    """Characters of the documents written."""
+    seconds: float
+
+
+class SegmentSummary(TypedDict):
+    """Counts of a segment job."""
+
+    documents: int
+    segments: int
+    tokens: int
+    failed: int
+
+
+NOTHING_SEGMENTED: SegmentSummary = {"documents": 0, "segments": 0, "tokens": 0, "failed": 0}
+
+
+class ScoreLine(TypedDict):
+    """A metric of one task and length, with its 95% interval."""
+
+    task: str
+    length: int
+    metric: str
+    value: float
+    low: float
+    high: float
+    n: int
+    failed: int
+
+
 class RunExtras(TypedDict, total=False):
     """Keys that only some kinds of runs have."""
 
-    ingest: dict[str, Any]
-    segmented: dict[str, Any]
+    ingest: IngestSummary
+    segmented: SegmentSummary
     stage_seconds: dict[str, float]
     inputs: dict[str, str]
     """A digest: hashes of what it depends on. A later one with the same inputs has nothing to do."""
     rollup: list[QuestionRollup]
     suite: dict[str, object]
     method: str
-    evaluation: list[dict[str, Any]]
-    overall: dict[str, Any]
+    evaluation: list[ScoreLine]
+    overall: ScoreDict
     against: "ComparedRun"
     """An evaluation: the one that it was compared with."""
-    paired: dict[str, Any]
+    paired: PairedDict
     report: str
 
 
@@ -100,8 +155,8 @@ class RunSummary(RunExtras):
     policy: str
     policy_id: str
     engine: str
-    scores: list[dict[str, Any]] | None
-    config: dict[str, Any]
+    scores: list[ScoreDict] | None
+    config: Json
 
 
 class HarvestSummary(TypedDict):
@@ -140,15 +195,15 @@ class TrainingSummary(TypedDict):
     ended: str
     """Why it ended."""
     best_step: int
-    validation: dict[str, dict[str, Any] | None]
+    validation: dict[str, Json | None]
     """before, best, last."""
     last: dict[str, float | None]
     """Metrics of the last step."""
     data: list[str]
     data_version: int | None
-    config: dict[str, Any]
+    config: Json
     report: NotRequired[str]
-    gate: NotRequired[dict[str, Any]]
+    gate: NotRequired[Json]
 
 
 def write_run(
@@ -242,7 +297,7 @@ def _is(run_id: str) -> pc.Expression:
     return pc.field("run_id") == run_id
 
 
-def read_summary(store: Store, run_id: str, corpus: str | None = None) -> dict[str, Any] | None:
+def read_summary(store: Store, run_id: str, corpus: str | None = None) -> Json | None:
     """Return the summary of a run that ended; None: there is none of this name, or it has not ended."""
     rows = Table(store, "runs").read(corpus, ["run_id", "summary"], _is(run_id) & ENDED).to_pylist()
     return dict(json.loads(rows[0]["summary"])) if rows else None

@@ -27,10 +27,10 @@ from pipelines.cli.options import (
 from pipelines.formatting import plain
 
 if TYPE_CHECKING:
-    from infra.tables.runs import RunSummary
+    from infra.tables.runs import RunSummary, ScoreLine
     from memagent.config import Config
     from memagent.tasks.suites import Suite
-    from pipelines.evaluate import Evaluation, ScoreLine
+    from pipelines.evaluate import Evaluation
 
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 

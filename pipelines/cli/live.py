@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from memagent.records import Json
 from pipelines.formatting import duration, failures, number, pace, percent, plain
 
 __all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "number", "percent", "plain", "summary"]
@@ -45,7 +46,7 @@ class Display:
         self._console = console or Console(stderr=True)
         self.mode: Mode = mode if mode != "auto" else ("live" if self._console.is_terminal else "lines")
         self._began = time.monotonic()
-        self._snapshot: dict[str, Any] = {}
+        self._snapshot: Json = {}
         self._samples: deque[dict[str, float]] = deque()
         self._moved = self._began
         self._line_at = -_LINE_EVERY

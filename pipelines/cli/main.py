@@ -128,7 +128,7 @@ def ingest(
     if tag:
         set_tags(target, absolute, tag)  # before: no document may be in the corpus without its tag
     with display(json_) as show, lazy_ray(settings.ray):
-        summary = run_ingest(target, sources, settings, run_id=run_id, progress=show).as_dict()
+        summary = run_ingest(target, sources, settings, run_id=run_id, progress=show)
     remember(target, sources=absolute)
     keep_ingest(target.store, run_id, summary)
     finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, bool(summary["quarantined"]))

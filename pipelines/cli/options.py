@@ -2,13 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from infra.cluster.progress import Progress
 from memagent.config import Config, load_config
 from memagent.errors import UsageError
 
@@ -65,7 +66,7 @@ def _check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def display(json_: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
+def display(json_: bool) -> Iterator[Progress | None]:
     """Show progress while the body runs, except with --json."""
     if json_:
         yield None

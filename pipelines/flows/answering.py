@@ -12,7 +12,7 @@ from prefect.events import emit_event
 from infra.store import Corpus, Store
 from infra.tables.corpora import corpora, standing_questions
 from infra.tables.documents import has_documents
-from infra.tables.runs import RunExtras, RunSummary
+from infra.tables.runs import IngestSummary, RunExtras, RunSummary
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
@@ -115,7 +115,7 @@ def optimize_stage(settings: Config, corpus: str, retention_days: float) -> None
 
 
 @task(name="ingest", cache_policy=NO_CACHE)
-def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> dict[str, Any]:
+def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> IngestSummary:
     """Ingest sources; return the ingest's summary."""
     from infra.cluster.session import lazy_ray
     from infra.tables.corpora import remember
@@ -128,7 +128,7 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
             raise MemagentError(f"the Ray job ended before all sources were seen: {output}")
         return summary
     with lazy_ray(settings.ray):
-        summary = ingest(Corpus(tables, corpus), sources, settings, run_id).as_dict()
+        summary = ingest(Corpus(tables, corpus), sources, settings, run_id)
     remember(Corpus(tables, corpus), sources=sources)
     get_run_logger().info("ingested: %s", summary)
     return summary

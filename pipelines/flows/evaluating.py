@@ -5,6 +5,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
+from infra.cluster.progress import Progress as Show
 from infra.store import Store
 from infra.tables.rows import ScoreRow
 from infra.tables.runs import RunSummary
@@ -15,7 +16,6 @@ from pipelines.flows import commands
 from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import Progress, artifact_key, stop_ray_job, work
 from pipelines.report.evaluation import evaluation_page
-from pipelines.runs import Progress as Show
 from pipelines.runs import new_run_id
 
 NOISE = 0.05

@@ -13,17 +13,19 @@ from prefect import get_run_logger, runtime
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from infra.cluster.jobs_api import run_job, stop_job
+from infra.cluster.progress import Progress as Show
 from infra.store import Store
 from infra.tables.runs import HarvestSummary, RunSummary, TrainingSummary, read_summary
 from memagent.config import Config, load_config
 from memagent.errors import MemagentError
+from memagent.records import Json
 
 _PROGRESS_SECONDS = 3.0
 _log = logging.getLogger("memagent.flows")
 Summary = TypeVar("Summary", RunSummary, HarvestSummary, TrainingSummary)
 
 
-watcher: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("watcher", default=None)
+watcher: ContextVar[Show | None] = ContextVar("watcher", default=None)
 """Also receives the progress counts: the terminal display of a flow that is run by hand."""
 
 
@@ -65,7 +67,7 @@ class Progress:
         self._lock = threading.Lock()
         self._watcher = watcher.get()
 
-    def __enter__(self) -> Callable[[dict[str, Any]], None]:
+    def __enter__(self) -> Show:
         created = create_progress_artifact(progress=0.0, key=artifact_key(self._what), description=self._what)
         self._artifact = created if isinstance(created, UUID) else None
         return self.show
@@ -74,7 +76,7 @@ class Progress:
         if kind is None:
             self._set(100.0)
 
-    def show(self, counts: dict[str, Any]) -> None:
+    def show(self, counts: Json) -> None:
         """Take the newest counts of the run."""
         if self._watcher is not None:
             self._watcher(counts)

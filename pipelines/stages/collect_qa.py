@@ -1,8 +1,8 @@
 """Collect candidates for training rows from what runs asked and answered. Ray Data jobs over plans and answers."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +11,8 @@ from infra.cluster.session import quiet_ray_data
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.plans import read_plan
+from infra.tables.qa import JudgedAnswer
+from infra.tables.rows import EvidenceRow, Scope
 from memagent.curation import Qa, agreement
 from memagent.metrics import exact_match, normalise
 
@@ -37,23 +39,54 @@ _ANSWERS = pa.schema(
 )
 
 
-def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[dict[str, Any]]:
-    """Return what runs asked of which streams: a row a reading and run (`_ASKED`), oldest run first.
+class AskedRow(TypedDict):
+    """A reading that a run asked for."""
 
-    Needs a Ray session. `reading_id` is the reading whose answer counted. A run without a plan asked nothing.
+    reading_id: str
+    """Of the reading whose answer counted."""
+    question_id: str
+    question: str
+    doc_id: str
+    scope: Scope
+    stream: list[str]
+    gold: list[str] | None
+    run: int
+    """The run's place among the runs, 0 the oldest."""
+
+
+class Places(TypedDict):
+    """The segments that an answer's evidence is in, as two columns."""
+
+    hashes: list[str]
+    indices: list[int]
+
+
+class GivenAnswer(Places):
+    """An answer, as far as a training row depends on it."""
+
+    reading_id: str
+    policy_id: str
+    answer: str
+    found: bool
+
+
+def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[AskedRow]:
+    """Return what runs asked of which streams: a row a reading and run, oldest run first.
+
+    Needs a Ray session. A run without a plan asked nothing.
 
     Args:
         store: the store.
         runs: their ids, oldest first.
         gold: only what has gold, or has none; None: all.
     """
-    blocks = [pa.table({"run_id": [run_id], "run": [at]}) for at, run_id in enumerate(runs)]
-    rows = _job(blocks, _read_plan, store.url, gold)
+    blocks = [pa.table({"run_id": [run_id], "run": [number]}) for number, run_id in enumerate(runs)]
+    rows: list[AskedRow] = [row for batch in _job(blocks, _read_plan, store.url, gold) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: (row["run"], row["reading_id"], row["question_id"]))
 
 
-def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the answers of some readings (`_ANSWERS`) by reading_id; those that failed are absent.
+def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, GivenAnswer]:
+    """Return the answers of some readings by reading_id; those that failed are absent.
 
     Needs a Ray session. The answers table is read once, file by file.
     """
@@ -63,10 +96,13 @@ def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, dict[str,
     root = corpus.store.delta_uri("answers").removeprefix("s3://")
     paths = [fragment.path for fragment in Table(corpus.store, "answers").fragments(corpus.name)]
     blocks = [pa.table({"path": [path if path.startswith(root) else f"{root}/{path}"]}) for path in paths]
-    return {row["reading_id"]: row for row in _job(blocks, _read_answers, corpus.store.url, wanted)}
+    answers: dict[str, GivenAnswer] = {}
+    for batch in _job(blocks, _read_answers, corpus.store.url, wanted):
+        answers |= {row["reading_id"]: row for row in batch.to_pylist()}
+    return answers
 
 
-def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[str, Any]]) -> list[Qa]:
+def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> list[Qa]:
     """Make a row of each question with gold on a stream; the gold of the newest run counts.
 
     The pass rate is the share right among the readings, where there are two or more; one that failed is wrong.
@@ -75,19 +111,20 @@ def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[s
         rows: of `asked`, all with gold.
         answers: of `load_answers`.
     """
-    groups: dict[tuple[str, str, tuple[str, ...]], list[Mapping[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, str, tuple[str, ...]], list[AskedRow]] = defaultdict(list)
     for row in rows:
         groups[row["question_id"], row["question"], tuple(row["stream"])].append(row)
-    found = []
+    qa = []
     for (_, question, stream), same in groups.items():
-        gold = tuple(same[-1]["gold"])
+        gold = tuple(same[-1]["gold"] or ())
         readings = {row["reading_id"]: answers.get(row["reading_id"]) for row in same}
         right = {k: v for k, v in readings.items() if v is not None and exact_match(v["answer"], gold)}
         shown = next(reversed(right or readings))
         rate = len(right) / len(readings) if len(readings) >= _LEAST_READINGS else None
-        policy = (readings[shown] or {}).get("policy_id", "")
+        shown_answer = readings[shown]
+        policy = shown_answer["policy_id"] if shown_answer else ""
         evidence = _evidence(right.values())
-        found.append(
+        qa.append(
             Qa(
                 question,
                 gold,
@@ -101,10 +138,10 @@ def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[s
                 evidence=evidence,
             )
         )
-    return found
+    return qa
 
 
-def agreed_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[str, Any]]) -> list[Qa]:
+def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> list[Qa]:
     """Make a row of each question on a stream that was read several times, with the share that agreed.
 
     Args:
@@ -114,19 +151,19 @@ def agreed_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping
     groups: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
     for row in rows:
         groups[row["question"], tuple(row["stream"])].add(row["reading_id"])
-    found = []
+    qa = []
     for (question, stream), readings in groups.items():
         known = {name: answers[name] for name in sorted(readings) if name in answers}
         drawn = [(known[name]["answer"], known[name]["found"]) if name in known else None for name in sorted(readings)]
-        said, share = agreement(drawn)
-        same = {k: v for k, v in known.items() if normalise(v["answer"]) == normalise(said)}
+        agreed, share = agreement(drawn)
+        same = {k: v for k, v in known.items() if normalise(v["answer"]) == normalise(agreed)}
         shown = next(iter(same), "")
         policy = same[shown]["policy_id"] if shown else ""
         evidence = _evidence(same.values())
-        found.append(
+        qa.append(
             Qa(
                 question,
-                (said,),
+                (agreed,),
                 stream,
                 documents=(),
                 source="agreement",
@@ -137,22 +174,23 @@ def agreed_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping
                 evidence=evidence,
             )
         )
-    return found
+    return qa
 
 
-def feedback_rows(said: Sequence[Mapping[str, Any]]) -> tuple[list[Qa], dict[str, set[str]]]:
+def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, set[str]]]:
     """Make a row of each accepted or corrected answer; also return what was rejected, by qa_id, normalised.
 
     An answer that was corrected is rejected as well. Where it is what somebody else accepted, both are dropped.
 
     Args:
-        said: of `infra.tables.qa.verdicts`.
+        judged: of `infra.tables.qa.verdicts`.
     """
-    found, rejected = [], defaultdict(set)
-    for one in said:
-        answer, verdict = one["of"], one["verdict"]
-        right = answer["answer"] if verdict == "accepted" else one["answer"] or ""
-        evidence = _evidence([answer | _places(answer)]) if verdict == "accepted" else ()
+    qa: list[Qa] = []
+    rejected: dict[str, set[str]] = defaultdict(set)
+    for feedback in judged:
+        answer, verdict = feedback["of"], feedback["verdict"]
+        right = answer["answer"] if verdict == "accepted" else feedback["answer"] or ""
+        evidence = _evidence([_places(answer["evidence"])]) if verdict == "accepted" else ()
         row = Qa(
             answer["question"],
             (right,),
@@ -164,20 +202,20 @@ def feedback_rows(said: Sequence[Mapping[str, Any]]) -> tuple[list[Qa], dict[str
             evidence=evidence,
         )
         if verdict != "rejected":
-            found.append(row)
+            qa.append(row)
         if verdict != "accepted" and not (verdict == "corrected" and normalise(right) == normalise(answer["answer"])):
             rejected[row.qa_id].add(normalise(answer["answer"]))
-    return found, dict(rejected)
+    return qa, dict(rejected)
 
 
-def _job(blocks: list[pa.Table], read: Any, *arguments: Any) -> list[dict[str, Any]]:
+def _job(blocks: list[pa.Table], read: Callable[..., pa.Table], *arguments: object) -> Iterator[pa.Table]:
     if not blocks:
-        return []
+        return
     import ray.data
 
     quiet_ray_data()
     job = ray.data.from_arrow(blocks).map_batches(read, batch_size=None, batch_format="pyarrow", fn_args=arguments)
-    return [row for batch in job.iter_batches(batch_size=None, batch_format="pyarrow") for row in batch.to_pylist()]
+    yield from job.iter_batches(batch_size=None, batch_format="pyarrow")
 
 
 def _read_plan(block: pa.Table, url: str, gold: bool | None) -> pa.Table:
@@ -204,14 +242,18 @@ def _read_answers(block: pa.Table, url: str, wanted: frozenset[str]) -> pa.Table
             for batch in file.iter_batches(columns=columns):
                 # A merge writes strings as views, which pyarrow 26 can neither filter nor take.
                 mine = [i for i, name in enumerate(batch["reading_id"].to_pylist()) if name in wanted]
-                rows += [row | _places(row) for i in mine for row in batch.slice(i, 1).to_pylist()]
+                rows += [row | _places(row["evidence"]) for i in mine for row in batch.slice(i, 1).to_pylist()]
     return pa.Table.from_pylist(rows, schema=_ANSWERS)
 
 
-def _places(answer: Mapping[str, Any]) -> dict[str, Any]:
-    places = answer["evidence"] or []
-    return {"hashes": [one["content_hash"] for one in places], "indices": [one["segment_index"] for one in places]}
+def _places(evidence: Sequence[EvidenceRow] | None) -> Places:
+    pieces = evidence or ()
+    return {
+        "hashes": [piece["content_hash"] for piece in pieces],
+        "indices": [piece["segment_index"] for piece in pieces],
+    }
 
 
-def _evidence(answers: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted({at for one in answers for at in zip(one["hashes"], one["indices"], strict=True)}))
+def _evidence(answers: Iterable[Places]) -> tuple[tuple[str, int], ...]:
+    segments = {segment for places in answers for segment in zip(places["hashes"], places["indices"], strict=True)}
+    return tuple(sorted(segments))

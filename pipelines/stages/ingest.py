@@ -7,14 +7,14 @@ again.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Literal, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.progress import Progress
 from infra.cluster.session import ensure_ray, quiet_ray_data
 from infra.sources import TITLE_CHARS, Parsed, Refused
 from infra.sources.diff import Plan, failed_stamp, make_plan
@@ -25,12 +25,14 @@ from infra.tables.corpora import check_name
 from infra.tables.delta import Table, now
 from infra.tables.documents import (
     DocumentWriter,
+    NewDocument,
     PresentDocuments,
     column_rows,
     current_sources,
     mark_superseded,
     quarantined,
 )
+from infra.tables.runs import IngestSummary
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError
 
@@ -42,45 +44,12 @@ _AGAIN = {"vanished", "unreadable", "not-a-file"}
 """Reasons that are not the source's fault: it is parsed again in the next run, even if its stamp is the same."""
 
 
-@dataclass(frozen=True)
-class IngestSummary:
-    """Summary of an ingest. Sources: new + changed + unchanged + failed are all that were seen."""
-
-    corpus: str
-    run_id: str
-    sources: int
-    """Sources seen."""
-    new: int
-    changed: int
-    unchanged: int
-    failed: int
-    """Sources of which not all could be read, now or when they were last parsed: one that has failed is not parsed
-    again until it, or how it is parsed, changes. Those that could be read before keep their documents."""
-    deleted: int
-    """Sources that are gone."""
-    hidden: int
-    """Names that start with a dot, passed over."""
-    quarantined: dict[str, int]
-    """Sources and rows that became no document, by reason."""
-    documents: int
-    """Documents written: new ones and new versions."""
-    bytes: int
-    """Bytes of the sources that were opened."""
-    chars: int
-    """Characters of the documents written."""
-    seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it, fit for JSON."""
-        return asdict(self)
-
-
 def ingest(
     corpus: Corpus,
     sources: list[str],
     config: Config,
     run_id: str,
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: Progress | None = None,
 ) -> IngestSummary:
     """Bring a corpus up to date with its sources. Needs a Ray session, if only when something is new.
 
@@ -200,14 +169,35 @@ def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
     """Parse and commit the sources of a block; return one result per source."""
     store, corpus, run_id, at, config = job
     writer = DocumentWriter(Corpus(store, corpus), run_id, at, config.commit_seconds)
-    items = block.to_pylist()
+    items: list[_WorkItem] = block.to_pylist()
     old = [name for item in items for name in (item["source"] if item["known"] else "", item["was"]) if name]
     present = PresentDocuments(Corpus(store, corpus), old)
-    results = []
-    for item in items:
-        results.append(_parse_source(item, present, writer, at=at, options=config.ingest))
+    results = [_parse_source(item, present, writer, at=at, options=config.ingest) for item in items]
     writer.flush()
     return pa.Table.from_pylist(results, schema=_RESULT)
+
+
+class _WorkItem(TypedDict):
+    """A source to parse: a row of `infra.sources.diff.WORK`."""
+
+    source: str
+    path: bytes | None
+    """Where to open it, where that is not `source`; need not be UTF-8."""
+    doc_id: str
+    stamp: str
+    size: int
+    known: bool
+    was: str
+
+
+class _ParseResult(TypedDict):
+    """What became of a source: a row of `_RESULT`."""
+
+    kind: Literal["new", "changed", "failed"]
+    documents: int
+    bytes: int
+    chars: int
+    refused: list[tuple[str, int]]
 
 
 _RESULT = pa.schema(
@@ -222,31 +212,31 @@ _RESULT = pa.schema(
 
 
 def _parse_source(
-    item: dict[str, Any], present: PresentDocuments, writer: DocumentWriter, at: datetime, options: IngestConfig
-) -> dict[str, Any]:
+    item: _WorkItem, present: PresentDocuments, writer: DocumentWriter, at: datetime, options: IngestConfig
+) -> _ParseResult:
     """Give the writer what has changed in one source.
 
     Args:
-        item: a row of a block.
+        item: the source.
         present: the documents that the source has so far.
         writer: takes the rows.
         at: time of the run.
         options: limits and columns.
     """
-    tally = Counter[str]()
+    documents = written = chars = 0
     refusals = _Refusals(writer, item["source"], options.max_refused)
-    found = 0
     before = present.rows_of(item["was"], item["source"])
     stamp = item["stamp"]
-    kind = "changed" if item["known"] else "new"
+    kind: Literal["new", "changed", "failed"] = "changed" if item["known"] else "new"
     try:
-        for record in _guard(options).parse(path_of(item), item["source"].rsplit("/", 1)[-1], item["size"]):
+        path, name = path_of(item["source"], item["path"]), item["source"].rsplit("/", 1)[-1]
+        for record in _guard(options).parse(path, name, item["size"]):
             if isinstance(record, Refused):
                 refusals.row(record)
                 continue
             parsed, content_hash = record
             row = _document(item, parsed, content_hash, at)
-            found += 1
+            documents += 1
             old = before.pop(row["doc_id"], None)
             if old is not None:
                 if present.is_same(old, row):
@@ -256,7 +246,8 @@ def _parse_source(
                 if earlier["content_hash"] != content_hash:
                     writer.supersede(earlier)
             writer.document(row, parsed.text)
-            tally.update(documents=1, chars=row["chars"])
+            written += 1
+            chars += row["chars"]
     except SourceError as error:
         kind = "failed"
         refusals.source(error)
@@ -265,8 +256,8 @@ def _parse_source(
     if kind != "failed" and not options.keep_deleted:
         writer.delete(present.documents(before.values()))
     state = "failed" if kind == "failed" else "read"
-    writer.source(item["source"], item["doc_id"], stamp, state=state, documents=found)
-    return {"kind": kind, "bytes": item["size"], "refused": refused, "documents": 0, "chars": 0, **tally}
+    writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
+    return {"kind": kind, "documents": written, "bytes": item["size"], "chars": chars, "refused": refused}
 
 
 class _Refusals:
@@ -299,7 +290,7 @@ class _Refusals:
         return self._all
 
 
-def _document(item: dict[str, Any], parsed: Parsed, content_hash: str, at: datetime) -> dict[str, Any]:
+def _document(item: _WorkItem, parsed: Parsed, content_hash: str, at: datetime) -> NewDocument:
     of_row = "" if parsed.row is None else f"#{parsed.row}"
     title = " ".join(parsed.title.split())[:TITLE_CHARS] or item["source"].rsplit("/", 1)[-1] + of_row
     return {

@@ -7,10 +7,11 @@ import json
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ from infra.cluster.session import quiet_ray_data
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import now
-from infra.tables.documents import DocumentWriter, current_sources
+from infra.tables.documents import DocumentWriter, NewDocument, current_sources
 from memagent.errors import UsageError
 from memagent.records import Question, text_hash
 from memagent.tasks.ruler import write_jsonl
@@ -107,11 +108,21 @@ _MADE = pa.schema(
 )
 
 
+class _MadeRow(TypedDict):
+    """A row of `_MADE`: a sample, or why its group cannot be made."""
+
+    group: int
+    index: int
+    doc_id: str
+    sample: str
+    fatal: str
+
+
 def _make(
     block: pa.Table, url: str, corpus: str, run_id: str, suite: Suite, texts: tuple[str, ...], reader: ReaderSpec
 ) -> pa.Table:
     """Make the samples of a block and commit their texts."""
-    rows: list[dict[str, Any]] = []
+    rows: list[_MadeRow] = []
     for item in block.to_pylist():
         group = suite.groups()[item["group"]]
         try:
@@ -139,13 +150,13 @@ def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator
         doc_id = text_hash(text)  # samples on one text share its document
         if doc_id not in there:
             there.add(doc_id)
-            writer.document(_document(sample, source, doc_id, text) | {"first_seen": at}, text)
+            writer.document(_document(sample, source, doc_id, text=text, first_seen=at), text)
         writer.source(source, doc_id, doc_id, state="read", documents=1)
         yield sample, doc_id
     writer.flush()
 
 
-def _document(sample: Sample, source: str, doc_id: str, text: str) -> dict[str, Any]:
+def _document(sample: Sample, source: str, doc_id: str, text: str, first_seen: datetime) -> NewDocument:
     return {
         "doc_id": doc_id,
         "content_hash": doc_id,
@@ -157,10 +168,11 @@ def _document(sample: Sample, source: str, doc_id: str, text: str) -> dict[str, 
         "size_bytes": len(text.encode("utf-8", "surrogatepass")),
         "chars": len(text),
         "state": "present",
+        "first_seen": first_seen,
     }
 
 
-def _taken(row: dict[str, Any]) -> Taken:
+def _taken(row: _MadeRow) -> Taken:
     kept = json.loads(row["sample"])
     kept |= {"answers": tuple(kept["answers"]), "facts": tuple(kept["facts"])}
     return Taken(Sample(**kept, pieces=_none), row["doc_id"])

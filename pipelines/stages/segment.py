@@ -1,14 +1,13 @@
 """Segment: documents -> segments, a task for each bucket of the corpus."""
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.progress import Progress
 from infra.cluster.tasks import run_tasks
 from infra.processes import usable_cores
 from infra.readers import ReaderSpec
@@ -18,6 +17,7 @@ from infra.tables.data_files import DataFile, FileCommits, write_data_file
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, document_texts, documents_count, mark_superseded
 from infra.tables.quarantine import failure_row
+from infra.tables.runs import NOTHING_SEGMENTED, SegmentSummary
 from infra.tables.segments import segmented_table, write_segments
 from memagent.tokens import load_tokenizer
 
@@ -31,25 +31,10 @@ _SMALL = 128
 """Documents that are worth a task of their own while a processor is free."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSummary:
-    """Counts of a segment job."""
-
-    documents: int = 0
-    segments: int = 0
-    tokens: int = 0
-    failed: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the counts by name."""
-        return asdict(self)
-
-
 class _SegmentedBucket(TypedDict):
     """Result of one task."""
 
-    counts: list[int]
-    """documents, segments, tokens, failed."""
+    counts: SegmentSummary
     files: list[DataFile]
     """Of table ``segmented``."""
     failures: dict[str, str]
@@ -60,7 +45,7 @@ def segment(
     corpus: Corpus,
     reader: ReaderSpec,
     run_id: str,
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: Progress | None = None,
 ) -> SegmentSummary:
     """Segment the documents that have no segments yet, for the reader's tokenizer and segment size.
 
@@ -72,8 +57,9 @@ def segment(
         missing = _missing(corpus, reader, bucket)
         documents += missing.num_rows
         chars += pc.sum(missing["chars"]).as_py() or 0
+    total = NOTHING_SEGMENTED
     if not documents:
-        return SegmentSummary()
+        return total
     mark_superseded(corpus)
     tasks = max(
         math.ceil(documents / _DOCUMENTS),
@@ -82,7 +68,6 @@ def segment(
     )
     commits = FileCommits(Table(corpus.store, "segmented"), corpus.name, run_id)
     quarantine = Table(corpus.store, "quarantine")
-    total = SegmentSummary()
     work = partial(_segment_bucket, corpus=corpus, reader=reader)
     parts = [Bucket(index, tasks) for index in range(tasks)]
     for done in run_tasks(work, parts, small=chars <= _SMALL_CHARS):
@@ -91,13 +76,21 @@ def segment(
             failure_row(corpus, "segment", name, reason="segment", detail=message, run_id=run_id)
             for name, message in done["failures"].items()
         )
-        counts = [before + more for before, more in zip(asdict(total).values(), done["counts"], strict=True)]
-        total = SegmentSummary(*counts)
+        total = _sum(total, done["counts"])
         if progress:
-            shown = {"documents": total.documents, "segments": total.segments, "failures": total.failed}
+            shown = {"documents": total["documents"], "segments": total["segments"], "failures": total["failed"]}
             progress({**shown, "documents_total": documents})
     commits.commit()
     return total
+
+
+def _sum(a: SegmentSummary, b: SegmentSummary) -> SegmentSummary:
+    return {
+        "documents": a["documents"] + b["documents"],
+        "segments": a["segments"] + b["segments"],
+        "tokens": a["tokens"] + b["tokens"],
+        "failed": a["failed"] + b["failed"],
+    }
 
 
 def _missing(corpus: Corpus, reader: ReaderSpec, bucket: Bucket) -> pa.Table:
@@ -111,12 +104,16 @@ def _missing(corpus: Corpus, reader: ReaderSpec, bucket: Bucket) -> pa.Table:
 def _segment_bucket(bucket: Bucket, corpus: Corpus, reader: ReaderSpec) -> _SegmentedBucket:
     missing = set(_missing(corpus, reader, bucket)["content_hash"].to_pylist())
     if not missing:
-        return {"counts": [0, 0, 0, 0], "files": [], "failures": {}}
+        return {"counts": NOTHING_SEGMENTED, "files": [], "failures": {}}
     tokenizer = _tokenizer(reader.engine_config.tokenizer or reader.folder)
     rows, failures = write_segments(corpus, document_texts(corpus, missing, bucket), tokenizer, reader.reading)
-    counts = [len(rows), sum(row["segments"] for row in rows), sum(row["tokens"] for row in rows), len(failures)]
     return {
-        "counts": counts,
+        "counts": {
+            "documents": len(rows),
+            "segments": sum(row["segments"] for row in rows),
+            "tokens": sum(row["tokens"] for row in rows),
+            "failed": len(failures),
+        },
         "files": [write_data_file(corpus, "segmented", rows)] if rows else [],
         "failures": failures,
     }

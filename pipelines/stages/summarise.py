@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypedDict
 
@@ -20,7 +20,7 @@ from infra.tables.rows import PlannedReading
 from infra.tables.runs import ChangedAnswer, QuestionRollup
 from memagent.metrics import METRICS
 from memagent.records import Question
-from memagent.stats import Score, share
+from memagent.stats import Score, ScoreDict, share
 
 _ANSWERS = 5_000
 """Different answers to a question that a task reports, the most frequent first."""
@@ -56,9 +56,9 @@ class Summary:
     answered: list[str] = field(default_factory=list)
     rollup: list[QuestionRollup] = field(default_factory=list)
 
-    def score_rows(self) -> list[dict[str, object]] | None:
+    def score_rows(self) -> list[ScoreDict] | None:
         """Return the scores as plain data."""
-        return None if self.scores is None else [asdict(score) for score in self.scores]
+        return None if self.scores is None else [score.as_dict() for score in self.scores]
 
 
 def summarise(

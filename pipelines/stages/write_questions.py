@@ -3,10 +3,11 @@
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypedDict
+from collections.abc import Collection, Mapping
+from typing import Any, TypedDict, final
 
 from infra.cluster.engine_pool import fatal, run_on_engines
+from infra.cluster.progress import Progress
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
 from infra.store import Store
@@ -42,8 +43,8 @@ def choose(
         known: (content hash, segment index) that have a question already.
     """
     every = ((name, index) for name, place in places.items() for index in range(place["segments"]))
-    free = (at for at in every if at not in known)
-    drawn = heapq.nsmallest(count, free, key=lambda at: stable_hash(seed, *at))
+    free = (segment for segment in every if segment not in known)
+    drawn = heapq.nsmallest(count, free, key=lambda segment: stable_hash(seed, *segment))
     return [
         {
             "place": segment_range(places[name]),
@@ -59,7 +60,7 @@ def generate(
     reader: ReaderSpec,
     config: Config,
     chosen: list[ChosenSegment],
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[Qa], Counter[str]]:
     """Write a question from each chosen segment; return those that passed all filters, and the others by reason.
 
@@ -77,14 +78,32 @@ def generate(
     rows: list[Qa] = []
     refused: Counter[str] = Counter()
     for result in run_on_engines(Writer, (store.url, reader, config.pool.inflight), items, config.pool):
-        for said in result["rows"]:
-            if "refused" in said:
-                refused[said["refused"]] += 1
+        results: list[_WrittenQuestion | _RefusedSegment] = result["rows"]
+        for written in results:
+            if "refused" in written:
+                refused[written["refused"]] += 1
             else:
-                rows.append(_row(reader, said))
+                rows.append(_row(reader, written))
         if progress:
             progress({"segments": len(rows) + refused.total(), "segments_total": len(chosen)})
     return rows, refused
+
+
+@final
+class _WrittenQuestion(TypedDict):
+    """A question that passed all filters, as a worker returns it."""
+
+    question: str
+    answer: str
+    content_hash: str
+    index: int
+
+
+@final
+class _RefusedSegment(TypedDict):
+    """Why no question was written from a segment."""
+
+    refused: str
 
 
 class Writer:
@@ -106,25 +125,30 @@ class Writer:
                 self._free = asyncio.Semaphore(self._inflight)
                 self._starting = asyncio.create_task(self._engine.start())
             await asyncio.shield(self._starting)
-            return {"rows": await asyncio.gather(*[self._one(segment) for segment in item["segments"]])}
+            return {"rows": await asyncio.gather(*[self._question_from(segment) for segment in item["segments"]])}
         except MemagentError as error:
             return fatal(error)
 
-    async def _one(self, item: ChosenSegment) -> dict[str, Any]:
+    async def _question_from(self, item: ChosenSegment) -> _WrittenQuestion | _RefusedSegment:
         assert self._free is not None
         async with self._free:
             stream = StoredStream(self._store, [item["place"]])
             segments = [segment async for segment in stream.read(item["index"], item["index"] + 1)]
             try:
-                made = await write(segments[0].token_ids, self._questioner, self._engine.generate, item["seed"])
+                result = await write(segments[0].token_ids, self._questioner, self._engine.generate, item["seed"])
             except EngineDied:
                 raise
             except (EngineError, ItemError) as error:
                 return {"refused": f"the engine refused it ({type(error).__name__})"}
-        if not isinstance(made, Written):
-            return {"refused": made.reason}
-        at = {"content_hash": item["place"]["content_hash"], "index": item["index"]}
-        return {"question": made.question, "answer": made.answer, **at}
+        if not isinstance(result, Written):
+            return {"refused": result.reason}
+        content_hash = item["place"]["content_hash"]
+        return {
+            "question": result.question,
+            "answer": result.answer,
+            "content_hash": content_hash,
+            "index": item["index"],
+        }
 
 
 def questioner(reader: ReaderSpec) -> Questioner:
@@ -142,13 +166,13 @@ def _check_window(reader: ReaderSpec) -> None:
         )
 
 
-def _row(reader: ReaderSpec, said: dict[str, Any]) -> Qa:
+def _row(reader: ReaderSpec, written: _WrittenQuestion) -> Qa:
     return Qa(
-        said["question"],
-        (said["answer"],),
-        (said["content_hash"],),
+        written["question"],
+        (written["answer"],),
+        (written["content_hash"],),
         documents=(),
         source="generated",
         policy_id=reader.policy.policy_id,
-        evidence=((said["content_hash"], said["index"]),),
+        evidence=((written["content_hash"], written["index"]),),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from infra.cluster.progress import Progress
 from infra.cluster.rollout_pool import RolloutPool
 from infra.learner.group import LearnerGroup
 from infra.store import Store
@@ -13,7 +14,6 @@ from memagent.errors import TrainingError
 from memagent.rl.advantage import with_advantages
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
-from pipelines.runs import Progress
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
 from pipelines.training.monitors import Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import Sampled, Sampler

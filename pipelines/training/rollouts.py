@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from infra.cluster.progress import Progress
 from infra.cluster.rollout_pool import RolloutPool
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
 from memagent.rl.rollout import Batch
 from memagent.rl.trajectory import Group
-from pipelines.runs import Progress
 from pipelines.training.checkpoints import Checkpoints
 
 _log = logging.getLogger("memagent.training")

@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+from infra.cluster.progress import Progress
 from infra.cluster.rollout_pool import RolloutPool
 from infra.cluster.session import ray_session
 from infra.learner.group import LearnerGroup, check_room
@@ -12,7 +13,6 @@ from infra.tables.delta import now
 from infra.tables.policies import Provenance, publish
 from infra.tables.runs import TrainingSummary, write_run
 from memagent.rl.rollout import RewardConfig
-from pipelines.runs import Progress
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import splits
 from pipelines.training.loop import Loop

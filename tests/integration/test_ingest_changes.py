@@ -79,17 +79,17 @@ def test_new_changed_gone_and_renamed(store: Store, place: Place) -> None:
     for name in "abcd":
         place.put(f"{name}.txt", f"text of {name}")
     first = run(place.url)
-    assert (first.sources, first.new, first.documents, first.chars) == (4, 4, 4, 36)
+    assert (first["sources"], first["new"], first["documents"], first["chars"]) == (4, 4, 4, 36)
     again = run(place.url)
-    assert (again.unchanged, again.new, again.documents, again.bytes) == (4, 0, 0, 0)
+    assert (again["unchanged"], again["new"], again["documents"], again["bytes"]) == (4, 0, 0, 0)
 
     place.put("b.txt", "b has changed")
     place.remove("c.txt")
     place.remove("d.txt")
     place.put("0.txt", "text of d")  # d, renamed
     third = run(place.url)
-    assert (third.new, third.changed, third.unchanged, third.deleted) == (1, 1, 1, 2)
-    assert third.documents == 2
+    assert (third["new"], third["changed"], third["unchanged"], third["deleted"]) == (1, 1, 1, 2)
+    assert third["documents"] == 2
     # b keeps its place in the archive's order, and what is new comes last
     assert list(run.texts().items()) == [("a.txt", "text of a"), ("b.txt", "b has changed"), ("0.txt", "text of d")]
     history = Table(store, "documents").read("c", ["doc_id", "state"]).to_pylist()
@@ -97,7 +97,7 @@ def test_new_changed_gone_and_renamed(store: Store, place: Place) -> None:
 
     place.put("c.txt", "text of c")
     back = run(place.url)
-    assert (back.new, back.documents) == (1, 1)
+    assert (back["new"], back["documents"]) == (1, 1)
     assert list(run.texts()) == ["a.txt", "b.txt", "0.txt", "c.txt"]
 
 
@@ -106,39 +106,39 @@ def test_only_what_is_covered_can_be_gone(store: Store, place: Place) -> None:
     place.put("a/1.txt", "one")
     place.put("a/1.md", "# Head\none")
     place.put("b/2.txt", "two")
-    assert run(place.url).new == 3
+    assert run(place.url)["new"] == 3
     place.remove("a/1.md")
     place.remove("b/2.txt")
-    assert run(f"{place.url}/a/*.txt").deleted == 0
-    assert run(f"{place.url}/a").deleted == 1
-    assert run(f"{place.url}/**/*.txt").deleted == 1
+    assert run(f"{place.url}/a/*.txt")["deleted"] == 0
+    assert run(f"{place.url}/a")["deleted"] == 1
+    assert run(f"{place.url}/**/*.txt")["deleted"] == 1
     assert run.texts() == {"a/1.txt": "one"}
 
 
 def test_same_content_writes_no_document(store: Store, place: Place) -> None:
     run = Run(store)
     place.put("a.csv", "text\none\ntwo\n")
-    assert run(place.url).documents == 2
+    assert run(place.url)["documents"] == 2
     place.put("a.csv", 'text\n"one"\n"two"\n')
     touched = run(place.url)
-    assert (touched.changed, touched.documents) == (1, 0)
-    assert run(place.url).unchanged == 1
+    assert (touched["changed"], touched["documents"]) == (1, 0)
+    assert run(place.url)["unchanged"] == 1
 
 
 def test_rows_come_and_go(store: Store, place: Place) -> None:
     run = Run(store, id_column="key")
     rows = [{"key": key, "text": f"text of {key}"} for key in "abc"]
     place.put("t.jsonl", "\n".join(map(json.dumps, rows)))
-    assert run(place.url).documents == 3
+    assert run(place.url)["documents"] == 3
     rows = [{"key": "c", "text": "c has changed"}, {"key": "a", "text": "text of a"}, {"key": "d", "text": ""}]
     place.put("t.jsonl", "\n".join(map(json.dumps, rows)))
-    assert run(place.url).documents == 1
+    assert run(place.url)["documents"] == 1
     assert run.texts() == {"t.jsonl#a": "text of a", "t.jsonl#c": "c has changed"}
     assert run.bad() == {"t.jsonl#3": "empty"}
-    assert run(place.url).quarantined == {}  # unchanged: it was not opened
+    assert run(place.url)["quarantined"] == {}  # unchanged: it was not opened
     assert run.bad() == {"t.jsonl#3": "empty"}
     other = run(place.url, text_column="key")
-    assert (other.changed, other.documents) == (1, 3)
+    assert (other["changed"], other["documents"]) == (1, 3)
     assert run.bad() == {}
 
 
@@ -149,20 +149,20 @@ def test_a_broken_source_keeps_what_it_had(store: Store, place: Place) -> None:
     place.put("t.jsonl.gz", whole)
     place.put("a.txt", b"\x00\x01\x02\x03" * 50)
     first = run(place.url)
-    assert (first.new, first.failed, first.quarantined) == (1, 1, {"binary": 1})
+    assert (first["new"], first["failed"], first["quarantined"]) == (1, 1, {"binary": 1})
     place.put("t.jsonl.gz", whole[: len(whole) // 2])
     cut = run(place.url)
-    assert (cut.failed, cut.quarantined, cut.documents) == (2, {"binary": 1, "truncated": 1}, 0)
+    assert (cut["failed"], cut["quarantined"], cut["documents"]) == (2, {"binary": 1, "truncated": 1}, 0)
     assert len(run.texts()) == 2000
     assert run.bad() == {"a.txt": "binary", "t.jsonl.gz": "truncated"}
     place.put("t.jsonl.gz", whole)
     place.put("a.txt", "fine now")
-    assert run(place.url).failed == 0
+    assert run(place.url)["failed"] == 0
     assert run.bad() == {}
     place.put("a.txt", "")
-    assert run(place.url).quarantined == {"empty": 1}
+    assert run(place.url)["quarantined"] == {"empty": 1}
     place.remove("a.txt")
-    assert run(place.url).deleted == 1
+    assert run(place.url)["deleted"] == 1
     assert run.bad() == {}
     assert len(run.texts()) == 2000
 
@@ -173,23 +173,23 @@ def test_a_source_that_failed_is_parsed_again_only_where_something_has_changed(s
     place.put("b.txt", b"\x00\x01\x02\x03" * 50)
     place.put("c.csv", "body\nno text\n")
     first = run(place.url)
-    assert (first.new, first.failed, first.quarantined) == (1, 2, {"binary": 1, "no-column": 1})
+    assert (first["new"], first["failed"], first["quarantined"]) == (1, 2, {"binary": 1, "no-column": 1})
     for _ in range(2):
         again = run(place.url)
-        assert (again.unchanged, again.failed, again.quarantined) == (1, 2, {"binary": 1, "no-column": 1})
-        assert again.sources == 3
-        assert again.bytes == 0  # none was opened
+        assert (again["unchanged"], again["failed"], again["quarantined"]) == (1, 2, {"binary": 1, "no-column": 1})
+        assert again["sources"] == 3
+        assert again["bytes"] == 0  # none was opened
         assert run.bad() == {"b.txt": "binary", "c.csv": "no-column"}
 
     forced = run(place.url, retry_failed=True)
-    assert (forced.failed, forced.bytes) == (2, 213)
-    assert run(place.url).bytes == 0
+    assert (forced["failed"], forced["bytes"]) == (2, 213)
+    assert run(place.url)["bytes"] == 0
     other = run(place.url, text_column="body")  # how it is parsed has changed
-    assert (other.new + other.changed, other.failed, other.bytes) == (1, 1, 213)
-    assert run(place.url, text_column="body").bytes == 0
+    assert (other["new"] + other["changed"], other["failed"], other["bytes"]) == (1, 1, 213)
+    assert run(place.url, text_column="body")["bytes"] == 0
     place.put("b.txt", "mended")
     mended = run(place.url, text_column="body")
-    assert (mended.failed, mended.bytes, mended.quarantined) == (0, 6, {})
+    assert (mended["failed"], mended["bytes"], mended["quarantined"]) == (0, 6, {})
     assert run.bad() == {}
 
 
@@ -198,8 +198,8 @@ def test_bad_rows_without_end_are_few_rows_in_quarantine(store: Store, place: Pl
     lines = ["good,1"] + ["one,two,three"] * 4000 + [",2"] * 1000 + ["last,3"]
     place.put("a.csv", "text,n\n" + "\n".join(lines))
     summary = run(place.url)
-    assert (summary.documents, summary.failed) == (2, 0)
-    assert summary.quarantined == {"ragged": 4000, "empty": 1000}
+    assert (summary["documents"], summary["failed"]) == (2, 0)
+    assert summary["quarantined"] == {"ragged": 4000, "empty": 1000}
     assert run.bad() == {"a.csv#2": "ragged", "a.csv#3": "ragged", "a.csv#4": "ragged", "a.csv#": "more-rows"}
     (rest,) = [row for row in quarantined(Corpus(store, "c")).to_pylist() if row["reason"] == "more-rows"]
     assert "4,997 more rows" in rest["detail"] and "3,997 ragged, 1,000 empty" in rest["detail"]
@@ -211,8 +211,8 @@ def test_deleted_documents_can_be_kept(store: Store, place: Place) -> None:
     place.put("b.txt", "two")
     run(place.url)
     place.remove("a.txt")
-    assert run(place.url).deleted == 1
-    assert run(place.url).deleted == 0
+    assert run(place.url)["deleted"] == 1
+    assert run(place.url)["deleted"] == 0
     assert run.texts() == {"a.txt": "one", "b.txt": "two"}
 
 
@@ -224,7 +224,7 @@ def test_names_that_meet_are_told_apart(store: Store, root: str) -> None:
     assert run.texts() == {"a.txt": "in x/in", "in/a.txt": "in y/in"}
     before = run.texts()
     again = run(f"{root}/z/in", f"{root}/y/in", f"{root}/x/in")  # another order renames nothing
-    assert (again.unchanged, again.new) == (2, 1)
+    assert (again["unchanged"], again["new"]) == (2, 1)
     after = run.texts()
     assert before.items() <= after.items()
     assert after["z/in/a.txt"] == "in z/in"
@@ -238,18 +238,18 @@ def test_a_folder_that_moves_keeps_its_documents(store: Store, tmp_path: Path) -
     seen = current_documents(Corpus(store, "c"), ["doc_id", "first_seen"]).to_pylist()
     shutil.move(tmp_path / "old", tmp_path / "new")
     moved = run(f"{tmp_path}/new")
-    assert (moved.new, moved.deleted) == (2, 0)
+    assert (moved["new"], moved["deleted"]) == (2, 0)
     assert current_documents(Corpus(store, "c"), ["doc_id", "first_seen"]).to_pylist() == seen
     assert all("/new/" in source for source in current_documents(Corpus(store, "c"), ["source"])["source"].to_pylist())
-    assert run(f"{tmp_path}/new").unchanged == 2
+    assert run(f"{tmp_path}/new")["unchanged"] == 2
 
 
 def test_a_parser_that_hangs_is_a_row(store: Store, place: Place) -> None:
     run = Run(store)
     place.put("long.txt", "word " * 2_000_000)
     stuck = run(place.url, parse_seconds=0.0001)
-    assert (stuck.failed, stuck.quarantined) == (1, {"timeout": 1})
-    assert run(place.url).documents == 1
+    assert (stuck["failed"], stuck["quarantined"]) == (1, {"timeout": 1})
+    assert run(place.url)["documents"] == 1
     assert run.bad() == {}
 
 
@@ -267,8 +267,8 @@ def test_a_file_that_goes_while_it_is_listed_is_a_row(
     with monkeypatch.context() as patch:
         patch.setattr("pipelines.stages.ingest.make_plan", plan)
         gone = run(place.url)
-    assert (gone.new, gone.failed, gone.quarantined) == (2, 1, {"vanished": 1})
-    assert run(place.url).deleted == 1
+    assert (gone["new"], gone["failed"], gone["quarantined"]) == (2, 1, {"vanished": 1})
+    assert run(place.url)["deleted"] == 1
     assert run.bad() == {}
 
 
@@ -293,7 +293,7 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
     run(f"{tmp_path}/disk")
     shutil.rmtree(tmp_path / "disk")
     summary = run(f"{tmp_path}/disk")
-    assert (summary.deleted, summary.quarantined) == (0, {"no-folder": 1})
+    assert (summary["deleted"], summary["quarantined"]) == (0, {"no-folder": 1})
     assert run.texts() == {"a.txt": "one"}
     with pytest.raises(UsageError, match="no such file or folder"):
         run(f"{tmp_path}/another")
@@ -315,7 +315,7 @@ def test_a_table_without_the_id_column_is_refused_whole_and_what_it_gave_stays(
     run = Run(store, id_column="key")
     run(str(folder))
     wrong = run(str(folder), id_column="nope")
-    assert wrong.quarantined == {"no-column": 1} and wrong.failed == 1
+    assert wrong["quarantined"] == {"no-column": 1} and wrong["failed"] == 1
     assert run.texts() == {f"{name}#a": "one", f"{name}#b": "two"}
 
 
@@ -350,7 +350,7 @@ def test_killed_and_started_again_it_goes_on(store: Store, place: Place) -> None
     assert 5 <= done < many
     run = Run(store)
     rest = run(place.url)
-    assert (rest.unchanged, rest.new) == (done, many - done)
+    assert (rest["unchanged"], rest["new"]) == (done, many - done)
     assert run.texts() == texts
     # at most the commit that was cut off is written twice
     assert Table(store, "documents").read("c", ["doc_id"]).num_rows <= many + 122

@@ -244,7 +244,7 @@ def test_a_constant_answer_gets_one_half():
     one = balanced_accuracy(verdicts)
     assert (one.value, one.yes.n, one.no.n) == (0.5, 5, 95)
     assert 0 < one.low < 0.5 < one.high < 1
-    assert one.as_dict()["yes"]["value"] == 1.0
+    assert one.yes.value == 1.0
     assert balanced_accuracy([(True, True)]).value is None
 
 
