@@ -3,10 +3,9 @@
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from memagent.errors import UsageError
-from memagent.records import Question, half, stable_hash
+from memagent.records import Json, Question, half, stable_hash
 from memagent.row_files import FileRow, csv_rows, json_lines, read_text
 
 _KEYS = {"id", "question", "answers", "documents"}
@@ -98,7 +97,7 @@ def _json_lines(path: Path, text: str) -> Iterator[FileRow]:
 
 def _csv(path: Path, text: str) -> Iterator[FileRow]:
     for row in csv_rows(path, text, ["question"]):
-        cells: dict[str, Any] = {name: cell for name, cell in row.values.items() if cell != "" or name == "question"}
+        cells: Json = {name: cell for name, cell in row.values.items() if cell != "" or name == "question"}
         for name in ("answers", "documents"):
             if name in cells:
                 cells[name] = [part.strip() for part in cells[name].split("|")]

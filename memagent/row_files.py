@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from memagent.errors import UsageError
+from memagent.records import Json
 
 _CELL = 2**24
 """Characters of a CSV cell at most; Python's own limit, 131,072, is less than a long quote."""
@@ -20,7 +20,7 @@ class FileRow:
 
     where: str
     """File and line."""
-    values: dict[str, Any]
+    values: Json
 
 
 def read_text(path: Path, what: str) -> str:

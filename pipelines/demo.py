@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from memagent.config import Config, load_config
-from memagent.records import text_hash
+from memagent.records import Json, text_hash
 from memagent.segmenting import segments
 from memagent.tasks.needles import KINDS, Kind, Needle, make_needles, plant
 from memagent.tokens import Tokenizer
@@ -127,7 +127,7 @@ def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
     return questions, standing
 
 
-def _question(identity: str, needle: Needle, gold: str, document: str) -> dict[str, Any]:
+def _question(identity: str, needle: Needle, gold: str, document: str) -> Json:
     return {"id": identity, "question": needle.question, "answers": [gold], "documents": [document]}
 
 

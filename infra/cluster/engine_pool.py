@@ -102,7 +102,7 @@ def check_fits(pool: PoolConfig) -> bool:
     return False
 
 
-def fatal(error: MemagentError) -> dict[str, Any]:
+def fatal(error: MemagentError) -> dict[str, str | bool]:
     """Return the result by which a worker says that its engine is gone, or cannot be started."""
     return {"fatal": str(error), "usage": isinstance(error, UsageError)}
 

@@ -21,6 +21,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from infra.cluster.progress import ProgressActor
 from memagent.config import RayConfig
 from memagent.errors import MemagentError, UsageError
+from memagent.records import Json
 
 _STARTS = 5
 _TURN_SECONDS = 120.0
@@ -299,7 +300,7 @@ def _arguments_by_value() -> None:
     ActorPoolMapOperator._start_actor = start_with_values
 
 
-def cluster_environment(config: RayConfig) -> dict[str, Any]:
+def cluster_environment(config: RayConfig) -> Json:
     """Return the runtime environment for a cluster: as configured, with the variables that workers need."""
     variables = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON) and k not in _KEPT_HERE}
     environment = dict(config.runtime_env)

@@ -9,6 +9,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 from memagent.config import EngineConfig
 from memagent.engine import Completion, EngineRequest, Sampling
 from memagent.errors import ConfigError, RequestError, RetryableError
+from memagent.records import Json
 from memagent.tokens import Tokenizer
 
 _ATTEMPTS = 6
@@ -151,11 +152,11 @@ def listed_weights(config: EngineConfig, served: str) -> str:
     key = os.environ.get(config.api_key_env) or "none"
     with openai.OpenAI(base_url=config.base_url, api_key=key, timeout=_LISTING_SECONDS, max_retries=0) as client:
         try:
-            listing = [model.model_dump() for model in client.models.list()]
+            listing = [entry.model_dump() for entry in client.models.list()]
         except (openai.OpenAIError, ValueError):  # some servers do not answer with a listing
             return ""
-    said: dict[str, Any] = next((entry for entry in listing if entry.get("id") == served), {})
-    weights = {key: said[key] for key in ("root", "parent") if said.get(key) not in (None, "", served)}
+    model: Json = next((entry for entry in listing if entry.get("id") == served), {})
+    weights = {key: model[key] for key in ("root", "parent") if model.get(key) not in (None, "", served)}
     return json.dumps(weights, sort_keys=True) if weights else ""
 
 

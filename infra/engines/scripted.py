@@ -5,12 +5,12 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from typing import Any
 
 from memagent.config import EngineConfig, ReadingConfig
 from memagent.engine import Completion, Engine, EngineRequest, Sampling
 from memagent.errors import EngineDied, RequestError
 from memagent.prompts import Prompts, load_template
+from memagent.records import Json
 from memagent.scripted import ScriptedEngine
 from memagent.tokens import load_tokenizer
 
@@ -24,7 +24,7 @@ class ScriptedProcess:
         self._spec = json.dumps({"model": model, "reading": reading.model_dump(), "delay": config.scripted_delay})
         self._process: asyncio.subprocess.Process | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[int, asyncio.Future[Json]] = {}
         self._next = 0
 
     async def start(self) -> None:
@@ -49,10 +49,10 @@ class ScriptedProcess:
             await process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError) as error:
             raise EngineDied("the scripted engine's process is gone") from error
-        said = await answer
-        if "error" in said:
-            raise RequestError(said["error"])
-        return Completion(**said["completion"])
+        response = await answer
+        if "error" in response:
+            raise RequestError(response["error"])
+        return Completion(**response["completion"])
 
     async def stop(self) -> None:
         """End the child."""
@@ -66,10 +66,10 @@ class ScriptedProcess:
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            said = json.loads(line)
-            waiting = self._waiting.pop(said["id"], None)
+            response = json.loads(line)
+            waiting = self._waiting.pop(response["id"], None)
             if waiting is not None and not waiting.done():
-                waiting.set_result(said)
+                waiting.set_result(response)
         await process.wait()
         for waiting in self._waiting.values():
             if not waiting.done():
@@ -99,7 +99,7 @@ class _CountedEngine(ScriptedEngine):
         return completion
 
 
-async def _serve(spec: dict[str, Any]) -> None:
+async def _serve(spec: Json) -> None:
     reading = ReadingConfig.model_validate(spec["reading"])
     prompts = Prompts(
         load_template(reading.template),
@@ -114,14 +114,14 @@ async def _serve(spec: dict[str, Any]) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
     running: set[asyncio.Task[None]] = set()
 
-    async def answer(request: dict[str, Any]) -> None:
+    async def answer(request: Json) -> None:
         sampling = Sampling(**{**request["sampling"], "stop_ids": tuple(request["sampling"]["stop_ids"])})
-        said: dict[str, Any] = {"id": request["id"]}
+        response: Json = {"id": request["id"]}
         try:
-            said["completion"] = asdict(await engine.generate(request["ids"], sampling))
+            response["completion"] = asdict(await engine.generate(request["ids"], sampling))
         except RequestError as error:
-            said["error"] = str(error)
-        sys.stdout.write(json.dumps(said) + "\n")
+            response["error"] = str(error)
+        sys.stdout.write(json.dumps(response) + "\n")
         sys.stdout.flush()
 
     # The pipe ends with its other end, so this process never outlives the worker it serves.

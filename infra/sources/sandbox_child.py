@@ -9,7 +9,6 @@ import resource
 import sys
 from dataclasses import asdict
 from multiprocessing.connection import Connection
-from typing import Any
 
 import psutil
 
@@ -18,7 +17,7 @@ from infra.sources import Parsed, is_table, parse
 from infra.sources.base import Allowance
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
-from memagent.records import text_hash
+from memagent.records import Json, text_hash
 
 
 def main() -> None:
@@ -46,7 +45,7 @@ def _limit_memory(allowance: Allowance) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
 
 
-def _answer(connection: Connection, request: dict[str, Any], options: IngestConfig) -> SourceError | None:
+def _answer(connection: Connection, request: Json, options: IngestConfig) -> SourceError | None:
     try:
         _limit_memory(Allowance(options, request["size"], is_table(request["name"])))
         for record in parse(request["path"], request["name"], options):

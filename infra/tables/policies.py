@@ -23,6 +23,7 @@ from infra.tables.delta import Table, now
 from infra.tables.schemas import POLICIES_OF
 from memagent.errors import ConfigError, UsageError
 from memagent.nano import bundled
+from memagent.records import Json
 from memagent.tokens import tokenizer_file
 
 Status = Literal["candidate", "promoted", "refused", "retired"]
@@ -40,9 +41,9 @@ class PolicyRow(TypedDict):
     reason: str
     data_version: int | None
     run_id: str
-    config: dict[str, Any] | None
-    metrics: dict[str, Any] | None
-    gate: dict[str, Any] | None
+    config: Json | None
+    metrics: Json | None
+    gate: Json | None
     commit: str
     made_at: datetime
     changed_at: datetime
@@ -58,9 +59,9 @@ class Provenance:
     """Of the training."""
     data_version: int | None
     """Delta version of the `qa` table that it learnt from."""
-    config: dict[str, Any]
+    config: Json
     """The recipe."""
-    metrics: dict[str, Any]
+    metrics: Json
     """Of the training's best step."""
     commit: str
     """Version of the code."""
@@ -171,7 +172,7 @@ def promote(
     store: Store,
     policy_id: str,
     reason: str,
-    gate: dict[str, Any] | None = None,
+    gate: Json | None = None,
     *,
     force: bool = False,
     instead_of: str | None = ANY,
@@ -213,7 +214,7 @@ def promote(
     return _one(store, _Registry(store).change(decide), policy_id)
 
 
-def refuse(store: Store, policy_id: str, reason: str, gate: dict[str, Any] | None = None) -> PolicyRow:
+def refuse(store: Store, policy_id: str, reason: str, gate: Json | None = None) -> PolicyRow:
     """Refuse a candidate; return its row. One that was promoted before stays retired, and keeps the record.
 
     Raises:
@@ -334,7 +335,7 @@ def _listed(rows: list[PolicyRow]) -> str:
     return ", ".join(row["policy_id"] for row in rows[-10:])
 
 
-def _changed(row: PolicyRow, status: Status, reason: str, gate: dict[str, Any] | None = None) -> PolicyRow:
+def _changed(row: PolicyRow, status: Status, reason: str, gate: Json | None = None) -> PolicyRow:
     return {**row, "status": status, "reason": reason, "gate": gate or row["gate"]}
 
 

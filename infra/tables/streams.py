@@ -10,7 +10,7 @@ the hashes of a stream that is short enough to teach (`infra.tables.qa`); no row
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, overload
+from typing import overload
 
 import pyarrow as pa
 
@@ -67,7 +67,7 @@ class StreamPlaces(Sequence[SegmentRange]):
 
     def __init__(self, table: pa.Table) -> None:
         """Take a table with the columns of `PLACES`."""
-        self._columns: dict[str, Any] = {name: table[name].combine_chunks() for name in PLACES.names}
+        self._columns: dict[str, pa.Array] = {name: table[name].combine_chunks() for name in PLACES.names}
         self.starts: list[int] = list(accumulate(table["segments"].to_pylist(), initial=0))
         """The place of each document's first segment in the stream, and the end."""
 

@@ -8,7 +8,7 @@ keys (a part and its compacted copy), one counts.
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ class TurnWriter:
         self._extra = {"policy_id": policy_id, "run_id": run_id}
         self._worker = uuid.uuid4().hex[:12]
         self._parts = 0
-        self._buffer: list[dict[str, Any]] = []
+        self._buffer: list[Mapping[str, object]] = []
         self._lock = threading.Lock()
 
     @property

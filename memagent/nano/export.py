@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -12,10 +11,11 @@ from memagent.errors import UsageError
 from memagent.nano.model import Shape
 from memagent.nano.sft import newest_checkpoint
 from memagent.nano.tokenizer import CONTROL
+from memagent.records import Json
 from memagent.tokens import load_tokenizer
 
 WINDOW = 1024
-READING: dict[str, Any] = {
+READING: Json = {
     "template": "nano",
     "layout": "section-first",
     "gate": True,
@@ -63,7 +63,7 @@ def export(run: Path, out: Path) -> Path:
     return out
 
 
-def config(shape: Shape, end: int, pad: int) -> dict[str, Any]:
+def config(shape: Shape, end: int, pad: int) -> Json:
     """Return the model's ``config.json``."""
     return {
         "architectures": ["Qwen2ForCausalLM"],
@@ -88,5 +88,5 @@ def config(shape: Shape, end: int, pad: int) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
+def _write(path: Path, value: Json) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

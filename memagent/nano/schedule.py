@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from memagent.records import Json
+
 LEVELS = (62, 254)
 """Segment tokens; the last is the size that the model is shipped for."""
 _WATCHED = ("number/note", "word/note")
@@ -67,7 +69,7 @@ class Progress:
             return True
         return False
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Return the fields as JSON values."""
         return asdict(self)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from memagent.errors import UsageError
 from memagent.metrics import MATCHES, containment, exact_match, normalise
@@ -89,8 +89,22 @@ def not_found(judged: Iterable[Judged]) -> Score:
     return mean("not found", [float(one.answer == "") for one in judged])
 
 
-def row(judged: Judged) -> dict[str, Any]:
-    """Return a judged sample as plain data, without its text."""
+class JudgedRow(TypedDict):
+    """A judged sample as plain data, without its text."""
+
+    sample_id: str
+    task: str
+    length: int
+    depth: float | None
+    question: str
+    gold: list[str]
+    answer: str | None
+    score: float
+    exact: float
+
+
+def row(judged: Judged) -> JudgedRow:
+    """Return a judged sample as plain data."""
     sample = judged.sample
     return {
         "sample_id": sample.sample_id,

@@ -5,7 +5,9 @@ Every suite of the evaluation makes samples; readings, controls, scores and repo
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
+
+from memagent.records import Json
 
 Match = Literal["all", "part", "f1", "exact", "contract"]
 """How an answer is scored: share of the gold texts that it holds (RULER's string_match_all), whether it holds any
@@ -35,7 +37,7 @@ class Sample:
     """Sentences of the text, verbatim, that hold what is asked; without them it cannot be answered."""
     depth: float | None = None
     """Where the (first) fact stands, 0 (start) to 1 (end); None where that has no meaning."""
-    about: dict[str, Any] = field(default_factory=dict)
+    about: Json = field(default_factory=dict)
     """Further attributes that reports group by: category, documents, variant."""
 
     def text(self) -> str:

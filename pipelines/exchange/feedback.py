@@ -4,14 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Literal, TypedDict, cast
 
 from infra.store import Store
 from infra.tables.delta import Table, now
 from infra.tables.qa import answers_of
 from infra.tables.rows import FeedbackRow
 from memagent.errors import UsageError
-from memagent.records import half
+from memagent.records import Json, half
 from memagent.row_files import FileRow, csv_rows, json_lines, read_text
 
 VERDICTS = ("accepted", "rejected", "corrected")
@@ -116,7 +116,7 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
     }
 
 
-def _verdict(where: str, row: dict[str, Any]) -> Verdict | None:
+def _verdict(where: str, row: Json) -> Verdict | None:
     if "reading_id" not in row:
         raise UsageError(f"{where}: no field 'reading_id'; a feedback file has reading_id, verdict and answer")
     values = {name: "" if row.get(name) is None else row[name] for name in (*_NEEDED, "answer")}

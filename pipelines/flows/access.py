@@ -14,6 +14,7 @@ from typing import Any
 from memagent.config import Config, load_config
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError, UsageError
+from memagent.records import Json
 from memagent.settings import put_setting, read_toml
 
 _USER = "memagent"
@@ -97,7 +98,7 @@ def check(
     """
     configured = load_config().engine
     reserved = (*RESERVED, *_CODE) if configured.trust_remote_code else RESERVED
-    settings: dict[str, Any] = {}
+    settings: Json = {}
     for item in sets or ():
         put_setting(settings, item)
     by_parameter = {"sets": settings, "config": read_toml(config) if config else {}, "recipe": {"engine": engine or {}}}

@@ -21,10 +21,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from infra.processes import end, tree
 from memagent.errors import ConfigError, MemagentError, UsageError
+from memagent.records import Json
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
@@ -50,7 +51,7 @@ class ServingPlan:
     """Schedule of trainings; None: only when enough rows are new."""
     enough: int
     """New training rows that start a training."""
-    gate: dict[str, Any] = field(default_factory=dict)
+    gate: Json = field(default_factory=dict)
     """Keys of `memagent.rl.promotion.GateSpec`."""
     at_once: int = 1
     """Flow runs at the same time."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -19,6 +19,7 @@ from infra.tables.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, P
 from infra.tables.runs import ENDED
 from memagent.errors import UsageError
 from memagent.metrics import containment
+from memagent.records import Json
 
 READINGS = 20_000
 """Most readings in a report; more do not fit a file that opens quickly."""
@@ -50,8 +51,8 @@ class Run:
     status: str
     started_at: datetime
     ended_at: datetime | None
-    config: dict[str, Any]
-    summary: dict[str, Any]
+    config: Json
+    summary: Json
 
 
 @dataclass(frozen=True, slots=True)

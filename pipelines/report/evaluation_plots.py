@@ -5,14 +5,17 @@ table. Statistics are computed here: means with 95% intervals (`memagent.stats.m
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memagent.errors import UsageError
 from memagent.stats import mean
 from pipelines.report.plotting import COLOURS, MARKS, WIDE, canvas, looks, save, shown_name
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
 
 READINGS = {
     "method": "name of the method or policy, as in the legend",
@@ -125,7 +128,7 @@ def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
     """
     valid = _rows(rows, "method", "length", may_lack=("tokens", "seconds"))
     styles = looks(shown_name(row["method"]) for row in valid)
-    shown: dict[str, Any] = {}
+    handle_of: dict[str, Artist] = {}
     with canvas(WIDE, 4.6) as figure:
         for i, (column, label) in enumerate(
             [("tokens", "Tokens of a reading"), ("seconds", "Engine seconds of a reading")]
@@ -148,9 +151,9 @@ def cost_by_length(rows: Rows, folder: Path) -> list[Path]:
             _lengths(axes, lengths)
             axes.set(ylabel=label)
             handles, labels = axes.get_legend_handles_labels()
-            shown |= dict(zip(labels, handles, strict=True))
+            handle_of |= dict(zip(labels, handles, strict=True))
         figure.tight_layout(rect=(0, 0.12, 1, 1))
-        figure.legend(shown.values(), shown, loc="lower center", ncols=min(5, len(shown)))
+        figure.legend(list(handle_of.values()), list(handle_of), loc="lower center", ncols=min(5, len(handle_of)))
         return save(figure, folder, "cost-by-length")
 
 
@@ -186,8 +189,8 @@ def tokens_label(value: float) -> str:
 
 def _rows(
     rows: Rows, *needed: str, may_lack: Sequence[str] = (), columns: dict[str, str] = READINGS
-) -> list[dict[str, Any]]:
-    valid: list[dict[str, Any]] = rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
+) -> list[Mapping[str, Any]]:
+    valid: list[Mapping[str, Any]] = rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
     if not valid:
         raise UsageError("there are no rows to draw.")
     for name in (*needed, *may_lack):
@@ -198,7 +201,7 @@ def _rows(
     return valid
 
 
-def _grouped(rows: Iterable[dict[str, Any]], column: str) -> dict[str, dict[int, list[float]]]:
+def _grouped(rows: Iterable[Mapping[str, Any]], column: str) -> dict[str, dict[int, list[float]]]:
     """Return values by method (in order of appearance) and length (rising)."""
     groups: dict[str, dict[int, list[float]]] = {}
     for row in rows:

@@ -4,9 +4,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from infra.tables.rows import DocumentRow, FailureRow, PlannedReading
+from memagent.records import Json
 from pipelines.formatting import duration, number, pace, percent
 from pipelines.report.data import Row, Run
 from pipelines.report.html import size
@@ -110,7 +111,7 @@ def shares(rows: list[Row], key: Literal["policy_id", "config_hash", "run_id"]) 
     return Counter(str(row.answer[key]) for row in rows if row.answer).most_common()
 
 
-def settings(config: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+def settings(config: Json, prefix: str = "") -> Iterable[tuple[str, str]]:
     """Yield the configuration as dotted keys and values."""
     for key, value in config.items():
         if isinstance(value, dict) and value:

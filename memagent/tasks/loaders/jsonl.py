@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import UsageError
+from memagent.records import Json
 
 _HALF = re.compile("[\ud800-\udfff]")
 _BLANK = b" \t\r\n"
@@ -18,7 +19,7 @@ class Row:
     """A JSON object and where it stands: file and line, or file and index in a list."""
 
     where: str
-    values: dict[str, Any]
+    values: Json
 
     def wrong(self, field: str, what: str) -> UsageError:
         """Return the error that says what is wrong with a field."""

@@ -3,9 +3,10 @@
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from memagent.errors import UsageError
+from memagent.records import Json
 from memagent.registry import Registry
 from memagent.tasks.needles import Kind as ValueKind
 from memagent.tasks.sample import Match
@@ -60,7 +61,7 @@ class Draft:
     """In the order of the text, as `depths`."""
     depths: tuple[float, ...] = ()
     """Where facts stand, 0 (start) to 1 (end); empty where that has no meaning."""
-    about: dict[str, Any] = field(default_factory=dict)
+    about: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
