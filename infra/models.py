@@ -68,10 +68,10 @@ def policy_file(folder: Path) -> Json | None:
     path = folder / POLICY_FILE
     if not path.is_file():
         return None
-    said = _json(path)
-    if not isinstance(said.get("name"), str) or not said["name"]:
+    record = _json(path)
+    if not isinstance(record.get("name"), str) or not record["name"]:
         raise ConfigError(f"{path} has no name: it must say which line the model is a version of")
-    return said
+    return record
 
 
 def tokenizer_print(spec: bytes, where: str) -> str:
@@ -156,9 +156,9 @@ def _json(path: Path) -> Json:
 
 def _parsed(data: bytes, where: str) -> Json:
     try:
-        said = json.loads(data)
+        record = json.loads(data)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
-    if not isinstance(said, dict):
+    if not isinstance(record, dict):
         raise ConfigError(f"{where} is no JSON object")
-    return said
+    return record

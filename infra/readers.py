@@ -187,15 +187,15 @@ def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
             f"{folder} has no *.safetensors. Only safetensors are loaded; convert the model with "
             "save_pretrained(folder, safe_serialization=True)."
         )
-    said = policy_file(folder)
-    name = "nano" if model == "nano" else str(said["name"]) if said else _folder_name(folder)
+    record = policy_file(folder)
+    name = "nano" if model == "nano" else str(record["name"]) if record else _folder_name(folder)
     return Policy(f"{name}@{folder_hash(folder)}", name, str(folder.resolve()), reading_defaults(folder))
 
 
 def _folder_name(folder: Path) -> str:
     # Versions of one name count as one policy, and two folders called "model" are two policies.
-    place = folder.resolve()
-    return f"{place.name}-{stable_hash(str(place))[:6]}"
+    resolved = folder.resolve()
+    return f"{resolved.name}-{stable_hash(str(resolved))[:6]}"
 
 
 def _bundled(model: str) -> Path | None:

@@ -191,10 +191,10 @@ class Store:
     def list(self, *parts: str, suffix: str = ".parquet") -> list[str]:
         """Return the paths of all files under a folder, sorted; nothing there gives an empty list."""
         try:
-            found = self.fs.find(self.path(*parts))
+            paths = self.fs.find(self.path(*parts))
         except FileNotFoundError:
             return []
-        return sorted(p for p in found if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
+        return sorted(p for p in paths if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""
@@ -223,8 +223,8 @@ class Store:
 def _lost(error: OSError) -> bool:
     """Whether a conditional write found that somebody else had written, or was writing."""
     cause = error.__cause__
-    said = getattr(cause, "response", {}).get("Error", {}).get("Code", "")
-    return said in _LOST or isinstance(error, FileExistsError)
+    code = getattr(cause, "response", {}).get("Error", {}).get("Code", "")
+    return code in _LOST or isinstance(error, FileExistsError)
 
 
 @dataclass(frozen=True, slots=True)

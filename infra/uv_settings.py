@@ -60,7 +60,9 @@ def uv_settings(lines: Iterable[str], environment: Mapping[str, str]) -> dict[st
 def _usable(places: list[str]) -> list[str]:
     """Leave out folders that do not exist: pip warns of them and goes on, uv ends."""
     return [
-        place for place in places if not place.startswith("file://") or os.path.isdir(place.removeprefix("file://"))
+        location
+        for location in places
+        if not location.startswith("file://") or os.path.isdir(location.removeprefix("file://"))
     ]
 
 

@@ -80,7 +80,7 @@ class WindowReading(ABC):
         result = await Reading(replace(self._request, stream=joined), self._spec, self._generate, self._record).run()
         return replace(
             result,
-            evidence=[place for evidence in result.evidence for place in joined.places(evidence)],
+            evidence=[piece for evidence in result.evidence for piece in joined.places(evidence)],
             segments=result.segments * len(chosen),
             seconds=time.monotonic() - began,
         )
@@ -108,16 +108,16 @@ class _Joined:
                 token_ids=[token for part in self._parts for token in part.token_ids],
             )
 
-    def places(self, said: Evidence) -> list[Evidence]:
+    def places(self, evidence: Evidence) -> list[Evidence]:
         """Map evidence in the joined text back to its document.
 
         A quote that crosses a segment boundary is cut there; without a quote the segment is unknown.
         """
-        found = []
+        pieces = []
         for part, start in zip(self._parts, self._starts, strict=False):
-            if start <= said.quote_start < start + len(part.text):
-                low, high = said.quote_start - start, min(said.quote_end - start, len(part.text))
-                found.append(
+            if start <= evidence.quote_start < start + len(part.text):
+                low, high = evidence.quote_start - start, min(evidence.quote_end - start, len(part.text))
+                pieces.append(
                     Evidence(
                         part.content_hash,
                         part.index,
@@ -128,7 +128,7 @@ class _Joined:
                         quote_end=part.char_start + high,
                     )
                 )
-        return found
+        return pieces
 
 
 class Truncate(WindowReading):
@@ -169,7 +169,7 @@ class BM25(WindowReading):
             tokens.append(len(segment.token_ids))
         scores = await asyncio.to_thread(_scores, texts, sorted(set(asked)))
         best: list[int] = []
-        for position in sorted(range(len(texts)), key=lambda at: (-scores[at], at)):
+        for position in sorted(range(len(texts)), key=lambda number: (-scores[number], number)):
             window_tokens -= tokens[position]
             if window_tokens < 0:
                 break
@@ -274,12 +274,12 @@ def method(name: str, window_tokens: int | None = None) -> Method:
     Raises:
         UsageError: no such method, or a window for the reading itself.
     """
-    found = METHODS.find(name)
+    registered = METHODS.find(name)
     if window_tokens is None:
-        return found
+        return registered
     if name == "memagent":
         raise UsageError("the window of the reading itself is reading.segment_tokens: set that in place of a window.")
-    return partial(found, window_tokens=window_tokens)
+    return partial(registered, window_tokens=window_tokens)
 
 
 def config_hash(name: str, window_tokens: int | None, reading_config_hash: str) -> str:

@@ -265,9 +265,9 @@ class Config(Section):
 def _without_login(value: Any) -> Any:
     """Return plain data whose addresses hold no user and password."""
     if isinstance(value, dict):
-        return {key: _without_login(one) for key, one in value.items()}
+        return {key: _without_login(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_login(one) for one in value]
+        return [_without_login(item) for item in value]
     return re.sub(r"//[^/@]*@", "//", value) if isinstance(value, str) else value
 
 

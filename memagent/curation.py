@@ -69,8 +69,8 @@ class Harvest:
     def reasons(self) -> dict[str, int]:
         """Number of dropped rows by reason."""
         counts: dict[str, int] = defaultdict(int)
-        for one in self.dropped:
-            counts[one.reason] += 1
+        for dropped in self.dropped:
+            counts[dropped.reason] += 1
         return dict(sorted(counts.items()))
 
 
@@ -100,11 +100,11 @@ def gather(
     by_id: dict[str, list[Qa]] = defaultdict(list)
     for row in rows:
         reason = _unfit(row, banned, least_share)
-        said = _unrejected(row, refused)
-        if reason or not said:
+        answers = _unrejected(row, refused)
+        if reason or not answers:
             dropped.append(Dropped(row, reason or "rejected"))
         else:
-            by_id[row.qa_id].append(replace(row, answers=said))
+            by_id[row.qa_id].append(replace(row, answers=answers))
     chosen: list[Qa] = []
     for same in by_id.values():
         chosen += _settle(same, dropped)
@@ -133,8 +133,8 @@ def families(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
 
     for doc_id, content_hash in documents:
         age.setdefault(parent.setdefault(doc_id, doc_id), len(age))
-        one, two = root(doc_id), root(holder.setdefault(content_hash, doc_id))
-        older, younger = sorted((one, two), key=age.__getitem__)
+        first, second = root(doc_id), root(holder.setdefault(content_hash, doc_id))
+        older, younger = sorted((first, second), key=age.__getitem__)
         parent[younger] = older
     return {name: root(name) for name in parent}
 
@@ -166,9 +166,9 @@ def agreement(answers: Sequence[tuple[str, bool] | None]) -> tuple[str, float]:
     if not answers:
         raise ValueError("agreement needs at least one reading")
     counts: dict[str, list[str]] = defaultdict(list)
-    for one in answers:
-        if one is not None:
-            answer, found = one
+    for drawn in answers:
+        if drawn is not None:
+            answer, found = drawn
             counts[normalise(answer) if found else ""].append(answer if found else "")
     best = max(counts.values(), key=len, default=[])
     return (best[0] if best else ""), len(best) / len(answers)
@@ -196,8 +196,8 @@ def _unfit(row: Qa, banned: set[str], least_share: float) -> str:
 
 
 def _unrejected(row: Qa, rejected: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    said = rejected.get(row.qa_id, ())
-    return tuple(answer for answer in row.answers if normalise(answer) not in said)
+    refused = rejected.get(row.qa_id, ())
+    return tuple(answer for answer in row.answers if normalise(answer) not in refused)
 
 
 def _side(document: str, seed: int) -> Split:
@@ -214,7 +214,7 @@ def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:
         dropped += [Dropped(row, "contradictory") for row in best]
         return []
     dropped += [Dropped(row, "duplicate") for row in best[1:]]
-    seen = {place for row in best for place in row.evidence}
+    seen = {segment for row in best for segment in row.evidence}
     return [replace(best[0], evidence=tuple(sorted(seen)))]
 
 
@@ -238,5 +238,5 @@ def _distinct(rows: list[Qa], dropped: list[Dropped]) -> list[Qa]:
     return kept
 
 
-def _overlap(one: set[str], two: set[str]) -> float:
-    return len(one & two) / len(one | two) if one or two else 1.0
+def _overlap(a: set[str], b: set[str]) -> float:
+    return len(a & b) / len(a | b) if a or b else 1.0

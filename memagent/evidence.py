@@ -59,24 +59,24 @@ def locate(needle: str, text: str) -> tuple[int, int] | None:
 async def gather_evidence(answer: str, notes: list[Note], stream: _Stream) -> list[Evidence]:
     """Return the evidence of an answer, best first, at most five places."""
     memories = {note.position: note.memory for note in notes}
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     for position in gained(answer, notes)[:_MOST]:
         async for segment in stream.read(position, position + 1):
-            found.append(_in_segment(answer, memories[position], segment))
-    return found
+            evidence.append(_in_segment(answer, memories[position], segment))
+    return evidence
 
 
 def _in_segment(answer: str, memory: str, segment: Segment) -> Evidence:
     # Prefer the place of the memory's note: the bare answer may also occur elsewhere.
     for line in [memory, *sorted(memory.splitlines(), key=len, reverse=True)]:
-        place = locate(line, segment.text) if locate(answer, line) else None
-        if place:
+        span = locate(line, segment.text) if locate(answer, line) else None
+        if span:
             break
     else:
-        place = locate(answer, segment.text)
+        span = locate(answer, segment.text)
     quote, start, end = "", -1, -1
-    if place:
-        start, end = _sentence(segment.text, *place)
+    if span:
+        start, end = _sentence(segment.text, *span)
         quote = segment.text[start:end]
         start, end = segment.char_start + start, segment.char_start + end
     return Evidence(

@@ -28,8 +28,8 @@ def exact_match(prediction: str, gold: Sequence[str]) -> float:
 
 def containment(prediction: str, gold: Sequence[str]) -> float:
     """Return 1.0 if a gold answer is in the prediction as whole words (never the other way round)."""
-    said = f" {normalise(prediction)} "
-    return float(any(_holds(said, normalise(answer)) for answer in gold))
+    words = f" {normalise(prediction)} "
+    return float(any(_holds(words, normalise(answer)) for answer in gold))
 
 
 def f1(prediction: str, gold: Sequence[str]) -> float:
@@ -96,12 +96,12 @@ def _within(prediction: str, answer: str) -> bool:
 def _token_f1(prediction: str, answer: str) -> float:
     if not answer.strip():
         return float(not prediction.strip())
-    said, meant = normalise(prediction).split(), normalise(answer).split()
-    return _f1(said, meant) if said and meant else 0.0
+    predicted, expected = normalise(prediction).split(), normalise(answer).split()
+    return _f1(predicted, expected) if predicted and expected else 0.0
 
 
-def _holds(said: str, answer: str) -> bool:
-    return f" {answer} " in said if answer else not said.strip()
+def _holds(words: str, answer: str) -> bool:
+    return f" {answer} " in words if answer else not words.strip()
 
 
 def _f1(prediction: list[str], gold: list[str]) -> float:

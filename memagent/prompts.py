@@ -67,12 +67,12 @@ def load_template(name_or_path: str) -> Template:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompt template {path}: {error}") from error
-    known = {one.name: one for one in fields(Template)}
+    known = {key.name: key for key in fields(Template)}
     for name in data:
         if name not in known:
             raise ConfigError(f"prompt template {path}: unknown key {name!r}; known: {', '.join(known)}")
-    for name, one in known.items():
-        if name not in data and one.default is MISSING and one.default_factory is MISSING:
+    for name, key in known.items():
+        if name not in data and key.default is MISSING and key.default_factory is MISSING:
             raise ConfigError(f"prompt template {path}: the key {name!r} is missing")
     template = Template(**data)
     for part, layouts in (("update", template.update), ("answer", template.answer)):
@@ -174,8 +174,8 @@ class Prompts:
             matches = re.findall(self.template.answer_pattern, text, flags=re.DOTALL)
             if matches:
                 text = str(matches[-1]).strip()
-        said = re.sub(r"[\W_]+", " ", text.lower()).strip()
-        if not said or said == re.sub(r"[\W_]+", " ", self.template.not_found.lower()).strip():
+        words = re.sub(r"[\W_]+", " ", text.lower()).strip()
+        if not words or words == re.sub(r"[\W_]+", " ", self.template.not_found.lower()).strip():
             return "", False
         return text, True
 
@@ -188,9 +188,9 @@ class Prompts:
         if ids and ids[-1] in self.stop_ids:
             ids.pop()
         if self._reasoning_end:
-            for at in range(len(ids) - len(self._reasoning_end), -1, -1):
-                if ids[at : at + len(self._reasoning_end)] == self._reasoning_end:
-                    return ids[at + len(self._reasoning_end) :]
+            for start in range(len(ids) - len(self._reasoning_end), -1, -1):
+                if ids[start : start + len(self._reasoning_end)] == self._reasoning_end:
+                    return ids[start + len(self._reasoning_end) :]
         return ids
 
 
@@ -223,37 +223,37 @@ def splice(pieces: Sequence[list[int] | str], slots: Mapping[str, list[int]]) ->
 
 def _unsplice(pieces: list[list[int] | str], ids: list[int]) -> dict[str, list[int]] | None:
     slots: dict[str, list[int]] = {}
-    at, slot = 0, None
+    end, slot = 0, None
     for piece in pieces:
         if isinstance(piece, str):
             slot = piece
             continue
-        found = _find(ids, piece, at)
-        if found is None or (slot is None and found != at):
+        start = _find(ids, piece, end)
+        if start is None or (slot is None and start != end):
             return None
         if slot is not None:
-            slots[slot], slot = ids[at:found], None
-        at = found + len(piece)
+            slots[slot], slot = ids[end:start], None
+        end = start + len(piece)
     if slot is not None:
-        slots[slot], at = ids[at:], len(ids)
-    return slots if at == len(ids) else None
+        slots[slot], end = ids[end:], len(ids)
+    return slots if end == len(ids) else None
 
 
 def _find(ids: list[int], part: list[int], start: int) -> int | None:
-    for at in range(start, len(ids) - len(part) + 1):
-        if ids[at : at + len(part)] == part:
-            return at
+    for begin in range(start, len(ids) - len(part) + 1):
+        if ids[begin : begin + len(part)] == part:
+            return begin
     return None
 
 
 def _stop_id(tokenizer: Tokenizer, template: Template, stop: str) -> int:
-    found = tokenizer.id(stop)
-    if found is None:
+    stop_id = tokenizer.id(stop)
+    if stop_id is None:
         raise ConfigError(
             f"template {template.name!r} ends responses with {stop!r}, which is not a token of this model. "
             "Choose another template with --set reading.template=NAME."
         )
-    return found
+    return stop_id
 
 
 def _ends_with(ids: list[int], end: list[int]) -> bool:

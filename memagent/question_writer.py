@@ -110,8 +110,8 @@ class Questioner:
 
 async def write(segment: list[int], questioner: Questioner, generate: Generate, seed: int = 0) -> Written | Refused:
     """Write a question from the token ids of a segment, and filter it. Raises what `generate` raises."""
-    said = await generate(questioner.to_write(segment), questioner.sampling(1.0, seed), 0)
-    written = parse(questioner.read(said.ids)) if not said.cut else None
+    completion = await generate(questioner.to_write(segment), questioner.sampling(1.0, seed), 0)
+    written = parse(questioner.read(completion.ids)) if not completion.cut else None
     if written is None:
         return Refused("not a question")
     if containment(written.question, [written.answer]):

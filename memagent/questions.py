@@ -11,14 +11,14 @@ from memagent.row_files import FileRow, csv_rows, json_lines, read_text
 _KEYS = {"id", "question", "answers", "documents"}
 
 
-def ask(text: str, place: str = "the question") -> Question:
+def ask(text: str, where: str = "the question") -> Question:
     """Make a question from its text; the id is derived from the text.
 
     Raises: UsageError: the text is empty or cannot be stored; the message names `place`."""
     text = text.strip()
     if not text:
-        raise UsageError(f"{place} is empty")
-    _check_whole(place, text)
+        raise UsageError(f"{where} is empty")
+    _check_whole(where, text)
     return Question(stable_hash(text)[:12], text)
 
 
@@ -55,8 +55,8 @@ def _question(given: FileRow) -> Question:
     if unknown:
         raise UsageError(f"{where}: unknown field {sorted(unknown)[0]!r}; known: {', '.join(sorted(_KEYS))}")
     for name, value in row.items():
-        for one in value if isinstance(value, list) else [value]:
-            _check_whole(f"{where}: field {name!r}", one)
+        for item in value if isinstance(value, list) else [value]:
+            _check_whole(f"{where}: field {name!r}", item)
     text = row.get("question")
     if not isinstance(text, str) or not text.strip():
         raise UsageError(f"{where}: field 'question' must be a text")
@@ -69,13 +69,13 @@ def _question(given: FileRow) -> Question:
         isinstance(identity, bool) or not isinstance(identity, str | int) or not str(identity).strip()
     ):
         raise UsageError(f"{where}: field 'id' must be a text")
-    made = stable_hash(text.strip(), documents)[:12] if documents else stable_hash(text.strip())[:12]
-    return Question(str(identity) if identity is not None else made, text.strip(), documents, answers)
+    question_id = stable_hash(text.strip(), documents)[:12] if documents else stable_hash(text.strip())[:12]
+    return Question(str(identity) if identity is not None else question_id, text.strip(), documents, answers)
 
 
-def _check_whole(place: str, value: object) -> None:
-    if isinstance(value, str) and (found := half(value)):
-        raise UsageError(f"{place} holds {found}, which is half of a character and no text: write it anew as UTF-8")
+def _check_whole(where: str, value: object) -> None:
+    if isinstance(value, str) and (surrogate := half(value)):
+        raise UsageError(f"{where} holds {surrogate}, which is half of a character and no text: write it anew as UTF-8")
 
 
 def _texts(row: FileRow, name: str) -> tuple[str, ...] | None:

@@ -42,8 +42,8 @@ async def read(
     if not question.strip():
         raise UsageError("the question is empty")
     for name, given in (("text", text), ("question", question)):
-        if found := half(given):
-            raise UsageError(f"the {name} holds {found}, which is half of a character: decode it as what it is")
+        if surrogate := half(given):
+            raise UsageError(f"the {name} holds {surrogate}, which is half of a character: decode it as what it is")
     content_hash, config = text_hash(text), spec.config
     cut = list(
         segments(

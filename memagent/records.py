@@ -171,8 +171,8 @@ _HALF = re.compile(r"[\ud800-\udfff]")
 
 def half(text: str) -> str | None:
     r"""Return the first half of a surrogate pair in a text, as ``\udXXX``; None: there is none."""
-    found = _HALF.search(text)
-    return f"\\u{ord(found[0]):04x}" if found else None
+    match = _HALF.search(text)
+    return f"\\u{ord(match[0]):04x}" if match else None
 
 
 def mended(text: str) -> str:

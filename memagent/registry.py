@@ -117,8 +117,8 @@ class Registry(Mapping[str, T], Generic[T]):
         return cast(T, member)
 
 
-def _imported(place: str) -> object:
-    module, _, attribute = place.partition(":")
+def _imported(reference: str) -> object:
+    module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)
 
 

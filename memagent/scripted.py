@@ -89,10 +89,10 @@ class ScriptedEngine:
         slots = self._prompts.parse(ids)
         if slots is None:
             raise RequestError("the scripted reader was given a prompt that is not of its template")
-        said = self._respond(slots)
+        response = self._respond(slots)
         stop = list(self._prompts.stop_ids[:1])
-        finished = len(said) + len(stop) <= sampling.max_tokens
-        out = said + stop if finished else said[: sampling.max_tokens]
+        finished = len(response) + len(stop) <= sampling.max_tokens
+        out = response + stop if finished else response[: sampling.max_tokens]
         return Completion(
             out,
             "stop" if finished else "length",

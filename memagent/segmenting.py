@@ -37,10 +37,10 @@ def segments(
     while start < len(text):
         window = text[start : _window_end(text, start)]
         ids, offsets = tokenizer.encode_with_offsets(window)
-        at = 0
-        while at < len(ids):
-            end = _cut(window, offsets, at, size=segment_tokens, boundary=boundary)
-            first = 0 if at == 0 else offsets[at][0]
+        first_token = 0
+        while first_token < len(ids):
+            end = _cut(window, offsets, first_token, size=segment_tokens, boundary=boundary)
+            first = 0 if first_token == 0 else offsets[first_token][0]
             last = len(window) if end == len(ids) else offsets[end][0]
             yield Segment(
                 content_hash,
@@ -48,10 +48,10 @@ def segments(
                 start + first,
                 char_end=start + last,
                 text=window[first:last],
-                token_ids=ids[at:end],
+                token_ids=ids[first_token:end],
             )
             index += 1
-            at = end
+            first_token = end
         if not ids:  # a tokenizer that drops white space may give nothing for a window of it
             yield Segment(content_hash, index, start, char_end=start + len(window), text=window, token_ids=[])
             index += 1
@@ -63,23 +63,23 @@ def _window_end(text: str, start: int) -> int:
     if end >= len(text):
         return len(text)
     for mark in ("\n\n", "\n", " "):
-        found = text.rfind(mark, start + _WINDOW // 2, end)
-        if found >= 0:
-            return found + len(mark)
+        boundary = text.rfind(mark, start + _WINDOW // 2, end)
+        if boundary >= 0:
+            return boundary + len(mark)
     return end
 
 
-def _cut(window: str, offsets: list[tuple[int, int]], at: int, size: int, boundary: Boundary) -> int:
-    limit = at + size
+def _cut(window: str, offsets: list[tuple[int, int]], start: int, size: int, boundary: Boundary) -> int:
+    limit = start + size
     if limit >= len(offsets):
         return len(offsets)
     if boundary == "soft":
-        found = _soft_cut(window, offsets, at, limit)
-        if found is not None:
-            return found
+        soft = _soft_cut(window, offsets, start, limit)
+        if soft is not None:
+            return soft
     end = limit
     # Byte-level tokens can share one character; a segment begins only where a new character does.
-    while end > at + 1 and not _starts_character(offsets, end):
+    while end > start + 1 and not _starts_character(offsets, end):
         end -= 1
     if not _starts_character(offsets, end):
         end = limit
@@ -88,18 +88,18 @@ def _cut(window: str, offsets: list[tuple[int, int]], at: int, size: int, bounda
     return end
 
 
-def _soft_cut(window: str, offsets: list[tuple[int, int]], at: int, limit: int) -> int | None:
-    earliest = limit - max(1, (limit - at) // 5)
+def _soft_cut(window: str, offsets: list[tuple[int, int]], start: int, limit: int) -> int | None:
+    earliest = limit - max(1, (limit - start) // 5)
     low, high = offsets[earliest][0], offsets[limit][0]
     tail = window[low:high]
     for pattern in (_PARAGRAPH, _SENTENCE):
         ends = [low + match.end() for match in pattern.finditer(tail)]
-        for place in reversed(ends):
-            for end in range(limit, max(earliest, at + 1) - 1, -1):
-                if offsets[end][0] < place - 1:
+        for boundary in reversed(ends):
+            for end in range(limit, max(earliest, start + 1) - 1, -1):
+                if offsets[end][0] < boundary - 1:
                     break
                 # A token may begin with the white space that ends the sentence.
-                if offsets[end][0] in (place, place - 1) and _starts_character(offsets, end):
+                if offsets[end][0] in (boundary, boundary - 1) and _starts_character(offsets, end):
                     return end
     return None
 

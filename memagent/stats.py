@@ -141,15 +141,15 @@ def paired(a: Sequence[float | None], b: Sequence[float | None], *, draws: int =
     half = 1.0 if n < 2 else float(stdtrit(n - 1, 0.975)) * math.sqrt(_variance(differences, middle) / n)
     # One order and one direction: what is drawn depends neither on the samples' order nor on which run is first.
     ahead = math.copysign(1.0, middle)
-    p, exact = _sign_flips(sorted(ahead * one for one in differences if one), draws, seed)
+    p, exact = _sign_flips(sorted(ahead * difference for difference in differences if difference), draws, seed)
     return Paired(
         difference=middle,
         low=max(-1.0, middle - half),
         high=min(1.0, middle + half),
         p=p,
         n=n,
-        better=sum(one > 0 for one in differences),
-        worse=sum(one < 0 for one in differences),
+        better=sum(difference > 0 for difference in differences),
+        worse=sum(difference < 0 for difference in differences),
         method="exact" if exact else "monte carlo",
     )
 
@@ -161,11 +161,11 @@ def _sign_flips(differences: list[float], draws: int, seed: int) -> tuple[float,
         return 1.0, True
     from scipy.stats import binomtest, permutation_test
 
-    sizes = [abs(one) for one in differences]
+    sizes = [abs(difference) for difference in differences]
     if max(sizes) - min(sizes) <= 1e-9 * max(sizes):
-        return float(binomtest(sum(one > 0 for one in differences), n).pvalue), True
+        return float(binomtest(sum(difference > 0 for difference in differences), n).pvalue), True
     exact = n <= _EXACT
-    found = permutation_test(
+    test = permutation_test(
         (differences,),
         lambda signed, axis: abs(signed.sum(axis=axis)),
         permutation_type="samples",
@@ -175,7 +175,7 @@ def _sign_flips(differences: list[float], draws: int, seed: int) -> tuple[float,
         batch=2**14,
         rng=seed,
     )
-    return min(1.0, float(found.pvalue)), exact
+    return min(1.0, float(test.pvalue)), exact
 
 
 def _variance(values: Sequence[float], middle: float) -> float:

@@ -49,8 +49,8 @@ class Tokenizer:
 
     def id(self, token: str) -> int | None:
         """Return the id of one token, or None."""
-        found: int | None = self._literal.token_to_id(token)
-        return found
+        token_id: int | None = self._literal.token_to_id(token)
+        return token_id
 
 
 def tokenizer_file(model: str) -> Path:

@@ -58,17 +58,17 @@ class Recorder:
 
     def stage(self, name: str, **fixed: Any) -> None:
         """Enter a stage; `fixed` are totals that its snapshots carry."""
-        at = time.monotonic()
+        time_now = time.monotonic()
         before = self._fixed.get("stage", "start")
-        self.seconds[before] = round(self.seconds.get(before, 0.0) + at - self._entered, 2)
-        self._entered = at
+        self.seconds[before] = round(self.seconds.get(before, 0.0) + time_now - self._entered, 2)
+        self._entered = time_now
         self._fixed = {"stage": name, **fixed}
         self({})
 
     def __call__(self, counts: Json) -> None:
         """Take a snapshot."""
-        at = time.monotonic()
-        snapshot = {"t": round(at - self._began, 2), **self._fixed, **counts}
+        time_now = time.monotonic()
+        snapshot = {"t": round(time_now - self._began, 2), **self._fixed, **counts}
         if self._show:
             self._show(snapshot)
         if self._fixed.get("stage") != "read":
@@ -79,7 +79,7 @@ class Recorder:
             self._points.append(snapshot)
         if len(self._points) > _MOST_POINTS:
             self._points = self._points[::2]
-        if at - self._saved > _SAVE_EVERY:
+        if time_now - self._saved > _SAVE_EVERY:
             self.save()
 
     def save(self) -> None:

@@ -85,8 +85,8 @@ def find_run(store: Store, run: str) -> str:
 def corpus_status(config: Config, corpus: str | None) -> StoreStatus:
     """Return the status of one corpus, or of all. Raises UsageError: there is no such corpus."""
     store = Store(config.store)
-    found = [check_known(Corpus(store, corpus))] if corpus else [Corpus(store, name) for name in corpora(store)]
-    return {"store": store.url, "corpora": [_corpus_status(one) for one in found]}
+    corpora_shown = [check_known(Corpus(store, corpus))] if corpus else [Corpus(store, name) for name in corpora(store)]
+    return {"store": store.url, "corpora": [_corpus_status(each) for each in corpora_shown]}
 
 
 def quarantined(config: Config, corpus: str) -> list[FailureRow]:

@@ -83,8 +83,8 @@ def _follow(client: Any, submission: str, line: Callable[[str], None]) -> str:
             shown = max(shown, seen)
             last_words = (last_words + new)[-_LAST_WORDS:]
             *lines, begun = (begun + new).split("\n")
-            for one in lines:
-                line(one)
+            for log_line in lines:
+                line(log_line)
 
     while True:
         has_ended = client.get_job_status(submission).is_terminal()

@@ -49,7 +49,7 @@ class Totals:
     def sum(self) -> dict[str, int]:
         """Return the sum over all workers, including dead ones: what they logged is done."""
         by_worker = self._by_worker.values()
-        return {one.name: sum(counts.get(one.name, 0) for counts in by_worker) for one in fields(Counters)}
+        return {counter.name: sum(counts.get(counter.name, 0) for counts in by_worker) for counter in fields(Counters)}
 
 
 class ProgressActor:

@@ -186,8 +186,8 @@ class ReadingWorker:
                 return self._failed(item, type(error).__name__, str(error))
             except Exception as error:
                 # A bug or a damaged part must not fail the other readings; the row names the place.
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                detail = f"{error} ({place.filename.rsplit('/', 1)[-1]}:{place.lineno})"
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                detail = f"{error} ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})"
                 _log.exception("reading %s failed", item["reading_id"])
                 return self._failed(item, type(error).__name__, detail)
             finally:
@@ -232,7 +232,7 @@ class ReadingWorker:
     def _hashes(self, item: WorkItem) -> list[str]:
         """Return the content hashes of a reading's documents as rows have them."""
         if not item["stream"]:
-            return [place["content_hash"] for place in item["places"]]
+            return [segment_range["content_hash"] for segment_range in item["places"]]
         return read_places(self._store.url, item["stream"]).hashes
 
     def _record(self, turn: Turn) -> None:

@@ -247,7 +247,7 @@ def _without_what_serves_a_cluster() -> Iterator[None]:
         (Node, name, None) for name in ("start_monitor", "start_log_monitor", "start_api_server")
     ]
     nothing.append((utils, "get_dashboard_dependency_error", ImportError("not wanted")))
-    nothing = [one for one in nothing if hasattr(one[0], one[1])]  # other versions of Ray may lack some of them
+    nothing = [entry for entry in nothing if hasattr(entry[0], entry[1])]  # other versions of Ray may lack some of them
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in nothing]
     for owner, name, result in nothing:
         setattr(owner, name, lambda *_, _result=result, **__: _result)

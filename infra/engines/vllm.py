@@ -110,15 +110,15 @@ class VllmEngine:
             if self._llm.errored:
                 raise EngineDied(str(error)) from error
             raise RequestError(f"{type(error).__name__}: {error}") from error
-        said = final.outputs[0]
-        out = list(said.token_ids)
+        sequence = final.outputs[0]
+        out = list(sequence.token_ids)
         return Completion(
             out,
-            said.finish_reason or "stop",
+            sequence.finish_reason or "stop",
             prompt_tokens=len(ids),
             cached_tokens=final.num_cached_tokens or 0,
-            logprobs=_logprobs(said.logprobs, out) if sampling.logprobs else None,
-            weight_version=_version(said.weight_versions),
+            logprobs=_logprobs(sequence.logprobs, out) if sampling.logprobs else None,
+            weight_version=_version(sequence.weight_versions),
         )
 
     def _params(self, sampling: Sampling) -> Any:

@@ -57,33 +57,33 @@ def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> P
     earlier = earlier.select(_EARLIER.names).cast(_EARLIER).combine_chunks()
     listing = list_sources(sources, lambda: _values(earlier["source"]))
     unusable = pa.array([bad.source for bad in listing.unusable], pa.large_string())
-    found = _with_options(listing.take_found(), options)
-    row = pc.index_in(found["source"], value_set=_array(earlier["source"]))
+    listed = _with_options(listing.take_found(), options)
+    row = pc.index_in(listed["source"], value_set=_array(earlier["source"]))
     state, stamp = earlier["state"].take(row), earlier["source_stamp"].take(row)
     is_new = pc.is_null(row)
 
-    missing = pc.invert(_is_in(earlier["source"], found["source"]))
+    missing = pc.invert(_is_in(earlier["source"], listed["source"]))
     absent = earlier.filter(pc.and_(missing, pc.invert(pc.is_in(earlier["source"], value_set=unusable))))
     covered = pa.array([listing.covered(name) for name in _values(absent["source"])], pa.bool_())
-    movable = _movable(absent, covered, found.filter(is_new)["doc_id"])
-    ids = _assign(found, earlier["doc_id"].take(row), earlier.filter(_not_in(earlier["source"], movable["source"])))
-    found = found.set_column(found.column_names.index("doc_id"), "doc_id", ids)
-    was = movable["source"].take(pc.index_in(found["doc_id"], value_set=_array(movable["doc_id"])))
+    movable = _movable(absent, covered, listed.filter(is_new)["doc_id"])
+    ids = _assign(listed, earlier["doc_id"].take(row), earlier.filter(_not_in(earlier["source"], movable["source"])))
+    listed = listed.set_column(listed.column_names.index("doc_id"), "doc_id", ids)
+    was = movable["source"].take(pc.index_in(listed["doc_id"], value_set=_array(movable["doc_id"])))
     was = pc.fill_null(pc.if_else(is_new, was, _text("")), _text(""))
 
-    unchanged = _true(pc.and_(pc.equal(state, "read"), pc.equal(stamp, found["stamp"])))
-    again = pc.binary_join_element_wise(found["stamp"], _text(_failure_mark(options)), _text("!"))
+    unchanged = _true(pc.and_(pc.equal(state, "read"), pc.equal(stamp, listed["stamp"])))
+    again = pc.binary_join_element_wise(listed["stamp"], _text(_failure_mark(options)), _text("!"))
     fails = _true(pc.and_(pc.equal(state, "failed"), pc.equal(stamp, again)))
     if options.retry_failed:
         fails = pc.and_(fails, False)
-    work = found.append_column("known", pc.invert(is_new)).append_column("was", was)
+    work = listed.append_column("known", pc.invert(is_new)).append_column("was", was)
     work = work.filter(pc.invert(pc.or_(unchanged, fails)))
     known_unusable = earlier.filter(pc.is_in(earlier["source"], value_set=unusable))
     return Plan(
         listing=listing,
         work=work,
         unchanged=pc.sum(unchanged).as_py() or 0,
-        failed=_array(found["source"].filter(fails)),
+        failed=_array(listed["source"].filter(fails)),
         gone=absent.filter(pc.and_(covered, _not_in(absent["source"], work["was"]))),
         moved=absent.filter(_is_in(absent["source"], work["was"])),
         unusable_ids=dict(zip(*(known_unusable[name].to_pylist() for name in ("source", "doc_id")), strict=True)),
@@ -108,7 +108,7 @@ def _movable(absent: pa.Table, covered: pa.Array, new_ids: pa.ChunkedArray) -> p
     return absent.filter(pc.and_(wanted, pc.invert(pc.is_in(absent["source"], value_set=kept))))
 
 
-def _assign(found: pa.Table, earlier_ids: pa.ChunkedArray, others: pa.Table) -> pa.ChunkedArray:
+def _assign(listed: pa.Table, earlier_ids: pa.ChunkedArray, others: pa.Table) -> pa.ChunkedArray:
     """Return an id for each source found, no two the same: its earlier one, or one that is free.
 
     Args:
@@ -117,7 +117,7 @@ def _assign(found: pa.Table, earlier_ids: pa.ChunkedArray, others: pa.Table) -> 
         others: rows of earlier sources whose ids are not free.
     """
     has_id = _true(pc.not_equal(earlier_ids, ""))
-    new = found.filter(pc.invert(has_id))
+    new = listed.filter(pc.invert(has_id))
     counts = pc.value_counts(_array(new["doc_id"]))
     shared = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     collides = pc.or_(_is_in(new["doc_id"], others["doc_id"]), pc.is_in(new["doc_id"], value_set=shared))
@@ -142,12 +142,12 @@ def _still_there(sources: list[str]) -> set[str]:
     }
 
 
-def _with_options(found: pa.Table, options: IngestConfig) -> pa.Table:
+def _with_options(listed: pa.Table, options: IngestConfig) -> pa.Table:
     """Make other columns count as a change of a table, and another parser as one of what another package parses."""
     columns = (options.text_column, options.id_column, options.title_column)
-    marks = pa.array([_mark(_ending(name), columns) for name in _values(found["source"])], pa.large_string())
-    stamps = pc.binary_join_element_wise(found["stamp"].combine_chunks(), marks, _text(""))
-    return found.set_column(found.column_names.index("stamp"), "stamp", stamps)
+    marks = pa.array([_mark(_ending(name), columns) for name in _values(listed["source"])], pa.large_string())
+    stamps = pc.binary_join_element_wise(listed["stamp"].combine_chunks(), marks, _text(""))
+    return listed.set_column(listed.column_names.index("stamp"), "stamp", stamps)
 
 
 def _ending(name: str) -> str:

@@ -82,19 +82,19 @@ class Listing:
     def end(self) -> None:
         """Make `found` of the sources that were added, and drop those that were added twice."""
         self._pack()
-        found = pa.Table.from_batches(self._batches, FOUND)
+        listed = pa.Table.from_batches(self._batches, FOUND)
         self._batches = []
-        if pc.count_distinct(found["source"]).as_py() < found.num_rows:
-            numbered = found.append_column("row", pa.array(range(found.num_rows)))
+        if pc.count_distinct(listed["source"]).as_py() < listed.num_rows:
+            numbered = listed.append_column("row", pa.array(range(listed.num_rows)))
             first = numbered.group_by("source").aggregate([("row", "min")])["row_min"]
-            found = found.take(first.combine_chunks().sort())
-        self.found, self.count = found, found.num_rows
+            listed = listed.take(first.combine_chunks().sort())
+        self.found, self.count = listed, listed.num_rows
         self.unusable = list({bad.source: bad for bad in self.unusable}.values())
 
     def take_found(self) -> pa.Table:
         """Return `found`, and let go of it."""
-        found, self.found = self.found, FOUND.empty_table()
-        return found
+        listed, self.found = self.found, FOUND.empty_table()
+        return listed
 
     def sources(self) -> Iterator[Source]:
         """Yield `found` one by one."""
@@ -160,7 +160,7 @@ def path_of(source: str, path: bytes | None) -> str:
     return source if path is None else os.fsdecode(path)
 
 
-def assign_ids(found: list[Source], taken: dict[str, str], earlier: dict[str, str]) -> list[Source]:
+def assign_ids(listed: list[Source], taken: dict[str, str], earlier: dict[str, str]) -> list[Source]:
     """Return `found` with ids that no two of them share.
 
     An id is the path relative to the source's root. Where another source has it already, as many
@@ -172,11 +172,11 @@ def assign_ids(found: list[Source], taken: dict[str, str], earlier: dict[str, st
         earlier: ids of sources in earlier runs.
     """
     owner = dict(taken)
-    for source in found:
+    for source in listed:
         if source.source in earlier:
             owner[earlier[source.source]] = source.source
     named = []
-    for source in found:
+    for source in listed:
         doc_id = earlier.get(source.source)
         if doc_id is None:
             doc_id = next(name for name in candidate_ids(source) if owner.get(name, source.source) == source.source)

@@ -127,10 +127,10 @@ class Guard:
             ready = False
         if not ready:
             self._errors.seek(0)
-            said = self._errors.read()[-2000:].decode(errors="replace")
+            errors = self._errors.read()[-2000:].decode(errors="replace")
             ours.close()
             self.close()
-            raise RuntimeError(f"the parser process does not start: {said}")
+            raise RuntimeError(f"the parser process does not start: {errors}")
         self._connection = ours
         return ours
 

@@ -90,7 +90,7 @@ def is_alive(store: Store, run_id: str) -> bool:
 
 
 def _claim(corpus: Corpus, run_id: str, work: frozenset[str], *, wait: bool, waiting: Callable[[str], None]) -> None:
-    told = ""
+    shown_holder = ""
     while True:
         holder = _try(corpus, run_id, work)
         if not holder:
@@ -99,9 +99,9 @@ def _claim(corpus: Corpus, run_id: str, work: frozenset[str], *, wait: bool, wai
             raise RunningError(
                 f"run {holder} is reading the same documents for the same questions: leave --no-wait out to wait for it"
             )
-        if holder != told:
+        if holder != shown_holder:
             waiting(holder)
-            told = holder
+            shown_holder = holder
         time.sleep(_LOOK_SECONDS)
 
 

@@ -103,16 +103,16 @@ def _texts(corpus: Corpus, name: str, bucket: Bucket, wanted: set[str]) -> Itera
         if "text" not in fragment.physical_schema.names:
             continue
         hashes = fragment.to_table(columns=["content_hash"], filter=inside)["content_hash"].to_pylist()
-        held = wanted.intersection(hashes)
-        if not held:
+        here = wanted.intersection(hashes)
+        if not here:
             continue
-        keep = ds.field("content_hash").isin(pa.array(sorted(held), pa.string()))
+        keep = ds.field("content_hash").isin(pa.array(sorted(here), pa.string()))
         for batch in fragment.to_batches(columns=["content_hash", "text"], filter=keep, batch_size=64):
             for content_hash, text in zip(batch.column("content_hash"), batch.column("text"), strict=True):
                 # The row of a document that was deleted has none.
-                if (found := content_hash.as_py()) in wanted and text.is_valid:
-                    wanted.remove(found)
-                    yield found, text.as_py()
+                if (name_here := content_hash.as_py()) in wanted and text.is_valid:
+                    wanted.remove(name_here)
+                    yield name_here, text.as_py()
 
 
 def standing_texts(corpus: Corpus) -> set[str]:

@@ -109,8 +109,8 @@ class _Places:
 
     def place(self, content_hash: str) -> SegmentRange:
         """Return where they are. Raises KeyError."""
-        place: SegmentRange = self._table.slice(self._row[content_hash], 1).to_pylist()[0]
-        return place
+        segment_range: SegmentRange = self._table.slice(self._row[content_hash], 1).to_pylist()[0]
+        return segment_range
 
 
 def _earlier_answers(

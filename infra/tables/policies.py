@@ -101,16 +101,16 @@ def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, pa
     if policy_id in known:
         return policy_id
     _check_tokenizer(store, folder, name, parent=parent, known=known, parent_folder=parent_folder)
-    place = f"policies/{quoted(policy_id)}"
-    upload(store, folder, place, {"name": name, "parent": parent, "run_id": provenance.run_id})
+    path = f"policies/{quoted(policy_id)}"
+    upload(store, folder, path, {"name": name, "parent": parent, "run_id": provenance.run_id})
     if policy_id != f"{name}@{folder_hash(folder)}":
         raise ConfigError(f"{folder} changed while it was copied: publish it when the training has ended")
-    at = now()
+    published_at = now()
     row: PolicyRow = {
         "corpus": POLICIES_OF,
         "policy_id": policy_id,
         "name": name,
-        "path": place,
+        "path": path,
         "parent": parent,
         "status": "candidate",
         "reason": "",
@@ -120,8 +120,8 @@ def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, pa
         "metrics": provenance.metrics,
         "gate": None,
         "commit": provenance.commit,
-        "made_at": at,
-        "changed_at": at,
+        "made_at": published_at,
+        "changed_at": published_at,
     }
     Table(store, "policies").insert_new([_stored(row)])
     return policy_id
@@ -142,15 +142,15 @@ def policy(store: Store, wanted: str) -> PolicyRow:
     rows = policies(store)
     line, _, version = wanted.rpartition("@")
     if version == "promoted":
-        found = [row for row in rows if row["status"] == "promoted" and line in ("", row["name"])]
+        matching = [row for row in rows if row["status"] == "promoted" and line in ("", row["name"])]
     else:
-        found = [row for row in rows if row["policy_id"] == wanted] or [
+        matching = [row for row in rows if row["policy_id"] == wanted] or [
             row for row in rows if version and _begins(row["policy_id"], line, version)
         ]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{wanted!r} may be any of {_listed(found)}: give more of the id")
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise UsageError(f"{wanted!r} may be any of {_listed(matching)}: give more of the id")
     raise UsageError(f"no policy {wanted!r} in {store.url}. There are: {_listed(rows) or 'none'}.")
 
 
@@ -276,13 +276,13 @@ class _Registry(Table):
         order in which they retired.
         """
         delta = self._open()
-        found = [] if delta is None else self._dataset(delta).to_table(columns=self.schema.names).to_pylist()
-        rows = {row["policy_id"]: _plain(row) for row in found if row["corpus"] == POLICIES_OF}
-        at = max([now(), *(row["changed_at"] + _TICK for row in rows.values())])
+        stored = [] if delta is None else self._dataset(delta).to_table(columns=self.schema.names).to_pylist()
+        rows = {row["policy_id"]: _plain(row) for row in stored if row["corpus"] == POLICIES_OF}
+        changed_at = max([now(), *(row["changed_at"] + _TICK for row in rows.values())])
         changed = []
         for row in decide(list(rows.values())):
             stays = row["status"] == rows[row["policy_id"]]["status"] == "retired"
-            changed.append(row if stays else {**row, "changed_at": at})
+            changed.append(row if stays else {**row, "changed_at": changed_at})
         if delta is not None and changed:
             source = pa.Table.from_pylist([_stored(row) for row in changed], schema=self.schema)
             same = f"t.corpus IN ('{POLICIES_OF}') AND t.corpus = s.corpus AND t.policy_id = s.policy_id"
@@ -301,12 +301,12 @@ def _check_tokenizer(
     if before is None and parent_folder is None:
         before = next((row for row in known.values() if row["name"] == name), None)
     if before is not None:
-        whose, place = before["policy_id"], fetch(store, before)
+        whose, parent_path = before["policy_id"], fetch(store, before)
     elif parent_folder is not None or name == "nano":
-        whose, place = parent, parent_folder or bundled()
+        whose, parent_path = parent, parent_folder or bundled()
     else:
         return
-    spec = tokenizer_file(str(place)).read_bytes()
+    spec = tokenizer_file(str(parent_path)).read_bytes()
     path = folder / "tokenizer.json"
     if tokenizer_print(path.read_bytes(), str(path)) != tokenizer_print(spec, f"the tokenizer of {whose}"):
         raise ConfigError(

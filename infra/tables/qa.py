@@ -17,7 +17,7 @@ from infra.tables.documents import newest
 from infra.tables.rows import AnswerRow, FeedbackRow, QaRow
 from memagent.curation import Qa, Split, families, split_of
 
-_FIELDS = [one.name for one in fields(Qa)]
+_FIELDS = [field.name for field in fields(Qa)]
 _MARKS = ("run_id", "harvested_at")
 """Columns that say when a row was written; a row that differs in them alone is the same row."""
 _TOLD = ["corpus", "qa_id", "answers"]
@@ -43,9 +43,9 @@ def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> Written:
 
     Earlier versions of the table keep deleted rows. If nothing changed, there is no new version.
     """
-    table, at = Table(corpus.store, "qa"), now()
+    table, harvested_at = Table(corpus.store, "qa"), now()
     before = {row["qa_id"]: row for row in table.read(corpus.name).to_pylist()}
-    after = {row.qa_id: to_row(corpus.name, row, run_id, at) for row in rows}
+    after = {row.qa_id: to_row(corpus.name, row, run_id, harvested_at) for row in rows}
     new = [row for qa_id, row in after.items() if qa_id not in before]
     changed = [row for qa_id, row in after.items() if qa_id in before and not _same(row, before[qa_id])]
     removed = before.keys() - after.keys()
@@ -73,7 +73,7 @@ def count_new(store: Store, since: int | None) -> int:
     return len(present - _answers(delta.to_pyarrow_dataset(filesystem=files).to_table(columns=_TOLD)))
 
 
-def to_row(corpus: str, qa: Qa, run_id: str, at: datetime) -> QaRow:
+def to_row(corpus: str, qa: Qa, run_id: str, harvested_at: datetime) -> QaRow:
     """Return a row of the table (`infra.tables.schemas.QA`)."""
     return {
         "corpus": corpus,
@@ -91,14 +91,16 @@ def to_row(corpus: str, qa: Qa, run_id: str, at: datetime) -> QaRow:
         "tags": list(qa.tags),
         "split": split_of(qa.documents),
         "run_id": run_id,
-        "harvested_at": at,
+        "harvested_at": harvested_at,
     }
 
 
 def from_row(row: Mapping[str, Any]) -> Qa:
     """Return what a row of the table says."""
     values = {name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in _FIELDS}
-    return Qa(**values | {"evidence": tuple((one["content_hash"], one["segment_index"]) for one in row["evidence"])})
+    return Qa(
+        **values | {"evidence": tuple((piece["content_hash"], piece["segment_index"]) for piece in row["evidence"])}
+    )
 
 
 class CorpusIndex:
@@ -144,11 +146,11 @@ class JudgedAnswer(FeedbackRow):
 
 def verdicts(corpus: Corpus) -> list[JudgedAnswer]:
     """Return the last feedback on each reading (`infra.tables.schemas.FEEDBACK`), its answer's row as `of`."""
-    said: dict[str, FeedbackRow] = {}
+    latest: dict[str, FeedbackRow] = {}
     for row in Table(corpus.store, "feedback").read(corpus.name).sort_by("given_at").to_pylist():
-        said[row["reading_id"]] = row
-    answers = {row["reading_id"]: row for row in answers_of(corpus.store, corpus.name, said)}
-    return [{**row, "of": answers[name]} for name, row in sorted(said.items()) if name in answers]
+        latest[row["reading_id"]] = row
+    answers = {row["reading_id"]: row for row in answers_of(corpus.store, corpus.name, latest)}
+    return [{**row, "of": answers[name]} for name, row in sorted(latest.items()) if name in answers]
 
 
 def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> list[AnswerRow]:
@@ -157,16 +159,16 @@ def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> lis
     if not wanted:
         return []
     columns = ["corpus", "reading_id", "question", "stream", "policy_id", "answer", "found", "evidence"]
-    found: list[AnswerRow] = (
+    answers: list[AnswerRow] = (
         Table(store, "answers")
         .read(corpus, columns, pc.field("reading_id").isin(pa.array(wanted, pa.string())))
         .to_pylist()
     )
-    return found
+    return answers
 
 
-def _same(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
-    return all(one[name] == two[name] for name in one if name not in _MARKS)
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return all(a[name] == b[name] for name in a if name not in _MARKS)
 
 
 def _answers(table: Any) -> set[tuple[str, str, tuple[str, ...]]]:

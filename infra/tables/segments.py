@@ -170,10 +170,10 @@ def segment_range(row: SegmentedRow) -> SegmentRange:
     }
 
 
-def segment_hashes(store: Store, place: SegmentRange) -> list[str]:
+def segment_hashes(store: Store, segment_range: SegmentRange) -> list[str]:
     """Return the hashes of a document's segments, in order."""
-    first = place["first_row"]
-    return _part(store.url, place["part"]).hashes(first, first + place["segments"])
+    first = segment_range["first_row"]
+    return _part(store.url, segment_range["part"]).hashes(first, first + segment_range["segments"])
 
 
 class StoredStream:
@@ -189,20 +189,21 @@ class StoredStream:
         """
         self._store = store
         self._places = places
-        self._starts = starts or list(accumulate((place["segments"] for place in places), initial=0))
+        self._starts = starts or list(accumulate((segment_range["segments"] for segment_range in places), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
         """Yield segments `start` to `stop` (exclusive) of the stream."""
-        at = bisect_right(self._starts, start) - 1
+        document = bisect_right(self._starts, start) - 1
         while start < min(stop, len(self)):
-            place, first = self._places[at], self._starts[at]
-            row, end = place["first_row"] + start - first, place["first_row"] + min(stop, self._starts[at + 1]) - first
-            start, at = self._starts[at + 1], at + 1
+            span, first = self._places[document], self._starts[document]
+            row = span["first_row"] + start - first
+            end = span["first_row"] + min(stop, self._starts[document + 1]) - first
+            start, document = self._starts[document + 1], document + 1
             while row < end:
-                group, group_start = await asyncio.to_thread(_group_at, self._store.url, place["part"], row)
+                group, group_start = await asyncio.to_thread(_group_at, self._store.url, span["part"], row)
                 taken = min(end, group_start + group.num_rows)
                 for i in range(row - group_start, taken - group_start):
                     yield Segment(**{name: group[name][i].as_py() for name in _SEGMENT_FIELDS})
@@ -247,8 +248,8 @@ class _Part:
         groups = range(bisect_right(self.starts, first) - 1, bisect_left(self.starts, stop))
         with self._lock:
             column = self._file.read_row_groups(list(groups), columns=["segment_hash"], use_threads=False)
-        found: list[str] = column["segment_hash"].slice(first - self.starts[groups[0]], stop - first).to_pylist()
-        return found
+        hashes: list[str] = column["segment_hash"].slice(first - self.starts[groups[0]], stop - first).to_pylist()
+        return hashes
 
 
 @lru_cache(maxsize=64)

@@ -80,18 +80,18 @@ class StreamPlaces(Sequence[SegmentRange]):
         return len(self.starts) - 1
 
     @overload
-    def __getitem__(self, at: int) -> SegmentRange: ...
+    def __getitem__(self, index: int) -> SegmentRange: ...
     @overload
-    def __getitem__(self, at: slice) -> list[SegmentRange]: ...
-    def __getitem__(self, at: int | slice) -> SegmentRange | list[SegmentRange]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
+    def __getitem__(self, index: slice) -> list[SegmentRange]: ...
+    def __getitem__(self, index: int | slice) -> SegmentRange | list[SegmentRange]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
         columns = self._columns
         return {
-            "content_hash": columns["content_hash"][at].as_py(),
-            "part": columns["part"][at].as_py(),
-            "first_row": columns["first_row"][at].as_py(),
-            "segments": columns["segments"][at].as_py(),
+            "content_hash": columns["content_hash"][index].as_py(),
+            "part": columns["part"][index].as_py(),
+            "first_row": columns["first_row"][index].as_py(),
+            "segments": columns["segments"][index].as_py(),
         }
 
 

@@ -120,13 +120,13 @@ def resume_points(
     by_reading: dict[str, list[Turn]] = defaultdict(list)
     if not telling.num_rows:
         return {}
-    found = [
+    tables = [
         _among(batch, telling)
         for batch in _dataset(paths, corpus.store).to_batches(
             columns=[*_TURN_FIELDS, "written_at"], filter=_of(telling["reading_id"].unique().to_pylist())
         )
     ]
-    for turn in _turns(_dedupe(pa.concat_tables(found))):
+    for turn in _turns(_dedupe(pa.concat_tables(tables))):
         by_reading[turn.reading_id].append(turn)
     return dict(by_reading)
 

@@ -104,8 +104,8 @@ def collate(trees: list[Tree], rng: random.Random, weights: Weights, pad: int) -
             ids, base = example.prompt + example.response, len(flat)
             _mark_prompt(marks, example.prompt, base, rng=rng, weights=weights)
             for i in range(max(1, len(example.prompt)), len(ids)):
-                at = i - len(example.prompt)
-                hard = at == 0 or 0 < example.value <= at < example.value + _VALUE_TOKENS
+                offset = i - len(example.prompt)
+                hard = offset == 0 or 0 < example.value <= offset < example.value + _VALUE_TOKENS
                 weight = weights.first if hard else 1.0
                 marks.append((base + i - 1, ids[i], weight, len(kinds)))
             kinds.append(example.kind)

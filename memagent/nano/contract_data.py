@@ -80,9 +80,9 @@ class ContractData:
         trees: list[Tree] = []
         while len(trees) < count:
             category = rng.choice(CATEGORIES)
-            place = self._varied_note(category)
-            held = place if rng.random() < 0.85 else None
-            fact = Fact(rng.choice(QUESTIONS[category]), (place,))
+            note = self._varied_note(category)
+            held = note if rng.random() < 0.85 else None
+            fact = Fact(rng.choice(QUESTIONS[category]), (note,))
             if example := self._turns.answer(fact, held, "contract"):
                 trees.append(Tree([], [example]))
         return trees
@@ -176,10 +176,10 @@ class ContractData:
         text, spans = plant(text, [clause, *sentences] if present else sentences, rng)
         if not present:
             return text, {category: [] for category in CATEGORIES}, []
-        at = spans[0][0] + wording.index("{law}")
-        before = [m.start() for m in re.finditer(r"(?i)\blaws?\b", text[spans[0][0] : at])]
-        begin = spans[0][0] + before[-1] if before else at
-        place = Place(begin, at + len(law), " " + text[begin : at + len(law)], " " + law)
+        law_start = spans[0][0] + wording.index("{law}")
+        before = [m.start() for m in re.finditer(r"(?i)\blaws?\b", text[spans[0][0] : law_start])]
+        begin = spans[0][0] + before[-1] if before else law_start
+        place = Place(begin, law_start + len(law), " " + text[begin : law_start + len(law)], " " + law)
         return text, {"Document Name": [], "Agreement Date": [], "Governing Law": [place]}, []
 
     def _chosen(self, cut: list[Segment], places: dict[Category, list[Place]]) -> Segment:
@@ -232,16 +232,16 @@ class _Edited:
     def __init__(self, text: str, edits: list[tuple[int, int, str]]) -> None:
         pieces: list[str] = []
         self._old, self._new = [0], [0]
-        at = length = 0
+        end_before = length = 0
         for start, end, new in sorted(edits):
-            if start < at:
+            if start < end_before:
                 continue
-            pieces += [text[at:start], new]
-            length += start - at + len(new)
-            at = end
+            pieces += [text[end_before:start], new]
+            length += start - end_before + len(new)
+            end_before = end
             self._old.append(end)
             self._new.append(length)
-        self.text = "".join([*pieces, text[at:]])
+        self.text = "".join([*pieces, text[end_before:]])
 
     def at(self, old: int) -> int:
         """Return where a place of the old text stands in the new one; it must not lie within a swap."""

@@ -70,7 +70,7 @@ class GreedyEngine:
         # Prompts are padded on the left, so that all responses begin at one place.
         ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
         seen = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        place = (seen.cumsum(-1) - 1).clamp(min=0)
+        position = (seen.cumsum(-1) - 1).clamp(min=0)
         responses: list[list[int]] = [[] for _ in prompts]
         going = list(range(len(prompts)))
         cache = None
@@ -78,15 +78,15 @@ class GreedyEngine:
             out = self._model(
                 input_ids=ids,
                 attention_mask=seen,
-                position_ids=place,
+                position_ids=position,
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
             )
             cache = out.past_key_values
-            said = out.logits[:, -1].argmax(-1)
+            best = out.logits[:, -1].argmax(-1)
             keep = []
-            for row, (request, token) in enumerate(zip(going, said.tolist(), strict=True)):
+            for row, (request, token) in enumerate(zip(going, best.tolist(), strict=True)):
                 responses[request].append(token)
                 limit = sampling[request]
                 if token not in limit.stop_ids and len(responses[request]) < limit.max_tokens:
@@ -94,6 +94,6 @@ class GreedyEngine:
             going = [going[row] for row in keep]
             rows = torch.tensor(keep, dtype=torch.long)
             cache.batch_select_indices(rows)
-            ids, place = said[rows][:, None], place[rows][:, -1:] + 1
+            ids, position = best[rows][:, None], position[rows][:, -1:] + 1
             seen = torch.cat([seen[rows], torch.ones(len(keep), 1, dtype=seen.dtype)], dim=-1)
         return responses

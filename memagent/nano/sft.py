@@ -197,13 +197,13 @@ class Trainer:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """Return the newest whole checkpoint of a run, or None."""
-    found = _checkpoints(folder)
-    return found[-1] if found else None
+    checkpoints = _checkpoints(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob("checkpoint-*") if (path / "state.json").is_file()]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    checkpoints = [path for path in folder.glob("checkpoint-*") if (path / "state.json").is_file()]
+    return sorted(checkpoints, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def _state(value: Any) -> tuple[Any, ...]:

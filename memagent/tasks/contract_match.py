@@ -72,10 +72,10 @@ def says_yes(category: str, answer: str) -> bool | None:
         return False
     if words[0] in ("yes", "no"):
         return words[0] == "yes"
-    said = {"yes", "no"} & set(words)
-    if len(said) == 1:
-        return said == {"yes"}
-    return True if category in _DESCRIBED and not said else None
+    verdicts = {"yes", "no"} & set(words)
+    if len(verdicts) == 1:
+        return verdicts == {"yes"}
+    return True if category in _DESCRIBED and not verdicts else None
 
 
 def _states(category: str, answer: str) -> bool:
@@ -92,9 +92,9 @@ _LINES = re.compile(r"\n\s*\n")
 
 def contains(prediction: str, gold: str) -> bool:
     """Tell whether gold, or one of several after ";", stands in the answer as whole words, line by line."""
-    said = straight(prediction)
+    answer = straight(prediction)
     names = [_LINES.split(part) for part in straight(gold).split(";") if normalise(part)]
-    return any(all(containment(said, [line]) == 1.0 for line in name if normalise(line)) for name in names)
+    return any(all(containment(answer, [line]) == 1.0 for line in name if normalise(line)) for name in names)
 
 
 def straight(text: str) -> str:
@@ -133,28 +133,28 @@ def same_date(prediction: str, gold: str) -> bool:
     partial = [known for known in map(_gold_parts, parts) if known and None in known]
     if any(_fits(prediction, known) for known in partial):
         return True
-    said = all_dates(prediction)
-    meant = {found for part in parts if (found := parse_date(part))}
-    return bool(said) and said <= meant
+    answered = all_dates(prediction)
+    expected = {date for part in parts if (date := parse_date(part))}
+    return bool(answered) and answered <= expected
 
 
 def parse_date(text: str) -> date | None:
     """Return the date that a text gives in full, or None. Month before day, as in the United States."""
     plain = " ".join(_DAY.sub(" ", _ORDINAL.sub(r"\1 ", text)).replace(",", " ").split())
     # What the text leaves out comes from the default; only a full date gives the same from two of them.
-    found = set()
+    parsed = set()
     for default in (datetime(1000, 1, 1), datetime(2001, 2, 2)):
         try:
-            found.add(dates.parse(plain, parserinfo=_YEARS, default=default, fuzzy=True, ignoretz=True).date())
+            parsed.add(dates.parse(plain, parserinfo=_YEARS, default=default, fuzzy=True, ignoretz=True).date())
         except (ValueError, OverflowError):
             return None
-    return found.pop() if len(found) == 1 else None
+    return parsed.pop() if len(parsed) == 1 else None
 
 
 def all_dates(text: str) -> set[date]:
     """Return the full dates that a text gives."""
     written = [match.group() for match in DATE.finditer(text)] or [text]
-    return {found for one in written if (found := parse_date(one))}
+    return {date for text_of_date in written if (date := parse_date(text_of_date))}
 
 
 def _gold_parts(gold: str) -> tuple[int | None, int | None, int | None] | None:
@@ -167,17 +167,17 @@ def _gold_parts(gold: str) -> tuple[int | None, int | None, int | None] | None:
 
 
 def _fits(prediction: str, known: tuple[int | None, int | None, int | None]) -> bool:
-    found = all_dates(prediction)
-    if len(found) == 1:
-        one = found.pop()
-        said: tuple[int | None, ...] = (one.year, one.month, one.day)
+    whole = all_dates(prediction)
+    if len(whole) == 1:
+        date = whole.pop()
+        parts: tuple[int | None, ...] = (date.year, date.month, date.day)
     else:
         lower = prediction.lower()
         year = re.search(r"(?<!\d)(?:19|20)\d\d(?!\d)", lower)
         months = [i for i, name in enumerate(_MONTHS, 1) if re.search(rf"(?<![a-z]){name}(?![a-z])", lower)]
         day = re.search(r"(?<!\d)(\d{1,2})(?:st|nd|rd|th)?(?![\da-z])", lower)
-        said = (int(year[0]) if year else None, months[0] if len(months) == 1 else None, int(day[1]) if day else None)
-    return all(wanted in (None, given) for wanted, given in zip(known, said, strict=True))
+        parts = (int(year[0]) if year else None, months[0] if len(months) == 1 else None, int(day[1]) if day else None)
+    return all(wanted in (None, given) for wanted, given in zip(known, parts, strict=True))
 
 
 _LEGAL = frozenset(
@@ -195,8 +195,10 @@ def same_parties(prediction: str, gold: str) -> bool:
     """
     names = parties(gold)
     # Gold loses what stands in brackets, and so may the answer: "Rise (Tianjin) Education".
-    said = [f" {normalise(text)} " for text in (straight(prediction), _without_aliases(prediction))]
-    return all(any(f" {name} " in one for one in said) for name in names) if names else contains(prediction, gold)
+    wordings = [f" {normalise(text)} " for text in (straight(prediction), _without_aliases(prediction))]
+    if not names:
+        return contains(prediction, gold)
+    return all(any(f" {name} " in wording for wording in wordings) for name in names)
 
 
 def parties(gold: str) -> list[str]:
@@ -207,7 +209,7 @@ def parties(gold: str) -> list[str]:
             name = _AFTER.split(part.split("(")[0])[0]
             both = name.split(" and ")
             several = len(both) > 1 and all(map(_formal, both))
-            names.extend(_bare(one) for one in (both if several else [name]))
+            names.extend(_bare(party) for party in (both if several else [name]))
     return [name for name in dict.fromkeys(names) if name]
 
 
@@ -266,16 +268,16 @@ def same_place(prediction: str, gold: str) -> bool:
     "England" or "English law" for "England and Wales". "West Virginia" is not Virginia, nor "Washington, D.C."
     Washington.
     """
-    said = f" {_place(prediction)} "
+    answer = f" {_place(prediction)} "
     names = [name for part in gold.split(";") for name in re.split(r"(?i)\band\b", part.split(",")[0])]
-    return any(_named(place, said) for place in map(_place, names) if place)
+    return any(_named(stated, answer) for stated in map(_place, names) if stated)
 
 
-def _named(place: str, said: str) -> bool:
+def _named(name: str, answer: str) -> bool:
     for longer in _LONGER:
-        if f" {place} " in f" {longer} " and place != longer:
-            said = said.replace(f" {longer} ", "  ")
-    return f" {place} " in said
+        if f" {name} " in f" {longer} " and name != longer:
+            answer = answer.replace(f" {longer} ", "  ")
+    return f" {name} " in answer
 
 
 def _place(text: str) -> str:
@@ -320,9 +322,9 @@ def same_duration(prediction: str, gold: str) -> bool:
     The first duration of the answer is what it says; it must be one of gold's ("60 days; 180 days"). How often a
     term is renewed ("3 successive 1 year") is not compared. Gold without a duration: both say that it is perpetual.
     """
-    meant, said = durations(gold), durations(prediction)
-    if meant:
-        return bool(said) and said[0] in meant
+    expected, answered = durations(gold), durations(prediction)
+    if expected:
+        return bool(answered) and answered[0] in expected
     if PERPETUAL.search(gold):
         return bool(PERPETUAL.search(prediction))
     return contains(prediction, gold)
@@ -331,15 +333,15 @@ def same_duration(prediction: str, gold: str) -> bool:
 def durations(text: str) -> list[tuple[float, float]]:
     """Return the durations of a text in order, as (months, days); "4 years, 6 months" is one."""
     plain = " ".join(re.sub(r"[-\u2010-\u2015]", " ", text.lower()).replace("hundred and", "hundred").split())
-    found: list[tuple[float, float]] = []
+    spans: list[tuple[float, float]] = []
     end, rank = -1, len(_RANK)
     for match in _DURATION.finditer(plain):
         unit = match["unit"] or ("year" if match["yearly"] else "month")
         count = float(match["digits"]) if match["digits"] else float(_NUMBERS.get(match["words"] or "one", 1))
         months, days = count * _UNITS[unit][0], count * _UNITS[unit][1]
-        if found and _RANK.index(unit) > rank and _JOINED.fullmatch(plain, end, match.start()):
-            months, days = months + found[-1][0], days + found[-1][1]
-            found.pop()
-        found.append((months, days))
+        if spans and _RANK.index(unit) > rank and _JOINED.fullmatch(plain, end, match.start()):
+            months, days = months + spans[-1][0], days + spans[-1][1]
+            spans.pop()
+        spans.append((months, days))
         end, rank = match.end(), _RANK.index(unit)
-    return found
+    return spans

@@ -100,7 +100,7 @@ def contract_samples(folder: str | Path, categories: Iterable[str] | None = None
             category is not one of CUAD's.
     """
     folder = Path(folder)
-    wanted = {one for name in categories or GROUPS for one in GROUPS.get(name, (name,))}
+    wanted = {category for name in categories or GROUPS for category in GROUPS.get(name, (name,))}
     if unknown := sorted(wanted - {*ENTITIES, *YES_NO}):
         known = ", ".join((*GROUPS, *ENTITIES, *YES_NO))
         raise UsageError(f"No category of CUAD: {', '.join(unknown)}. Known are {known}.")

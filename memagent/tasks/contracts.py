@@ -128,12 +128,12 @@ def split(contracts: Sequence[Contract]) -> tuple[list[Contract], list[Contract]
 def remove_answer(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """Return `text` without the characters of `spans`, which may overlap."""
     pieces: list[str] = []
-    at = 0
+    end_before = 0
     for start, end in sorted(spans):
-        if start > at:
-            pieces.append(text[at:start])
-        at = max(at, end)
-    pieces.append(text[at:])
+        if start > end_before:
+            pieces.append(text[end_before:start])
+        end_before = max(end_before, end)
+    pieces.append(text[end_before:])
     return "".join(pieces)
 
 
@@ -151,14 +151,14 @@ def law_places(text: str, start: int, end: int, answer: str) -> list[Place]:
 def _contract(name: str, text: str, rows: dict[str, tuple[str, list[str]]]) -> Contract:
     answers: dict[Category, str] = {}
     places: dict[Category, tuple[Place, ...]] = {}
-    found: dict[Category, tuple[tuple[int, int], ...]] = {}
+    spans_of: dict[Category, tuple[tuple[int, int], ...]] = {}
     for category in CATEGORIES:
         answer, spans = rows.get(category, ("", []))
         answers[category] = answer
         where = [match.span() for span in spans if span.strip() for match in _spaced(span).finditer(text)]
-        found[category] = tuple(sorted(set(where)))
-        places[category] = tuple(_notes(category, text, found[category], answer))
-    return Contract(name, text, answers, places=places, spans=found)
+        spans_of[category] = tuple(sorted(set(where)))
+        places[category] = tuple(_notes(category, text, spans_of[category], answer))
+    return Contract(name, text, answers, places=places, spans=spans_of)
 
 
 def _notes(category: Category, text: str, spans: tuple[tuple[int, int], ...], answer: str) -> list[Place]:
@@ -181,8 +181,8 @@ def _law_names(clause: str, answer: str) -> list[re.Match[str]]:
     # Gold may say more than the clause does: "England, United Kingdom; Wales, United Kingdom".
     parts = [part.split(",")[0].strip() for part in answer.split(";")]
     for name in (answer, " and ".join(parts), parts[0]):
-        if name and (found := list(_spaced(name).finditer(clause))):
-            return found
+        if name and (matches := list(_spaced(name).finditer(clause))):
+            return matches
     return []
 
 

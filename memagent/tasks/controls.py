@@ -81,8 +81,8 @@ def _without_document(sample: Sample) -> Sample:
 
 def _cut_pieces(sample: Sample) -> Iterator[str]:
     text = cut(sample.text(), sample.facts, _words(sample))
-    for at in range(0, len(text), _AT_ONCE):
-        yield text[at : at + _AT_ONCE]
+    for start in range(0, len(text), _AT_ONCE):
+        yield text[start : start + _AT_ONCE]
 
 
 def _wrong_documents(samples: Sequence[Sample], seed: int) -> Iterator[Sample]:
@@ -108,9 +108,9 @@ def _with_text_of(sample: Sample, others: Sequence[Sample]) -> Sample:
         second = second or other
     if second is None:
         raise UsageError(f"no other sample of {sample.task} has a text without the answer of {sample.sample_id}.")
-    made = _made(sample, "wrong-document", second.pieces)
-    made.about["gold_in_text"] = True
-    return made
+    changed = _made(sample, "wrong-document", second.pieces)
+    changed.about["gold_in_text"] = True
+    return changed
 
 
 def _words(sample: Sample) -> list[str]:
@@ -124,10 +124,10 @@ def _holds(text: str, words: Sequence[str]) -> bool:
 
 def _pattern(text: str, words: Sequence[str]) -> re.Pattern[str] | None:
     """Return what finds the words in `text`, in any case, or None where none of them is even a part of it."""
-    said = text.lower()  # looking for a plain text first is a hundred times faster
-    found = sorted({word for word in words if word.strip() and word.lower() in said}, key=len, reverse=True)
-    either = "|".join(map(re.escape, found))
-    return re.compile(rf"(?<!\w)(?:{either})(?!\w)", re.IGNORECASE) if found else None
+    lowered = text.lower()  # looking for a plain text first is a hundred times faster
+    present = sorted({word for word in words if word.strip() and word.lower() in lowered}, key=len, reverse=True)
+    either = "|".join(map(re.escape, present))
+    return re.compile(rf"(?<!\w)(?:{either})(?!\w)", re.IGNORECASE) if present else None
 
 
 _PATTERNS = [
@@ -153,10 +153,10 @@ def reword(samples: Iterable[Sample], seed: int) -> Iterator[Sample]:
 
 def _wordings(sample: Sample) -> list[str]:
     if category := sample.about.get("category"):
-        return [one for name, known in contracts.REWORDED.items() if name == category for one in known]
+        return [wording for name, known in contracts.REWORDED.items() if name == category for wording in known]
     if len(sample.facts) != 1:
         return []
     for kind, pattern in _PATTERNS:
-        if (found := pattern.fullmatch(sample.facts[0])) and found["key"] in sample.question:
-            return [wording.format(key=found["key"]) for wording in needles.REWORDED[kind]]
+        if (match := pattern.fullmatch(sample.facts[0])) and match["key"] in sample.question:
+            return [wording.format(key=match["key"]) for wording in needles.REWORDED[kind]]
     return []

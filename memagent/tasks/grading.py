@@ -60,23 +60,27 @@ def lines(judged: Sequence[Judged]) -> list[Line]:
     where the text says so, or made up where it does not, have lines of their own; so have the questions whose wording
     no training of the bundled reader has (`memagent.tasks.controls`).
     """
-    found = [_line(task, length, group) for (task, length), group in _grouped(judged).items()]
-    lengths = dict.fromkeys(one.sample.length for one in judged)
-    if len({one.sample.task for one in judged}) > 1:
-        found += [_line("all", length, [one for one in judged if one.sample.length == length]) for length in lengths]
-    clauses = [one for one in judged if one.sample.about.get("kind") == "yes/no"]
+    scored = [_line(task, length, group) for (task, length), group in _grouped(judged).items()]
+    lengths = dict.fromkeys(result.sample.length for result in judged)
+    if len({result.sample.task for result in judged}) > 1:
+        scored += [
+            _line("all", length, [result for result in judged if result.sample.length == length]) for length in lengths
+        ]
+    clauses = [result for result in judged if result.sample.about.get("kind") == "yes/no"]
     if clauses:
-        balanced = balanced_accuracy((one.sample.answers[0].lower() == "yes", not one.wrong) for one in clauses)
+        balanced = balanced_accuracy(
+            (result.sample.answers[0].lower() == "yes", not result.wrong) for result in clauses
+        )
         if balanced.value is not None:
             score = Score("balanced accuracy", balanced.value, len(clauses), low=balanced.low, high=balanced.high)
-            found.append(Line("yes/no", 0, score, _failed(clauses)))
-    silent = [one for one in judged if not any(one.sample.answers)]
+            scored.append(Line("yes/no", 0, score, _failed(clauses)))
+    silent = [result for result in judged if not any(result.sample.answers)]
     if silent and len(silent) < len(judged):
-        found.append(_line("not in the text", 0, silent))
-    untaught = [one for one in judged if one.sample.about.get("taught") is False]
+        scored.append(_line("not in the text", 0, silent))
+    untaught = [result for result in judged if result.sample.about.get("taught") is False]
     if untaught and len(untaught) < len(judged):
-        found.append(_line("wordings in no training", 0, untaught))
-    return found
+        scored.append(_line("wordings in no training", 0, untaught))
+    return scored
 
 
 def overall(judged: Sequence[Judged]) -> Score:
@@ -86,7 +90,7 @@ def overall(judged: Sequence[Judged]) -> Score:
 
 def not_found(judged: Iterable[Judged]) -> Score:
     """Return the share of "not found" answers, the right ones in a control."""
-    return mean("not found", [float(one.answer == "") for one in judged])
+    return mean("not found", [float(result.answer == "") for result in judged])
 
 
 class JudgedRow(TypedDict):
@@ -121,8 +125,8 @@ def row(judged: Judged) -> JudgedRow:
 
 def _grouped(judged: Sequence[Judged]) -> dict[tuple[str, int], list[Judged]]:
     groups: dict[tuple[str, int], list[Judged]] = {}
-    for one in judged:
-        groups.setdefault((one.sample.task, one.sample.length), []).append(one)
+    for result in judged:
+        groups.setdefault((result.sample.task, result.sample.length), []).append(result)
     return groups
 
 
@@ -131,11 +135,11 @@ def _line(task: str, length: int, group: Sequence[Judged]) -> Line:
 
 
 def _mean(group: Sequence[Judged]) -> Score:
-    return mean("score", [one.score for one in group])
+    return mean("score", [result.score for result in group])
 
 
 def _failed(group: Sequence[Judged]) -> int:
-    return sum(one.answer is None for one in group)
+    return sum(result.answer is None for result in group)
 
 
 Kind = Literal["never noted", "noted and overwritten", "noted and not used", "made up"]
@@ -177,7 +181,7 @@ def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
         return Failure("made up")
     groups = [(gold,) for gold in wanted] if sample.match == "all" else [tuple(wanted)]
     lacking = [group for group in groups if not containment(answer, group)]
-    return min((_one(group, sample, lanes) for group in lacking or groups), key=lambda one: KINDS.index(one.kind))
+    return min((_one(group, sample, lanes) for group in lacking or groups), key=lambda cause: KINDS.index(cause.kind))
 
 
 def _one(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Failure:

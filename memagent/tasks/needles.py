@@ -190,9 +190,9 @@ def plant(
     places = sorted((_nearest(ends, depth * len(text)), i) for i, depth in enumerate(chosen))
     spans = [(0, 0)] * len(sentences)
     pieces: list[str] = []
-    at = length = 0
-    for place, i in places:
-        before = text[at:place]
+    end = length = 0
+    for cut, i in places:
+        before = text[end:cut]
         if before:
             pieces.append(before)
             length += len(before)
@@ -200,18 +200,18 @@ def plant(
             pieces.append(" ")
             length += 1
         spans[i] = (length, length + len(sentences[i]))
-        paragraph = text[:place].rstrip(" \t").endswith("\n\n") and rng.random() < 0.3
+        paragraph = text[:cut].rstrip(" \t").endswith("\n\n") and rng.random() < 0.3
         pieces.append(sentences[i] + ("\n\n" if paragraph else " "))
         length += len(pieces[-1])
-        at = place
-    pieces.append(text[at:])
+        end = cut
+    pieces.append(text[end:])
     return "".join(pieces), spans
 
 
-def _nearest(ends: list[int], place: float) -> int:
-    i = bisect_left(ends, place)
+def _nearest(ends: list[int], position: float) -> int:
+    i = bisect_left(ends, position)
     near = ends[max(0, i - 1) : i + 1]
-    return min(near, key=lambda end: abs(end - place))
+    return min(near, key=lambda end: abs(end - position))
 
 
 def _key(rng: random.Random, words: Sequence[str], like: str) -> str:

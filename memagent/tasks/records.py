@@ -51,16 +51,16 @@ def columns_of(given: Sequence[str]) -> Columns:
         UsageError: one is unknown, missing or given twice.
     """
     names = [field.name for field in fields(Columns)]
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for item in given:
         key, _, value = item.partition("=")
-        if key not in names or not value or key in found:
+        if key not in names or not value or key in columns:
             raise UsageError(f"columns {item!r}: give {', '.join(f'{name}=NAME' for name in names)}, each once")
-        found[key] = value
-    missing = [name for name in names if given and name not in found]
+        columns[key] = value
+    missing = [name for name in names if given and name not in columns]
     if missing:
         raise UsageError(f"columns: {missing[0]}=NAME is missing; give {', '.join(f'{name}=NAME' for name in names)}")
-    return Columns(**found)
+    return Columns(**columns)
 
 
 Parse = Callable[[Row], TaskRecord]
@@ -169,7 +169,7 @@ def _answers(row: Row, field: str) -> tuple[str, ...]:
     """Return the answers of a field: texts or numbers, one or a list; nothing but blank ones: not in the text."""
     value = row.get(field)
     if isinstance(value, list):
-        several = Row(row.where, {field: [_plain(one) for one in value]})
+        several = Row(row.where, {field: [_plain(item) for item in value]})
         answers = several.texts(field, blank=True) if value else ("",)
     else:
         answers = (Row(row.where, {field: _plain(value)}).text(field, blank=True),)
@@ -188,10 +188,10 @@ def _asked(row: Row, field: str) -> str:
     messages = row.get(field)
     if not isinstance(messages, list):
         return row.text(field)
-    said = [turn for turn in messages if isinstance(turn, dict) and turn.get("role") == "user"]
-    if not said:
+    turns = [turn for turn in messages if isinstance(turn, dict) and turn.get("role") == "user"]
+    if not turns:
         raise row.wrong(field, "a text, or a list with a user's message, is needed.")
-    return Row(row.where, {field: said[-1].get("content")}).text(field)
+    return Row(row.where, {field: turns[-1].get("content")}).text(field)
 
 
 def _parted(row: Row, field: str, prompt: str) -> tuple[str, str]:

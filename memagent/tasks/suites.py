@@ -136,9 +136,9 @@ class Group:
     def samples(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Sample]:
         """Yield the group's samples; texts are made as they are read."""
         suite = self.suite
-        found = self._plain(tokenizer, texts)
-        found = reword(found, suite.seed) if suite.reworded else found
-        return control(found, suite.control, suite.seed) if suite.control else found
+        samples = self._plain(tokenizer, texts)
+        samples = reword(samples, suite.seed) if suite.reworded else samples
+        return control(samples, suite.control, suite.seed) if suite.control else samples
 
     def _plain(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Sample]:
         suite = self.suite
@@ -163,9 +163,9 @@ def _contents(path: Path) -> list[tuple[str, str]]:
     Raises:
         UsageError: it cannot be read.
     """
-    found = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     try:
-        return [(file.name, _hash(file)) for file in found]
+        return [(file.name, _hash(file)) for file in files]
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 

@@ -243,8 +243,8 @@ def excerpt(text: str, places: list[Place], allowance: int) -> Excerpt | None:
 
 def _cut(text: str, places: list[Place], context: int) -> list[tuple[int, str]]:
     spans: list[list[int]] = []
-    for place in sorted(places, key=lambda p: p.start):
-        low, high = _low(text, place.start - context), _high(text, place.end + context)
+    for piece in sorted(places, key=lambda p: p.start):
+        low, high = _low(text, piece.start - context), _high(text, piece.end + context)
         if spans and low <= spans[-1][1] + 1:
             spans[-1][1] = max(high, spans[-1][1])
         else:

@@ -126,7 +126,7 @@ def over_the_lane(turns: Sequence[Turn]) -> list[tuple[float, int]]:
     `turns` are the lane's first and last and those that changed the memory, in order; between them it is constant.
     """
     steps = [turn.step for turn in turns]
-    shares = [(place + 0.5) / _PLACES for place in range(_PLACES)]
+    shares = [(index + 0.5) / _PLACES for index in range(_PLACES)]
     indices = [max(0, bisect_right(steps, share * (steps[-1] + 1) - 1) - 1) for share in shares]
     return [(share, len(turns[i].memory_ids)) for share, i in zip(shares, indices, strict=True)]
 

@@ -101,7 +101,7 @@ def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
     for row in valid:
         cells.setdefault((_bin(row["depth"], _DEPTHS), int(row["length"])), []).append(float(row["score"]))
     lengths = sorted({length for _, length in cells})
-    share = {place: 100 * sum(values) / len(values) for place, values in cells.items()}
+    share = {cell: 100 * sum(values) / len(values) for cell, values in cells.items()}
     grid = [[share.get((depth, length), math.nan) for length in lengths] for depth in range(_DEPTHS)]
     with canvas(WIDE, 5.0) as figure:
         axes = figure.add_subplot()
@@ -109,8 +109,8 @@ def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
         for (depth, length), value in share.items():
             if len(lengths) <= _MOST_LABELLED:
                 colour = "white" if value < 50 else "black"
-                place = (lengths.index(length) + 0.5, depth + 0.5)
-                axes.text(*place, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9)
+                centre = (lengths.index(length) + 0.5, depth + 0.5)
+                axes.text(*centre, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9)
         axes.set_xticks([i + 0.5 for i in range(len(lengths))], [tokens_label(length) for length in lengths])
         axes.set_yticks(range(0, _DEPTHS + 1, 2), [f"{10 * i}%" for i in range(0, _DEPTHS + 1, 2)])
         axes.invert_yaxis()

@@ -60,7 +60,7 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
     summary = run.summary
     counts = summary.get("readings") or {}
     total = counts.get("total", len(rows))
-    found = counts.get("found", sum(bool(row.answer and row.answer["found"]) for row in rows))
+    found_count = counts.get("found", sum(bool(row.answer and row.answer["found"]) for row in rows))
     before = counts.get("answered_before", sum(row.state == "reused" for row in rows))
     failed = counts.get("failed", sum(row.state == "failed" for row in rows))
     prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
@@ -72,7 +72,7 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
         _fact(
             "Readings", number(total), f"{number(counts.get('read_now', 0))} read in this run, {number(before)} reused"
         ),
-        _fact("Answer found", percent(found, total), f"{number(found)} of {number(total)} readings"),
+        _fact("Answer found", percent(found_count, total), f"{number(found_count)} of {number(total)} readings"),
         _fact(
             "Failures",
             number(failed),

@@ -69,13 +69,13 @@ def ingest(
     mark_superseded(corpus)
     known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
     last = pc.max(known["seen_at"]).as_py()
-    at = max(now(), last + timedelta(microseconds=1)) if last else now()
+    started_at = max(now(), last + timedelta(microseconds=1)) if last else now()
     plan = make_plan(sources, known.filter(pc.not_equal(known["state"], "deleted")), config.ingest)
     del known
-    writer = DocumentWriter(corpus, run_id, at, config.commit_seconds)
+    writer = DocumentWriter(corpus, run_id, started_at, config.commit_seconds)
     tally = Counter[str]()
     reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)
-    for results in _parse_all(plan.work, (corpus.store, corpus.name, run_id, at, config)):
+    for results in _parse_all(plan.work, (corpus.store, corpus.name, run_id, started_at, config)):
         for refused in results["refused"].to_pylist():
             reasons.update(dict(refused))
         tally.update(done=results.num_rows, **dict(Counter(results["kind"].to_pylist())))
@@ -167,12 +167,12 @@ def _guard(options: IngestConfig) -> Guard:
 
 def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
     """Parse and commit the sources of a block; return one result per source."""
-    store, corpus, run_id, at, config = job
-    writer = DocumentWriter(Corpus(store, corpus), run_id, at, config.commit_seconds)
+    store, corpus, run_id, started_at, config = job
+    writer = DocumentWriter(Corpus(store, corpus), run_id, started_at, config.commit_seconds)
     items: list[_WorkItem] = block.to_pylist()
     old = [name for item in items for name in (item["source"] if item["known"] else "", item["was"]) if name]
     present = PresentDocuments(Corpus(store, corpus), old)
-    results = [_parse_source(item, present, writer, at=at, options=config.ingest) for item in items]
+    results = [_parse_source(item, present, writer, started_at=started_at, options=config.ingest) for item in items]
     writer.flush()
     return pa.Table.from_pylist(results, schema=_RESULT)
 
@@ -212,7 +212,7 @@ _RESULT = pa.schema(
 
 
 def _parse_source(
-    item: _WorkItem, present: PresentDocuments, writer: DocumentWriter, at: datetime, options: IngestConfig
+    item: _WorkItem, present: PresentDocuments, writer: DocumentWriter, started_at: datetime, options: IngestConfig
 ) -> _ParseResult:
     """Give the writer what has changed in one source.
 
@@ -220,7 +220,7 @@ def _parse_source(
         item: the source.
         present: the documents that the source has so far.
         writer: takes the rows.
-        at: time of the run.
+        started_at: when the run began.
         options: limits and columns.
     """
     documents = written = chars = 0
@@ -235,7 +235,7 @@ def _parse_source(
                 refusals.row(record)
                 continue
             parsed, content_hash = record
-            row = _document(item, parsed, content_hash, at)
+            row = _document(item, parsed, content_hash, started_at)
             documents += 1
             old = before.pop(row["doc_id"], None)
             if old is not None:
@@ -290,7 +290,7 @@ class _Refusals:
         return self._all
 
 
-def _document(item: _WorkItem, parsed: Parsed, content_hash: str, at: datetime) -> NewDocument:
+def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:
     of_row = "" if parsed.row is None else f"#{parsed.row}"
     title = " ".join(parsed.title.split())[:TITLE_CHARS] or item["source"].rsplit("/", 1)[-1] + of_row
     return {
@@ -304,7 +304,7 @@ def _document(item: _WorkItem, parsed: Parsed, content_hash: str, at: datetime) 
         "size_bytes": item["size"] if parsed.row is None else len(parsed.text.encode()),
         "chars": len(parsed.text),
         "state": "present",
-        "first_seen": at,
+        "first_seen": started_at,
     }
 
 

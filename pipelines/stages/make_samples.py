@@ -81,12 +81,12 @@ def take(
     job = ray.data.from_arrow([pa.Table.from_pylist([block]) for block in blocks]).map_batches(
         _make, batch_size=None, batch_format="pyarrow", fn_args=(store.url, corpus, run_id, suite, texts, reader)
     )
-    made = [row for batch in job.iter_batches(batch_size=None, batch_format="pyarrow") for row in batch.to_pylist()]
-    made.sort(key=lambda row: (row["group"], row["index"]))
-    for row in made:
+    rows = [row for batch in job.iter_batches(batch_size=None, batch_format="pyarrow") for row in batch.to_pylist()]
+    rows.sort(key=lambda row: (row["group"], row["index"]))
+    for row in rows:
         if row["fatal"]:
             raise UsageError(row["fatal"])
-    return corpus, [_taken(row) for row in made]
+    return corpus, [_taken(row) for row in rows]
 
 
 def _cuts(suite: Suite, group: Group) -> list[tuple[int, int]]:
@@ -128,9 +128,11 @@ def _make(
         try:
             known = haystack(texts) if suite.is_made else []
             samples = islice(group.samples(reader.tokenizer, known), item["start"], item["stop"])
-            for at, (sample, doc_id) in enumerate(_written(Corpus(Store(url), corpus), run_id, samples), item["start"]):
+            for index, (sample, doc_id) in enumerate(
+                _written(Corpus(Store(url), corpus), run_id, samples), item["start"]
+            ):
                 kept = json.dumps({name: getattr(sample, name) for name in _KEPT})
-                rows.append({"group": item["group"], "index": at, "doc_id": doc_id, "sample": kept, "fatal": ""})
+                rows.append({"group": item["group"], "index": index, "doc_id": doc_id, "sample": kept, "fatal": ""})
         except UsageError as error:  # its class would not survive the way back
             rows.append({"group": item["group"], "index": -1, "doc_id": "", "sample": "", "fatal": str(error)})
     return pa.Table.from_pylist(rows, schema=_MADE)
@@ -140,7 +142,7 @@ def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator
     """Yield each sample with its document, and write those that are not there."""
     known = {row["source"]: row["doc_id"] for row in current_sources(corpus).to_pylist()}
     there = set(known.values())
-    writer = DocumentWriter(corpus, run_id, at := now(), seconds=5.0)
+    writer = DocumentWriter(corpus, run_id, written_at := now(), seconds=5.0)
     for sample in samples:
         source = f"{_SOURCE}{sample.sample_id}"
         if source in known:
@@ -150,7 +152,7 @@ def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator
         doc_id = text_hash(text)  # samples on one text share its document
         if doc_id not in there:
             there.add(doc_id)
-            writer.document(_document(sample, source, doc_id, text=text, first_seen=at), text)
+            writer.document(_document(sample, source, doc_id, text=text, first_seen=written_at), text)
         writer.source(source, doc_id, doc_id, state="read", documents=1)
         yield sample, doc_id
     writer.flush()
@@ -190,14 +192,14 @@ def write_files(suite: Suite, texts: tuple[str, ...], tokenizer: Tokenizer, fold
     """
     if not suite.is_made:
         raise UsageError(f"--write is for suites that are made (needles, ruler): {suite.name} is read from files")
-    found = []
+    written = []
     for group in suite.groups():
         path = folder / str(group.length) / "data" / group.kind / "validation.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        found.append((path, write_jsonl(group.samples(tokenizer, haystack(texts)), path)))
-    return found
+        written.append((path, write_jsonl(group.samples(tokenizer, haystack(texts)), path)))
+    return written
 
 
 def questions(taken: Sequence[Taken]) -> list[Question]:
     """Return the questions to ask."""
-    return [one.question() for one in taken]
+    return [sample.question() for sample in taken]

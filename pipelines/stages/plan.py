@@ -275,8 +275,12 @@ def _write_streams(request: PlanRequest, items: list[WorkItem], asked: Requested
 
 def _reading_order(group: list[WorkItem]) -> tuple[int, str, int]:
     """Return the key of the questions on one stream: short documents share a row group, which is then read once."""
-    place = group[0]["places"][0] if group[0]["places"] else None
-    return -sum(item["left"] for item in group), place["part"] if place else "", place["first_row"] if place else 0
+    first_range = group[0]["places"][0] if group[0]["places"] else None
+    return (
+        -sum(item["left"] for item in group),
+        first_range["part"] if first_range else "",
+        first_range["first_row"] if first_range else 0,
+    )
 
 
 def _write_blocks(request: PlanRequest, items: list[WorkItem], asked: RequestedReadings, bucket: Bucket) -> list[Block]:

@@ -104,16 +104,16 @@ def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[st
             content_hash=content_hash,
             hashes=[content_hash],
             documents=1,
-            segments=place["segments"],
-            tokens=place["tokens"],
+            segments=segment_range["segments"],
+            tokens=segment_range["tokens"],
         )
         for document in documents
-        if (place := places.get(content_hash := document["content_hash"]))
+        if (segment_range := places.get(content_hash := document["content_hash"]))
     }
     rows: list[PlannedReading] = []
     for question in request.questions:
         name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
-        rows += [_row(name(one.hashes), question, one) for one in _chosen(question, by_id, named)]
+        rows += [_row(name(stream.hashes), question, stream) for stream in _chosen(question, by_id, named)]
     return RequestedReadings(
         rows,
         documents=len({row["doc_id"] for row in rows}),
@@ -137,11 +137,11 @@ def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedR
     documents = current_documents(corpus, ["doc_id", "content_hash"])
     table = segmented_table(corpus, reader.tokenizer, reader.reading, columns=[*PLACES.names, "tokens"])
     table = table.set_column(table.column_names.index("part"), "part", pc.dictionary_encode(table["part"]))
-    at = pc.index_in(documents["content_hash"], value_set=table["content_hash"].combine_chunks())
-    cut = pc.is_valid(at)
-    uncut: list[str] = documents["doc_id"].filter(pc.invert(cut)).to_pylist()
-    ids: list[str] = documents["doc_id"].filter(cut).to_pylist()
-    by_id = dict(zip(ids, at.filter(cut).to_pylist(), strict=True))
+    positions = pc.index_in(documents["content_hash"], value_set=table["content_hash"].combine_chunks())
+    segmented_here = pc.is_valid(positions)
+    uncut: list[str] = documents["doc_id"].filter(pc.invert(segmented_here)).to_pylist()
+    ids: list[str] = documents["doc_id"].filter(segmented_here).to_pylist()
+    by_id = dict(zip(ids, positions.filter(segmented_here).to_pylist(), strict=True))
     same: dict[tuple[str, ...], list[Question]] = defaultdict(list)  # about the same documents: one stream
     for question in request.questions:
         same[question.documents].append(question)
@@ -193,7 +193,7 @@ def _chosen(question: Question, by_id: Mapping[str, Document], named: Collection
 
 def _matched(questions: Iterable[Question], by_id: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return which names and patterns of the questions' documents are a document's; "" for all documents."""
-    found = []
+    matches = []
     for question in questions:
         for name in question.documents or ("",):
             if (
@@ -201,8 +201,8 @@ def _matched(questions: Iterable[Question], by_id: Mapping[str, object]) -> list
                 or (by_id and not name)
                 or (_MAGIC.search(name) and any(fnmatchcase(i, name) for i in by_id))
             ):
-                found.append((question.question_id, name))
-    return found
+                matches.append((question.question_id, name))
+    return matches
 
 
 def _count_asked(request: PlanRequest, doc_ids: Iterable[str], named: Collection[str]) -> int:

@@ -110,11 +110,11 @@ def summarise_bucket(
     """Summarise the answers of a bucket; arguments as in `summarise`."""
     rows: list[PlannedReading] = read_plan(corpus, run_id, _COLUMNS, bucket).to_pylist()
     answers = _answers(corpus, rows, bucket)
-    found, scored, sums = 0, 0, dict.fromkeys(METRICS, 0.0)
+    found_count, scored, sums = 0, 0, dict.fromkeys(METRICS, 0.0)
     answered = []
     for row in rows:
         answer = answers.get(row["answered_by"] or row["reading_id"])
-        found += bool(answer and answer[1])
+        found_count += bool(answer and answer[1])
         if answer is not None and failed_before and (item := reading_item(row)) in failed_before:
             answered.append(item)
         if row["gold"] is not None:
@@ -122,7 +122,7 @@ def summarise_bucket(
             for name, metric in METRICS.items():
                 sums[name] += metric(answer[0], row["gold"]) if answer is not None else 0.0
     return {
-        "found": found,
+        "found": found_count,
         "sums": sums,
         "scored": scored,
         "answered": answered,

@@ -42,7 +42,7 @@ def choose(
         seed: of the draw.
         known: (content hash, segment index) that have a question already.
     """
-    every = ((name, index) for name, place in places.items() for index in range(place["segments"]))
+    every = ((name, index) for name, segment_range in places.items() for index in range(segment_range["segments"]))
     free = (segment for segment in every if segment not in known)
     drawn = heapq.nsmallest(count, free, key=lambda segment: stable_hash(seed, *segment))
     return [

@@ -132,7 +132,7 @@ def supporting_sentences(row: Row, own: dict[str, list[str]]) -> dict[str, list[
     Raises:
         UsageError: they are malformed, or of another setting; names file, place and field.
     """
-    found: dict[str, list[str]] = {}
+    sentences_by_title: dict[str, list[str]] = {}
     for i, pair in enumerate(row.list("supporting_facts")):
         field = f"supporting_facts[{i}]"
         if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int):
@@ -142,12 +142,12 @@ def supporting_sentences(row: Row, own: dict[str, list[str]]) -> dict[str, list[
             raise row.wrong(
                 field, f"{title!r} is no title in 'context'. Use the distractor setting, which has them all."
             )
-        facts = found.setdefault(title, [])
+        facts = sentences_by_title.setdefault(title, [])
         if 0 <= number < len(own[title]) and own[title][number].strip():
             facts.append(own[title][number].strip())
-    if not found:
+    if not sentences_by_title:
         raise row.wrong("supporting_facts", "an empty list; at least one is needed.")
-    return found
+    return sentences_by_title
 
 
 def _is_paragraph(pair: Any) -> bool:

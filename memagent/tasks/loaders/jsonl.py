@@ -182,9 +182,9 @@ def _decode(path: Path, data: bytes, line: int) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        at = line + data.count(b"\n", 0, error.start)
+        bad_line = line + data.count(b"\n", 0, error.start)
         raise UsageError(
-            f"{path}, line {at}: byte 0x{data[error.start]:02x} is not UTF-8. Write the file anew as UTF-8."
+            f"{path}, line {bad_line}: byte 0x{data[error.start]:02x} is not UTF-8. Write the file anew as UTF-8."
         ) from error
 
 

@@ -96,10 +96,10 @@ def _written(row: Row, names: Names) -> Sample:
 def split(prompt: str) -> tuple[str, str]:
     """Return (text, question) of a prompt; the question is empty where the prompt is a single line."""
     start = max(0, len(prompt) - _TAIL)
-    found = list(_QUESTION.finditer(prompt, start))
-    if found:
-        question = found[-1]["needle"] or found[-1]["asked"]
-        text = prompt[: found[-1].start()].rstrip()
+    questions = list(_QUESTION.finditer(prompt, start))
+    if questions:
+        question = questions[-1]["needle"] or questions[-1]["asked"]
+        text = prompt[: questions[-1].start()].rstrip()
     else:
         text, _, question = prompt.rstrip().rpartition("\n")
         text = text.rstrip()

@@ -128,8 +128,8 @@ def _listed(word: Callable[[int], str], counts: Callable[[], Sequence[int]], see
         order.extend(repeat(i, count))
     random.Random(seed).shuffle(order)
     before = ""
-    for at in range(0, len(order), _AT_ONCE):
-        yield before + "\n".join(map(word, order[at : at + _AT_ONCE]))
+    for start in range(0, len(order), _AT_ONCE):
+        yield before + "\n".join(map(word, order[start : start + _AT_ONCE]))
         before = "\n"
 
 
@@ -160,9 +160,9 @@ class Tracking:
         shares[0][0] = depth
         places = [sorted(self._filler.within(share * budget) for share in chain) for chain in shares]
         inserts = [
-            (place, sentence)
+            (position, sentence)
             for stands, chain in zip(places, chains, strict=True)
-            for place, sentence in zip(stands, chain, strict=True)
+            for position, sentence in zip(stands, chain, strict=True)
         ]
         return Draft(
             pieces=partial(weave, self._filler, count, inserts),
@@ -170,7 +170,7 @@ class Tracking:
             answers=tuple(names[:size]),
             match="all",
             facts=tuple(chains[0]),
-            depths=tuple(self._filler.tokens(place) / budget for place in places[0]),
+            depths=tuple(self._filler.tokens(position) / budget for position in places[0]),
             about={"hops": self._kind.hops},
         )
 
@@ -182,11 +182,11 @@ def _chain(names: list[str], value: str) -> list[str]:
 
 def _names(rng: random.Random, count: int) -> list[str]:
     """Return different names that stand nowhere else: scores find them in any case and inside words."""
-    said = " ".join([*FILLER, *_chain(["", ""], "")]).upper()
+    taken = " ".join([*FILLER, *_chain(["", ""], "")]).upper()
     names: list[str] = []
     while len(names) < count:
         name = "".join(rng.choices(string.ascii_uppercase, k=_NAME_LETTERS))
-        if name not in said and name not in names:
+        if name not in taken and name not in names:
             names.append(name)
     return names
 

@@ -106,8 +106,8 @@ class Lines:
 
     def run(self, start: int, stop: int) -> Iterator[str]:
         """Yield the text of units `start` to `stop`."""
-        for at in range(start, stop, _LINES):
-            yield "".join("\n" + self._line(i) for i in range(at, min(stop, at + _LINES)))
+        for first in range(start, stop, _LINES):
+            yield "".join("\n" + self._line(i) for i in range(first, min(stop, first + _LINES)))
 
 
 class Texts:
@@ -141,7 +141,7 @@ class Texts:
 
     def holds(self, text: str) -> bool:
         """Tell whether `text` stands in one of the texts."""
-        return any(text in one for one in self._texts)
+        return any(text in essay for essay in self._texts)
 
     def close(self, rng: random.Random, tokens: int, tries: int = 64) -> "TextsFrom":
         """Begin at a random sentence, chosen so that a sentence ends close below `tokens`."""
@@ -169,22 +169,22 @@ class Texts:
             last = min(len(ends) - 1, first + stop - start)
             if first == 0:
                 yield "\n\n"
-            for at in range(ends[first], ends[last], _WINDOW):
-                yield self._texts[i][at : min(ends[last], at + _WINDOW)]
+            for begin in range(ends[first], ends[last], _WINDOW):
+                yield self._texts[i][begin : min(ends[last], begin + _WINDOW)]
             start += last - first
 
     def _count(self, text: str, ends: "array[int]", tokenizer: Tokenizer) -> None:
-        at = 0
-        while at < len(ends) - 1:
-            begin = ends[at]
-            last = max(at + 1, bisect_right(ends, begin + _WINDOW) - 1)
+        index = 0
+        while index < len(ends) - 1:
+            begin = ends[index]
+            last = max(index + 1, bisect_right(ends, begin + _WINDOW) - 1)
             # As in a long text: after another sentence, and after a blank line where a text begins.
-            before = _BEFORE if at else _BEFORE + "\n\n"
+            before = _BEFORE if index else _BEFORE + "\n\n"
             _, offsets = tokenizer.encode_with_offsets(before + text[begin : ends[last]])
             counted = self._sums[-1] - bisect_left(offsets, (len(_BEFORE),))
-            for end in ends[at + 1 : last + 1]:
+            for end in ends[index + 1 : last + 1]:
                 self._sums.append(counted + bisect_left(offsets, (len(before) + end - begin,)))
-            at = last
+            index = last
 
 
 class TextsFrom:
@@ -220,22 +220,22 @@ def weave(haystack: Haystack, count: int, inserts: Sequence[tuple[int, str]]) ->
 
 
 def _woven(haystack: Haystack, count: int, inserts: Sequence[tuple[int, str]]) -> Iterator[str]:
-    at = 0
-    for place, sentence in sorted(inserts, key=lambda insert: insert[0]):
-        yield from haystack.run(at, place)
+    position = 0
+    for insert_at, sentence in sorted(inserts, key=lambda insert: insert[0]):
+        yield from haystack.run(position, insert_at)
         yield " " + sentence
-        at = place
-    yield from haystack.run(at, count)
+        position = insert_at
+    yield from haystack.run(position, count)
 
 
 def _ends(text: str) -> Iterator[int]:
-    at = len(text) - len(text.lstrip())
+    position = len(text) - len(text.lstrip())
     stop = len(text.rstrip())
-    for end in chain((match.end() for match in _END.finditer(text, at, stop)), [stop]):
-        while end - at > _LONGEST:
-            space = max(text.rfind(mark, at + 1, at + _LONGEST) for mark in " \n")
-            at = space if space > at else at + _LONGEST
-            yield at
-        if end > at:
+    for end in chain((match.end() for match in _END.finditer(text, position, stop)), [stop]):
+        while end - position > _LONGEST:
+            space = max(text.rfind(mark, position + 1, position + _LONGEST) for mark in " \n")
+            position = space if space > position else position + _LONGEST
+            yield position
+        if end > position:
             yield end
-            at = end
+            position = end

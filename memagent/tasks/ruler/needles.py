@@ -36,7 +36,7 @@ class Planted:
             raise UsageError(f"{self._kind.name} does not fit into {self._length} tokens: ask for a greater length.")
         asked = self._kind.queries * self._kind.values
         places = [haystack.within(share * budget) for share in (depth, *(rng.random() for _ in planted[1:]))]
-        inserts = [(place, needle.sentence) for place, needle in zip(places, planted, strict=True)]
+        inserts = [(position, needle.sentence) for position, needle in zip(places, planted, strict=True)]
         order = sorted(range(asked), key=places.__getitem__)
         return Draft(
             pieces=partial(weave, haystack, count, inserts),
@@ -51,18 +51,20 @@ class Planted:
         """Return the needles, the asked ones first; no value stands in the haystack already."""
         kind = self._kind
         while True:
-            made = needles.make_needles(rng, kind.value_kind, kind.keys)
+            drawn = needles.make_needles(rng, kind.value_kind, kind.keys)
             if kind.values > 1:
                 # Only this wording says that there may be others of the same key.
                 wording = needles.SENTENCES[kind.value_kind][0]
                 values = needles.make_needles(rng, kind.value_kind, kind.values * kind.keys)
-                made = [
-                    needles.needle(rng, kind.value_kind, made[i // kind.values].key, value=other.value, wording=wording)
+                drawn = [
+                    needles.needle(
+                        rng, kind.value_kind, drawn[i // kind.values].key, value=other.value, wording=wording
+                    )
                     for i, other in enumerate(values)
                 ]
             texts = self._texts
-            if texts is None or not any(texts.holds(needle.value) for needle in made):
-                return made
+            if texts is None or not any(texts.holds(needle.value) for needle in drawn):
+                return drawn
 
     def _question(self, asked: list[needles.Needle]) -> str:
         if len(asked) == 1:
@@ -92,14 +94,14 @@ class NeedleLines:
         count = haystack.within(self._length)
         if count < 1:
             raise UsageError(f"{self._kind.name} does not fit into {self._length} tokens: ask for a greater length.")
-        place = min(count - 1, haystack.within(depth * self._length))
+        asked = min(count - 1, haystack.within(depth * self._length))
         return Draft(
             pieces=partial(weave, haystack, count, ()),
-            question=needles.ask(rng, kind, keys(place)),
-            answers=(values(place),),
+            question=needles.ask(rng, kind, keys(asked)),
+            answers=(values(asked),),
             match="all",
-            facts=(line(place),),
-            depths=(place / count,),
+            facts=(line(asked),),
+            depths=(asked / count,),
             about={"needles": count},
         )
 

@@ -80,32 +80,32 @@ class Documents:
         size = len(own) + len(others)
         places = _places(rng, depth, len(own), size)
         order = array("q", others)
-        for place, i in sorted((place, i) for i, place in enumerate(places)):
-            order.insert(place, -1 - i)
+        for position, i in sorted((position, i) for i, position in enumerate(places)):
+            order.insert(position, -1 - i)
         shown = [paragraph for _, paragraph in sorted(zip(places, own, strict=True))]
         stand = _stand(facts, shown)
         sums = [0, *accumulate(len("".join(self._paragraph(i, own))) for i in order)]
-        at = {paragraph: sums[place] / sums[-1] for place, paragraph in zip(places, own, strict=True)}
+        depth_of = {paragraph: sums[position] / sums[-1] for position, paragraph in zip(places, own, strict=True)}
         return Draft(
             pieces=partial(_written, self._pool, own, order),
             question=asked.question,
             answers=asked.answers,
             match="part",
             facts=tuple(fact for fact, _ in stand),
-            depths=tuple(at[paragraph] for _, paragraph in stand),
+            depths=tuple(depth_of[paragraph] for _, paragraph in stand),
             about={"documents": size, "hops": self._kind.hops, "repeats": len(set(others)) < len(others)},
         )
 
     def _others(self, asked: Asked, own: Sequence[Paragraph], rng: random.Random) -> "array[int]":
         """Return which paragraphs of the pool to add, in random order."""
         chosen = array("q")
-        found = self._foreign(asked, own, rng)
+        foreign = self._foreign(asked, own, rng)
         if self._documents is not None:
             if self._documents < len(own):
                 raise UsageError(
                     f"{asked.question!r} has {len(own)} paragraphs of its own: ask for no fewer documents."
                 )
-            chosen.extend(islice(found, self._documents - len(own)))
+            chosen.extend(islice(foreign, self._documents - len(own)))
             return chosen
         left = self._length - sum(self._tokens(paragraph) for paragraph in own)
         left -= sum(self._head(len(str(i + 1))) for i in range(len(own)))
@@ -113,7 +113,7 @@ class Documents:
             raise UsageError(f"{self._kind.name} does not fit into {self._length} tokens: ask for a greater length.")
         missed = 0
         while missed < _MISSES:
-            i = next(found)
+            i = next(foreign)
             cost = self._cost(i) + self._head(len(str(len(own) + len(chosen) + 1)))
             if cost > left:
                 missed += 1
@@ -155,8 +155,8 @@ class _Foreign:
         title, text = paragraph
         if title in self._titles or text in self._texts:
             return False
-        said = f"{title}\n{text}".lower()
-        return not any(answer in said and _stands(answer, said) for answer in self._answers)
+        lowered = f"{title}\n{text}".lower()
+        return not any(answer in lowered and _stands(answer, lowered) for answer in self._answers)
 
 
 def _stands(answer: str, text: str) -> bool:
@@ -173,24 +173,26 @@ def _facts(asked: Asked) -> tuple[str, ...]:
         return asked.facts
     answers = [answer for answer in asked.answers if answer and answer.lower() not in _YES_NO]
     sentences = (match.group().rstrip() for _, text in asked.paragraphs for match in _SENTENCE.finditer(text))
-    found = tuple(dict.fromkeys(one for one in sentences if any(_stands(answer, one) for answer in answers)))
-    return found or tuple(text for _, text in asked.paragraphs)
+    facts = tuple(
+        dict.fromkeys(sentence for sentence in sentences if any(_stands(answer, sentence) for answer in answers))
+    )
+    return facts or tuple(text for _, text in asked.paragraphs)
 
 
 def _places(rng: random.Random, depth: float, count: int, size: int) -> list[int]:
     """Return where `count` of `size` documents stand: the first at `depth`, the others anywhere else."""
     first = min(size - 1, int(depth * size))
     others = rng.sample(range(size - 1), count - 1)
-    return [first, *(place if place < first else place + 1 for place in others)]
+    return [first, *(other if other < first else other + 1 for other in others)]
 
 
 def _stand(facts: Sequence[str], shown: Sequence[Paragraph]) -> list[tuple[str, Paragraph]]:
     """Return the facts in the order of the text, each with its paragraph."""
-    found = []
+    stands = []
     for fact in facts:
         i = next(i for i, (_, text) in enumerate(shown) if fact in text)
-        found.append((i, shown[i][1].index(fact), fact))
-    return [(fact, shown[i]) for i, _, fact in sorted(found)]
+        stands.append((i, shown[i][1].index(fact), fact))
+    return [(fact, shown[i]) for i, _, fact in sorted(stands)]
 
 
 def _written(pool: Sequence[Paragraph], own: Sequence[Paragraph], order: "array[int]") -> Iterator[str]:
@@ -203,8 +205,8 @@ def _written(pool: Sequence[Paragraph], own: Sequence[Paragraph], order: "array[
 
 def drafts(request: DraftRequest) -> MakeDraft:
     """Make questions over their own paragraphs among others."""
-    made = request.kind, request.length, request.tokenizer, request.paragraphs, request.questions, request.documents
-    return Documents(*made).draft
+    parts = request.kind, request.length, request.tokenizer, request.paragraphs, request.questions, request.documents
+    return Documents(*parts).draft
 
 
 QUESTION_KINDS = {"squad": "qa_1", "hotpot": "qa_2"}
@@ -249,20 +251,20 @@ def _squad(rows: Iterable[Row]) -> Iterator[tuple[list[Paragraph], list[Asked]]]
             title = article.text("title") if "title" in article.values else f"Article {number + 1}"
             for paragraph in article.rows("paragraphs"):
                 own = (title, paragraph.text("context"))
-                yield [own], [one for asked in paragraph.rows("qas") if (one := _asked(asked, own))]
+                yield [own], [question for asked in paragraph.rows("qas") if (question := _asked(asked, own))]
 
 
 def _asked(asked: Row, own: Paragraph) -> Asked | None:
-    answers, at = public.gold_answers(asked, own[1])
-    if at is None:
+    answers, start = public.gold_answers(asked, own[1])
+    if start is None:
         return None
-    fact = public.sentence(own[1], at, at + len(answers[0]))
+    fact = public.sentence(own[1], start, start + len(answers[0]))
     return Asked(asked.text("question"), answers, (own,), (fact,))
 
 
 def _hotpot(rows: Iterable[Row]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
     for row in rows:
-        found = hotpot.own_paragraphs(row)
-        facts = [fact for facts in hotpot.supporting_sentences(row, found).values() for fact in facts]
-        own = tuple((title, "".join(sentences)) for title, sentences in found.items())
+        paragraphs = hotpot.own_paragraphs(row)
+        facts = [fact for facts in hotpot.supporting_sentences(row, paragraphs).values() for fact in facts]
+        own = tuple((title, "".join(sentences)) for title, sentences in paragraphs.items())
         yield [*own], [Asked(row.text("question"), (row.text("answer"),), own, tuple(dict.fromkeys(facts)))]
