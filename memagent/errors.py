@@ -4,8 +4,7 @@
     ├── UsageError            wrong use; the message says what to do (exit status 2)
     │   └── ConfigError       a configuration key or value that cannot be used
     ├── ItemError             one document, reading or row cannot be worked on; becomes a quarantine row
-    │   ├── SourceError       a source cannot be read or parsed
-    │   └── ReadingError      a reading cannot be finished
+    │   └── SourceError       a source cannot be read or parsed
     ├── TrainingError         a training step cannot be taken; the last good checkpoint stays
     └── EngineError           the engine did not answer
         ├── RequestError      this request failed and will fail again
@@ -46,10 +45,6 @@ class SourceError(ItemError):
 
     def __reduce__(self) -> tuple[type["SourceError"], tuple[str, str]]:
         return (type(self), (self.reason, self.detail))
-
-
-class ReadingError(ItemError):
-    """A reading cannot be finished."""
 
 
 class TrainingError(MemagentError):

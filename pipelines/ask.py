@@ -19,8 +19,7 @@ from infra.tables.runs import RunExtras, RunSummary, SegmentSummary, begin_run, 
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
-from pipelines.run_log import RunLog
-from pipelines.runs import Recorder, finish, new_run_id, repeat
+from pipelines.runs import Recorder, RunLog, finish, new_run_id, repeat
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan

@@ -1,21 +1,24 @@
-"""Optimize a corpus's files: compact them, sort them by content hash, and delete replaced ones."""
+"""Compaction of a corpus's small files; `optimize` also sorts them by content hash and deletes replaced ones."""
 
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TypedDict
 
 from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
+from infra.cluster.tasks import run_tasks
 from infra.store import Corpus, Store
+from infra.tables.buckets import FEW
 from infra.tables.claims import is_alive
-from infra.tables.delta import Table
+from infra.tables.delta import MANY, Table
 from infra.tables.documents import has_documents
 from infra.tables.plans import delete_work
 from infra.tables.runs import closed_runs
 from infra.tables.schemas import TABLES
-from infra.tables.turns import logged_runs
+from infra.tables.turns import compact, logged_runs, small_parts
 from memagent.config import Config
 from memagent.errors import UsageError
-from pipelines.stages.compact import compact_turns
 
 RETENTION_DAYS = 7.0
 _KEPT = ("qa", "policies")
@@ -81,3 +84,21 @@ def optimize(
         "tables": tables,
         "runs": runs,
     }
+
+
+def compact_turns(corpus: Corpus, run_id: str) -> int:
+    """Compact the small parts of a run's turn log; return the number of new parts."""
+    groups = small_parts(corpus, run_id)
+    return sum(run_tasks(partial(compact, corpus=corpus, run_id=run_id), groups, small=True))
+
+
+def compact_tables(corpus: Corpus, names: Sequence[str]) -> None:
+    """Compact the small files of some tables, if there are many (`Table.compact`)."""
+    for table in (Table(corpus.store, name) for name in names):
+        if table.small_files(corpus.name) >= MANY:
+            few = table.count(corpus.name) <= FEW
+            list(run_tasks(partial(_compact_table, corpus=corpus), [table.name], small=few))
+
+
+def _compact_table(name: str, corpus: Corpus) -> int:
+    return Table(corpus.store, name).compact(corpus.name)

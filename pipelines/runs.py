@@ -1,12 +1,14 @@
 """A run: one call of ask or digest, from its plan to its summary. What a run was is kept in the store."""
 
 import json
+import logging
 import secrets
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +29,7 @@ from infra.tables.runs import (
 )
 from memagent.records import Json
 from pipelines.formatting import failures
-from pipelines.stages.compact import compact_tables, compact_turns
+from pipelines.optimize import compact_tables, compact_turns
 from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
 from pipelines.stages.summarise import summarise
@@ -35,6 +37,9 @@ from pipelines.stages.summarise import summarise
 _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
 _MOST_POINTS = 2_000
+_LOGGERS = ("memagent", "ray")
+_LOG_LINES = 2_000
+"""The newest ones are kept."""
 _COMPACTED = ("answers", "segmented", "quarantine", "runs")
 
 
@@ -87,6 +92,35 @@ class Recorder:
         self._saved = time.monotonic()
         lines = "".join(json.dumps(point) + "\n" for point in self._points)
         self._store.write_bytes(lines.encode(), "runs", self._run_id, "progress.jsonl")
+
+
+class RunLog(logging.Handler):
+    """Collects warnings of the product and of Ray while its body runs, and writes them to ``runs/<id>/log.txt``."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        self._store, self._run_id = store, run_id
+        self._lines: deque[str] = deque(maxlen=_LOG_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record. Where nothing else handles the product's warnings, they go to standard error as well."""
+        self._lines.append(self.format(record))
+        if record.name.startswith("memagent") and not logging.getLogger().handlers and logging.lastResort:
+            logging.lastResort.handle(record)
+
+    def __enter__(self) -> Self:
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(self)
+        if self._lines:
+            self._store.write_bytes(("\n".join(self._lines) + "\n").encode(), "runs", self._run_id, "log.txt")
 
 
 def keep_ingest(store: Store, run_id: str, summary: IngestSummary) -> None:

@@ -38,7 +38,6 @@ class ThroughputSearch:
         self.limit = min(start, most)
         self._base = self.limit
         self._base_rate = 0.0
-        self._halving = False
         self._rest = 0
         self._skip = 0
         self._begin()

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from infra.naming import unquoted
 from infra.sources import is_table, parser_origin
-from infra.sources.listing import FOUND, Listing, assign_ids, candidate_ids, list_sources, rows_to_sources
+from infra.sources.discovery import list_sources
+from infra.sources.listing import FOUND, Listing, assign_ids, candidate_ids, rows_to_sources
 from infra.store import file_system
 from memagent import __version__
 from memagent.config import IngestConfig

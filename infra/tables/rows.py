@@ -27,14 +27,6 @@ class DocumentRow(TypedDict):
     first_seen: datetime
 
 
-class TextRow(TypedDict):
-    """A row of `texts`."""
-
-    corpus: str
-    content_hash: str
-    text: str
-
-
 class SourceRow(TypedDict):
     """A row of `sources`: the newest of a source says how far it was read."""
 

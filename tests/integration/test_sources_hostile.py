@@ -6,7 +6,7 @@ import pytest
 
 from infra.naming import unquoted
 from infra.sources import Refused
-from infra.sources.listing import list_sources
+from infra.sources.discovery import list_sources
 from infra.sources.sandbox import Guard
 from memagent.errors import SourceError
 from tests.hostile import OPTIONS, Case, build

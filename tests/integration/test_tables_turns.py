@@ -14,7 +14,7 @@ from infra.tables.delta import now
 from infra.tables.schemas import TURNS
 from infra.tables.turns import TurnWriter, resume_points, turns
 from memagent.records import Turn
-from pipelines.stages.compact import compact_turns
+from pipelines.optimize import compact_turns
 
 
 def turn(reading: str, step: int, changed: bool = True, lane: int = 0, kind: str = "update") -> Turn:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.naming import quoted, unquoted
-from infra.sources.listing import Source, assign_ids, list_sources
+from infra.sources.discovery import list_sources
+from infra.sources.listing import Source, assign_ids
 from memagent.errors import UsageError
 
 NAMES = st.text(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from infra.store import Corpus, Store
 from infra.tables.turns import TurnWriter, carry, resume_points, turns
 from memagent.records import Turn
-from pipelines.stages.compact import compact_turns
+from pipelines.optimize import compact_turns
 
 CHANGES = st.lists(st.booleans(), min_size=1, max_size=12)
 

@@ -3,7 +3,7 @@
 import logging
 
 from infra.store import Store
-from pipelines.run_log import RunLog
+from pipelines.runs import RunLog
 
 
 def test_warnings_of_the_product_and_of_ray_are_kept(tmp_path, capsys):

@@ -1,0 +1,202 @@
+"""Finds sources: what folders, globs, files and ``s3://`` URLs hold."""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+
+from fsspec.utils import glob_translate
+
+from infra.naming import quoted
+from infra.sources.listing import Listing, Source, Unusable
+from infra.store import file_system
+from memagent.errors import UsageError
+
+_MAGIC = re.compile(r"[*?\[]")
+
+
+def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tuple) -> Listing:
+    """Find everything that `arguments` name, each file once, in a stable order.
+
+    Folders are read recursively. Links to files are followed where they stay within their folder, links
+    to folders are not. Names that start with a dot are passed over unless given.
+
+    Args:
+        arguments: folders, globs (``*``, ``?``, ``[..]``, ``**``), files, and ``s3://`` URLs of each kind.
+        earlier: returns the names of the sources that an earlier run has read; that one of them is gone is no error.
+
+    Raises:
+        UsageError: a source does not exist or matches nothing.
+    """
+    if not arguments:
+        raise UsageError("no sources: give folders, globs, files or s3:// URLs")
+    listing = Listing()
+    for argument in arguments:
+        if not argument.strip():
+            raise UsageError("a source is empty: give a folder, a glob, a file or an s3:// URL")
+        if argument.startswith("s3://"):
+            _list_s3(argument, listing, earlier)
+        elif "://" in argument:
+            raise UsageError(f"source {argument!r}: give a folder, a glob, a file or an s3:// URL")
+        else:
+            _list_local(os.path.abspath(os.path.expanduser(argument)), argument, listing, earlier)
+    listing.end()
+    return listing
+
+
+def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
+    shown = quoted(path)
+    if os.path.isdir(path):
+        listing.covers.append(lambda source: source == shown or source.startswith(shown.rstrip("/") + "/"))
+        _walk(path, lambda relative: True, None, listing)
+        return
+    if os.path.lexists(path):
+        listing.covers.append(lambda source: source == shown)
+        _add_local(path, os.path.basename(path), None, listing)
+        return
+    if not _MAGIC.search(path):
+        known = set(earlier())
+        if shown in known:
+            listing.covers.append(lambda source: source == shown)
+        elif any(source.startswith(shown.rstrip("/") + "/") for source in known):
+            # It may be a disk that is not mounted: its documents are kept, and the other sources are read.
+            listing.unusable.append(Unusable(shown, "no-folder", "the folder is not there; its documents are kept"))
+        else:
+            raise UsageError(f"source {argument!r}: no such file or folder")
+        return
+    base, pattern = _split_glob(path)
+    if not os.path.isdir(base):
+        raise UsageError(f"source {argument!r}: there is no folder {base}")
+    matches = re.compile(glob_translate(pattern)).match
+    prefix = quoted(base).rstrip("/") + "/"
+
+    def covers(source: str) -> bool:
+        return source.startswith(prefix) and matches(source.removeprefix(prefix)) is not None
+
+    before = listing.count + len(listing.unusable)
+    depth = None if "**" in pattern else pattern.count("/")
+    _walk(base, lambda relative: matches(relative) is not None, depth, listing)
+    if listing.count + len(listing.unusable) == before and not any(map(covers, earlier())):
+        raise UsageError(f"source {argument!r} matches no file")
+    listing.covers.append(covers)
+
+
+def _walk(root: str, matches: Callable[[str], bool], depth: int | None, listing: Listing) -> None:
+    """List a folder and those below it, however deep: `os.walk` calls itself for each level before Python 3.12."""
+    inside = os.path.realpath(root)
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        folder = os.path.join(root, prefix[:-1]) if prefix else root
+        try:
+            with os.scandir(folder) as entries:
+                names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError as error:
+            detail = f"the folder cannot be listed: {error.strerror}"
+            listing.unusable.append(Unusable(quoted(folder), "unreadable", detail))
+            continue
+        shown = sorted(name for name in names if not name.startswith("."))
+        listing.hidden += len(names) - len(shown)
+        if depth is None or prefix.count("/") < depth:
+            waiting += [f"{prefix}{name}/" for name in reversed(shown) if names[name]]
+        for name in shown:
+            if not names[name] and matches(prefix + name):
+                _add_local(os.path.join(folder, name), prefix + name, inside, listing)
+
+
+def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -> None:
+    source = quoted(path)
+
+    def refuse(reason: str, detail: str) -> None:
+        listing.unusable.append(Unusable(source, reason, detail))
+
+    if inside is not None and os.path.islink(path):
+        if os.path.isdir(path):
+            return refuse("link", "a link to a folder is not followed; give the folder itself as a source")
+        if not os.path.exists(path):  # nor where too many links lead to each other: `realpath` would follow them all
+            return refuse("link", "a link that leads nowhere, or to itself")
+        target = os.path.realpath(path)
+        if not target.startswith(inside.rstrip("/") + "/"):
+            return refuse("link", "a link out of the folder is not followed; give its target as a source")
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return refuse("vanished", "it went away while the folder was listed")
+    except OSError as error:
+        return refuse("unreadable", f"it cannot be looked at: {error.strerror}")
+    if not stat.S_ISREG(status.st_mode):
+        return refuse("not-a-file", "a pipe, socket or device, and no file")
+    stamp = f"{status.st_size}-{status.st_mtime_ns}"
+    listing.add(Source(path, source, quoted(relative), size=status.st_size, stamp=stamp))
+
+
+def _list_s3(url: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
+    url = url if url.count("/") > 2 else url + "/"
+    base, pattern = _split_glob(url) if _MAGIC.search(url) else (url, "")
+    prefix = base.rstrip("/") + "/"
+    try:
+        count, covers = _add_s3(url, prefix, pattern, listing)
+        if not count and pattern:  # a key may hold the characters of a glob
+            count, covers = _add_s3(url, url.rstrip("/") + "/", "", listing)
+    except FileNotFoundError as error:
+        raise UsageError(f"source {url!r}: there is no such bucket") from error
+    except Exception as error:  # s3fs lets several libraries' errors through
+        raise UsageError(f"source {url!r} cannot be listed: {type(error).__name__}: {error}") from error
+    if not count and not any(map(covers, earlier())):
+        raise UsageError(f"source {url!r}: there is no such object, or nothing under it")
+    listing.covers.append(covers)
+
+
+def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int, Callable[[str], bool]]:
+    """Add the objects under a prefix that match a pattern; return how many, and what they cover."""
+    matches = re.compile(glob_translate(pattern)).match if pattern else None
+    shown, single = quoted(prefix), quoted(url)
+
+    def covers(source: str) -> bool:
+        if source == single:
+            return True
+        return source.startswith(shown) and (matches is None or matches(source.removeprefix(shown)) is not None)
+
+    count = 0
+    for path, size, etag in _s3_objects(prefix if pattern else url, flat=bool(pattern) and "/" not in pattern):
+        relative = path.removeprefix(prefix) if path.startswith(prefix) else path.rsplit("/", 1)[-1]
+        if any(part.startswith(".") and part.strip(".") for part in relative.split("/")):
+            listing.hidden += 1
+        elif matches is None or matches(relative):
+            listing.add(Source(path, quoted(path), quoted(relative), size=size, stamp=f"{size}-{etag}"))
+            count += 1
+    return count, covers
+
+
+def _s3_objects(url: str, flat: bool) -> Iterator[tuple[str, int, str]]:
+    """Yield URL, size and ETag of the object at `url` and of those under it, a page of the listing at a time.
+
+    Args:
+        url: of an object or a prefix.
+        flat: leave out what is in "folders" below.
+
+    Raises:
+        FileNotFoundError: there is no such bucket.
+    """
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    client = file_system(url)
+    folder = key if key.endswith("/") or not key else key + "/"
+    if folder != key and client.isfile(f"{bucket}/{key}"):
+        info = client.info(f"{bucket}/{key}")
+        yield url, int(info["size"]), str(info.get("ETag", "")).strip('"')
+    options = {"Bucket": bucket, "Prefix": folder, **({"Delimiter": "/"} if flat else {})}
+    while True:
+        page = client.call_s3("list_objects_v2", **options)
+        for entry in page.get("Contents", ()):
+            if not entry["Key"].endswith("/"):
+                yield f"s3://{bucket}/{entry['Key']}", int(entry["Size"]), str(entry.get("ETag", "")).strip('"')
+        if not page.get("IsTruncated"):
+            return
+        options["ContinuationToken"] = page["NextContinuationToken"]
+
+
+def _split_glob(path: str) -> tuple[str, str]:
+    """Return the folder before the first part with a wildcard, and the pattern from there on."""
+    parts = path.split("/")
+    first = next(i for i, part in enumerate(parts) if _MAGIC.search(part))
+    return "/".join(parts[:first]) or "/", "/".join(parts[first:])
