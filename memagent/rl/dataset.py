@@ -153,16 +153,17 @@ def make_task(
     return Task(kept, tuple(cut[i] for i in chosen))
 
 
-def window(count: int, wanted: Sequence[int], most: int, rng: random.Random) -> list[int]:
-    """Choose at most `most` of `count` segments, in order: the wanted ones (the first ones, if there are too many) and
-    a random window of neighbours around them.
+def window(count: int, wanted: Sequence[int], most: int, rng: random.Random, least: int = 1) -> list[int]:
+    """Choose `least` to `most` of `count` segments, in order: the wanted ones (the first ones, if there are too many)
+    and a random window of neighbours around them.
     """
     kept = list(wanted[:most])
     if not kept:
-        size = min(count, rng.randint(1, most))
+        size = min(count, rng.randint(least, most))
         first = rng.randint(0, count - size)
         return list(range(first, first + size))
-    size = rng.randint(len(kept), max(len(kept), min(most, count)))
+    largest = max(len(kept), min(most, count))
+    size = rng.randint(min(max(least, len(kept)), largest), largest)
     chosen = set(kept)
     low, high = kept[0], kept[-1]
     inside = [i for i in range(low, high) if i not in chosen]

@@ -13,6 +13,7 @@ from infra.tables.delta import Table
 from infra.tables.plans import read_plan
 from memagent.curation import Qa, agreement
 from memagent.metrics import exact_match, normalise
+from memagent.records import TextSpan
 
 KINDS = ("ask", "digest")
 """Kinds of runs that people start. Not evaluations: a policy must not be trained on what it is scored with."""
@@ -33,6 +34,8 @@ _ANSWERS = pa.schema(
         ("found", pa.bool_()),
         ("hashes", pa.list_(pa.string())),
         ("indices", pa.list_(pa.int32())),
+        ("starts", pa.list_(pa.int64())),
+        ("ends", pa.list_(pa.int64())),
     ]
 )
 
@@ -86,7 +89,6 @@ def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[s
         shown = next(reversed(right or readings))
         rate = len(right) / len(readings) if len(readings) >= _LEAST_READINGS else None
         policy = (readings[shown] or {}).get("policy_id", "")
-        evidence = _evidence(right.values())
         found.append(
             Qa(
                 question,
@@ -98,7 +100,8 @@ def gold_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[s
                 policy_id=policy,
                 share=None,
                 pass_rate=rate,
-                evidence=evidence,
+                evidence=_evidence(right.values()),
+                spans=_spans(right.values()),
             )
         )
     return found
@@ -122,7 +125,6 @@ def agreed_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping
         same = {k: v for k, v in known.items() if normalise(v["answer"]) == normalise(said)}
         shown = next(iter(same), "")
         policy = same[shown]["policy_id"] if shown else ""
-        evidence = _evidence(same.values())
         found.append(
             Qa(
                 question,
@@ -134,7 +136,8 @@ def agreed_rows(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping
                 policy_id=policy,
                 share=share,
                 pass_rate=None,
-                evidence=evidence,
+                evidence=_evidence(same.values()),
+                spans=_spans(same.values()),
             )
         )
     return found
@@ -152,7 +155,7 @@ def feedback_rows(said: Sequence[Mapping[str, Any]]) -> tuple[list[Qa], dict[str
     for one in said:
         answer, verdict = one["of"], one["verdict"]
         right = answer["answer"] if verdict == "accepted" else one["answer"] or ""
-        evidence = _evidence([answer | _places(answer)]) if verdict == "accepted" else ()
+        accepted = [answer | _places(answer)] if verdict == "accepted" else []
         row = Qa(
             answer["question"],
             (right,),
@@ -161,7 +164,8 @@ def feedback_rows(said: Sequence[Mapping[str, Any]]) -> tuple[list[Qa], dict[str
             source="feedback",
             reading_id=answer["reading_id"],
             policy_id=answer["policy_id"],
-            evidence=evidence,
+            evidence=_evidence(accepted),
+            spans=_spans(accepted),
         )
         if verdict != "rejected":
             found.append(row)
@@ -209,9 +213,21 @@ def _read_answers(block: pa.Table, url: str, wanted: frozenset[str]) -> pa.Table
 
 
 def _places(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return segments and characters of an answer's evidence: those of the quote, else of the whole segment."""
     places = answer["evidence"] or []
-    return {"hashes": [one["content_hash"] for one in places], "indices": [one["segment_index"] for one in places]}
+    quoted = [one["quote_start"] >= 0 for one in places]
+    return {
+        "hashes": [one["content_hash"] for one in places],
+        "indices": [one["segment_index"] for one in places],
+        "starts": [one["quote_start" if q else "char_start"] for one, q in zip(places, quoted, strict=True)],
+        "ends": [one["quote_end" if q else "char_end"] for one, q in zip(places, quoted, strict=True)],
+    }
 
 
 def _evidence(answers: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted({at for one in answers for at in zip(one["hashes"], one["indices"], strict=True)}))
+
+
+def _spans(answers: Iterable[Mapping[str, Any]]) -> tuple[TextSpan, ...]:
+    columns = ((one["hashes"], one["starts"], one["ends"]) for one in answers)
+    return tuple(sorted({TextSpan(*values) for lists in columns for values in zip(*lists, strict=True)}))

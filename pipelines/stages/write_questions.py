@@ -15,8 +15,9 @@ from infra.tables.segments import StoredStream, segment_range
 from memagent.config import Config
 from memagent.curation import Qa
 from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, MemagentError
+from memagent.evidence import locate
 from memagent.question_writer import Questioner, Written, write
-from memagent.records import stable_hash
+from memagent.records import TextSpan, stable_hash
 
 _BLOCK = 64
 
@@ -123,8 +124,10 @@ class Writer:
                 return {"refused": f"the engine refused it ({type(error).__name__})"}
         if not isinstance(made, Written):
             return {"refused": made.reason}
-        at = {"content_hash": item["place"]["content_hash"], "index": item["index"]}
-        return {"question": made.question, "answer": made.answer, **at}
+        segment, name = segments[0], item["place"]["content_hash"]
+        first, last = locate(made.answer, segment.text) or (0, len(segment.text))
+        span = TextSpan(name, segment.char_start + first, segment.char_start + last)
+        return {"question": made.question, "answer": made.answer, "index": item["index"], "span": span}
 
 
 def questioner(reader: ReaderSpec) -> Questioner:
@@ -146,9 +149,10 @@ def _row(reader: ReaderSpec, said: dict[str, Any]) -> Qa:
     return Qa(
         said["question"],
         (said["answer"],),
-        (said["content_hash"],),
+        (said["span"].content_hash,),
         documents=(),
         source="generated",
         policy_id=reader.policy.policy_id,
-        evidence=((said["content_hash"], said["index"]),),
+        evidence=((said["span"].content_hash, said["index"]),),
+        spans=(said["span"],),
     )
