@@ -6,7 +6,7 @@ A dataset returns them by number, always the same, so a resumed run only needs t
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from memagent.config import ReadingConfig
@@ -16,6 +16,7 @@ from memagent.records import Segment
 from memagent.registry import Registry
 from memagent.segmenting import segments
 from memagent.tasks.grading import judge
+from memagent.tasks.records import Columns
 from memagent.tasks.sample import Sample
 from memagent.tokens import Tokenizer
 
@@ -94,6 +95,10 @@ class DatasetRequest:
     """Seed of the validation tasks, a different one."""
     store_url: str
     """Store of the harvested rows and their documents."""
+    columns: Columns = field(default_factory=Columns)
+    """Columns of a file, where they are of no known format."""
+    split: bool = True
+    """Hold out a part for validation; else validation has a set of its own, and this one's is not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ DATASETS: Registry[DatasetFactory] = Registry(
     "data set",
     {
         "qa": "pipelines.training.data:harvested",
+        "file": "pipelines.training.data:from_file",
         "needles": "memagent.rl.sources:needles",
         "contracts": "memagent.rl.sources:contracts",
     },
