@@ -40,7 +40,7 @@ _LOOK_SECONDS = 0.5
 def write_metadata(config: Config, documents: int) -> None:
     """Write the rows of `documents` and `segmented` for so many documents of one segment."""
     store, reader, at = Store(config.store), ReaderSpec(config), now()
-    numbers = np.sort(np.random.default_rng(0).integers(0, 2**63, documents, dtype=np.uint64))
+    numbers = np.sort(np.random.default_rng(0).integers(0, 2**64, documents, dtype=np.uint64))
     tables = {name: Table(store, name) for name in ("documents", "segmented")}
     versions_are_marked(Corpus(store, "plan"), now_they_are=True)  # as ingest does before the first document
     for first in range(0, documents, _CHUNK):

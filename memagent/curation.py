@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from memagent.metrics import normalise
-from memagent.records import stable_hash
+from memagent.records import TextSpan, stable_hash
 
 Source = Literal["feedback", "gold", "agreement", "generated"]
 TRUST: tuple[Source, ...] = ("feedback", "gold", "agreement", "generated")
@@ -40,9 +40,12 @@ class Qa:
     pass_rate: float | None = None
     """Share of the policy's sampled readings that were right."""
     evidence: tuple[tuple[str, int], ...] = ()
-    """(content hash, segment index) of the segments that hold the answer, where known."""
+    """(content hash, segment index) of the segments that hold the answer, where known, as they were cut then."""
     tags: tuple[str, ...] = field(default=())
     """Tags of the documents, by which sources are excluded."""
+    spans: tuple[TextSpan, ...] = ()
+    """Where the documents say the answer, for any segmentation; empty where unknown, and in rows of earlier versions.
+    """
 
     @property
     def qa_id(self) -> str:
@@ -214,8 +217,9 @@ def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:
         dropped += [Dropped(row, "contradictory") for row in best]
         return []
     dropped += [Dropped(row, "duplicate") for row in best[1:]]
-    seen = {segment for row in best for segment in row.evidence}
-    return [replace(best[0], evidence=tuple(sorted(seen)))]
+    evidence = {segment for row in best for segment in row.evidence}
+    spans = {span for row in best for span in row.spans}
+    return [replace(best[0], evidence=tuple(sorted(evidence)), spans=tuple(sorted(spans)))]
 
 
 def _distinct(rows: list[Qa], dropped: list[Dropped]) -> list[Qa]:

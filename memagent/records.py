@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Json = dict[str, Any]
 """An object of JSON or TOML as it is read or written. Only at the edges: what crosses modules has a type of its own."""
@@ -114,6 +114,14 @@ class Evidence:
     """The document's text if it contains the answer verbatim, else an empty string."""
     quote_start: int = -1
     quote_end: int = -1
+
+
+class TextSpan(NamedTuple):
+    """Characters of a document, whatever its segments are."""
+
+    content_hash: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)

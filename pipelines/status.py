@@ -2,13 +2,15 @@
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.processes import usable_cores
 from infra.store import Corpus, Store
-from infra.tables.buckets import buckets
+from infra.tables.buckets import Bucket, buckets
 from infra.tables.claims import is_alive
 from infra.tables.corpora import check_known, corpora, sources_of, standing_questions
 from infra.tables.delta import Table
@@ -25,8 +27,8 @@ from pipelines.runs import sampled_runs
 _LAST_RUNS = 10
 _RUN_ID = 22
 """Characters of a run id."""
-_BUCKET = 2_000_000
-"""Documents that are counted at once."""
+_BUCKET = 250_000
+"""Documents that a thread counts at once."""
 _ANSWERING = ("ask", "digest", "evaluate")
 
 
@@ -128,29 +130,31 @@ def _status(store: Store, run: RunRow) -> str:
 
 
 def _counts(corpus: Corpus) -> _Counts:
-    """Count documents, characters and answers, one bucket at a time."""
+    """Count documents, characters and answers."""
     samples = pa.array(sampled_runs(corpus), pa.string())
-    counts = Counter(documents=0, chars=0, answers=0, found=0)
-    for bucket in buckets(documents_count(corpus), _BUCKET):
-        documents = current_documents(corpus, ["content_hash", "chars"], bucket)
-        columns = ["content_hash", "question", "found", "run_id", "answered_at"]
-        answers = Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash"))
-        current = pc.and_(
-            pc.is_in(answers["content_hash"], value_set=documents["content_hash"].combine_chunks()),
-            pc.invert(pc.is_in(answers["run_id"], value_set=samples)),
-        )
-        newest = first_of_each(answers.filter(current), ("content_hash", "question"), [("answered_at", "descending")])
-        counts.update(
-            documents=documents.num_rows,
-            chars=pc.sum(documents["chars"]).as_py() or 0,
-            answers=newest.num_rows,
-            found=pc.sum(newest["found"]).as_py() or 0,
-        )
+    counts: Counter[str] = Counter()
+    with ThreadPoolExecutor(usable_cores()) as threads:  # Arrow computes outside the interpreter's lock
+        parts = buckets(documents_count(corpus), _BUCKET)
+        for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, samples), parts):
+            counts.update(part)
+    return _Counts(
+        documents=counts["documents"], chars=counts["chars"], answers=counts["answers"], found=counts["found"]
+    )
+
+
+def _bucket_counts(corpus: Corpus, bucket: Bucket, samples: pa.Array) -> _Counts:
+    documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
+    columns = ["content_hash", "question", "found", "run_id", "answered_at"]
+    answers = Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash"))
+    current = pc.is_in(answers["content_hash"], value_set=documents["content_hash"].combine_chunks())
+    if len(samples):
+        current = pc.and_(current, pc.invert(pc.is_in(answers["run_id"], value_set=samples)))
+    newest = first_of_each(answers.filter(current), ("content_hash", "question"), [("answered_at", "descending")])
     return {
-        "documents": counts["documents"],
-        "chars": counts["chars"],
-        "answers": counts["answers"],
-        "found": counts["found"],
+        "documents": documents.num_rows,
+        "chars": pc.sum(documents["chars"]).as_py() or 0,
+        "answers": newest.num_rows,
+        "found": pc.sum(newest["found"]).as_py() or 0,
     }
 
 

@@ -232,7 +232,7 @@ class ReadingWorker:
     def _hashes(self, item: WorkItem) -> list[str]:
         """Return the content hashes of a reading's documents as rows have them."""
         if not item["stream"]:
-            return [segment_range["content_hash"] for segment_range in item["places"]]
+            return [span["content_hash"] for span in item["places"]]
         return read_places(self._store.url, item["stream"]).hashes
 
     def _record(self, turn: Turn) -> None:

@@ -22,7 +22,7 @@ from infra.learner.weight_broadcast import Entry, Rendezvous, send
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
 from memagent.rl.loss import Clipping, scale, token_loss
-from memagent.rl.model import PolicyModel, adapt, chunks_of, load_model
+from memagent.rl.model import PolicyModel, adapt, load_model
 from memagent.rl.packing import Packed
 
 
@@ -228,16 +228,8 @@ class Learner:
             row.blocks,
             torch.tensor(row.targets, **place),  # type: ignore[arg-type]
             self._recipe.rollout.temperature,
-            self._chunks(len(row.targets)) if model is self._engine else 0,
         )
         return out
-
-    def _chunks(self, targets: int) -> int:
-        """Return the passes through the head: as many as the rank with the most response tokens needs."""
-        count = torch.tensor([chunks_of(targets)], device=self._device)
-        if self._rank.world > 1 and self._recipe.learner.zero_stage == 3:
-            torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MAX)
-        return int(count.item())
 
     def _loss(self, row: Packed, old: list[float] | None) -> tuple[Tensor, dict[str, float]]:
         new, entropy = self._forward(self._engine, row)

@@ -151,7 +151,7 @@ class Table:
         """Rewrite a corpus's files as few large ones, sorted by content hash; return the number of replaced files.
 
         Nothing is rewritten where the files are few for their size. Versions of the table older than `retention` then
-        lose their files.
+        lose their files and their entries in the log.
         """
         delta = self._open()
         if delta is None:
@@ -173,10 +173,13 @@ class Table:
                 else delta.optimize.compact(**options)
             )
             replaced = int(done["numFilesRemoved"])
-        delta.create_checkpoint()
         hours = int(retention.total_seconds() // 3600)
         delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS)
-        delta.cleanup_metadata()
+        log_retention = {"delta.logRetentionDuration": f"interval {hours} hours"}
+        if not log_retention.items() <= delta.metadata().configuration.items():
+            delta.alter.set_table_properties(log_retention)
+        delta.create_checkpoint()
+        delta.cleanup_metadata()  # deletes what the checkpoint replaces
         return replaced
 
     def small_files(self, corpus: str) -> int:

@@ -23,22 +23,26 @@ _FLUSH_CHARS = 32 * 2**20
 _FLUSH_ROWS = 10_000
 
 
-def current_documents(corpus: Corpus, columns: list[str] | None = None, bucket: Bucket = WHOLE) -> pa.Table:
-    """Return the row of each document that is present, ordered by `first_seen`, then `doc_id`.
-
-    An archive is read in this order, so that new documents come last.
+def current_documents(
+    corpus: Corpus, columns: list[str] | None = None, bucket: Bucket = WHOLE, *, ordered: bool = True
+) -> pa.Table:
+    """Return the row of each document that is present.
 
     Args:
         corpus: whose documents.
         columns: columns of `infra.tables.schemas.DOCUMENTS`; by default all. Texts are read by `document_texts`.
         bucket: only the documents whose content hash is in it.
+        ordered: by `first_seen`, then `doc_id`: an archive is read in this order, so that new documents come last.
+            False: in any order, which is quicker.
     """
     names = columns or DOCUMENTS.names
     needed = list(dict.fromkeys([*names, "doc_id", "content_hash", "state", "seen_at", "first_seen"]))
     table = Table(corpus.store, "documents").read(corpus.name, needed, bucket.contains("content_hash"))
     # The versions of a document are in different buckets, so replaced ones have a row with state superseded.
     table = present(table) if bucket.count == 1 else present(table, "doc_id", "content_hash")
-    return table.sort_by([("first_seen", "ascending"), ("doc_id", "ascending")]).select(names)
+    if ordered:
+        table = table.sort_by([("first_seen", "ascending"), ("doc_id", "ascending")])
+    return table.select(names)
 
 
 def present(table: pa.Table, *key: str) -> pa.Table:

@@ -14,8 +14,9 @@ from infra.store import Corpus, Store
 from infra.tables.corpora import tagger
 from infra.tables.delta import Table, now
 from infra.tables.documents import newest
-from infra.tables.rows import AnswerRow, FeedbackRow, QaRow
+from infra.tables.rows import AnswerRow, FeedbackRow, QaRow, SpanRow
 from memagent.curation import Qa, Split, families, split_of
+from memagent.records import TextSpan
 
 _FIELDS = [field.name for field in fields(Qa)]
 _MARKS = ("run_id", "harvested_at")
@@ -75,6 +76,7 @@ def count_new(store: Store, since: int | None) -> int:
 
 def to_row(corpus: str, qa: Qa, run_id: str, harvested_at: datetime) -> QaRow:
     """Return a row of the table (`infra.tables.schemas.QA`)."""
+    spans: list[SpanRow] = [{"content_hash": h, "char_start": start, "char_end": end} for h, start, end in qa.spans]
     return {
         "corpus": corpus,
         "qa_id": qa.qa_id,
@@ -89,6 +91,7 @@ def to_row(corpus: str, qa: Qa, run_id: str, harvested_at: datetime) -> QaRow:
         "pass_rate": qa.pass_rate,
         "evidence": [{"content_hash": name, "segment_index": index} for name, index in qa.evidence],
         "tags": list(qa.tags),
+        "spans": spans or None,
         "split": split_of(qa.documents),
         "run_id": run_id,
         "harvested_at": harvested_at,
@@ -98,9 +101,9 @@ def to_row(corpus: str, qa: Qa, run_id: str, harvested_at: datetime) -> QaRow:
 def from_row(row: Mapping[str, Any]) -> Qa:
     """Return what a row of the table says."""
     values = {name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in _FIELDS}
-    return Qa(
-        **values | {"evidence": tuple((piece["content_hash"], piece["segment_index"]) for piece in row["evidence"])}
-    )
+    evidence = tuple((piece["content_hash"], piece["segment_index"]) for piece in row["evidence"])
+    spans = tuple(TextSpan(span["content_hash"], span["char_start"], span["char_end"]) for span in row["spans"] or ())
+    return Qa(**values | {"evidence": evidence, "spans": spans})
 
 
 class CorpusIndex:

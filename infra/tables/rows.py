@@ -180,6 +180,14 @@ class SegmentName(TypedDict):
     segment_index: int
 
 
+class SpanRow(TypedDict):
+    """Characters of a document."""
+
+    content_hash: str
+    char_start: int
+    char_end: int
+
+
 class QaRow(TypedDict):
     """A row of `qa` (`memagent.curation.Qa`)."""
 
@@ -199,6 +207,8 @@ class QaRow(TypedDict):
     split: str
     run_id: str
     harvested_at: datetime
+    spans: list[SpanRow] | None
+    """None in rows of earlier versions, and where it is not known."""
 
 
 class FeedbackRow(TypedDict):

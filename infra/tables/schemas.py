@@ -243,6 +243,7 @@ SCORES = pa.schema(
     ]
 )
 
+_SPAN = pa.struct([("content_hash", pa.string()), ("char_start", pa.int64()), ("char_end", pa.int64())])
 QA = pa.schema(
     [
         ("corpus", pa.string()),
@@ -261,6 +262,7 @@ QA = pa.schema(
         ("split", pa.string()),  # train | validation | test
         ("run_id", pa.string()),  # of the harvest
         ("harvested_at", _TIME),
+        ("spans", pa.list_(_SPAN)),  # where the documents say the answer; null in rows of earlier versions
     ]
 )
 """Questions that may teach, with their provenance (`memagent.curation.Qa`)."""

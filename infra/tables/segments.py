@@ -170,10 +170,10 @@ def segment_range(row: SegmentedRow) -> SegmentRange:
     }
 
 
-def segment_hashes(store: Store, segment_range: SegmentRange) -> list[str]:
+def segment_hashes(store: Store, span: SegmentRange) -> list[str]:
     """Return the hashes of a document's segments, in order."""
-    first = segment_range["first_row"]
-    return _part(store.url, segment_range["part"]).hashes(first, first + segment_range["segments"])
+    first = span["first_row"]
+    return _part(store.url, span["part"]).hashes(first, first + span["segments"])
 
 
 class StoredStream:
@@ -189,7 +189,7 @@ class StoredStream:
         """
         self._store = store
         self._places = places
-        self._starts = starts or list(accumulate((segment_range["segments"] for segment_range in places), initial=0))
+        self._starts = starts or list(accumulate((span["segments"] for span in places), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]

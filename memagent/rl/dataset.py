@@ -6,7 +6,7 @@ A dataset returns them by number, always the same, so a resumed run only needs t
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from memagent.config import ReadingConfig
@@ -16,6 +16,7 @@ from memagent.records import Segment
 from memagent.registry import Registry
 from memagent.segmenting import segments
 from memagent.tasks.grading import judge
+from memagent.tasks.records import Columns
 from memagent.tasks.sample import Sample
 from memagent.tokens import Tokenizer
 
@@ -94,6 +95,10 @@ class DatasetRequest:
     """Seed of the validation tasks, a different one."""
     store_url: str
     """Store of the harvested rows and their documents."""
+    columns: Columns = field(default_factory=Columns)
+    """Columns of a file, where they are of no known format."""
+    split: bool = True
+    """Hold out a part for validation; else validation has a set of its own, and this one's is not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ DATASETS: Registry[DatasetFactory] = Registry(
     "data set",
     {
         "qa": "pipelines.training.data:harvested",
+        "file": "pipelines.training.data:from_file",
         "needles": "memagent.rl.sources:needles",
         "contracts": "memagent.rl.sources:contracts",
     },
@@ -153,16 +159,17 @@ def make_task(
     return Task(kept, tuple(cut[i] for i in chosen))
 
 
-def window(count: int, wanted: Sequence[int], most: int, rng: random.Random) -> list[int]:
-    """Choose at most `most` of `count` segments, in order: the wanted ones (the first ones, if there are too many) and
-    a random window of neighbours around them.
+def window(count: int, wanted: Sequence[int], most: int, rng: random.Random, least: int = 1) -> list[int]:
+    """Choose `least` to `most` of `count` segments, in order: the wanted ones (the first ones, if there are too many)
+    and a random window of neighbours around them.
     """
     kept = list(wanted[:most])
     if not kept:
-        size = min(count, rng.randint(1, most))
+        size = min(count, rng.randint(least, most))
         first = rng.randint(0, count - size)
         return list(range(first, first + size))
-    size = rng.randint(len(kept), max(len(kept), min(most, count)))
+    largest = max(len(kept), min(most, count))
+    size = rng.randint(min(max(least, len(kept)), largest), largest)
     chosen = set(kept)
     low, high = kept[0], kept[-1]
     inside = [i for i in range(low, high) if i not in chosen]

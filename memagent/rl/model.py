@@ -1,7 +1,8 @@
 """The policy as the learner sees it: log-probabilities of response tokens in packed rows.
 
-Any causal model that transformers knows; its attention is replaced by one that separates the conversations of a packed
-row, so packing changes only the speed.
+Any causal model that transformers knows. Its attention is replaced by one that separates the conversations of a packed
+row and computes a shared prefix once, so packing changes only the speed; its head scores response tokens without ever
+holding all their logits.
 """
 
 import math
@@ -12,13 +13,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.nn.attention.bias import causal_lower_right
 
 from memagent.errors import UsageError
+from memagent.rl.head import TokenHead
 
 _ATTENTION = "memagent-packed"
-_ROWS = 2048
-"""Response tokens whose logits are in memory at once: 1.2 GB with a vocabulary of 150,000."""
 
 
 class PolicyModel(nn.Module):
@@ -26,6 +26,10 @@ class PolicyModel(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        head = model.lm_head
+        if not isinstance(head, nn.Linear):
+            raise UsageError(f"a model whose head is a {type(head).__name__} cannot be trained: it must be linear")
+        model.lm_head = TokenHead(head)
         self.model = model
 
     def forward(
@@ -35,9 +39,8 @@ class PolicyModel(nn.Module):
         blocks: Sequence[Sequence[int]],
         targets: Tensor,
         temperature: float = 1.0,
-        chunks: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Score response tokens, at most `_ROWS` at a time.
+        """Score response tokens.
 
         Args:
             ids: [T] tokens of all conversations, end to end.
@@ -45,8 +48,6 @@ class PolicyModel(nn.Module):
             blocks: which tokens see which (`memagent.rl.packing.Packed`); their numbers sum to T.
             targets: [n] places of response tokens in `ids`.
             temperature: at which they were sampled.
-            chunks: passes through the head; at least `chunks_of` the targets, further ones are empty. Where ZeRO shards
-                the head, each pass is a collective, and all ranks must make as many.
 
         Returns:
             Log-probability [n] (float32, with a gradient) and entropy [n] (without one) of each response token.
@@ -56,32 +57,11 @@ class PolicyModel(nn.Module):
             input_ids=ids[None],
             position_ids=positions[None],
             use_cache=False,
-            blocks=[(sum(block), _mask(block, ids.device)) for block in blocks],
+            blocks=[(tuple(block), [_mask(block[0], own, ids.device) for own in block[1:]]) for block in blocks],
         ).last_hidden_state[0]
-        chosen, said = states[targets - 1], ids[targets]
-        count = max(chunks, chunks_of(len(targets)))
-        slices = [slice(i * _ROWS, (i + 1) * _ROWS) for i in range(count)]
-        parts = [self._score(chosen[part], said[part], temperature, recompute=count > 1) for part in slices]
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-
-    def _score(self, states: Tensor, ids: Tensor, temperature: float, recompute: bool) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled() and recompute:  # of logits, in the backward pass
-            kept: tuple[Tensor, Tensor] = checkpoint(self._head, states, ids, temperature, use_reentrant=False)
-            return kept
-        return self._head(states, ids, temperature)
-
-    def _head(self, states: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         head: Any = self.model.lm_head
-        logits = head(states).float() / temperature
-        every = F.log_softmax(logits, dim=-1)
-        with torch.no_grad():
-            entropy = -(every.exp() * every).sum(-1)
-        return every.gather(-1, ids[:, None])[:, 0], entropy
-
-
-def chunks_of(targets: int) -> int:
-    """Return in how many passes through the head so many response tokens are scored, at least one."""
-    return max(1, math.ceil(targets / _ROWS))
+        scores: tuple[Tensor, Tensor] = head(states[targets - 1], ids[targets], temperature)
+        return scores
 
 
 def load_model(folder: str | Path, dtype: torch.dtype = torch.float32, *, checkpointing: bool = False) -> PolicyModel:
@@ -125,33 +105,47 @@ def _attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    dropout: float = 0.0,
     scaling: float | None = None,
-    blocks: Sequence[tuple[int, Tensor | None]] | None = None,
-    **_: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend causally within each block; query [1, heads, T, size], result [1, T, heads, size]."""
-    parts = list(blocks or [(query.shape[2], None)])
-    lengths = [length for length, _ in parts]
-    shared = query.shape[1] != key.shape[1]
-    said = [
-        F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=shared
+    """Attend causally within each block; query [1, heads, T, size], result [1, T, heads, size].
+
+    A block ``(n,)`` is a conversation. In ``(p, a, b, ...)`` the conversations a, b, ... attend to the prefix p and to
+    themselves: one call each, of just the pairs that count, so that no mask of the whole row is needed and a GPU runs
+    its flash kernels.
+    """
+    blocks = options.get("blocks") or [((query.shape[2],), [])]
+    lengths = [length for block, _ in blocks for length in block]
+    # One split, whose gradient is one concatenation: a slice's gradient would be as long as the row.
+    queries, keys, values = (torch.split(part, lengths, dim=2) for part in (query, key, value))
+    grouped = query.shape[1] != key.shape[1]
+    attended: list[Tensor] = []
+    for block, masks in blocks:
+        first = len(attended)
+        attended.append(
+            F.scaled_dot_product_attention(
+                queries[first], keys[first], values[first], is_causal=True, scale=scaling, enable_gqa=grouped
+            )
         )
-        for q, k, v, (_, mask) in zip(
-            *(torch.split(part, lengths, dim=2) for part in (query, key, value)), parts, strict=True
-        )
-    ]
-    return torch.cat(said, dim=2).transpose(1, 2), None
+        for own, mask in zip(range(first + 1, first + len(block)), masks, strict=True):
+            attended.append(
+                F.scaled_dot_product_attention(
+                    queries[own],
+                    torch.cat([keys[first], keys[own]], dim=2),
+                    torch.cat([values[first], values[own]], dim=2),
+                    attn_mask=mask,
+                    scale=scaling,
+                    enable_gqa=grouped,
+                )
+            )
+    return torch.cat(attended, dim=2).transpose(1, 2), None
 
 
-def _mask(block: Sequence[int], device: torch.device) -> Tensor | None:
-    """Return the attention mask of a block with a shared prefix; None if it is plainly causal."""
-    if len(block) == 1:
-        return None
-    owner = torch.repeat_interleave(torch.arange(len(block), device=device), torch.tensor(block, device=device))
-    seen = (owner[None, :] == owner[:, None]) | (owner[None, :] == 0)
-    return seen.tril()
+def _mask(prefix: int, own: int, device: torch.device) -> Tensor:
+    """Return the causal mask [own, prefix + own] of a conversation behind a prefix; on a GPU it is never made."""
+    if device.type == "cuda":
+        return causal_lower_right(own, prefix + own)
+    return torch.ones(own, prefix + own, dtype=torch.bool, device=device).tril(prefix)
 
 
 FACTORS = (".down", ".up")

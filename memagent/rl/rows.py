@@ -17,11 +17,13 @@ _DRAWS = 10
 """Draws for each distractor: some texts offer few segments that do not answer the question."""
 _HELD = 64
 """Documents whose segments are cached."""
+JUDGEMENTS = frozenset({"yes", "no"})
+"""Answers that are no words of the text."""
 
 
 @dataclass(frozen=True)
 class RowDataset:
-    """Harvested rows: the row's own documents, or its evidence among segments of other documents.
+    """Questions on documents: the row's own documents, or its evidence among segments of other documents.
 
     Each epoch shuffles all rows.
     """
@@ -31,9 +33,13 @@ class RowDataset:
     text: Callable[[str], str]
     """Returns the text of a content hash."""
     seed: int
+    alone: bool = False
+    """Read a row's documents whole, and nothing beside them; of longer ones as many segments as a task may have."""
     _kept: dict[str, list[Segment]] = field(default_factory=dict)
     _asked: dict[tuple[str, str], list[Qa]] = field(default_factory=lambda: defaultdict(list))
     """Rows by normalised question and content hash."""
+    _orders: dict[int, list[int]] = field(default_factory=dict)
+    """The order of the rows in the present epoch."""
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -49,8 +55,7 @@ class RowDataset:
             UsageError: no row is usable: their texts are too long, and none has evidence or its answer verbatim.
         """
         epoch, place = divmod(number, len(self.rows))
-        order = list(range(len(self.rows)))
-        random.Random(f"{self.seed} epoch {epoch}").shuffle(order)
+        order = self._order(epoch)
         rng = random.Random(f"{self.seed} rows {number}")
         for index in (*order[place:], *order[:place]):
             row = self.rows[index]
@@ -63,7 +68,8 @@ class RowDataset:
                 f"none of {len(self.rows)} rows can be trained on: their answers are not found in the texts, which are "
                 f"longer than {self.cut.most} segments (rollout.segments)"
             )
-        chosen = [own[i] for i in window(len(own), wanted, self.cut.most, rng)]
+        least = self.cut.most if self.alone else 1
+        chosen = [own[i] for i in window(len(own), wanted, self.cut.most, rng, least=least)]
         sample = Sample(
             f"qa-{row.qa_id[:12]}-{epoch}",
             row.source,
@@ -73,16 +79,33 @@ class RowDataset:
             answers=row.answers,
             match="exact",  # a part of an answer, or an answer among others, is not the answer
         )
-        return Task(sample, tuple(self._among(chosen, row, rng)))
+        return Task(sample, tuple(chosen if self.alone else self._among(chosen, row, rng)))
+
+    def rivals(self, task: Task) -> list[Qa]:
+        """Return the rows that ask the same of a document in a task, and have other answers."""
+        question, gold = normalise(task.question), frozenset(map(normalise, task.gold))
+        names = {segment.content_hash for segment in task.segments}
+        asked = [row for name in sorted(names) for row in self._asked.get((question, name), ())]
+        return [row for row in asked if frozenset(map(normalise, row.answers)) != gold]
+
+    def _order(self, epoch: int) -> list[int]:
+        if epoch not in self._orders:
+            self._orders.clear()
+            self._orders[epoch] = list(range(len(self.rows)))
+            random.Random(f"{self.seed} epoch {epoch}").shuffle(self._orders[epoch])
+        return self._orders[epoch]
 
     def _wanted(self, row: Qa, own: Sequence[Segment]) -> list[int] | None:
         """Return which of a text's segments hold the answer; None if that is unknown and the text is too long.
 
-        Evidence counts segments as they were cut when the row was harvested, so the answer's own words come first.
+        Of several marked segments, those with the answer's own words. Segment indices, which are all that rows of
+        earlier versions have, are of the segmentation of their harvest: the answer's own words count more.
         """
         if not any(row.answers):
             return []
-        marked = [i for i, segment in enumerate(own) if (segment.content_hash, segment.index) in row.evidence]
+        marked = [i for i, segment in enumerate(own) if is_marked(segment, row)]
+        if JUDGEMENTS.issuperset(map(normalise, row.answers)):  # "there is no appeal" has the word, not the verdict
+            return marked if marked or len(own) <= self.cut.most else None
         holding = [i for i, segment in enumerate(own) if _holds(segment.text, row)]
         if not holding:  # a cut may go through the answer
             pairs = enumerate(pairwise(segment.text for segment in own))
@@ -106,7 +129,7 @@ class RowDataset:
     def _is_rival(self, segment: Segment, row: Qa) -> bool:
         """Whether a segment of another text may answer the same question in another way."""
         return any(
-            (segment.content_hash, segment.index) in other.evidence or _holds(segment.text, other) or not other.evidence
+            is_marked(segment, other) or _holds(segment.text, other) or not (other.spans or other.evidence)
             for other in self._asked.get((normalise(row.question), segment.content_hash), ())
             if any(other.answers)
         )
@@ -117,6 +140,16 @@ class RowDataset:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[name] = [replace(segment, content_hash=name) for segment in self.cut(self.text(name))]
         return self._kept[name]
+
+
+def is_marked(segment: Segment, row: Qa) -> bool:
+    """Whether a row's evidence is in a segment."""
+    if row.spans:
+        return any(
+            name == segment.content_hash and start < segment.char_end and end > segment.char_start
+            for name, start, end in row.spans
+        )
+    return (segment.content_hash, segment.index) in row.evidence
 
 
 def _holds(text: str, row: Qa) -> bool:

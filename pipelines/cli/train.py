@@ -61,6 +61,15 @@ def _train(
         list[str] | None,
         typer.Option(help="qa, qa:CORPUS, needles, contracts=FOLDER; several are mixed. Default: qa."),
     ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="A .jsonl or .parquet file of questions, texts and answers; mixed with --data."),
+    ] = None,
+    validation: Annotated[str, typer.Option(help="Such a file to choose the best weights by.")] = "",
+    promotion: Annotated[str, typer.Option(help="Such a file to compare the candidate on.")] = "",
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Columns of these files: question=NAME, text=NAME, answers=NAME.")
+    ] = None,
     text: Annotated[list[str] | None, typer.Option(help="Files or folders whose text needles are planted in.")] = None,
     replay: Annotated[str | None, typer.Option(help="Train on the rollouts that this run recorded.")] = None,
     promote: Annotated[
@@ -77,10 +86,12 @@ def _train(
         return
     from pipelines.training.progress import Progress, show_summary
     from pipelines.training.run import train
-    from pipelines.training.settings import prepare
+    from pipelines.training.settings import DataFiles, absolute, prepare
 
     spec = gate_spec(gate, None)  # wrong keys fail before hours of training
-    run = prepare(config, data or ["qa"], text or [], store=store, sets=set_ or [], model=policy)
+    sources = [*(f"file={absolute(path)}" for path in dataset or ()), *(data or (() if dataset else ["qa"]))]
+    files = DataFiles.of(sources, validation, promotion, columns or ())
+    run = prepare(config, sources, text or [], store=store, sets=set_ or [], model=policy, files=files)
     with Progress(quiet=json_) as progress:
         summary = train(run, replay=replay, show=progress.show)
     if output is not None:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from memagent.rl.promotion import GateSpec
 from memagent.tasks.suites import Suite
@@ -78,7 +79,18 @@ def harvest(corpus: str, samples: int, run_id: str) -> list[str]:
 
 def train(run: Run) -> list[str]:
     """Train a stage."""
-    return command("train", config=run.name, data=run.data, text=run.texts, set=run.sets)
+    files = run.files
+    columns = [f"{name}={value}" for name, value in asdict(files.columns).items() if value]
+    return command(
+        "train",
+        config=run.name,
+        data=run.data,
+        text=run.texts,
+        set=run.sets,
+        validation=files.validation,
+        promotion=files.promotion,
+        columns=columns,
+    )
 
 
 def promote(candidate: str, spec: GateSpec) -> list[str]:

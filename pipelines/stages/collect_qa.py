@@ -15,6 +15,7 @@ from infra.tables.qa import JudgedAnswer
 from infra.tables.rows import EvidenceRow, Scope
 from memagent.curation import Qa, agreement
 from memagent.metrics import exact_match, normalise
+from memagent.records import TextSpan
 
 KINDS = ("ask", "digest")
 """Kinds of runs that people start. Not evaluations: a policy must not be trained on what it is scored with."""
@@ -35,6 +36,8 @@ _ANSWERS = pa.schema(
         ("found", pa.bool_()),
         ("hashes", pa.list_(pa.string())),
         ("indices", pa.list_(pa.int32())),
+        ("starts", pa.list_(pa.int64())),
+        ("ends", pa.list_(pa.int64())),
     ]
 )
 
@@ -55,10 +58,14 @@ class AskedRow(TypedDict):
 
 
 class Places(TypedDict):
-    """The segments that an answer's evidence is in, as two columns."""
+    """Where an answer's evidence is, column by column."""
 
     hashes: list[str]
     indices: list[int]
+    """Of segments."""
+    starts: list[int]
+    ends: list[int]
+    """Characters of the document."""
 
 
 class GivenAnswer(Places):
@@ -123,7 +130,6 @@ def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> l
         rate = len(right) / len(readings) if len(readings) >= _LEAST_READINGS else None
         shown_answer = readings[shown]
         policy = shown_answer["policy_id"] if shown_answer else ""
-        evidence = _evidence(right.values())
         qa.append(
             Qa(
                 question,
@@ -135,7 +141,8 @@ def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> l
                 policy_id=policy,
                 share=None,
                 pass_rate=rate,
-                evidence=evidence,
+                evidence=_evidence(right.values()),
+                spans=_spans(right.values()),
             )
         )
     return qa
@@ -159,7 +166,6 @@ def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) ->
         same = {k: v for k, v in known.items() if normalise(v["answer"]) == normalise(agreed)}
         shown = next(iter(same), "")
         policy = same[shown]["policy_id"] if shown else ""
-        evidence = _evidence(same.values())
         qa.append(
             Qa(
                 question,
@@ -171,7 +177,8 @@ def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) ->
                 policy_id=policy,
                 share=share,
                 pass_rate=None,
-                evidence=evidence,
+                evidence=_evidence(same.values()),
+                spans=_spans(same.values()),
             )
         )
     return qa
@@ -190,7 +197,7 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
     for feedback in judged:
         answer, verdict = feedback["of"], feedback["verdict"]
         right = answer["answer"] if verdict == "accepted" else feedback["answer"] or ""
-        evidence = _evidence([_places(answer["evidence"])]) if verdict == "accepted" else ()
+        accepted = [_places(answer["evidence"])] if verdict == "accepted" else []
         row = Qa(
             answer["question"],
             (right,),
@@ -199,7 +206,8 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
             source="feedback",
             reading_id=answer["reading_id"],
             policy_id=answer["policy_id"],
-            evidence=evidence,
+            evidence=_evidence(accepted),
+            spans=_spans(accepted),
         )
         if verdict != "rejected":
             qa.append(row)
@@ -247,13 +255,27 @@ def _read_answers(block: pa.Table, url: str, wanted: frozenset[str]) -> pa.Table
 
 
 def _places(evidence: Sequence[EvidenceRow] | None) -> Places:
+    """Return segments and characters of an answer's evidence: those of the quote, else of the whole segment."""
     pieces = evidence or ()
+    ranges = [
+        (piece["quote_start"], piece["quote_end"])
+        if piece["quote_start"] >= 0
+        else (piece["char_start"], piece["char_end"])
+        for piece in pieces
+    ]
     return {
         "hashes": [piece["content_hash"] for piece in pieces],
         "indices": [piece["segment_index"] for piece in pieces],
+        "starts": [start for start, _ in ranges],
+        "ends": [end for _, end in ranges],
     }
 
 
 def _evidence(answers: Iterable[Places]) -> tuple[tuple[str, int], ...]:
     segments = {segment for places in answers for segment in zip(places["hashes"], places["indices"], strict=True)}
     return tuple(sorted(segments))
+
+
+def _spans(answers: Iterable[Places]) -> tuple[TextSpan, ...]:
+    columns = ((places["hashes"], places["starts"], places["ends"]) for places in answers)
+    return tuple(sorted({TextSpan(*values) for lists in columns for values in zip(*lists, strict=True)}))

@@ -16,8 +16,9 @@ from infra.tables.segments import StoredStream, segment_range
 from memagent.config import Config
 from memagent.curation import Qa
 from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, MemagentError
+from memagent.evidence import locate
 from memagent.question_writer import Questioner, Written, write
-from memagent.records import stable_hash
+from memagent.records import TextSpan, stable_hash
 
 _BLOCK = 64
 
@@ -42,7 +43,7 @@ def choose(
         seed: of the draw.
         known: (content hash, segment index) that have a question already.
     """
-    every = ((name, index) for name, segment_range in places.items() for index in range(segment_range["segments"]))
+    every = ((name, index) for name, row in places.items() for index in range(row["segments"]))
     free = (segment for segment in every if segment not in known)
     drawn = heapq.nsmallest(count, free, key=lambda segment: stable_hash(seed, *segment))
     return [
@@ -95,8 +96,10 @@ class _WrittenQuestion(TypedDict):
 
     question: str
     answer: str
-    content_hash: str
     index: int
+    """Of the segment."""
+    span: TextSpan
+    """Where the answer stands in the document."""
 
 
 @final
@@ -142,13 +145,10 @@ class Writer:
                 return {"refused": f"the engine refused it ({type(error).__name__})"}
         if not isinstance(result, Written):
             return {"refused": result.reason}
-        content_hash = item["place"]["content_hash"]
-        return {
-            "question": result.question,
-            "answer": result.answer,
-            "content_hash": content_hash,
-            "index": item["index"],
-        }
+        segment, name = segments[0], item["place"]["content_hash"]
+        first, last = locate(result.answer, segment.text) or (0, len(segment.text))
+        span = TextSpan(name, segment.char_start + first, segment.char_start + last)
+        return {"question": result.question, "answer": result.answer, "index": item["index"], "span": span}
 
 
 def questioner(reader: ReaderSpec) -> Questioner:
@@ -170,9 +170,10 @@ def _row(reader: ReaderSpec, written: _WrittenQuestion) -> Qa:
     return Qa(
         written["question"],
         (written["answer"],),
-        (written["content_hash"],),
+        (written["span"].content_hash,),
         documents=(),
         source="generated",
         policy_id=reader.policy.policy_id,
-        evidence=((written["content_hash"], written["index"]),),
+        evidence=((written["span"].content_hash, written["index"]),),
+        spans=(written["span"],),
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from infra.dataset_files import DatasetFile, split_rows
 from infra.store import Corpus, Store
 from infra.tables.corpora import corpora
 from infra.tables.documents import document_texts, standing_texts
@@ -28,11 +29,17 @@ def splits(run: Run) -> DatasetSplits:
         UsageError: a data set is unknown, or its data are missing or of one answer only.
     """
     if not run.data:
-        raise UsageError("train on what? --data qa, --data needles or --data contracts=FOLDER; several are mixed")
+        raise UsageError(
+            "train on what? --dataset FILE, --data qa, --data needles or --data contracts=FOLDER; several are mixed"
+        )
     parts = [_make(run, spec) for spec in run.data]
+    validation = _mixed([part.validation for part in parts], _VALIDATION_SEED)
+    if run.files.validation:
+        held_out = DatasetFile(run.files.validation, run.files.columns)
+        validation = RowDataset(_cut(run), held_out.rows, held_out.text, _VALIDATION_SEED, alone=True)
     return DatasetSplits(
         _mixed([part.train for part in parts], run.recipe.stage.seed),
-        _mixed([part.validation for part in parts], _VALIDATION_SEED),
+        validation,
         sum(part.gone for part in parts),
     )
 
@@ -58,17 +65,37 @@ def harvested(request: DatasetRequest) -> DatasetSplits:
     return DatasetSplits(RowDataset(request.cut, train, text, request.seed), validation, gone)
 
 
+def from_file(request: DatasetRequest) -> DatasetSplits:
+    """Return the questions of the file that is the request's argument; a tenth is held out, texts and all.
+
+    Raises:
+        UsageError: the file cannot be read, or nothing can be held out, or all have one answer.
+    """
+    file = DatasetFile(request.argument, request.columns)
+    train, validation = split_rows(file.rows) if request.split else (file.rows, file.rows)
+    return DatasetSplits(
+        RowDataset(request.cut, fit_rows(train, 0.0, 1.0), lru_cache(maxsize=256)(file.text), request.seed, alone=True),
+        RowDataset(request.cut, validation, file.text, request.validation_seed, alone=True),
+    )
+
+
 def _make(run: Run, spec: str) -> DatasetSplits:
     name = dataset_name(spec)
     request = DatasetRequest(
         argument=spec[len(name) + 1 :],
-        cut=Cut(run.reader.tokenizer, run.reader.reading, run.recipe.rollout.segments),
+        cut=_cut(run),
         texts=lambda: _texts(run.texts),
         seed=run.recipe.stage.seed,
         validation_seed=_VALIDATION_SEED,
         store_url=run.config.store,
+        columns=run.files.columns,
+        split=not run.files.validation,
     )
     return DATASETS.find(name)(request)
+
+
+def _cut(run: Run) -> Cut:
+    return Cut(run.reader.tokenizer, run.reader.reading, run.recipe.rollout.segments)
 
 
 def _mixed(parts: list[Dataset], seed: int) -> Dataset:

@@ -1,10 +1,11 @@
 """The settings of a training run: recipe, configuration and data, and the run id from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from infra.dataset_files import file_hash
 from infra.readers import ReaderSpec
 from infra.store import Store
 from infra.tables.qa import qa_version
@@ -15,6 +16,7 @@ from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
 from memagent.rl.reward import FUNCTIONS
 from memagent.settings import as_settings, environment, merge, read_toml
+from memagent.tasks.records import Columns, columns_of
 
 LAYOUT = (
     "zero",
@@ -32,6 +34,53 @@ _RECIPE = ("model", "rollout", "reward", "loss", "learner", "stage")
 
 
 @dataclass(frozen=True)
+class DataFiles:
+    """Question files of the user: those that are trained on are data sets, ``file=PATH``."""
+
+    validation: str = ""
+    """What weights are chosen by; empty: a part of each data set that is held out."""
+    promotion: str = ""
+    """What the candidate is compared with the promoted version on."""
+    columns: Columns = field(default_factory=Columns)
+    """Columns of all these files, where they are of no known format."""
+    hashes: tuple[str, ...] = ()
+    """Of the files that training depends on: those that are trained on, and that of validation."""
+
+    @classmethod
+    def of(
+        cls, data: Sequence[str], validation: str = "", promotion: str = "", columns: Sequence[str] = ()
+    ) -> "DataFiles":
+        """Name the files of a run.
+
+        Args:
+            data: its data sets, those of files among them.
+            validation: a file, or nothing.
+            promotion: a file, or nothing.
+            columns: ``question=NAME`` and so on (`memagent.tasks.records.columns_of`).
+
+        Raises:
+            UsageError: one cannot be read, or two are the same.
+        """
+        trained = [spec.partition("=")[2] for spec in data if dataset_name(spec) == "file"]
+        known: dict[str, str] = {}
+        for path in filter(None, (*trained, validation, promotion)):
+            content = file_hash(path)
+            if content in known:
+                raise UsageError(
+                    f"{path} has the content of {known[content]}: training, validation and promotion need questions of "
+                    "their own"
+                )
+            known[content] = path
+        hashes = tuple(content for content, path in known.items() if path != promotion)
+        return cls(absolute(validation), absolute(promotion), columns_of(columns), hashes)
+
+
+def absolute(path: str) -> str:
+    """Return a path as it is from any folder; a URL, or nothing, as it is."""
+    return path if not path or "://" in path else str(Path(path).expanduser().resolve())
+
+
+@dataclass(frozen=True)
 class Run:
     """A training run. The same settings give the same run id, by which an interrupted run is resumed."""
 
@@ -43,13 +92,15 @@ class Run:
     config: Config
     reader: ReaderSpec
     data: tuple[str, ...]
-    """Data sets: ``qa``, ``qa:CORPUS``, ``needles``, ``contracts=FOLDER``, or ``NAME=ARGUMENT`` of another package."""
+    """Data sets: ``file=FILE``, ``qa``, ``qa:CORPUS``, ``needles``, ``contracts=FOLDER``, or ``NAME=ARGUMENT`` of
+    another package."""
     texts: tuple[str, ...]
     """Files and folders whose text the needles are planted in."""
     model: Path
     """Model folder of the initial policy."""
     data_version: int | None
     """Delta version of the `qa` table."""
+    files: DataFiles = field(default_factory=DataFiles)
 
     @staticmethod
     def is_recipe(item: str) -> bool:
@@ -76,7 +127,10 @@ class Run:
 
     def _hashed(self, recipe: dict[str, Any]) -> str:
         version = self.data_version if any(dataset_name(spec) == "qa" for spec in self.data) else None
-        parts = (self.reader.policy.policy_id, self.reader.config_hash, recipe, self.data, self.texts, version)
+        # A file is known by its content, wherever it is.
+        data = ["file" if dataset_name(spec) == "file" else spec for spec in self.data]
+        parts: tuple[object, ...] = (self.reader.policy.policy_id, self.reader.config_hash, recipe, data, self.texts)
+        parts += (version, *([self.files.hashes] if self.files.hashes else []))
         return f"train-{stable_hash(*parts)[:10]}"
 
     def reading_config(self, config: str | None = None) -> Config:
@@ -102,6 +156,7 @@ def prepare(
     store: str | None = None,
     sets: Sequence[str] = (),
     model: str | None = None,
+    files: DataFiles | None = None,
 ) -> Run:
     """Make a run from a recipe's name or path, the data, and ``section.key=value`` overrides.
 
@@ -111,6 +166,8 @@ def prepare(
     """
     recipe = load_recipe(name, [item for item in sets if Run.is_recipe(item)])
     for item in data:  # fail before anything is started
+        if dataset_name(item) not in DATASETS and (Path(item).suffix or Path(item).exists()):
+            raise UsageError(f"no data set {item!r}: a file of questions is given by --dataset {item}")
         DATASETS.find(dataset_name(item))
     for function in recipe.reward.weights:
         FUNCTIONS.find(function)
@@ -143,6 +200,7 @@ def prepare(
         texts=tuple(paths),
         model=folder,
         data_version=version,
+        files=files or DataFiles.of(data),
     )
 
 

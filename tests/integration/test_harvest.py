@@ -104,7 +104,9 @@ def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, 
     }
     rows = {row.question[-2]: row for row in read_qa(store, "c")}
     text = text_hash(text_of("a"))
-    assert rows["a"].evidence == ((text, 0),) and rows["b"].evidence == ()
+    assert rows["a"].evidence == ((text, 0),) and rows["b"].evidence == rows["b"].spans == ()
+    (span,) = rows["a"].spans
+    assert span.content_hash == text and "is 97." in text_of("a")[span.start : span.end]
     assert rows["a"].documents == ("open/a.txt",) and rows["c"].share == 1.0
     kinds = Table(store, "runs").read("c", ["kind"])["kind"].to_pylist()
     assert sorted(kinds) == ["agreement", "agreement", "ask", "harvest"]

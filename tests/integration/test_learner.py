@@ -14,7 +14,7 @@ from infra.learner.rank import Learner, Rank
 from memagent.errors import TrainingError
 from memagent.nano.export import config
 from memagent.nano.model import Shape
-from memagent.rl import model
+from memagent.rl import head
 from memagent.rl.advantage import with_advantages
 from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
 from memagent.rl.loss import Clipping, token_loss
@@ -200,7 +200,7 @@ def uneven(folder, made, rank, out, steps):
     module._settings = lambda *given: (
         settings(*given) | {"zero_optimization": settings(*given)["zero_optimization"] | sharded}
     )
-    model._ROWS = 8
+    head._LOGITS_BYTES = 8 * 4 * 64
     torch.set_num_threads(1)
     learner = Learner(str(folder), made, rank)
     rows, tokens = uneven_rows()

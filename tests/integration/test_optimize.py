@@ -39,6 +39,7 @@ def test_files_become_few_and_nothing_else_changes(store, tmp_path, config):
     assert not store.list("runs", runs[0], "work")
     for name in ("documents", "answers", "segmented"):
         assert len(list(Table(store, name).fragments("c"))) == 1
+        assert len(store.list(name, "_delta_log", suffix=".json")) == 1, "a checkpoint replaces the log's entries"
     assert [answer_table(config, "c", run) for run in runs] == answers
     assert current_documents(corpus).to_pylist() == documents
     assert dict(document_texts(corpus, list(texts))) == texts

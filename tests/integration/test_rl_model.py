@@ -10,6 +10,8 @@ from memagent.errors import UsageError
 from memagent.nano import bundled
 from memagent.nano.export import config
 from memagent.nano.model import Shape
+from memagent.rl import head
+from memagent.rl.head import TokenHead
 from memagent.rl.model import load_model
 from memagent.rl.packing import Unit, items, pack, units
 from tests.unit.rl_samples import alike, group
@@ -96,6 +98,31 @@ def test_checkpointing_changes_nothing(folder):
         score(model, row)[0].sum().backward()
     for one, two in zip(plain.parameters(), saving.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_head_scores_like_softmax_and_has_its_gradients(monkeypatch, rows, bias):
+    monkeypatch.setattr(head, "_LOGITS_BYTES", rows * 4 * 11)
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(5, 11, bias=bias)
+    states, ids, weight = torch.randn(7, 5, requires_grad=True), torch.randint(0, 11, (7,)), torch.randn(7)
+    scores, entropy = TokenHead(linear)(states, ids, 0.7)
+    every = torch.log_softmax(linear(states) / 0.7, -1)
+    torch.testing.assert_close(scores, every.gather(-1, ids[:, None])[:, 0])
+    torch.testing.assert_close(entropy, -(every.exp() * every).sum(-1).detach())
+    assert not entropy.requires_grad
+    parameters = [states, *linear.parameters()]
+    ours = torch.autograd.grad((scores * weight).sum(), parameters)
+    theirs = torch.autograd.grad((every.gather(-1, ids[:, None])[:, 0] * weight).sum(), parameters)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_head_without_targets_has_zero_gradients():
+    linear = torch.nn.Linear(5, 11)
+    scores, _ = TokenHead(linear)(torch.randn(0, 5), torch.zeros(0, dtype=torch.long))
+    scores.sum().backward()
+    assert linear.weight.grad is not None and not linear.weight.grad.any()
 
 
 def test_the_entropy_is_that_of_the_next_token(folder):

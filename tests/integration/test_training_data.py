@@ -3,16 +3,19 @@
 import random
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from infra.store import Corpus, Store
 from infra.tables.corpora import remember
 from infra.tables.delta import Table, now
 from infra.tables.documents import DocumentWriter, current_documents
-from infra.tables.qa import read_qa, write_qa
+from infra.tables.qa import read_qa, to_row, write_qa
+from infra.tables.schemas import QA
 from memagent.curation import Qa
 from memagent.errors import UsageError
-from memagent.records import text_hash
+from memagent.records import TextSpan, text_hash
 from pipelines.training.data import splits
 from pipelines.training.settings import prepare
 from tests.conftest import filler
@@ -43,6 +46,18 @@ def keep(store, rows):
     table = Table(store, "qa")
     side = {row.qa_id: "train" if int(row.documents[0].split(".")[0]) % 4 else "validation" for row in rows}
     table.upsert([{**row, "split": side[row["qa_id"]]} for row in table.read("a").to_pylist()])
+
+
+def test_rows_of_earlier_versions_know_segments_alone_and_gain_spans(tmp_path):
+    """The table of before has no column for spans: it is read, and written to."""
+    store, row = Store(str(tmp_path)), Qa("q?", ("a",), ("h",), ("d",), "gold", evidence=(("h", 3),))
+    earlier = QA.remove(QA.get_field_index("spans"))
+    rows = pa.Table.from_pylist([to_row("a", row, "run", now())]).select(earlier.names).cast(earlier)
+    write_deltalake(store.delta_uri("qa"), rows, partition_by=["corpus"])
+    assert read_qa(store) == [row]
+    later = replace(row, question="r?", spans=(TextSpan("h", 5, 9),))
+    assert write_qa(Corpus(store, "a"), [row, later], "run").changed == 0
+    assert sorted(read_qa(store), key=lambda row: row.question) == [row, later]
 
 
 def delete(store, chosen):

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memagent.records import TextSpan
 from pipelines.stages.collect_qa import agreed_rows, feedback_rows, gold_rows
 from pipelines.stages.write_questions import choose
 
@@ -20,7 +21,9 @@ def ask(reading="r1", gold=("Ada",), run=0, question="Who signed?", identity="q"
 
 def answer(said, evidence=(("h1", 2),), policy="p1"):
     hashes, indices = ([list(part) for part in zip(*evidence, strict=True)] or [[], []]) if evidence else ([], [])
-    return {"answer": said, "found": bool(said), "policy_id": policy, "hashes": hashes, "indices": indices}
+    starts = [10 * index for index in indices]
+    places = {"hashes": hashes, "indices": indices, "starts": starts, "ends": [start + 5 for start in starts]}
+    return {"answer": said, "found": bool(said), "policy_id": policy} | places
 
 
 def test_gold_comes_with_its_pass_rate_and_the_evidence_of_right_answers():
@@ -29,7 +32,8 @@ def test_gold_comes_with_its_pass_rate_and_the_evidence_of_right_answers():
     (row,) = gold_rows(rows, answers)
     assert (row.answers, row.source, row.stream) == (("Ada",), "gold", ("h1",))
     assert row.pass_rate == 1 / 3, "the reading that failed is wrong"
-    assert row.evidence == (("h1", 2),) and (row.reading_id, row.policy_id) == ("r1", "p1")
+    assert row.evidence == (("h1", 2),) and row.spans == (TextSpan("h1", 20, 25),)
+    assert (row.reading_id, row.policy_id) == ("r1", "p1")
 
 
 def test_one_reading_is_no_rate_and_a_reading_counts_once():
@@ -50,11 +54,13 @@ def test_agreement_counts_readings_that_failed():
     answers = {"r0": answer("Ada"), "r1": answer("ada", (("h1", 3),)), "r2": answer("Bob")}
     (row,) = agreed_rows(rows, answers)
     assert (row.answers, row.share, row.source) == (("Ada",), 0.5, "agreement")
-    assert row.evidence == (("h1", 2), ("h1", 3)) and row.reading_id == "r0"
+    assert row.evidence == (("h1", 2), ("h1", 3)) and [span.start for span in row.spans] == [20, 30]
+    assert row.reading_id == "r0"
 
 
-def verdict(what, said="", given="Ada", reading="r1", question="Who signed?"):
-    evidence = [{"content_hash": "h1", "segment_index": 2}]
+def verdict(what, said="", given="Ada", reading="r1", question="Who signed?", quote=22):
+    place = {"char_start": 20, "char_end": 40, "quote_start": quote, "quote_end": quote + 3}
+    evidence = [{"content_hash": "h1", "segment_index": 2, **place}]
     of = {"reading_id": reading, "question": question, "stream": ["h1"], "policy_id": "p1", "answer": given}
     return {"reading_id": reading, "verdict": what, "answer": said, "of": of | {"evidence": evidence}}
 
@@ -64,6 +70,8 @@ def test_feedback_teaches_what_is_right_and_bars_what_is_wrong():
     first, second = rows
     assert (first.answers, first.evidence) == (("Ada",), (("h1", 2),)) and first.source == "feedback"
     assert (second.answers, second.evidence) == (("May",), ()), "where the right answer stands is not known"
+    assert first.spans == (TextSpan("h1", 22, 25),) and not second.spans
+    assert feedback_rows([verdict("accepted", quote=-1)])[0][0].spans == (TextSpan("h1", 20, 40),), "the whole segment"
     assert rejected == {second.qa_id: {"june"}}
     rows, rejected = feedback_rows([verdict("rejected", given="Bob")])
     assert not rows and rejected == {first.qa_id: {"bob"}}

@@ -6,9 +6,11 @@ import pytest
 from typer.main import get_command
 
 from memagent.rl.promotion import GateSpec
+from memagent.tasks.records import Columns
 from memagent.tasks.suites import Suite
 from pipelines.cli.main import app
 from pipelines.flows import commands
+from pipelines.training.settings import DataFiles
 
 
 def parsed(argv: list[str]) -> dict[str, object]:
@@ -19,7 +21,10 @@ def parsed(argv: list[str]) -> dict[str, object]:
     return dict(found.make_context("memagent", rest).params)
 
 
-RUN = SimpleNamespace(name="nano-cpu", data=("qa", "needles"), texts=("/texts",), sets=("stage.max_steps=2",))
+FILES = DataFiles("/v.jsonl", "/p.jsonl", Columns("q", "t", "a"))
+RUN = SimpleNamespace(
+    name="nano-cpu", data=("qa", "needles"), texts=("/texts",), sets=("stage.max_steps=2",), files=FILES
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,14 @@ RUN = SimpleNamespace(name="nano-cpu", data=("qa", "needles"), texts=("/texts",)
         ),
         (commands.harvest("c", 4, "r"), {"corpus": "c", "agreement": 4, "run_id": "r"}),
         (commands.train(RUN), {"config": "nano-cpu", "data": ["qa", "needles"], "set_": ["stage.max_steps=2"]}),
+        (
+            commands.train(RUN),
+            {
+                "validation": "/v.jsonl",
+                "promotion": "/p.jsonl",
+                "columns": ["question=q", "text=t", "answers=a"],
+            },
+        ),
         (
             commands.promote("nano@1", GateSpec(lengths=(8, 16), n=3)),
             {"policy_id": "nano@1", "gate": ["lengths=8,16", "n=3"]},

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from memagent.config import ReadingConfig
 from memagent.curation import Qa
 from memagent.errors import UsageError
+from memagent.records import TextSpan
 from memagent.rl.dataset import Cut, Mixed, make_task, nothing, scatter, window
 from memagent.rl.rows import RowDataset, fit_rows
 from memagent.rl.sources import NEEDLES, ContractDataset, NeedleDataset, halves
@@ -168,6 +170,64 @@ def test_the_answer_is_in_the_text_and_no_other_answer_beside_it(cut, texts, evi
         row = next(row for row in made if task.sample_id.startswith(f"qa-{row.qa_id[:12]}"))
         audit(task, row, made, documents)
     assert len({task.sample_id for task in tasks[:20]}) == 20, "all rows are usable"
+
+
+def test_evidence_is_found_in_another_segmentation(tokenizer):
+    """Harvested at 128 tokens, trained at 1,024, and the reverse. The answer's words are elsewhere too."""
+    reading = {size: ReadingConfig(template="nano", segment_tokens=size, memory_tokens=64) for size in (128, 1024)}
+    rng, documents, facts, rows = random.Random(3), {}, {}, []
+    for number in range(24):
+        parts = [f"{filler(rng, 60)} The fee of some year was {7000 + number}." for _ in range(60)]
+        facts[f"hash{number}"] = fact = f"The fee of this contract is {7000 + number}."
+        parts.insert(rng.randrange(60), fact)
+        documents[f"hash{number}"] = " ".join(parts)
+        start = documents[f"hash{number}"].index(fact)
+        rows.append(
+            Qa(
+                "What is the fee of this contract?",
+                (f"{7000 + number}",),
+                (f"hash{number}",),
+                (f"doc{number}",),
+                "gold",
+                spans=(TextSpan(f"hash{number}", start, start + len(fact)),),
+            )
+        )
+    for size, trained in ((1024, reading[1024]), (128, reading[128])):
+        dataset = RowDataset(Cut(tokenizer, trained, 3), rows, documents.__getitem__, 1)
+        tasks = [dataset.task(i) for i in range(48)]
+        assert len({task.sample_id for task in tasks}) == 48
+        there = [next(name for name in facts if rows[int(name[4:])].answers == task.gold) for task in tasks]
+        assert [facts[name] in read(task) for name, task in zip(there, tasks, strict=True)] == [True] * 48, size
+    cut = Cut(tokenizer, reading[128], 3)
+    marks = [[s.index for s in cut(documents[row.stream[0]]) if facts[row.stream[0]] in s.text] for row in rows]
+    by_index = [
+        replace(row, spans=(), evidence=tuple((row.stream[0], index) for index in held))
+        for row, held in zip(rows, marks, strict=True)
+    ]
+    dataset = RowDataset(Cut(tokenizer, reading[1024], 3), by_index, documents.__getitem__, 1)
+    assert all(dataset.task(i).gold[0] in read(dataset.task(i)) for i in range(48)), "of earlier versions: the words"
+
+
+def test_a_verdict_is_found_by_its_evidence_alone(cut, texts):
+    """Gold "no" is no word of the text: "there is no appeal" does not hold it."""
+    text = f"There is no appeal. {texts[0]} {texts[1]} The lessee may not assign. {texts[2]}"
+    start = text.index("The lessee")
+    row = Qa("May it be assigned?", ("no",), ("h",), ("d",), "gold", spans=(TextSpan("h", start, start + 25),))
+    dataset = RowDataset(cut, [row], lambda _: text, 0)
+    assert all("The lessee may not" in read(dataset.task(i)) for i in range(20))
+    with pytest.raises(UsageError, match="none of 1 rows can be trained on"):
+        RowDataset(cut, [replace(row, spans=())], lambda _: text, 0).task(0)
+
+
+def test_texts_that_fit_are_read_whole_and_alone(cut, texts):
+    short = [Qa(f"q{i}?", (f"a{i}",), (f"x{i}", f"y{i}"), (f"d{i}",), "gold") for i in range(4)]
+    dataset = RowDataset(cut, short, lambda name: f"{name}. a{name[1]} {texts[int(name[1])][:300]} ", 0, alone=True)
+    for task in (dataset.task(i) for i in range(8)):
+        assert {s.content_hash[1] for s in task.segments} == {task.question[1]}
+        assert read(task).startswith("x") and f"y{task.question[1]}. " in read(task)
+    long = [Qa("q?", ("the answer 77",), ("h",), ("d",), "gold")]
+    dataset = RowDataset(cut, long, lambda _: f"{texts[0]} {texts[1]} the answer 77. {texts[2]}", 0, alone=True)
+    assert all(len(dataset.task(i).segments) == MOST and "77" in read(dataset.task(i)) for i in range(8))
 
 
 def test_a_long_text_whose_answer_is_nowhere_is_left_out(cut, texts):

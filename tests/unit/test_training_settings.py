@@ -1,15 +1,19 @@
 """The settings of a training: which make another run, and how its candidate is compared."""
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from infra.readers import ReaderSpec
 from infra.store import Store
 from memagent.config import load_config
+from memagent.errors import UsageError
 from memagent.nano import bundled
 from pipelines.promote import _configs
-from pipelines.training.settings import Run, prepare
+from pipelines.training.data import splits
+from pipelines.training.settings import DataFiles, Run, prepare
 
 
 def made(store: str, *sets: str) -> Run:
@@ -48,6 +52,49 @@ def test_a_run_that_was_begun_under_its_first_id_keeps_it(tmp_path):
     assert run.run_id != first
     Store(str(tmp_path)).write_bytes(b"{}", "training", first, "state.json")
     assert run.run_id == first and made(str(tmp_path), "learner.token_budget=64").run_id != first
+
+
+def question_file(path: Path, answer: str, count: int = 1) -> str:
+    rows = [{"question": f"{i}?", "text": f"It is {answer} {i}.", "answers": f"{answer} {i}"} for i in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def of_file(store: Path, path: str, validation: str = "", *columns: str) -> Run:
+    data = [f"file={path}"]
+    return prepare("smoke", data, store=str(store), files=DataFiles.of(data, validation, columns=columns))
+
+
+def test_a_file_is_known_by_what_it_holds(tmp_path):
+    first, moved = (question_file(tmp_path / name, "red") for name in ("a.jsonl", "b.jsonl"))
+    other = question_file(tmp_path / "c.jsonl", "blue")
+    run = of_file(tmp_path, first)
+    assert run.run_id == of_file(tmp_path, moved).run_id != of_file(tmp_path, other).run_id
+    assert run.run_id == prepare("smoke", [f"file={first}"], store=str(tmp_path)).run_id
+    assert of_file(tmp_path, first, other).run_id != run.run_id, "other weights are chosen"
+    with pytest.raises(UsageError, match=r"b\.jsonl has the content of .*a\.jsonl: training, validation and promotion"):
+        of_file(tmp_path, first, moved)
+    with pytest.raises(UsageError, match=r"gone\.jsonl cannot be read"):
+        of_file(tmp_path, first, str(tmp_path / "gone.jsonl"))
+
+
+def test_a_file_where_a_data_set_is_named_is_pointed_to_its_option(tmp_path):
+    with pytest.raises(
+        UsageError, match=r"no data set 'own\.jsonl': a file of questions is given by --dataset own\.js"
+    ):
+        prepare("smoke", ["own.jsonl"], store=str(tmp_path))
+
+
+def test_a_file_is_trained_on_but_for_what_is_held_out(tmp_path):
+    path = question_file(tmp_path / "a.jsonl", "red", 60)
+    held_out = splits(of_file(tmp_path, path))
+    train, validation = ({part.task(i).question for i in range(60)} for part in (held_out.train, held_out.validation))
+    assert not train & validation and len(train | validation) == 60
+    first = held_out.train.task(0)
+    assert first.gold == (f"red {first.question[:-1]}",) and first.judge(first.gold[0]) == 1.0
+    given = splits(of_file(tmp_path, path, question_file(tmp_path / "v.jsonl", "blue", 3)))
+    assert len({given.train.task(i).question for i in range(60)}) == 60
+    assert {given.validation.task(i).gold[0] for i in range(3)} == {"blue 0", "blue 1", "blue 2"}
 
 
 def test_versions_are_compared_on_the_recipes_engines_unless_somebody_says_otherwise(tmp_path, monkeypatch):
