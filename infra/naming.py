@@ -1,4 +1,4 @@
-"""Names of files, rows and keys made fit for ids and tables: valid UTF-8, visible, told apart."""
+"""Quoting of file names, rows and keys for ids and tables: valid UTF-8, visible, unambiguous."""
 
 import re
 import unicodedata
@@ -9,7 +9,7 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp", "Cn", "Co")
 
 
 def quoted(name: str, safe: str = "") -> str:
-    """Return `name` with everything that cannot be shown or would mislead as ``%XX``.
+    """Return `name` with characters that cannot be shown, or would mislead, as ``%XX``.
 
     Control and format characters (new lines, zero-width and right-to-left marks), bytes that are not
     UTF-8 (as `os.fsdecode` gives them), path segments ``.`` and ``..``, and ``#``, which separates a

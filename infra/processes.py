@@ -49,7 +49,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def end(processes: Sequence[psutil.Process]) -> None:
-    """End processes, gently first."""
+    """End processes: SIGTERM first, SIGKILL for those that remain."""
     left = list(processes)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for process in left:

@@ -20,7 +20,7 @@ from memagent.scripted import RULES_VERSION
 from memagent.tokens import Tokenizer, load_tokenizer
 
 SHIPPED = "@shipped"
-"""After a model's name or folder: that model itself, whichever version of its line is promoted."""
+"""After a model's name or folder: that model itself, whichever version of its lineage is promoted."""
 
 
 class ReaderSpec:
@@ -98,7 +98,7 @@ class ReaderSpec:
 def resolve_policy(config: EngineConfig, store: Store | None = None) -> Policy:
     """Find the model that a configuration names, and name its version.
 
-    A line's name (``nano``), or the model that a line began with, means the line's promoted version, if there is
+    A lineage's name (``nano``), or its base model, means the promoted version, if there is
     one; ``NAME@PREFIX`` the version whose id begins so; ``NAME@shipped`` the model itself; ``nano@sft`` and
     ``nano@rl`` the two versions of nano that are shipped. Only vllm loads registered versions: the other engines, and
     a call without a store, take the model itself.

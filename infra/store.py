@@ -204,7 +204,7 @@ class Store:
             return
 
     def check(self) -> None:
-        """Prove that the store can be written and read.
+        """Check that the store can be written and read.
 
         Raises:
             ConfigError: saying why not.
@@ -221,7 +221,7 @@ class Store:
 
 
 def _lost(error: OSError) -> bool:
-    """Whether a conditional write found that somebody else had written, or was writing."""
+    """Whether a conditional write failed because another writer was first."""
     cause = error.__cause__
     code = getattr(cause, "response", {}).get("Error", {}).get("Code", "")
     return code in _LOST or isinstance(error, FileExistsError)

@@ -1,4 +1,4 @@
-"""What pip is configured to use, as the variables that uv reads. Run by `setup.sh` before anything is installed.
+"""Translate pip's configuration to uv's environment variables. Run by `setup.sh` before anything is installed.
 
 python infra/uv_settings.py     prints export lines for a shell; what the user has set for uv stays
 """

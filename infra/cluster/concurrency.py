@@ -115,7 +115,7 @@ class Slots:
     """
 
     def __init__(self, search: ThroughputSearch) -> None:
-        """Let in as many as `search` says; its limit may change at any time."""
+        """Admit as many conversations as `search` allows; its limit may change at any time."""
         self.search = search
         self._taken = 0
         self._asked = count()
@@ -161,17 +161,17 @@ class EngineTimeMeter:
         self._clock = clock
         self._last = clock()
         self._share = 0.0
-        """Seconds that one conversation would have been given, had it been in flight all the time."""
+        """Seconds of engine time that a conversation in flight from the start would have had."""
         self._in_flight = 0
 
     def begin(self) -> float:
-        """Say that a conversation begins; give what is returned to `end`."""
+        """Begin a conversation; pass the returned value to `end`."""
         self._advance()
         self._in_flight += 1
         return self._share
 
     def end(self, began: float) -> float:
-        """Say that it has ended; return its share in seconds."""
+        """End a conversation; return its share of the engine's time in seconds."""
         self._advance()
         self._in_flight -= 1
         return self._share - began

@@ -63,12 +63,12 @@ class BlockResult(TypedDict):
     """Files that hold its answers, possibly among others."""
     worker: str
     counts: dict[str, int]
-    """This worker's totals: they arrive with the answers even if the progress display fails."""
+    """This worker's totals, which arrive with the answers even if the progress actor has died."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassSpec:
-    """What every worker of a memory pass needs to know."""
+    """What all workers of a memory pass share."""
 
     corpus: Corpus
     run_id: str

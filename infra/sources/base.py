@@ -1,4 +1,4 @@
-"""What parsers take and give, and how much one source may give."""
+"""What parsers take and give, and the limits on the text of one source."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ _MEMORY_PER_CHAR = 8
 
 
 class Allowance:
-    """The characters that a source may still give; without arguments there is no limit."""
+    """How many more characters a source may give; without arguments there is no limit."""
 
     def __init__(self, options: IngestConfig | None = None, size: int | None = None, table: bool = False) -> None:
         """Allow `ingest.max_bytes` characters, and `ingest.max_ratio` for each byte of the source.
@@ -103,13 +103,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be parsed, as a parser sees it."""
+    """A source as a parser sees it."""
 
     name: str
     """File name without folder and compression suffix, fit to be shown."""
     options: IngestConfig
     allowance: Allowance = field(default_factory=Allowance)
-    """How much text may come out. A parser that can make much of little asks it while it works."""
+    """Limit on the text. A parser whose output may be much larger than its input checks it while it works."""
 
 
 class Parser(Protocol):

@@ -113,7 +113,7 @@ def _assign(listed: pa.Table, earlier_ids: pa.ChunkedArray, others: pa.Table) ->
     """Return an id for each source found, no two the same: its earlier one, or one that is free.
 
     Args:
-        found: sources, their `doc_id` the shortest that would do.
+        listed: the sources, with the shortest `doc_id` that would do.
         earlier_ids: the id of each in earlier runs; null or empty: none.
         others: rows of earlier sources whose ids are not free.
     """

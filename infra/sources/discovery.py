@@ -113,7 +113,7 @@ def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -
     if inside is not None and os.path.islink(path):
         if os.path.isdir(path):
             return refuse("link", "a link to a folder is not followed; give the folder itself as a source")
-        if not os.path.exists(path):  # nor where too many links lead to each other: `realpath` would follow them all
+        if not os.path.exists(path):  # also for cycles of links, which `realpath` would follow
             return refuse("link", "a link that leads nowhere, or to itself")
         target = os.path.realpath(path)
         if not target.startswith(inside.rstrip("/") + "/"):

@@ -29,7 +29,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Something that was found and is no readable file."""
+    """A path under a source that is not a readable file."""
 
     source: str
     reason: str
@@ -72,7 +72,7 @@ class Listing:
             self._pack()
 
     def end(self) -> None:
-        """Make `found` of the sources that were added, and drop those that were added twice."""
+        """Build `found` from the sources that were added, each once."""
         self._pack()
         listed = pa.Table.from_batches(self._batches, FOUND)
         self._batches = []
@@ -84,7 +84,7 @@ class Listing:
         self.unusable = list({bad.source: bad for bad in self.unusable}.values())
 
     def take_found(self) -> pa.Table:
-        """Return `found`, and let go of it."""
+        """Return `found` and drop the reference to it."""
         listed, self.found = self.found, FOUND.empty_table()
         return listed
 

@@ -67,7 +67,7 @@ def seekable(stream: BinaryIO) -> BinaryIO:
 
 
 class _Bounded(io.RawIOBase):
-    """A decompressing stream that ends with an error once it has given too much."""
+    """A decompressing stream that raises once it has given more than its limits."""
 
     def __init__(self, inner: BinaryIO, limit: int, over: SourceError) -> None:
         self._inner = inner
@@ -99,7 +99,7 @@ class _Bounded(io.RawIOBase):
 
 def _open_local(path: str) -> tuple[BinaryIO, int]:
     try:
-        # Without O_NONBLOCK, a pipe that took the file's place since it was listed would never open.
+        # Without O_NONBLOCK, opening would block on a pipe that has replaced the file since it was listed.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise SourceError("vanished", "it is gone since it was listed, or this worker cannot see it") from error

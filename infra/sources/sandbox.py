@@ -1,4 +1,4 @@
-"""Parsing behind a guard: a source that crashes the parser or never ends is an error like any other."""
+"""Parsing in a child process: a source that crashes or hangs the parser is an error like any other."""
 
 import json
 import os
@@ -76,7 +76,7 @@ class Guard:
         except (EOFError, OSError) as error:
             raise SourceError("crashed", f"the parser died reading it ({self._last_words()})") from error
         finally:
-            if not finished:  # what the child still has to say is of no use
+            if not finished:  # discard the child's remaining messages
                 self.close()
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Guard:
             self._errors = None
 
     def _receive(self, connection: Connection) -> bytes:
-        """Return what the child says next. Only the time that it is waited for counts."""
+        """Return the child's next message. Only the time spent waiting for it counts."""
         options = self.options
         begun = time.monotonic()
         if self._left <= 0 or not connection.poll(min(options.parse_seconds, self._left)):
@@ -112,7 +112,7 @@ class Guard:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, for as long as it lives
         self._process = subprocess.Popen(
-            # -P: a file of the folder that we are run in, perhaps the archive itself, must not pass for a module.
+            # -P: a file in the working folder, perhaps the archive itself, must not be imported as a module.
             [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), self.options.model_dump_json()],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

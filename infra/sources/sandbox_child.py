@@ -1,4 +1,4 @@
-"""The process in which sources are parsed: what crashes or hangs here takes nothing else down.
+"""The child process that parses sources, so that a crash or a hang takes nothing else down.
 
 Started by `infra.sources.sandbox.Guard` as ``python -m infra.sources.sandbox_child <descriptor> <options>``.
 """
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _limit_memory(allowance: Allowance) -> None:
-    """Let the process have as much memory more as a source may need."""
+    """Limit the process's memory to what it has plus what a source may need."""
     more = allowance.memory
     if more is None:
         return

@@ -81,7 +81,7 @@ class ColumnWatch:
         self._held: list[Refused] | None = []
 
     def take(self, record: Parsed | Refused) -> list[Parsed | Refused]:
-        """Return what can be handed on now; rows without the column are held back at the start.
+        """Return the rows that can be yielded now; leading rows without the column are held back.
 
         Raises:
             SourceError: ``no-column`` when the first rows all lack it.
@@ -97,7 +97,7 @@ class ColumnWatch:
         return [*held, record]
 
     def end(self) -> list[Refused]:
-        """Return what is still held back when the table ends.
+        """Return the rows still held back at the table's end.
 
         Raises:
             SourceError: ``no-column`` when there were rows and all lacked it.

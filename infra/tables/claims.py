@@ -1,4 +1,4 @@
-"""Claims: the work of a running run, so another run with the same work waits instead of repeating it.
+"""Claims: the work of running runs, so that another run with the same work waits instead of repeating it.
 
     claims/<corpus>.json             the runs that are reading the corpus, and the questions that each has claimed
     runs/<run_id>/heartbeat.json     written anew every few seconds while the run lives

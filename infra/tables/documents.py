@@ -225,7 +225,7 @@ def column_rows(table: pa.Table | pa.RecordBatch, *names: str) -> Iterator[tuple
 
 
 class DocumentWriter:
-    """Commits documents as they come: texts and documents first, then quarantine rows, then sources.
+    """Commits documents as they arrive: texts and documents first, then quarantine rows, then sources.
 
     So a source that has a row has all its documents even after a kill; one without is parsed again, and gives the same
     rows.
@@ -235,7 +235,6 @@ class DocumentWriter:
         """Prepare to write.
 
         Args:
-            store: where to.
             corpus: the documents' corpus.
             run_id: what rows are marked with.
             at: time of the run; all its rows have it.
@@ -282,7 +281,7 @@ class DocumentWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Commit what was taken."""
+        """Commit all rows that were added."""
         for name, table in self._tables.items():
             rows = self._rows[name]
             table.append(sorted(rows, key=itemgetter("content_hash")) if name in ("texts", "documents") else rows)

@@ -51,7 +51,7 @@ class PolicyRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a version came about."""
+    """Where a version comes from."""
 
     parent: str
     """policy_id of the version that the training began with."""
@@ -84,7 +84,7 @@ def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, pa
         store: where to.
         folder: the model, in Hugging Face format.
         name: the lineage, for example nano: the policy's name of the model that the training began with.
-        provenance: how it came about.
+        provenance: where it comes from.
         parent_folder: the parent's model folder, where the parent is neither registered nor bundled.
 
     Raises:
@@ -140,12 +140,12 @@ def policy(store: Store, wanted: str) -> PolicyRow:
         UsageError: there is none, or several; it says which there are.
     """
     rows = policies(store)
-    line, _, version = wanted.rpartition("@")
+    lineage, _, version = wanted.rpartition("@")
     if version == "promoted":
-        matching = [row for row in rows if row["status"] == "promoted" and line in ("", row["name"])]
+        matching = [row for row in rows if row["status"] == "promoted" and lineage in ("", row["name"])]
     else:
         matching = [row for row in rows if row["policy_id"] == wanted] or [
-            row for row in rows if version and _begins(row["policy_id"], line, version)
+            row for row in rows if version and _begins(row["policy_id"], lineage, version)
         ]
     if len(matching) == 1:
         return matching[0]
@@ -155,7 +155,7 @@ def policy(store: Store, wanted: str) -> PolicyRow:
 
 
 def promoted(store: Store, name: str) -> PolicyRow | None:
-    """Return the promoted version of a lineageage; None: the model that it began with."""
+    """Return the promoted version of a lineage; None: its base model is used."""
     return _promoted([row for row in policies(store) if row["name"] == name])
 
 
@@ -185,7 +185,7 @@ def promote(
         reason: why, in words.
         gate: the gate's record; None keeps an earlier one.
         force: promote one that was refused.
-        instead_of: policy_id that must be promoted still (None: none); by default any may be.
+        instead_of: policy_id that must still be promoted (None: none); by default any may be.
 
     Raises:
         UsageError: no such version; it was refused; or another one is promoted than `instead_of`.
@@ -193,8 +193,8 @@ def promote(
 
     def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
         row = _one(store, rows, policy_id)
-        line = [other for other in rows if other["name"] == row["name"]]
-        present = _promoted(line)
+        lineage = [other for other in rows if other["name"] == row["name"]]
+        present = _promoted(lineage)
         before = present["policy_id"] if present else None
         if instead_of not in (ANY, before):
             raise UsageError(
@@ -208,7 +208,7 @@ def promote(
                 f"{policy_id} was refused ({row['reason']}): memagent policies promote {policy_id} --force"
             )
         reason_ended = f"{policy_id} was promoted"
-        retired = [_changed(other, "retired", reason_ended) for other in line if other["status"] == "promoted"]
+        retired = [_changed(other, "retired", reason_ended) for other in lineage if other["status"] == "promoted"]
         return [*retired, _changed(row, "promoted", reason, gate)]
 
     return _one(store, _Registry(store).change(decide), policy_id)
@@ -240,14 +240,14 @@ def rollback(store: Store, name: str, reason: str = "rolled back") -> PolicyRow 
     """
 
     def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
-        line = [row for row in rows if row["name"] == name]
-        current = _promoted(line)
+        lineage = [row for row in rows if row["name"] == name]
+        current = _promoted(lineage)
         if current is None:
             raise UsageError(
                 f"no version of {name!r} is promoted, so there is nothing to roll back: memagent policies shows them"
             )
-        ended = [_changed(row, "refused", reason) for row in line if row["status"] == "promoted"]
-        earlier = [row for row in line if row["status"] == "retired"]
+        ended = [_changed(row, "refused", reason) for row in lineage if row["status"] == "promoted"]
+        earlier = [row for row in lineage if row["status"] == "retired"]
         if not earlier:
             return ended
         back = max(earlier, key=lambda row: row["changed_at"])
@@ -315,8 +315,8 @@ def _check_tokenizer(
         )
 
 
-def _promoted(line: list[PolicyRow]) -> PolicyRow | None:
-    return max((row for row in line if row["status"] == "promoted"), key=lambda row: row["changed_at"], default=None)
+def _promoted(lineage: list[PolicyRow]) -> PolicyRow | None:
+    return max((row for row in lineage if row["status"] == "promoted"), key=lambda row: row["changed_at"], default=None)
 
 
 def _one(store: Store, rows: list[PolicyRow], policy_id: str) -> PolicyRow:
@@ -326,9 +326,9 @@ def _one(store: Store, rows: list[PolicyRow], policy_id: str) -> PolicyRow:
     raise UsageError(f"no policy {policy_id!r} in {store.url}. There are: {_listed(rows) or 'none'}.")
 
 
-def _begins(policy_id: str, line: str, version: str) -> bool:
+def _begins(policy_id: str, lineage: str, version: str) -> bool:
     name, _, known = policy_id.rpartition("@")
-    return line in ("", name) and known.startswith(version)
+    return lineage in ("", name) and known.startswith(version)
 
 
 def _listed(rows: list[PolicyRow]) -> str:

@@ -107,7 +107,7 @@ def from_row(row: Mapping[str, Any]) -> Qa:
 
 
 class CorpusIndex:
-    """The documents of a corpus: which texts may teach, whose they are, and what tags they have.
+    """The documents of a corpus, by text: which document has it, and its tags.
 
     A text counts while a document that has it, or had it in an earlier version, is present.
     """
@@ -142,7 +142,7 @@ class CorpusIndex:
 
 
 class JudgedAnswer(FeedbackRow):
-    """What somebody said of an answer, and the answer."""
+    """A person's verdict on an answer, and the answer."""
 
     of: AnswerRow
 

@@ -177,7 +177,7 @@ class HarvestSummary(TypedDict):
     qa_version: int | None
     seconds: NotRequired[float]
     export: NotRequired[str]
-    """File that the rows were written to besides."""
+    """File that the rows were exported to."""
 
 
 class TrainingSummary(TypedDict):
@@ -188,9 +188,9 @@ class TrainingSummary(TypedDict):
     corpus: str
     policy: str
     parent: str
-    """policy_id that it began with."""
+    """policy_id of the initial weights."""
     candidate: str
-    """policy_id of the best weights; empty: nothing was better than what it began with."""
+    """policy_id of the best weights; empty: none was better than the initial ones."""
     steps: int
     ended: str
     """Why it ended."""
@@ -215,7 +215,7 @@ def write_run(
     failed: bool = False,
     replace: bool = False,
 ) -> None:
-    """Write the row of a run that ended, unless it has one: a repeated run has nothing left to do.
+    """Write the row of a run that ended, unless it has one: a repeated run has nothing to do.
 
     Args:
         store: the store.
@@ -223,7 +223,7 @@ def write_run(
         started: when it began.
         config: as plain data, without secrets.
         failed: whether something of it failed.
-        replace: replace the row of a run that had ended and then went on.
+        replace: replace the row of a run that had ended and was then continued.
     """
     row: RunRow = {
         "corpus": summary["corpus"],
@@ -248,7 +248,7 @@ _CLOSED = pc.field("status") != "running"
 
 
 def begin_run(corpus: Corpus, run_id: str, kind: str, config: Mapping[str, Any], work: Sequence[str]) -> None:
-    """Write the row of a run that begins, or begins again.
+    """Write the row of a run that begins or resumes.
 
     Args:
         corpus: whose documents are read.

@@ -282,8 +282,8 @@ POLICIES = pa.schema(
     [
         ("corpus", pa.string()),  # always POLICIES_OF: policies belong to the store, not to a corpus
         ("policy_id", pa.string()),
-        ("name", pa.string()),  # the line that it is a version of, for example nano
-        ("path", pa.string()),  # folder relative to the store; empty: the model that the line began with
+        ("name", pa.string()),  # the lineage, for example nano
+        ("path", pa.string()),  # folder relative to the store; empty: the lineage's base model
         ("parent", pa.string()),  # policy_id
         ("status", pa.string()),  # candidate | promoted | refused | retired
         ("reason", pa.string()),  # of the last change of status

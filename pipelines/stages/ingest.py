@@ -54,8 +54,7 @@ def ingest(
     """Bring a corpus up to date with its sources. Needs a Ray session, if only when something is new.
 
     Args:
-        store: where the documents go.
-        corpus: the name of the set of documents.
+        corpus: where the documents go.
         sources: folders, globs, files and ``s3://`` URLs; only what they cover is looked at.
         config: the `ingest` section matters.
         run_id: what the rows of this run are marked with.
