@@ -19,7 +19,7 @@ from memagent.tokens import Tokenizer, load_tokenizer
 Generate = Callable[[list[int], Sampling, int], Awaitable[Completion]]
 """Continues token ids; the last argument is a priority, lower first (see `memagent.engine.Engine.generate`)."""
 Record = Callable[[Turn], None]
-"""Takes each turn as it is done."""
+"""Receives each turn when it is done."""
 
 
 class Stream(Protocol):
@@ -55,7 +55,7 @@ class ReadingRequest:
     question: str
     stream: Stream
     past: Sequence[Turn] = ()
-    """What the turn log holds of it: all turns that changed the memory, and the last turn of every lane."""
+    """Its turns in the log: all that changed the memory, and the last of every lane."""
 
 
 @dataclass(frozen=True, slots=True)

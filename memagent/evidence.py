@@ -1,4 +1,4 @@
-"""Evidence: the segments in which the memory gained the answer, and where the document says it."""
+"""Evidence: the segments in which the memory gained the answer, and the quote in the document."""
 
 import re
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ def gained(answer: str, notes: list[Note]) -> list[int]:
     """Return the positions at which the memory gained the answer, best first.
 
     The degree to which a memory holds the answer is the share of the answer's words in it; positions at which that
-    share rises are returned. What was lost again counts less than what was gained last.
+    share rises are returned. A gain that was lost again counts less than the last one.
     """
     words = {word.lower() for word in _WORD.findall(answer)}
     if not words:

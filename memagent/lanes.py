@@ -32,7 +32,7 @@ def spans(segments: int, lanes: int) -> list[range]:
 
 
 class Lanes:
-    """The spans of one reading, and what the turn log holds of them.
+    """The spans of one reading, with their turns in the log.
 
     `past` are all turns that changed the memory, and the last turn of every lane.
     """
@@ -65,7 +65,7 @@ class Lanes:
         return (self.spans[lane].start if lane < self.count else 0) + step
 
     def remaining(self, position: Position) -> int:
-        """Return the segments that a lane has still to read, this one included."""
+        """Return the number of segments that a lane has yet to read, including this one."""
         lane, step = position
         return (len(self.spans[lane]) if lane < self.count else self.count) - step
 

@@ -149,7 +149,7 @@ class Prompts:
         return _unsplice(self._update, prompt) or _unsplice(self._answer, prompt)
 
     def unchanged(self, memory: list[int]) -> list[int]:
-        """Return the response that leaves the memory unchanged: the marker, or the memory again."""
+        """Return the response that leaves the memory unchanged: the marker, or a copy of the memory."""
         return list(self._same or memory)
 
     def overhead(self, question: list[int]) -> int:

@@ -14,7 +14,7 @@ _KEYS = {"id", "question", "answers", "documents"}
 def ask(text: str, where: str = "the question") -> Question:
     """Make a question from its text; the id is derived from the text.
 
-    Raises: UsageError: the text is empty or cannot be stored; the message names `place`."""
+    Raises: UsageError: the text is empty or cannot be stored; the message names `where`."""
     text = text.strip()
     if not text:
         raise UsageError(f"{where} is empty")

@@ -59,7 +59,7 @@ def _forget(turn: Turn) -> None:
 
 
 class Reading:
-    """One reading of one stream for one question. Nothing that the turn log holds of it already is done again."""
+    """One reading of one stream for one question. What the turn log already holds of it is not repeated."""
 
     def __init__(self, request: ReadingRequest, spec: ReadingSpec, generate: Generate, record: Record) -> None:
         self._began = time.monotonic()

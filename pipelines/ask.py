@@ -60,7 +60,7 @@ def ask(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run to be made: `ask`, or a run of another kind that asks questions."""
+    """What a run asks: `ask`, or a run of another kind that asks questions."""
 
     name: str
     """Of the corpus."""
@@ -72,7 +72,7 @@ class Request:
     """ask, digest, evaluate or agreement."""
     run_id: str | None = None
     started: datetime | None = None
-    """When the run began, where something came before this."""
+    """When the run began; None: now."""
     extra: RunExtras = field(default_factory=lambda: RunExtras())
     """Further keys of the run's summary."""
 
@@ -91,7 +91,7 @@ def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
     try:
         return _run(request, reading, recorder, started=started, work=work)
     except RunningError:
-        Table(corpus.store, "runs").delete(corpus.name, run_id=[run_id])  # it has done nothing
+        Table(corpus.store, "runs").delete(corpus.name, run_id=[run_id])  # nothing was done
         raise
 
 
@@ -122,7 +122,7 @@ def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: da
 
 
 def _work(reader: ReaderSpec, question: Question, archive: bool) -> str:
-    """Name what a run reads for a question; runs of the same name would do the same."""
+    """Return the name under which a run claims a question: runs with the same name do the same work."""
     parts = (question.text, question.documents, archive, reader.policy.policy_id, reader.config_hash)
     return stable_hash(*parts)[:16]
 
@@ -151,7 +151,7 @@ def dry_run(
     reread: bool = False,
     show: Progress | None = None,
 ) -> Estimate:
-    """Say what `ask` would read, and how long that would take; documents are segmented, nothing is read.
+    """Estimate what `ask` would read, and how long it would take. Documents are segmented; nothing is read.
 
     Raises:
         UsageError: as `ask`.
@@ -174,10 +174,10 @@ def digest(
     run_id: str | None = None,
     show: Progress | None = None,
 ) -> RunSummary:
-    """Bring a corpus and the answers to its standing questions up to date; return the run's summary.
+    """Update a corpus and the answers to its standing questions; return the run's summary.
 
     Looks at the corpus's sources again (unless `fetch` is off), reads what is new or changed, and
-    rolls the answers up. `questions` become the standing questions; None takes those that stand.
+    rolls the answers up. `questions` replace the standing questions; None keeps them.
 
     Raises:
         UsageError: there are no standing questions.
@@ -206,7 +206,7 @@ def digest_dry_run(
     fetch: bool = True,
     show: Progress | None = None,
 ) -> Estimate:
-    """Say what `digest` would read: the documents are taken in, nothing is read, the standing questions stay.
+    """Estimate what `digest` would read. Documents are ingested; nothing is read, and the standing questions stay.
 
     Raises:
         UsageError: there are no standing questions.
@@ -255,7 +255,7 @@ def _planned(
     reread: bool,
     dry: bool = False,
 ) -> tuple[SegmentSummary, Plan]:
-    """Segment what is not yet, and plan the readings."""
+    """Segment new documents, and plan the readings."""
     corpus, reader = reading.corpus, reading.reader
     recorder.stage("segment")
     cut = segment(corpus, reader, run_id=reading.run_id, progress=recorder)

@@ -245,7 +245,7 @@ def by_run(table: pa.Table) -> list[Evaluation]:
 
 
 def same_before(store: Store, run_id: str) -> tuple[list[ScoreRow], str | None]:
-    """Return the score rows of a run, and the run before it of the same policy policy, samples and method, if any."""
+    """Return the score rows of a run, and the run before it of the same policy, samples and method, if any."""
     table: list[ScoreRow] = score_table(store).to_pylist()
     rows = [score for score in table if score["run_id"] == run_id]
     if not rows:

@@ -52,7 +52,7 @@ def optimize(
         name: of the corpus.
         config: the store, and Ray.
         retention_days: for which replaced files are kept. 0 deletes them at once: nothing else may use the store then.
-        show: is given the stage.
+        show: receives the stage.
 
     Raises:
         UsageError: there is no such corpus.

@@ -9,7 +9,7 @@ from memagent.errors import UsageError
 
 @contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; it takes its place at the end, and nothing is left of what fails.
+    """Yield a temporary path beside `path`, which is renamed to it at the end; nothing is left after an error.
 
     Missing folders are made.
 
@@ -27,5 +27,5 @@ def output_file(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
-        with suppress(OSError):  # its folder may be none
+        with suppress(OSError):  # its folder may be missing, or a file
             aside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A run: one call of ask or digest, from its plan to its summary. What a run was is kept in the store."""
+"""The records of a run in the store: progress curve, log, and summary."""
 
 import json
 import logging
@@ -49,7 +49,7 @@ def new_run_id() -> str:
 
 
 class Recorder:
-    """Takes the counts of a run as they come: hands them to the display and keeps a curve of them."""
+    """Receives the counts of a run, passes them to the display and keeps a curve of them."""
 
     def __init__(self, store: Store, run_id: str, show: Progress | None) -> None:
         self._store, self._run_id, self._show = store, run_id, show
@@ -124,12 +124,12 @@ class RunLog(logging.Handler):
 
 
 def keep_ingest(store: Store, run_id: str, summary: IngestSummary) -> None:
-    """Keep the summary of an ingest that is no part of another run, for whoever had it done elsewhere."""
+    """Keep the summary of an ingest that is no part of another run: whoever submitted it as a job reads it."""
     store.write_bytes(json.dumps(summary).encode(), "runs", run_id, "ingest.json")
 
 
 def kept_ingest(store: Store, run_id: str) -> IngestSummary | None:
-    """Return the summary of an ingest that was kept; None: it did not come to its end."""
+    """Return the kept summary of an ingest; None: it did not finish."""
     try:
         kept: IngestSummary = json.loads(store.read_bytes("runs", run_id, "ingest.json"))
     except FileNotFoundError:
@@ -149,7 +149,7 @@ def run_answers(corpus: Corpus, plan_rows: Sequence[PlannedReading]) -> dict[str
 
 
 def sampled_runs(corpus: Corpus) -> set[str]:
-    """Return the runs of a corpus whose answers are samples drawn for a harvest: nobody asked for them."""
+    """Return the runs of a corpus whose answers were sampled for a harvest: no person asked for them."""
     runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "kind"]).to_pylist()
     return {row["run_id"] for row in runs if row["kind"] == "agreement"}
 
@@ -218,7 +218,7 @@ def finish(
 
 
 def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra: RunExtras) -> RunSummary:
-    """Close a run that has nothing to do: all of it was answered in an earlier one, whose answers are its own."""
+    """Close a run that has nothing to do: an earlier run has answered all of it."""
     corpus, total = reading.corpus, previous["readings"]["total"]
     repeat_plan(corpus.store, reading.run_id, previous["run_id"])
     unchanged: list[QuestionRollup] = [

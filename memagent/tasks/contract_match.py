@@ -258,7 +258,7 @@ _ADJECTIVES = dict(
 )
 _CAPITAL = re.compile(r"(?i)\bWashington,? +D\. ?C\.|\bWashington,? +DC\b")
 _LONGER = ("west virginia", "new mexico", "new south wales", "northern ireland", "british columbia")
-"""Places with another's name in theirs."""
+"""Places whose names contain another place's."""
 
 
 def same_place(prediction: str, gold: str) -> bool:

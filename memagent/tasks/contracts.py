@@ -60,7 +60,7 @@ REWORDED: dict[Category, tuple[str, ...]] = {
         "Under the laws of which state would a dispute be decided?",
     ),
 }
-"""Wordings that the supervised reader never saw, as users bring their own. The last of each is in no training."""
+"""Wordings unseen in supervised training, like those of users. The last of each is in no training at all."""
 
 _LAW_REACH = 120
 _CLAUSE = re.compile(r"(?i)\b(?:governed|construed|interpreted|controlled)\b[^.]{0,150}\blaws?\b")
@@ -191,12 +191,12 @@ def _place(text: str, start: int, end: int, value: int) -> Place:
 
 
 def led(text: str, start: int, end: int) -> str:
-    """Return a piece of `text` with the space before it: so a note is made of the very tokens of the text."""
+    """Return a piece of `text` with the space before it, so that the note has the same tokens as the text."""
     return (" " if text[max(0, start - 1) : start] == " " else "") + text[start:end]
 
 
 def other_laws(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return clauses that read like a governing law outside of the gold `spans`: no fair negatives."""
+    """Return clauses outside of the gold `spans` that read like a governing law: unfit as negatives."""
     gold = list(spans)
     return [
         match.span()

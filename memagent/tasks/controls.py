@@ -123,7 +123,7 @@ def _holds(text: str, words: Sequence[str]) -> bool:
 
 
 def _pattern(text: str, words: Sequence[str]) -> re.Pattern[str] | None:
-    """Return what finds the words in `text`, in any case, or None where none of them is even a part of it."""
+    """Return a pattern that matches the words in `text`, in any case; None if none occurs in it."""
     lowered = text.lower()  # looking for a plain text first is a hundred times faster
     present = sorted({word for word in words if word.strip() and word.lower() in lowered}, key=len, reverse=True)
     either = "|".join(map(re.escape, present))

@@ -154,7 +154,7 @@ class Failure:
 
     kind: Kind
     gold: tuple[str, ...] = ()
-    """The gold that this says it of: the answers that count for one another."""
+    """The gold texts concerned: alternatives of one answer."""
     lane: int = -1
     step: int = -1
     content_hash: str = ""
@@ -166,8 +166,8 @@ def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
     """Say why `answer` (empty: not found) to `sample` is wrong; the caller has judged that it is.
 
     `turns` is the reading's log, whole or as it is kept to resume from. Where every gold text is asked for (``match``
-    "all") it speaks of the one that was lost earliest, first of those that the answer lacks; otherwise the gold
-    texts count for one another. Gold that no fact says in its own words (a date in other form, "yes") is noted by a
+    "all") it is about the one that was lost earliest, first among those that the answer lacks; otherwise the gold
+    texts are alternatives. Gold that no fact says in its own words (a date in other form, "yes") is noted by a
     memory that holds such a fact word for word.
 
     Raises:
@@ -206,7 +206,7 @@ def _one(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Fail
 
 
 def _lost(held: list[list[Turn]], lanes: list[list[Turn]], holds: Callable[[Turn], bool]) -> Turn:
-    """Return the turn that lost what got furthest: through a merge, to the end of its lane, or into it."""
+    """Return the turn at which the note that got furthest was lost: in a merge, or within its lane."""
     to_the_end = [lane for lane in held if holds(lane[-1])]
     lane = held[-1] if held[-1] is lanes[-1] or not to_the_end else to_the_end[-1]
     after = max(i for i, turn in enumerate(lane) if holds(turn)) + 1
@@ -221,7 +221,7 @@ def _holder(texts: tuple[str, ...]) -> Callable[[Turn], bool]:
     known: dict[str, bool] = {}
 
     def holds(turn: Turn) -> bool:
-        # Most turns leave the memory as it was, and to normalise it is what takes the time.
+        # Most turns leave the memory as it was, and normalising it is slow.
         if turn.memory not in known:
             known[turn.memory] = containment(turn.memory, texts) == 1.0
         return known[turn.memory]
@@ -230,7 +230,7 @@ def _holder(texts: tuple[str, ...]) -> Callable[[Turn], bool]:
 
 
 def _lanes(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Part a log by lane; the last has the answer, and the merges before it where several lanes were read."""
+    """Split a log by lane; the last lane has the answer, and before it the merges if several lanes were read."""
     if not any(turn.kind == "answer" for turn in turns):
         raise UsageError("the log of this reading has no answer: it failed, and is counted as such.")
     by_lane: dict[int, list[Turn]] = {}

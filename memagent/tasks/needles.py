@@ -130,7 +130,7 @@ def make_needles(
     Args:
         rng: source of all choices; the same state gives the same needles.
         kind: what the values are.
-        n: how many; the first is as good as any to ask for, the others then distract from it.
+        n: how many; ask for the first, the others are distractors.
         words: further words for keys and word values, beside the product's own.
         share: how often a key shares a word with the one before it.
 

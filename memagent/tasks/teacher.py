@@ -29,7 +29,7 @@ class Fact:
     def update(self, segment: Segment, held: Place | None) -> Place | None:
         """Return the place to note after this segment, or None to leave the memory as it is.
 
-        `held` is the place that the memory came from. A place cut by the segment's edge is not there.
+        `held` is the place that the memory came from. A place that the segment's edge cuts does not count.
         """
         if held in self.places and held is not None:
             return None

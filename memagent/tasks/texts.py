@@ -1,4 +1,4 @@
-"""Texts: those of samples, which are read piece by piece, and those that needles are hidden in."""
+"""Texts of samples, which are read piece by piece, and texts that needles are hidden in."""
 
 import json
 import re

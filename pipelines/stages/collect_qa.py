@@ -110,7 +110,7 @@ def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, GivenAnsw
 
 
 def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> list[Qa]:
-    """Make a row of each question with gold on a stream; the gold of the newest run counts.
+    """Make a row for each question with gold on a stream; the gold of the newest run counts.
 
     The pass rate is the share right among the readings, where there are two or more; one that failed is wrong.
 
@@ -149,7 +149,7 @@ def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> l
 
 
 def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> list[Qa]:
-    """Make a row of each question on a stream that was read several times, with the share that agreed.
+    """Make a row for each question on a stream that was read several times, with the share that agreed.
 
     Args:
         rows: of `asked`, of the runs that sampled readings.
@@ -185,7 +185,7 @@ def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) ->
 
 
 def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, set[str]]]:
-    """Make a row of each accepted or corrected answer; also return what was rejected, by qa_id, normalised.
+    """Make a row for each accepted or corrected answer; also return what was rejected, by qa_id, normalised.
 
     An answer that was corrected is rejected as well. Where it is what somebody else accepted, both are dropped.
 

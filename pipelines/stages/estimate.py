@@ -35,9 +35,9 @@ class Estimate(TypedDict):
     prompt_tokens: int
     output_tokens_at_most: int
     estimated_seconds: float | None
-    """None: nothing shows the pace."""
+    """None: unknown."""
     estimate_from: str
-    """What shows the pace."""
+    """The source of the estimate."""
     unmatched_questions: list[str]
 
 
@@ -80,7 +80,7 @@ class Pace:
     start_seconds: float
     """Seconds that an engine takes to start; 0 where no run has shown it."""
     source: str
-    """What says so."""
+    """The source of the figure."""
 
 
 def pace(store: Store, reader: ReaderSpec, config: Config) -> Pace:

@@ -58,7 +58,7 @@ def ingest(
         sources: folders, globs, files and ``s3://`` URLs; only what they cover is looked at.
         config: the `ingest` section matters.
         run_id: what the rows of this run are marked with.
-        progress: is given sources ``done`` of ``total``, ``documents``, ``bytes`` and ``quarantined`` so far.
+        progress: receives sources ``done`` of ``total``, ``documents``, ``bytes`` and ``quarantined`` so far.
 
     Raises:
         UsageError: a source does not exist or matches nothing, or the corpus's name cannot be used.
@@ -121,7 +121,7 @@ _Job = tuple[Store, str, str, datetime, Config]
 
 
 def _parse_all(work: pa.Table, job: _Job) -> Iterator[pa.Table]:
-    """Have everything parsed and committed by workers; yield their results (`_RESULT`), a row per source."""
+    """Have workers parse and commit all sources; yield their results (`_RESULT`), a row per source."""
     if not work.num_rows:
         return
     ensure_ray()
@@ -213,7 +213,7 @@ _RESULT = pa.schema(
 def _parse_source(
     item: _WorkItem, present: PresentDocuments, writer: DocumentWriter, started_at: datetime, options: IngestConfig
 ) -> _ParseResult:
-    """Give the writer what has changed in one source.
+    """Write the changes of one source.
 
     Args:
         item: the source.
@@ -260,7 +260,7 @@ def _parse_source(
 
 
 class _Refusals:
-    """What a source has that became no document: the first rows by name, the others as a count."""
+    """Rows of a source that became no document: the first ones are named, the others counted."""
 
     def __init__(self, writer: DocumentWriter, source: str, named: int) -> None:
         self._writer = writer
@@ -281,7 +281,7 @@ class _Refusals:
         self._all[error.reason] += 1
 
     def end(self) -> Counter[str]:
-        """Write the row that counts the others; return how many there were in all, by reason."""
+        """Write the row that counts the unnamed ones; return the number of all, by reason."""
         if self._unnamed:
             counts = ", ".join(f"{count:,} {reason}" for reason, count in self._unnamed.most_common())
             detail = f"{self._unnamed.total():,} more rows became no document: {counts}; see ingest.max_refused"
@@ -308,7 +308,7 @@ def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: da
 
 
 def _delete(corpus: Corpus, plan: Plan, writer: DocumentWriter, keep: bool) -> None:
-    """Take the documents of gone sources out, unless they are to be kept."""
+    """Delete the documents of sources that are gone, unless they are to be kept."""
     for batch in plan.gone.to_batches(max_chunksize=_BLOCK_SOURCES) if not keep else ():
         documents = PresentDocuments(corpus, batch["source"].to_pylist())
         for (source,) in column_rows(batch, "source"):

@@ -31,17 +31,17 @@ from memagent.tokens import Tokenizer
 _SOURCE = "sample:"
 _TITLE_CHARS = 200
 _BLOCK_TOKENS = 4_000_000
-"""Tokens that one task makes, about: a few seconds."""
+"""Tokens that one task generates, which takes a few seconds."""
 _WHOLE = 1_000_000
 _KEPT = ("sample_id", "task", "length", "question", "answers", "match", "facts", "depth", "about")
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A sample whose text stands in the corpus."""
+    """A sample whose text is a document of the corpus."""
 
     sample: Sample
-    """Without its text: its pieces are none."""
+    """Without its text: `pieces` yields nothing."""
     doc_id: str
 
     def question(self) -> Question:
@@ -63,7 +63,7 @@ def take(
 ) -> tuple[str, list[Taken]]:
     """Write the documents of a suite's samples that are not there yet; return the corpus and all samples.
 
-    Needs a Ray session. Interrupted, the same call goes on: a sample whose source row stands is done.
+    Needs a Ray session. Resumable: samples that have a row in `sources` are done.
 
     Raises:
         UsageError: the suite cannot be made, or a file of it is malformed.

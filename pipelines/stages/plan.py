@@ -69,7 +69,7 @@ class BucketPlan(TypedDict):
     left: dict[str, QuestionCounts]
     """By question text."""
     matched: list[tuple[str, str]]
-    """Questions that are about any document, by id, each with every name or pattern that is one's; empty: all."""
+    """By id of the questions that match a document: the names and patterns that match one; empty: all documents."""
     blocks: list[Block]
 
 
@@ -260,7 +260,7 @@ def _left(pending: dict[str, PlannedReading], items: Sequence[WorkItem]) -> dict
 
 
 def _write_streams(request: PlanRequest, items: list[WorkItem], asked: RequestedReadings) -> None:
-    """Write which documents the archive readings among the items read, and where their segments are."""
+    """Write the document lists of archive readings, and where their segments are."""
     corpus = request.corpus
     files: dict[str, str] = {}
     for item in items:

@@ -183,7 +183,7 @@ def named_questions(request: PlanRequest) -> frozenset[str]:
 
 
 def _chosen(question: Question, by_id: Mapping[str, Document], named: Collection[str]) -> list[Document]:
-    """Return what stands for the documents that a question is about, in their order, or in the question's."""
+    """Return the positions of a question's documents, in the order of the corpus or of the question."""
     if not question.documents:
         return list(by_id.values())
     if question.question_id in named:

@@ -197,7 +197,7 @@ def _before(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket, prev
 
 
 def _merged(parts: Sequence[QuestionRollup]) -> QuestionRollup:
-    """Put the rollups of a question in several buckets together.
+    """Merge the rollups of a question from several buckets.
 
     Where it has more than some thousand different answers, the counts of the rare ones are too low, and `distinct` is
     that of the answers which were counted.

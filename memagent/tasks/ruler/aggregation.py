@@ -91,7 +91,7 @@ class FrequentWords:
 
 
 class _Coded:
-    """Coded words by rank; rank 0 is the noise. Made as they are asked for, in the order of ranks."""
+    """Coded words by rank; rank 0 is the noise. Generated on demand, in the order of ranks."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = random.Random(rng.getrandbits(64))
@@ -181,7 +181,7 @@ def _chain(names: list[str], value: str) -> list[str]:
 
 
 def _names(rng: random.Random, count: int) -> list[str]:
-    """Return different names that stand nowhere else: scores find them in any case and inside words."""
+    """Return different names that occur nowhere else: scores match them in any case and inside words."""
     taken = " ".join([*FILLER, *_chain(["", ""], "")]).upper()
     names: list[str] = []
     while len(names) < count:

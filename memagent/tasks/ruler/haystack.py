@@ -1,4 +1,4 @@
-"""Haystacks: texts of any length in units, made as they are read, whose tokens are known without tokenising them.
+"""Haystacks: texts of any length in units, generated as they are read, with known token counts.
 
 A unit is a sentence or a line with the separator before it, so that a needle fits between any two.
 """
@@ -22,12 +22,12 @@ FILLER = (
     "The day goes on as it did before.",
     "There is no more to say about it.",
 )
-"""What is repeated where the haystack shall say nothing."""
+"""The filler of a haystack without content."""
 
 _REPEATS = 256
 _LINES = 64
 _SURE = 512
-"""Lines that are counted one by one; from their mean the rest is reckoned."""
+"""Lines that are counted one by one; the rest is estimated from their mean."""
 _WINDOW = 100_000
 _BEFORE = "It is so."
 _LONGEST = 1000

@@ -1,4 +1,4 @@
-"""Token counts that add up; names without end, each found by its number, so that no list of them is held."""
+"""Token counts that add up, and endless names that are computed from their number, not listed."""
 
 import hashlib
 import math
@@ -10,7 +10,7 @@ from memagent.tokens import Tokenizer
 
 
 class Meter:
-    """Counts what a piece adds to a text that goes on before it.
+    """Counts the tokens that a piece adds to a text before it.
 
     Pieces begin with their separator: the space or line end before a word or sentence belongs to it. That is where
     tokenizers cut, whether they join a space to the next word or a line end to the full stop before.

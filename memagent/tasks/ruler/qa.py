@@ -20,7 +20,7 @@ Paragraph = tuple[str, str]
 """Title and text."""
 _SENTENCE = re.compile(r"\S.*?(?:[.!?][\"')\]\u201d\u2019]*(?=\s|$)|$)", re.MULTILINE)
 _MISSES = 64
-"""Paragraphs tried in vain before a text counts as full."""
+"""Paragraphs that may fail to fit before a text counts as full."""
 _YES_NO = {"yes", "no"}
 
 
@@ -210,7 +210,7 @@ def drafts(request: DraftRequest) -> MakeDraft:
 
 
 QUESTION_KINDS = {"squad": "qa_1", "hotpot": "qa_2"}
-"""The kind that a file of a format is asked by."""
+"""The kind of task by format of the file."""
 
 
 def question_kind(path: Path) -> str:
