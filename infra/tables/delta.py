@@ -37,11 +37,13 @@ _SPILL = 2 * 2**30
 _WEEK_HOURS = 7 * 24
 _GROUP = 10_000
 """Rows of a row group: a text can be long, and a reader holds a group at once."""
-
 _STATISTIC = 64
 """Longest text in the statistics of a file, which go into the log."""
 _APPENDED_GROUP = 1_000
-"""The same of a file that is appended: sorted by content hash, a part of it is read for a bucket."""
+"""The same of a file sorted by content hash, of which a part is read for a bucket."""
+_CLUSTERED_FILES = WriterProperties(
+    compression="ZSTD", max_row_group_size=_APPENDED_GROUP, statistics_truncate_length=_STATISTIC
+)
 
 _contended = retry(
     retry=retry_if_exception_type(CommitFailedError),
@@ -162,9 +164,7 @@ class Table:
             options: dict[str, Any] = {
                 "partition_filters": [("corpus", "=", corpus)],
                 "target_size": _FULL,
-                "writer_properties": WriterProperties(
-                    compression="ZSTD", max_row_group_size=_APPENDED_GROUP, statistics_truncate_length=_STATISTIC
-                ),
+                "writer_properties": _CLUSTERED_FILES,
             }
             sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
             done = (
@@ -320,9 +320,7 @@ class Table:
             schema_mode="merge",  # a table of an earlier version gains the columns that it lacks
             partition_by=["corpus"],
             storage_options=self._store.delta_options,
-            writer_properties=WriterProperties(
-                compression="ZSTD", max_row_group_size=_APPENDED_GROUP, statistics_truncate_length=_STATISTIC
-            ),
+            writer_properties=_CLUSTERED_FILES,
         )
 
     def _create(self) -> DeltaTable:
