@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from benchmarks.record import Row, arguments, result, write
-from infra.cluster.reading_worker import PassSpec, ReadingWorker
+from infra.cluster.reading_worker import NumberedBlock, PassSpec, ReadingWorker
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.buckets import WHOLE
@@ -73,12 +73,21 @@ def work(url: str, sets: list[str], place: SegmentedRow, out: Any) -> None:
         "carried_from": "",
         "carried_segments": 0,
     }
-    block = {"file": write_work(Store(url), "run", WHOLE, [item]), "first": 0, "rows": 1, "again": False, "number": 0}
+    conversations = place["segments"] + 1
+    block: NumberedBlock = {
+        "file": write_work(Store(url), "run", WHOLE, [item]),
+        "first": 0,
+        "rows": 1,
+        "conversations": conversations,
+        "longest": conversations,
+        "again": False,
+        "number": 0,
+    }
 
     async def run() -> None:
         worker = ReadingWorker(spec, None)
         result = await worker.run(block)
-        assert result["answered"] == 1, result
+        assert "fatal" not in result and result["answered"] == 1, result
         await worker.stop()
 
     began = time.monotonic()

@@ -7,10 +7,10 @@ retired. Their items go to the others, and only when no engine is left does the 
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, cast
 
 from infra.cluster import session
 from infra.cluster.placement import EngineActor, start_engine
@@ -25,21 +25,41 @@ _CONVERSATIONS = 16_384
 _WAIT_SECONDS = 1.0
 
 
-class Worker(Protocol):
+class PoolItem(TypedDict):
+    """What every item of work has: plain data."""
+
+    conversations: int
+    """About how much work it is."""
+    again: bool
+    """Whether another worker may have begun it."""
+
+
+class Fatal(TypedDict):
+    """The result by which a worker says that its engine is gone, or cannot be started."""
+
+    fatal: str
+    """Why."""
+    usage: bool
+    """Whether the configuration is at fault."""
+
+
+Item = TypeVar("Item", bound=PoolItem)
+Result = TypeVar("Result")
+_Taken = TypeVar("_Taken", bound=PoolItem, contravariant=True)
+_Given = TypeVar("_Given", covariant=True)
+
+
+class Worker(Protocol[_Taken, _Given]):
     """What runs in an actor of the pool."""
 
-    async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Do an item of work; start the engine first, if this is the first one.
-
-        Items and results are plain data. The item has ``conversations`` (about how much work it is) and ``again``
-        (another worker may have begun it). A result is `fatal` if the engine cannot go on.
-        """
+    async def run(self, item: _Taken) -> _Given | Fatal:
+        """Do an item of work; start the engine first, if this is the first one. The result is plain data."""
 
 
 @dataclass(slots=True, eq=False)
-class _Engine:
+class _Engine(Generic[Item]):
     placed: EngineActor
-    items: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
+    items: dict[Any, Item] = field(default_factory=dict)
     """Items in progress, by the reference of the call."""
     answered: bool = False
     """Whether any call has returned: the engine is up."""
@@ -50,8 +70,8 @@ class _Engine:
 
 
 def run_on_engines(
-    worker: type[Worker], arguments: tuple[Any, ...], items: Iterable[Mapping[str, Any]], pool: PoolConfig
-) -> Iterator[Mapping[str, Any]]:
+    worker: type[Worker[Item, Result]], arguments: tuple[Any, ...], items: Iterable[Item], pool: PoolConfig
+) -> Iterator[Result]:
     """Hand items to workers with an engine each; yield the results as they come.
 
     Needs a Ray session.
@@ -102,24 +122,24 @@ def check_fits(pool: PoolConfig) -> bool:
     return False
 
 
-def fatal(error: MemagentError) -> dict[str, str | bool]:
-    """Return the result by which a worker says that its engine is gone, or cannot be started."""
+def fatal(error: MemagentError) -> Fatal:
+    """Return the result for an error that ends a worker's engine."""
     return {"fatal": str(error), "usage": isinstance(error, UsageError)}
 
 
-class _Pool:
+class _Pool(Generic[Item, Result]):
     def __init__(
-        self, worker: type[Worker], arguments: tuple[Any, ...], queue: deque[Mapping[str, Any]], pool: PoolConfig
+        self, worker: type[Worker[Item, Result]], arguments: tuple[Any, ...], queue: deque[Item], pool: PoolConfig
     ) -> None:
         self._queue, self._config = queue, pool
         self._new = partial(start_engine, worker, arguments, pool, max_concurrency=_CALLS + 1, max_restarts=0)
         self._most = min(pool.max_size, max(1, len(queue)))
         self._left = sum(item["conversations"] for item in queue)
-        self._engines: list[_Engine] = []
+        self._engines: list[_Engine[Item]] = []
         self._replacements = self._most * (1 + pool.engine_restarts)
         self._last_error: MemagentError = EngineDied("no engine is left")
 
-    def results(self) -> Iterator[Mapping[str, Any]]:
+    def results(self) -> Iterator[Result]:
         """Yield results until no item is left."""
         import ray
 
@@ -155,7 +175,7 @@ class _Pool:
     def _start(self) -> None:
         self._engines.append(_Engine(self._new()))
 
-    def _end(self, engine: _Engine) -> None:
+    def _end(self, engine: _Engine[Item]) -> None:
         self._engines.remove(engine)
         engine.placed.end()
 
@@ -178,11 +198,11 @@ class _Pool:
             if not self._queue and len(self._engines) > 1:
                 self._end(engine)
 
-    def _take_back(self, engine: _Engine) -> None:
+    def _take_back(self, engine: _Engine[Item]) -> None:
         self._end(engine)
-        self._queue.extendleft({**item, "again": True} for item in engine.items.values())
+        self._queue.extendleft(cast(Item, {**item, "again": True}) for item in engine.items.values())
 
-    def _replace(self, engine: _Engine, error: Exception) -> None:
+    def _replace(self, engine: _Engine[Item], error: Exception) -> None:
         """Start another actor in place of one that died."""
         self._take_back(engine)
         words = str(error).strip().splitlines()[-1:] or ["no words"]
@@ -193,7 +213,7 @@ class _Pool:
             self._start()
         self._check()
 
-    def _retire(self, engine: _Engine, result: Mapping[str, Any]) -> None:
+    def _retire(self, engine: _Engine[Item], result: Fatal) -> None:
         """Retire an engine that cannot continue."""
         if result["usage"]:
             raise ConfigError(result["fatal"])

@@ -12,14 +12,13 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 from infra.cluster.concurrency import EngineTimeMeter, Slots, ThroughputSearch
-from infra.cluster.engine_pool import fatal
+from infra.cluster.engine_pool import Fatal, fatal
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
@@ -51,6 +50,12 @@ class FailedItem(TypedDict):
     """Document and question."""
     reason: str
     detail: str
+
+
+class NumberedBlock(Block):
+    """A block of work as a worker is given it."""
+
+    number: int
 
 
 class BlockResult(TypedDict):
@@ -113,10 +118,10 @@ class ReadingWorker:
         self._full = asyncio.Event()
         self._answers = AnswerFile()
 
-    async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Read a block of work (`Block` with its ``number``); return its `BlockResult`, or that the engine is gone."""
+    async def run(self, item: NumberedBlock) -> BlockResult | Fatal:
+        """Read a block of work; return its result, or that the engine is gone."""
         try:
-            return await self._block(cast(Block, item), item["number"])
+            return await self._block(item, item["number"])
         except MemagentError as error:
             return fatal(error)
 

@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Self, cast
+from typing import Self
 
 from infra.cluster.engine_pool import run_on_engines
 from infra.cluster.nodes import check_store
 from infra.cluster.progress import Counters, ProgressReporter, Totals
-from infra.cluster.reading_worker import BlockResult, FailedItem, PassSpec, ReadingWorker
+from infra.cluster.reading_worker import BlockResult, FailedItem, NumberedBlock, PassSpec, ReadingWorker
 from infra.cluster.session import board_name, ensure_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus
@@ -113,10 +113,9 @@ def _round(
         reading.corpus, reading.run_id, reading.reader, inflight=pool.inflight, flush_seconds=config.flush_seconds
     )
     reporter = ProgressReporter(board_name())
-    items = ({**block, "number": number} for number, block in blocks.items())
+    items: Iterator[NumberedBlock] = ({**block, "number": number} for number, block in blocks.items())
     with _Watch(reporter, dict(result.counts), result, progress) as watch:
-        for row in run_on_engines(ReadingWorker, (spec, reporter), items, pool):
-            block = cast(BlockResult, row)
+        for block in run_on_engines(ReadingWorker, (spec, reporter), items, pool):
             watch.take(block["worker"], block["counts"])
             yield block
 

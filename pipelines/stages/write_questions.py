@@ -4,9 +4,9 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any, TypedDict, final
+from typing import TypedDict, final
 
-from infra.cluster.engine_pool import fatal, run_on_engines
+from infra.cluster.engine_pool import Fatal, PoolItem, fatal, run_on_engines
 from infra.cluster.progress import Progress
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
@@ -75,12 +75,11 @@ def generate(
         return [], Counter()
     _check_window(reader)
     cuts = [chosen[i : i + _BLOCK] for i in range(0, len(chosen), _BLOCK)]
-    items = [{"segments": cut, "conversations": len(cut), "again": False} for cut in cuts]
+    items: list[_SegmentBlock] = [{"segments": cut, "conversations": len(cut), "again": False} for cut in cuts]
     rows: list[Qa] = []
     refused: Counter[str] = Counter()
     for result in run_on_engines(Writer, (store.url, reader, config.pool.inflight), items, config.pool):
-        results: list[_WrittenQuestion | _RefusedSegment] = result["rows"]
-        for written in results:
+        for written in result["rows"]:
             if "refused" in written:
                 refused[written["refused"]] += 1
             else:
@@ -109,6 +108,15 @@ class _RefusedSegment(TypedDict):
     refused: str
 
 
+class _SegmentBlock(PoolItem):
+    segments: list[ChosenSegment]
+
+
+class _BlockRows(TypedDict):
+    rows: list[_WrittenQuestion | _RefusedSegment]
+    """One for each segment of the block."""
+
+
 class Writer:
     """Writes questions. One instance per engine; every segment is its own coroutine."""
 
@@ -121,8 +129,8 @@ class Writer:
         self._free: asyncio.Semaphore | None = None
         self._starting: asyncio.Task[None] | None = None
 
-    async def run(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write a question from each of the item's ``segments``; return their ``rows``."""
+    async def run(self, item: _SegmentBlock) -> _BlockRows | Fatal:
+        """Write a question from each segment of a block."""
         try:
             if self._starting is None:
                 self._free = asyncio.Semaphore(self._inflight)
