@@ -83,15 +83,15 @@ def tokenizer_print(spec: bytes, where: str) -> str:
     return stable_hash(_parsed(spec, where))
 
 
-def upload(store: Store, folder: Path, place: str, policy: Json) -> None:
+def upload(store: Store, folder: Path, path: str, policy: Json) -> None:
     """Copy a model folder into the store, each file whole or not at all, its ``policy.json`` last."""
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix in _KEPT and file.name != POLICY_FILE and not file.name.startswith("."):
-            store.put_file(file, place, file.name)
-    store.write_bytes(json.dumps(policy, indent=2).encode(), place, POLICY_FILE)
+            store.put_file(file, path, file.name)
+    store.write_bytes(json.dumps(policy, indent=2).encode(), path, POLICY_FILE)
 
 
-def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
+def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
     """Return a published folder as a local path.
 
     In a local store it is used in place. From S3 it is downloaded once, whole or not at all, into the cache folder, and
@@ -100,11 +100,9 @@ def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
     Raises:
         ConfigError: it is gone, or its bytes are not those that were published.
     """
-    gone = (
-        f"the files of {policy_id} are gone from {store.url}/{place}: memagent policies rollback, or publish it again"
-    )
+    gone = f"the files of {policy_id} are gone from {store.url}/{path}: memagent policies rollback, or publish it again"
     if not store.is_s3:
-        folder = Path(store.path(place))
+        folder = Path(store.path(path))
         if not (folder / "config.json").is_file() or not (folder / "tokenizer.json").is_file():
             raise ConfigError(gone)
         return folder
@@ -115,13 +113,13 @@ def fetch_folder(store: Store, place: str, policy_id: str) -> Path:
     aside = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
     try:
         try:
-            for name in store.list(place, suffix="") or [store.path(place, POLICY_FILE)]:
+            for name in store.list(path, suffix="") or [store.path(path, POLICY_FILE)]:
                 store.fs.get_file(name, str(aside / name.rsplit("/", 1)[-1]))
         except FileNotFoundError as error:  # some servers list empty folders
             raise ConfigError(gone) from error
         if folder_hash(aside) != policy_id.rpartition("@")[2]:
             raise ConfigError(
-                f"{store.url}/{place} holds other bytes than {policy_id} was published with: publish it again"
+                f"{store.url}/{path} holds other bytes than {policy_id} was published with: publish it again"
             )
         try:
             aside.rename(target)

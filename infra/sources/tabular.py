@@ -93,8 +93,8 @@ class ColumnWatch:
             if record.reason in _NO_COLUMN and len(self._held) >= _LOOK_AHEAD:
                 self.end()
             return []
-        held, self._held = self._held, None
-        return [*held, record]
+        pending, self._held = self._held, None
+        return [*pending, record]
 
     def end(self) -> list[Refused]:
         """Return the rows still held back at the table's end.
@@ -102,10 +102,10 @@ class ColumnWatch:
         Raises:
             SourceError: ``no-column`` when there were rows and all lacked it.
         """
-        held, self._held = self._held, None
-        if held and all(record.reason in _NO_COLUMN for record in held):
-            raise SourceError("no-column", f"no row has the column; the first one: {held[0].detail}")
-        return held or []
+        pending, self._held = self._held, None
+        if pending and all(record.reason in _NO_COLUMN for record in pending):
+            raise SourceError("no-column", f"no row has the column; the first one: {pending[0].detail}")
+        return pending or []
 
 
 _HEAD = 2**20

@@ -113,7 +113,7 @@ def _try(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
         holders.clear()
         for other in [name for name in claims if name != run_id and not is_alive(corpus.store, name)]:
             del claims[other]
-        holders.extend(name for name, held in claims.items() if name != run_id and not work.isdisjoint(held))
+        holders.extend(name for name, claimed in claims.items() if name != run_id and not work.isdisjoint(claimed))
         if not holders:
             claims[run_id] = sorted(work)
 

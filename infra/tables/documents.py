@@ -231,20 +231,20 @@ class DocumentWriter:
     rows.
     """
 
-    def __init__(self, corpus: Corpus, run_id: str, at: datetime, seconds: float) -> None:
+    def __init__(self, corpus: Corpus, run_id: str, started_at: datetime, seconds: float) -> None:
         """Prepare to write.
 
         Args:
             corpus: the documents' corpus.
             run_id: what rows are marked with.
-            at: time of the run; all its rows have it.
+            started_at: when the run began; all its rows have it.
             seconds: a commit is due this long after the last one.
         """
         self._tables = {name: Table(corpus.store, name) for name in ("texts", "documents", "quarantine", "sources")}
         self._rows: dict[str, list[Mapping[str, object]]] = {name: [] for name in self._tables}
         self._common = {"corpus": corpus.name, "run_id": run_id}
-        self._mine = {"corpus": corpus.name, "seen_at": at}
-        self._at = at
+        self._mine = {"corpus": corpus.name, "seen_at": started_at}
+        self._at = started_at
         self._seconds = seconds
         self._chars = 0
         self._flushed = time.monotonic()

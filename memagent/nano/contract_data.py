@@ -81,9 +81,9 @@ class ContractData:
         while len(trees) < count:
             category = rng.choice(CATEGORIES)
             note = self._varied_note(category)
-            held = note if rng.random() < 0.85 else None
+            noted = note if rng.random() < 0.85 else None
             fact = Fact(rng.choice(QUESTIONS[category]), (note,))
-            if example := self._turns.answer(fact, held, "contract"):
+            if example := self._turns.answer(fact, noted, "contract"):
                 trees.append(Tree([], [example]))
         return trees
 
@@ -183,8 +183,8 @@ class ContractData:
         return text, {"Document Name": [], "Agreement Date": [], "Governing Law": [place]}, []
 
     def _chosen(self, cut: list[Segment], places: dict[Category, list[Place]]) -> Segment:
-        held = [s for s in cut if any(Fact("", tuple(p)).update(s, None) for p in places.values())]
-        return self.rng.choice(held if held and self.rng.random() < 0.75 else cut)
+        telling = [s for s in cut if any(Fact("", tuple(p)).update(s, None) for p in places.values())]
+        return self.rng.choice(telling if telling and self.rng.random() < 0.75 else cut)
 
     def _branches(
         self, segment: Segment, places: dict[Category, list[Place]], unsure: list[tuple[int, int]]
@@ -200,11 +200,11 @@ class ContractData:
                 continue
             if not here and any(p.note in segment.text for p in known.places):
                 continue  # the same words beside the gold place: neither right nor wrong
-            held: Place | None = None
+            noted: Place | None = None
             if rng.random() < (0.15 if here else 0.2):
-                held = rng.choice([*known.places, self._varied_note(category)])
-                known = replace(known, places=(*known.places, held))
-            if example := self._turns.update(known, segment, held, category.split()[-1].lower()):
+                noted = rng.choice([*known.places, self._varied_note(category)])
+                known = replace(known, places=(*known.places, noted))
+            if example := self._turns.update(known, segment, noted, category.split()[-1].lower()):
                 examples.append(example)
         rng.shuffle(examples)
         # Most segments of a contract hold nothing; without some preference there is too little to note.

@@ -28,15 +28,15 @@ class Turns:
     answer_tokens: int = 48
 
     def update(
-        self, fact: Fact, segment: Segment, held: Place | None, topic: str, longest: int = 128
+        self, fact: Fact, segment: Segment, noted: Place | None, topic: str, longest: int = 128
     ) -> Example | None:
         """Return the update turn that the teacher plays.
 
         None if its note is too long for the memory, or the turn, but for its segment, than `longest`.
         """
         encode = self.prompts.tokenizer.encode
-        memory = encode(held.note) if held else self.prompts.no_memory
-        taken = fact.update(segment, held)
+        memory = encode(noted.note) if noted else self.prompts.no_memory
+        taken = fact.update(segment, noted)
         response = encode(taken.note) if taken else self.prompts.tokenizer.literal(self.prompts.template.same)
         if len(response) > self.memory_tokens - 1 or len(memory) > self.memory_tokens:
             return None
@@ -47,11 +47,11 @@ class Turns:
         kind = f"{topic}/{'note' if taken else 'same'}"
         return Example(prompt, [*response, self.prompts.stop_ids[0]], kind, value)
 
-    def answer(self, fact: Fact, held: Place | None, topic: str) -> Example | None:
+    def answer(self, fact: Fact, noted: Place | None, topic: str) -> Example | None:
         """Return the answer turn that the teacher plays; None if the answer is too long."""
         encode = self.prompts.tokenizer.encode
-        memory = encode(held.note) if held else self.prompts.no_memory
-        value = fact.answer(held)
+        memory = encode(noted.note) if noted else self.prompts.no_memory
+        value = fact.answer(noted)
         response = encode(value or self.prompts.template.not_found)
         if len(response) > self.answer_tokens - 1 or len(memory) > self.memory_tokens:
             return None
@@ -105,8 +105,8 @@ class NeedleData:
             pair = make_needles(rng, kind, 2, words=self._words if rng.random() < 0.7 else (), share=0.5)
             facts = [_fact(n, None) for n in pair]
             draw = rng.random()
-            held = facts[0].places[0] if draw < 0.75 else facts[1].places[0] if draw < 0.9 else None
-            if example := self._turns.answer(facts[0], held, kind):
+            noted = facts[0].places[0] if draw < 0.75 else facts[1].places[0] if draw < 0.9 else None
+            if example := self._turns.answer(facts[0], noted, kind):
                 examples.append(example)
         return [Tree([], [example]) for example in examples]
 
@@ -133,13 +133,13 @@ class NeedleData:
         for _ in range(BRANCHES):
             asked, fact = rng.choice(here if here and (rng.random() < 0.65 or not away) else away)
             draw = rng.random()
-            held: Place | None = None
+            noted: Place | None = None
             if draw < 0.12:
-                held = fact.places[0]
+                noted = fact.places[0]
             elif draw < 0.24:
-                held = rng.choice([other for _, other in known if other.places != fact.places]).places[0]
+                noted = rng.choice([other for _, other in known if other.places != fact.places]).places[0]
             fact = Fact(ask(rng, kind, asked.key), fact.places)
-            if example := self._turns.update(fact, segment, held, topic=kind, longest=longest):
+            if example := self._turns.update(fact, segment, noted, topic=kind, longest=longest):
                 examples.append(example)
         return examples
 

@@ -189,12 +189,12 @@ def _one(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Fail
     words = [text for text in gold if normalise(text) not in ("yes", "no")]
     said_so = any(containment(fact, words) for fact in sample.facts)
     holds = _holder(gold if said_so or not sample.facts else gold + sample.facts)
-    held = [lane for lane in lanes if any(holds(turn) for turn in lane)]
-    if not held:
+    noting = [lane for lane in lanes if any(holds(turn) for turn in lane)]
+    if not noting:
         return Failure("never noted", gold)
     if holds(lanes[-1][-1]):
         return Failure("noted and not used", gold)
-    lost = _lost(held, lanes, holds)
+    lost = _lost(noting, lanes, holds)
     return Failure(
         "noted and overwritten",
         gold,
@@ -205,10 +205,10 @@ def _one(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Fail
     )
 
 
-def _lost(held: list[list[Turn]], lanes: list[list[Turn]], holds: Callable[[Turn], bool]) -> Turn:
+def _lost(noting: list[list[Turn]], lanes: list[list[Turn]], holds: Callable[[Turn], bool]) -> Turn:
     """Return the turn at which the note that got furthest was lost: in a merge, or within its lane."""
-    to_the_end = [lane for lane in held if holds(lane[-1])]
-    lane = held[-1] if held[-1] is lanes[-1] or not to_the_end else to_the_end[-1]
+    to_the_end = [lane for lane in noting if holds(lane[-1])]
+    lane = noting[-1] if noting[-1] is lanes[-1] or not to_the_end else to_the_end[-1]
     after = max(i for i, turn in enumerate(lane) if holds(turn)) + 1
     if after < len(lane):
         return lane[after]

@@ -26,18 +26,18 @@ class Fact:
     question: str
     places: tuple[Place, ...] = ()
 
-    def update(self, segment: Segment, held: Place | None) -> Place | None:
+    def update(self, segment: Segment, noted: Place | None) -> Place | None:
         """Return the place to note after this segment, or None to leave the memory as it is.
 
-        `held` is the place that the memory came from. A place that the segment's edge cuts does not count.
+        `noted` is the place that the memory holds. A place that the segment's edge cuts does not count.
         """
-        if held in self.places and held is not None:
+        if noted in self.places and noted is not None:
             return None
         for place in sorted(self.places, key=lambda place: place.start):
             if segment.char_start <= place.start and place.end <= segment.char_end:
                 return place
         return None
 
-    def answer(self, held: Place | None) -> str:
-        """Return the answer from what the memory came from; empty for "not found"."""
-        return held.value if held is not None and held in self.places else ""
+    def answer(self, noted: Place | None) -> str:
+        """Return the answer from the noted place; empty for "not found"."""
+        return noted.value if noted is not None and noted in self.places else ""

@@ -98,14 +98,14 @@ def _pieces(text: str) -> Iterator[str]:
 
 def _joined(parts: Iterable[str], size: int = 4000) -> Iterator[str]:
     """Join short passages to texts that are long enough to be cut at different places."""
-    held: list[str] = []
+    joined: list[str] = []
     for part in parts:
-        held.append(part)
-        if sum(map(len, held)) >= size:
-            yield "\n\n".join(held)
-            held = []
-    if held:
-        yield "\n\n".join(held)
+        joined.append(part)
+        if sum(map(len, joined)) >= size:
+            yield "\n\n".join(joined)
+            joined = []
+    if joined:
+        yield "\n\n".join(joined)
 
 
 def _contexts(value: Any) -> Iterator[str]:
