@@ -8,7 +8,10 @@ from infra.store import Store
 from infra.tables.delta import now
 from infra.tables.runs import write_run
 from infra.tables.schemas import POLICIES_OF
-from pipelines.flows import learning
+from memagent.config import Config, RayConfig
+from memagent.errors import MemagentError
+from memagent.rl.promotion import GateSpec
+from pipelines.flows import commands, learning
 
 
 @pytest.mark.parametrize(("status", "promoted"), [("refused", False), ("promoted", True), ("retired", False)])
@@ -36,3 +39,29 @@ def test_a_training_on_needles_leaves_harvested_rows_waiting(tmp_path):
         summary = {"run_id": run_id, "corpus": POLICIES_OF, "kind": "train", "data": data, "data_version": version}
         write_run(store, summary, now(), {})
     assert learning._trained_version(store) == 3
+
+
+def test_the_promotion_check_is_a_job_of_the_cluster(tmp_path, monkeypatch):
+    far = Config(store=str(tmp_path), ray=RayConfig(jobs_address="http://far:8265"))
+    earlier = {"promoted": False, "reason": "not better", "overall": {"name": "all"}, "groups": []}
+    decided = {**earlier, "promoted": True, "reason": "better"}
+    gates, jobs, spec = [earlier, decided], [], GateSpec(seed=7)
+
+    def submit(settings, argv, submission):
+        jobs.append((settings, argv, submission))
+        gates.pop(0)  # the job writes its decision to the store
+        return "its output"
+
+    for name, value in {
+        "submit": submit,
+        "submission": lambda: "memagent-run",
+        "policy": lambda store, candidate: {"gate": gates[0]},
+        "create_table_artifact": lambda rows, **options: None,
+        "run_gate": lambda *arguments, **options: pytest.fail("nothing is read in the flow's own process"),
+    }.items():
+        monkeypatch.setattr(learning, name, value)
+    assert learning.gate_stage.fn(far, "nano@2", spec) == decided
+    assert jobs == [(far, commands.promote("nano@2", spec), "memagent-run-gate")]
+    gates.append(decided)
+    with pytest.raises(MemagentError, match="ended without a decision on nano@2: its output"):
+        learning.gate_stage.fn(far, "nano@2", spec)
