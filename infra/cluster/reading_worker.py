@@ -131,7 +131,8 @@ class ReadingWorker:
         logged = await self._logged([item["reading_id"] for item in items]) if block["again"] else {}
         open_readings = Counter(item["content_hash"] for item in items)
         tasks = [
-            asyncio.create_task(self._one(item, logged.get(item["reading_id"], []), open_readings)) for item in items
+            asyncio.create_task(self._read_item(item, logged.get(item["reading_id"], []), open_readings))
+            for item in items
         ]
         try:
             outcomes = await asyncio.gather(*tasks)
@@ -168,7 +169,9 @@ class ReadingWorker:
         self._counts.engines = 1
         self._report()
 
-    async def _one(self, item: WorkItem, logged: list[Turn], open_readings: Counter[str]) -> AnswerRow | FailedItem:
+    async def _read_item(
+        self, item: WorkItem, logged: list[Turn], open_readings: Counter[str]
+    ) -> AnswerRow | FailedItem:
         assert self._inflight is not None
         async with self._inflight:
             past = {(turn.lane, turn.step): turn for turn in logged}

@@ -192,7 +192,7 @@ def promote(
     """
 
     def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
-        row = _one(store, rows, policy_id)
+        row = _find(store, rows, policy_id)
         lineage = [other for other in rows if other["name"] == row["name"]]
         present = _promoted(lineage)
         before = present["policy_id"] if present else None
@@ -211,7 +211,7 @@ def promote(
         retired = [_changed(other, "retired", reason_ended) for other in lineage if other["status"] == "promoted"]
         return [*retired, _changed(row, "promoted", reason, gate)]
 
-    return _one(store, _Registry(store).change(decide), policy_id)
+    return _find(store, _Registry(store).change(decide), policy_id)
 
 
 def refuse(store: Store, policy_id: str, reason: str, gate: Json | None = None) -> PolicyRow:
@@ -222,12 +222,12 @@ def refuse(store: Store, policy_id: str, reason: str, gate: Json | None = None) 
     """
 
     def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
-        row = _one(store, rows, policy_id)
+        row = _find(store, rows, policy_id)
         if row["status"] == "promoted":
             raise UsageError(f"{policy_id} is promoted: memagent policies rollback {row['name']}")
         return [_changed(row, "retired" if row["status"] == "retired" else "refused", reason, gate)]
 
-    return _one(store, _Registry(store).change(decide), policy_id)
+    return _find(store, _Registry(store).change(decide), policy_id)
 
 
 def rollback(store: Store, name: str, reason: str = "rolled back") -> PolicyRow | None:
@@ -319,7 +319,7 @@ def _promoted(lineage: list[PolicyRow]) -> PolicyRow | None:
     return max((row for row in lineage if row["status"] == "promoted"), key=lambda row: row["changed_at"], default=None)
 
 
-def _one(store: Store, rows: list[PolicyRow], policy_id: str) -> PolicyRow:
+def _find(store: Store, rows: list[PolicyRow], policy_id: str) -> PolicyRow:
     for row in rows:
         if row["policy_id"] == policy_id:
             return row

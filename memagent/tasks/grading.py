@@ -181,10 +181,10 @@ def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
         return Failure("made up")
     groups = [(gold,) for gold in wanted] if sample.match == "all" else [tuple(wanted)]
     lacking = [group for group in groups if not containment(answer, group)]
-    return min((_one(group, sample, lanes) for group in lacking or groups), key=lambda cause: KINDS.index(cause.kind))
+    return min((_cause(group, sample, lanes) for group in lacking or groups), key=lambda cause: KINDS.index(cause.kind))
 
 
-def _one(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Failure:
+def _cause(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Failure:
     # "There is no appeal" has the word, not the verdict "no".
     words = [text for text in gold if normalise(text) not in ("yes", "no")]
     said_so = any(containment(fact, words) for fact in sample.facts)

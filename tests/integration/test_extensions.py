@@ -170,7 +170,11 @@ print("ray" in sys.modules, "torch" in sys.modules)
 @pytest.mark.parametrize(
     ("data", "reward", "said"),
     [
-        ("nobodys", "exact", r"ConfigError no data set 'nobodys'\. There are: qa, needles, contracts, lost; installed"),
+        (
+            "nobodys",
+            "exact",
+            r"ConfigError no data set 'nobodys'\. There are: qa, file, needles, contracts, lost; installed",
+        ),
         ("lost=x", "exact", r"ConfigError data set 'lost' of one 1\.0 .* cannot be imported: AttributeError"),
         ("needles", "nobodys", r"ConfigError recipe .*reward: .*no reward function 'nobodys'\. There are: exact, "),
         ("needles", "lost", r"ConfigError reward function 'lost' of one 1\.0 .* cannot be imported: AttributeError"),
