@@ -1,4 +1,4 @@
-"""Training data from contracts, and how a few hundred contracts become many: cut, swap, plant, take out."""
+"""Training data from a few hundred contracts, varied by cutting, swapping, planting and removing clauses."""
 
 import random
 import re
@@ -52,7 +52,7 @@ _NOTES = 2
 
 
 class ContractData:
-    """Windows of contracts with what the contract says in them, varied at each visit."""
+    """Windows of contracts and the gold answers in them, varied at each draw."""
 
     def __init__(self, turns: Turns, contracts: Sequence[Contract], texts: Sequence[str], seed: int) -> None:
         self._turns = turns
@@ -88,7 +88,7 @@ class ContractData:
         return trees
 
     def _window(self) -> tuple[str, dict[Category, list[Place]], list[tuple[int, int]]]:
-        """Return a text, the places in it, and the spans in which nothing certain can be said."""
+        """Return a text, the places in it, and the spans that are neither right nor wrong."""
         rng = self.rng
         draw = rng.random()
         if draw < 0.08:
@@ -99,7 +99,7 @@ class ContractData:
         elif draw < 0.72:  # the beginning: title and date
             contract = rng.choice(self._contracts)
             around = 0
-        elif draw < 0.87:  # what looks like an answer and is none
+        elif draw < 0.87:  # what resembles an answer but is none
             contract = rng.choice(self._contracts)
             hits = [match.start() for match in _HARD.finditer(contract.text)]
             around = rng.choice(hits) if hits else 0
@@ -130,7 +130,7 @@ class ContractData:
         return edited.text, places, unsure
 
     def _edits(self, contract: Contract, low: int, high: int) -> list[tuple[int, int, str]]:
-        """Choose what to swap in a window: laws where they govern, and dates alike wherever they stand."""
+        """Choose what to swap in a window: governing laws, and dates in all their occurrences."""
         rng = self.rng
         edits: list[tuple[int, int, str]] = []
         if rng.random() < 0.6:
@@ -227,7 +227,7 @@ class ContractData:
 
 
 class _Edited:
-    """A text after some swaps, and where its characters went."""
+    """A text after some swaps, with a map of its offsets."""
 
     def __init__(self, text: str, edits: list[tuple[int, int, str]]) -> None:
         pieces: list[str] = []
@@ -244,7 +244,7 @@ class _Edited:
         self.text = "".join([*pieces, text[end_before:]])
 
     def at(self, old: int) -> int:
-        """Return where a place of the old text stands in the new one; it must not lie within a swap."""
+        """Return the place in the new text of one in the old text, which must not lie within a swap."""
         i = bisect_right(self._old, old) - 1
         return self._new[i] + old - self._old[i]
 

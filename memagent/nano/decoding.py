@@ -1,6 +1,6 @@
 """Reading without a server: a small engine over transformers, for trials beside the training.
 
-It answers as any engine does, greedily, and gathers what is asked at one time into batches.
+It decodes greedily, and batches the requests that arrive together.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class GreedyEngine:
 
     async def _work(self) -> None:
         while self._waiting:
-            await asyncio.sleep(0)  # lets every reading that is ready ask
+            await asyncio.sleep(0)  # so that all readings that are ready send their requests
             self._waiting.sort(key=lambda request: len(request[0]))
             now, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
             try:

@@ -1,7 +1,7 @@
 """A compact Qwen2 in torch, for training; its weights carry Hugging Face's names.
 
 Everything but attention runs on one flat list of tokens. Attention knows two shapes: a causal prefix
-per row, and branches that see their row's prefix and themselves (`sequences.py` says why).
+per row, and branches that see their row's prefix and themselves (`memagent.nano.batching` says why).
 """
 
 import math

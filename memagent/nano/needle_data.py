@@ -1,4 +1,4 @@
-"""Training data: an endless supply of turns, played by the teacher over texts with known facts."""
+"""Training data: endless turns, played by the teacher over texts with known facts."""
 
 import random
 import re
@@ -32,7 +32,7 @@ class Turns:
     ) -> Example | None:
         """Return the update turn that the teacher plays.
 
-        None if its note is too long for the memory, or the turn, but for its segment, than `longest`.
+        None if its note is too long for the memory, or the turn without its segment, than `longest`.
         """
         encode = self.prompts.tokenizer.encode
         memory = encode(noted.note) if noted else self.prompts.no_memory
@@ -145,15 +145,15 @@ class NeedleData:
 
 
 def _fact(asked: Needle, span: tuple[int, int] | None) -> Fact:
-    """Say where a needle stands; None puts it nowhere in the text, though its note may be held."""
+    """Choose where a needle stands; None: nowhere in the text, though the memory may have its note."""
     start = span[0] + asked.sentence.index(asked.note) if span else -1
     end = start + len(asked.note) if span else -1
-    # With the space before it, a note is made of the very tokens of the text.
+    # With the space before it, a note has the same tokens as the text.
     return Fact(asked.question, (Place(start, end, f" {asked.note}", f" {asked.value}"),))
 
 
 class CopyData:
-    """Runs of tokens that come twice: every token of the second run is an example of copying."""
+    """Runs of tokens that occur twice: every token of the second run is an example of copying."""
 
     def __init__(self, prompts: Prompts, texts: Sequence[str], seed: int) -> None:
         self._prompts = prompts
@@ -161,7 +161,7 @@ class CopyData:
         self.rng = random.Random(seed)
 
     def rows(self, count: int, length: int) -> list[Tree]:
-        """Return `count` runs of 8 to `length` tokens, random or natural, each to be said again."""
+        """Return `count` runs of 8 to `length` tokens, random or natural, each to be repeated."""
         rng, trees = self.rng, []
         low, high = len(CONTROL), self._prompts.tokenizer.vocab_size
         for _ in range(count):

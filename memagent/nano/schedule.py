@@ -47,7 +47,7 @@ class Progress:
     tokens: int = 0
     level: int = 0
     right: dict[str, list[float]] = field(default_factory=dict)
-    """By kind: [share of whole responses that were right, of late; how many were seen]."""
+    """By kind: [recent share of responses that were right as a whole; number seen]."""
 
     def size(self, rng: random.Random) -> int:
         """Draw a segment size: the level reached, and at times a smaller one."""
@@ -61,7 +61,7 @@ class Progress:
         self.right[kind] = [share + weight * (right - share), seen + 1]
 
     def grow(self) -> bool:
-        """Go on to longer segments when needles are noted well; say whether it happened."""
+        """Advance to longer segments when needles are noted well; return whether it did."""
         shares = [self.right[kind][0] for kind in _WATCHED if kind in self.right and self.right[kind][1] >= 150]
         if self.level + 1 < len(LEVELS) and len(shares) == len(_WATCHED) and min(shares) > 0.7:
             self.level += 1
@@ -77,15 +77,15 @@ class Progress:
 _DECAY = 0.05
 _CIRCUIT = re.compile(r"layers\.[012]\.self_attn")
 _GENTLE = 0.5
-"""Share of the rate for what begins with the outline of a copying circuit."""
+"""Share of the rate for weights that are initialised with a copying circuit."""
 
 
 class Optimiser:
     """Muon (Jordan 2024; its scale after Moonshot's, arXiv 2502.16982) beside AdamW.
 
     On matrices of this size Muon's orthogonalisation is a small part of a step, and it learns faster
-    early. It makes full-size steps of small gradients too, so what the model begins with is soon gone
-    at a high rate: on recalls alone the share of right ones fell from 0.49 to 0.06 in 160 steps at a rate of
+    early. It makes full-size steps of small gradients too, so at a high rate the initialisation is soon
+    lost: on recalls alone the share of right ones fell from 0.49 to 0.06 in 160 steps at a rate of
     8e-4, and stayed at 0.46 at 2e-4.
     """
 

@@ -89,12 +89,12 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
 
     def compile(self) -> None:
-        """Fuse the model's small operations; takes a minute, and a third off every step."""
+        """Compile the model: takes a minute, and makes every step a third faster."""
         torch._dynamo.config.recompile_limit = 32
         self._forward = torch.compile(self.model, dynamic=False)
 
     def run(self, show: Callable[[str], None]) -> None:
-        """Train from where the checkpoint stands until the plan's tokens are used up."""
+        """Train from the checkpoint until the plan's tokens are used up."""
         self.resume()
         progress, plan = self.progress, self._plan
         last, saved = time.monotonic(), progress.minutes
@@ -124,7 +124,7 @@ class Trainer:
         return loss
 
     def save(self) -> None:
-        """Write a checkpoint; it takes the place of the last one in one rename."""
+        """Write a checkpoint; a rename replaces the last one."""
         aside = self._folder / "checkpoint.tmp"
         aside.mkdir(exist_ok=True)
         save_file(self.model.state_dict(), aside / "model.safetensors")
@@ -144,7 +144,7 @@ class Trainer:
             old.rmdir()
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint, if there is one."""
+        """Resume from the newest checkpoint, if there is one."""
         newest = newest_checkpoint(self._folder)
         if newest is None:
             return False
