@@ -6,7 +6,6 @@ impossible by construction).
 """
 
 import json
-import os
 from pathlib import Path
 
 from tokenizers import Tokenizer as HFTokenizer
@@ -76,7 +75,7 @@ def tokenizer_file(model: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(model, "tokenizer.json", token=os.environ.get("HF_TOKEN")))
+        return Path(hf_hub_download(model, "tokenizer.json"))
     except Exception as error:  # the hub raises its own and its HTTP client's errors
         raise ConfigError(
             f"cannot fetch the tokenizer of {model!r} from the Hugging Face hub "

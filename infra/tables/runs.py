@@ -210,7 +210,7 @@ def write_run(
     store: Store,
     summary: Mapping[str, Any],
     started: datetime,
-    config: Mapping[str, Any],
+    config: Json,
     *,
     failed: bool = False,
     replace: bool = False,
@@ -247,7 +247,7 @@ _CLOSED = pc.field("status") != "running"
 """Filter for runs without work left to resume."""
 
 
-def begin_run(corpus: Corpus, run_id: str, kind: str, config: Mapping[str, Any], work: Sequence[str]) -> None:
+def begin_run(corpus: Corpus, run_id: str, kind: str, config: Json, work: Sequence[str]) -> None:
     """Write the row of a run that begins or resumes.
 
     Args:
