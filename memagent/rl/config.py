@@ -69,6 +69,20 @@ class RewardRecipe(Section):
         return self
 
 
+AuditKind = Literal["gold-missing", "rival-answer", "gold-unpaid", "wrong-paid"]
+"""The gold is not in the text; a segment of another text answers the question otherwise; the gold is not paid in full;
+a wrong answer is paid."""
+
+
+class AuditRecipe(Section):
+    """The audit of tasks before a training (`memagent.rl.audit`)."""
+
+    tasks: int = Field(64, ge=0)
+    """Tasks of each data set that are checked; 0: no audit."""
+    allowed: dict[AuditKind, float] = Field(default_factory=dict)
+    """Share of the tasks that may violate, by kind; by default none."""
+
+
 class LossRecipe(Section):
     """The loss."""
 
@@ -167,6 +181,7 @@ class Recipe(Section):
     """Keys of the rollout workers (`memagent.config.PoolConfig`)."""
     rollout: RolloutRecipe = RolloutRecipe()
     reward: RewardRecipe = RewardRecipe()
+    audit: AuditRecipe = AuditRecipe()
     loss: LossRecipe = LossRecipe()
     learner: LearnerRecipe = LearnerRecipe()
     stage: StageRecipe = StageRecipe()
@@ -188,7 +203,7 @@ class Recipe(Section):
         Run ids are hashes of it (`pipelines.training.settings.Run.run_id`): under new names, runs begun before the
         renaming would not be found.
         """
-        data = self.model_dump()
+        data = self.model_dump(exclude={"audit"})  # it changes nothing that is learnt
         for section, renamed in _RENAMED.items():
             data[section].update({old: data[section].pop(new) for old, new in renamed.items()})
         data["rollout"]["ahead"] = bool(data["rollout"]["ahead"])

@@ -14,8 +14,8 @@ from memagent.conversations import ListStream
 from memagent.metrics import normalise
 from memagent.records import Segment
 from memagent.registry import Registry
+from memagent.rl.judging import strict_score
 from memagent.segmenting import segments
-from memagent.tasks.grading import judge
 from memagent.tasks.records import Columns
 from memagent.tasks.sample import Sample
 from memagent.tokens import Tokenizer
@@ -28,7 +28,7 @@ class Task:
     """A sample, and the segments to read."""
 
     sample: Sample
-    """The sample, without its text."""
+    """The sample, without its text; of its facts those that are in the segments."""
     segments: tuple[Segment, ...]
 
     @property
@@ -51,8 +51,8 @@ class Task:
         return ListStream(self.segments)
 
     def judge(self, answer: str) -> float:
-        """Score an answer by the task's own metric, 0 to 1; an empty answer is "not found"."""
-        return judge(self.sample, answer).score
+        """Score an answer by the strict form of the task's own metric, 0 to 1; an empty answer is "not found"."""
+        return strict_score(self.sample, answer)
 
 
 class Dataset(Protocol):
@@ -155,8 +155,10 @@ def make_task(
         chosen = scatter(len(cut), sorted(wanted), most, rng=rng, tempting=near)
     else:
         chosen = window(len(cut), sorted(wanted), most, rng)
-    kept = replace(sample, sample_id=name, pieces=nothing, facts=())
-    return Task(kept, tuple(cut[i] for i in chosen))
+    kept = tuple(cut[i] for i in chosen)
+    text = "".join(segment.text for segment in kept)
+    facts = tuple(fact for fact in sample.facts if fact in text)
+    return Task(replace(sample, sample_id=name, pieces=nothing, facts=facts), kept)
 
 
 def window(count: int, wanted: Sequence[int], most: int, rng: random.Random, least: int = 1) -> list[int]:

@@ -7,8 +7,10 @@ and evaluation is lenient (containment), so both are always reported.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memagent.metrics import containment, exact_match, f1
+from memagent.metrics import containment, f1
 from memagent.registry import Registry
+from memagent.rl.judging import exact as strictly
+from memagent.rl.judging import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,9 @@ class Answered:
     formed: bool = True
     """Every conversation ended by itself, within its limit."""
     judged: float = 0.0
-    """Score by the task's own metric, 0 to 1 (`memagent.tasks.grading`)."""
+    """Score by the strict form of the task's own metric, 0 to 1 (`memagent.rl.judging`)."""
+    every: bool = False
+    """All gold answers are asked for, not one of them."""
 
     @property
     def answerable(self) -> bool:
@@ -50,8 +54,13 @@ class Reward:
 
 
 def exact(said: Answered) -> float:
-    """Return 1 for an exact match after normalisation; "not found" matches where there is nothing to find."""
-    return exact_match(said.answer, said.gold) if said.found == said.answerable else 0.0
+    """Return 1 for an exact match after normalisation; "not found" matches where there is nothing to find.
+
+    Where all gold answers are asked for, they are listed and nothing else is said.
+    """
+    if said.found != said.answerable:
+        return 0.0
+    return float(listed(said.answer, said.gold) == 1.0) if said.every else strictly(said.answer, said.gold)
 
 
 def contains(said: Answered) -> float:

@@ -108,7 +108,8 @@ def _paid(
 ) -> Reward:
     formed = not any(conversation.cut for conversation in conversations)
     judged = task.judge(answer if found else "")
-    paid = reward(Answered(answer, found, task.gold, formed=formed, judged=judged), pay.weights)
+    every = task.sample.match == "all"
+    paid = reward(Answered(answer, found, task.gold, formed=formed, judged=judged, every=every), pay.weights)
     # The worst response counts, so long readings are not penalised for their number of turns.
     fine = min(
         (

@@ -71,7 +71,7 @@ class RowDataset:
         least = self.cut.most if self.alone else 1
         chosen = [own[i] for i in window(len(own), wanted, self.cut.most, rng, least=least)]
         sample = Sample(
-            f"qa-{row.qa_id[:12]}-{epoch}",
+            f"{_name(row)}-{epoch}",
             row.source,
             0,
             pieces=nothing,
@@ -82,9 +82,10 @@ class RowDataset:
         return Task(sample, tuple(chosen if self.alone else self._among(chosen, row, rng)))
 
     def rivals(self, task: Task) -> list[Qa]:
-        """Return the rows that ask the same of a document in a task, and have other answers."""
+        """Return the rows that ask the same of another document in a task, and have other answers."""
         question, gold = normalise(task.question), frozenset(map(normalise, task.gold))
-        names = {segment.content_hash for segment in task.segments}
+        own = next(row for row in self.rows if task.sample_id.startswith(_name(row)))
+        names = {segment.content_hash for segment in task.segments}.difference(own.stream)
         asked = [row for name in sorted(names) for row in self._asked.get((question, name), ())]
         return [row for row in asked if frozenset(map(normalise, row.answers)) != gold]
 
@@ -140,6 +141,10 @@ class RowDataset:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[name] = [replace(segment, content_hash=name) for segment in self.cut(self.text(name))]
         return self._kept[name]
+
+
+def _name(row: Qa) -> str:
+    return f"qa-{row.qa_id[:12]}"
 
 
 def is_marked(segment: Segment, row: Qa) -> bool:

@@ -10,7 +10,16 @@ from memagent.errors import UsageError
 from memagent.records import Segment, text_hash
 from memagent.rl.dataset import Cut, DatasetRequest, DatasetSplits, Task, make_task
 from memagent.segmenting import segments
-from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, held_out, load_contracts, remove_answer, split
+from memagent.tasks.contracts import (
+    CATEGORIES,
+    QUESTIONS,
+    Category,
+    Contract,
+    held_out,
+    load_contracts,
+    remove_answer,
+    split,
+)
 from memagent.tasks.contracts import REWORDED as REWORDINGS
 from memagent.tasks.controls import control
 from memagent.tasks.needles import KINDS, REWORDED, Kind, make_needles, plant
@@ -109,7 +118,8 @@ class ContractDataset:
         """
         known = split(load_contracts(folder))[0]
         apart = held_out((contract.name for contract in known), _VALIDATION)
-        self._contracts = [contract for contract in known if (contract.name in apart) == validation]
+        chosen = (contract for contract in known if (contract.name in apart) == validation)
+        self._contracts = [contract for contract in chosen if _known(contract)]
         if not self._contracts:
             raise UsageError(f"{folder} has too few contracts: of {len(known)} none is left for this part of training.")
         self._cut, self._seed = cut, seed
@@ -119,7 +129,7 @@ class ContractDataset:
         """Return task `number`."""
         rng = random.Random(f"{self._seed} contracts {number}")
         contract = rng.choice(self._contracts)
-        category = rng.choice(CATEGORIES)
+        category = rng.choice(_known(contract))
         text, answer = contract.text, contract.answers[category]
         facts = _facts(contract, category)
         if facts and rng.random() < _REMOVED:
@@ -168,8 +178,16 @@ def halves(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     return [text for text in texts if text not in apart], validation or list(texts)
 
 
-def _facts(contract: Contract, category: str) -> tuple[str, ...]:
-    spans = contract.spans[category]  # type: ignore[index]
+def _known(contract: Contract) -> list[Category]:
+    """Return the categories that a contract is silent about, or that it is known where it speaks of them.
+
+    The answers of the others may be in none of the segments that are chosen.
+    """
+    return [name for name in CATEGORIES if not contract.answers[name] or _facts(contract, name)]
+
+
+def _facts(contract: Contract, category: Category) -> tuple[str, ...]:
+    spans = contract.spans[category]
     return tuple(contract.text[start:end] for start, end in spans if contract.text[start:end].strip())
 
 

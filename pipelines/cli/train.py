@@ -8,6 +8,18 @@ import typer
 from memagent.config import Config
 from pipelines.cli.options import ConfigOption, JsonOption, SetOption, StoreOption, configured, display, out
 from pipelines.cli.policies import GateOption, gate_spec, show_comparison
+from pipelines.cli.train_data import (
+    ColumnsOption,
+    DataOption,
+    DatasetOption,
+    PolicyOption,
+    PromotionOption,
+    RecipeOption,
+    TextOption,
+    ValidationOption,
+    audit,
+    sources,
+)
 
 if TYPE_CHECKING:
     from memagent.rl.promotion import GateSpec
@@ -50,27 +62,20 @@ def sft(
 
 
 app = typer.Typer(help="Train a reader.", add_completion=False, invoke_without_command=True)
+app.command("audit")(audit)
 
 
 @app.callback()
 def _train(
     context: typer.Context,
-    config: Annotated[str, typer.Option("--config", help="Recipe: a name or a TOML file.")] = "nano-cpu",
-    policy: Annotated[str | None, typer.Option(help="Initial policy; by default the recipe's.")] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="qa, qa:CORPUS, needles, contracts=FOLDER; several are mixed. Default: qa."),
-    ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(help="A .jsonl or .parquet file of questions, texts and answers; mixed with --data."),
-    ] = None,
-    validation: Annotated[str, typer.Option(help="Such a file to choose the best weights by.")] = "",
-    promotion: Annotated[str, typer.Option(help="Such a file to compare the candidate on.")] = "",
-    columns: Annotated[
-        list[str] | None, typer.Option(help="Columns of these files: question=NAME, text=NAME, answers=NAME.")
-    ] = None,
-    text: Annotated[list[str] | None, typer.Option(help="Files or folders whose text needles are planted in.")] = None,
+    config: RecipeOption = "nano-cpu",
+    policy: PolicyOption = None,
+    data: DataOption = None,
+    dataset: DatasetOption = None,
+    validation: ValidationOption = "",
+    promotion: PromotionOption = "",
+    columns: ColumnsOption = None,
+    text: TextOption = None,
     replay: Annotated[str | None, typer.Option(help="Train on the rollouts that this run recorded.")] = None,
     promote: Annotated[
         bool, typer.Option("--promote", help="Run the promotion check on the candidate at the end.")
@@ -86,12 +91,11 @@ def _train(
         return
     from pipelines.training.progress import Progress, show_summary
     from pipelines.training.run import train
-    from pipelines.training.settings import DataFiles, absolute, prepare
+    from pipelines.training.settings import prepare
 
     spec = gate_spec(gate, None)  # wrong keys fail before hours of training
-    sources = [*(f"file={absolute(path)}" for path in dataset or ()), *(data or (() if dataset else ["qa"]))]
-    files = DataFiles.of(sources, validation, promotion, columns or ())
-    run = prepare(config, sources, text or [], store=store, sets=set_ or [], model=policy, files=files)
+    given, files = sources(data, dataset, validation, promotion, columns=columns)
+    run = prepare(config, given, text or [], store=store, sets=set_ or [], model=policy, files=files)
     with Progress(quiet=json_) as progress:
         summary = train(run, replay=replay, show=progress.show)
     if output is not None:

@@ -1,5 +1,6 @@
 """The data of a training run, made by name (`memagent.rl.dataset.DATASETS`)."""
 
+import logging
 import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,11 +13,13 @@ from infra.tables.documents import document_texts, standing_texts
 from infra.tables.qa import read_qa
 from memagent.curation import Split
 from memagent.errors import TrainingError, UsageError
+from memagent.rl.audit import audit
 from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
 from memagent.rl.rows import RowDataset, fit_rows
 from memagent.tasks.texts import load_texts
 from pipelines.training.settings import Run
 
+_log = logging.getLogger("memagent.training")
 _SIDES: tuple[Split, ...] = ("train", "validation")
 _VALIDATION_SEED = 1_000_003
 """A different seed from training's, so that validation has other needles."""
@@ -42,6 +45,19 @@ def splits(run: Run) -> DatasetSplits:
         validation,
         sum(part.gone for part in parts),
     )
+
+
+def audited(run: Run) -> DatasetSplits:
+    """Return a run's datasets after their audit (`memagent.rl.audit`); what a reward pays on purpose is a warning.
+
+    Raises:
+        UsageError: as `splits`; or tasks violate what none may, more of them than the recipe allows.
+    """
+    data, weights = splits(run), run.recipe.reward.weights
+    report = audit((data.train, data.validation), weights, run.recipe.audit.tasks)
+    for warning in report.refuse(run.recipe.audit.allowed, weights):
+        _log.warning("%s", warning)
+    return data
 
 
 def harvested(request: DatasetRequest) -> DatasetSplits:

@@ -12,9 +12,10 @@ from infra.store import Store
 from infra.tables.delta import now
 from infra.tables.policies import Provenance, publish
 from infra.tables.runs import TrainingSummary, write_run
+from memagent.rl.dataset import DatasetSplits
 from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
-from pipelines.training.data import splits
+from pipelines.training.data import audited, splits
 from pipelines.training.loop import Loop
 from pipelines.training.monitors import Monitors
 from pipelines.training.records import code_version, summary_of
@@ -34,7 +35,7 @@ def train(run: Run, *, replay: str | None = None, show: Progress | None = None) 
         show: is called with the loop's events.
 
     Raises:
-        UsageError: the data are missing, or have only one answer.
+        UsageError: the data are missing, have only one answer, or their audit fails.
         ConfigError: Ray has not enough resources.
         TrainingError: a step cannot be taken; the last checkpoint stays.
     """
@@ -43,8 +44,11 @@ def train(run: Run, *, replay: str | None = None, show: Progress | None = None) 
     state = checkpoints.read() or State()
     stage = run.recipe.stage
     if not (state.done and (state.step >= stage.max_steps or state.stale >= stage.patience)):
+        data = splits(run) if replay else audited(run)  # before anything is started
+        state.counts["rows_gone"] = data.gone
         with ray_session(run.config.ray):
-            state = asyncio.run(_train(run, store, checkpoints, state, replay=replay, show=show or (lambda _: None)))
+            training = _train(run, data, checkpoints, state, replay=replay, show=show or (lambda _: None))
+            state = asyncio.run(training)
     policy_id = _publish(run, store, checkpoints, state)
     summary = summary_of(run, checkpoints, state, policy_id)
     write_run(store, summary, started, summary["config"], replace=True)
@@ -52,13 +56,11 @@ def train(run: Run, *, replay: str | None = None, show: Progress | None = None) 
 
 
 async def _train(
-    run: Run, store: Store, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
+    run: Run, data: DatasetSplits, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
 ) -> State:
-    recipe = run.recipe
+    recipe, store = run.recipe, Store(run.config.store)
     pool = None if replay else _rollout_pool(run)
     check_room(recipe, run.config.pool if pool else None)
-    data = splits(run)
-    state.counts["rows_gone"] = data.gone
     sampler: Sampler
     if pool is None:
         sampler = RecordedSampler(Checkpoints(store, str(replay)))

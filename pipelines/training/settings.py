@@ -30,7 +30,7 @@ LAYOUT = (
     "transfer",
 )
 """Keys of the learner, under their first names, that do not change what is learnt, but for rounding."""
-_RECIPE = ("model", "rollout", "reward", "loss", "learner", "stage")
+_RECIPE = ("model", "rollout", "reward", "audit", "loss", "learner", "stage")
 
 
 @dataclass(frozen=True)

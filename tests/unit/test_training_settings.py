@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from memagent.config import load_config
 from memagent.errors import UsageError
 from memagent.nano import bundled
 from pipelines.promote import _configs
-from pipelines.training.data import splits
+from pipelines.training.data import audited, splits
+from pipelines.training.run import train
 from pipelines.training.settings import DataFiles, Run, prepare
 
 
@@ -95,6 +97,25 @@ def test_a_file_is_trained_on_but_for_what_is_held_out(tmp_path):
     given = splits(of_file(tmp_path, path, question_file(tmp_path / "v.jsonl", "blue", 3)))
     assert len({given.train.task(i).question for i in range(60)}) == 60
     assert {given.validation.task(i).gold[0] for i in range(3)} == {"blue 0", "blue 1", "blue 2"}
+
+
+def test_tasks_that_teach_wrongly_are_refused_before_anything_is_started(tmp_path, caplog):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        "".join(json.dumps({"question": f"{i}?", "text": f"{i}.", "answers": "red"}) + "\n" for i in range(20))
+    )
+    with path.open("a") as file:
+        file.write(json.dumps({"question": "Who?", "text": "Ann.", "answers": "Ann"}) + "\n")
+    with pytest.raises(UsageError, match=r"the answer is not in the text in \d+ of 128 tasks .*Nothing was trained"):
+        train(of_file(tmp_path, str(path)))
+    lenient = prepare(
+        "smoke", ["needles"], store=str(tmp_path), sets=["reward.weights={contains=1.0}", "audit.tasks=4"]
+    )
+    lenient = replace(lenient, texts=(str(Path(__file__).parents[2] / "docs"),))
+    audited(lenient)
+    assert "a wrong answer is paid in" in caplog.text
+    sets = ["audit.tasks=0", "audit.allowed.rival-answer=0.5"]
+    assert made(str(tmp_path), *sets).run_id == made(str(tmp_path)).run_id, "it changes nothing that is learnt"
 
 
 def test_versions_are_compared_on_the_recipes_engines_unless_somebody_says_otherwise(tmp_path, monkeypatch):

@@ -1,0 +1,181 @@
+"""The audit of tasks: what none may violate, checked before a training starts.
+
+The gold is in the text, unless nothing is to be found; no segment of another text answers the same question otherwise;
+the reward pays the gold, and none of twenty kinds of wrong answers.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, get_args, runtime_checkable
+
+from memagent.curation import Qa
+from memagent.errors import UsageError
+from memagent.metrics import containment, normalise
+from memagent.rl.config import AuditKind
+from memagent.rl.dataset import Dataset, Mixed, Task
+from memagent.rl.reward import Answered, reward
+from memagent.rl.wrong_answers import NONSENSE, wrong_answers
+
+KINDS: tuple[AuditKind, ...] = get_args(AuditKind)
+STRICT = frozenset({"exact", "task", "format", "abstention"})
+"""Rewards that must pay the gold alone. Others may mean to pay for a part of it: what they pay is a warning."""
+_VERDICTS = frozenset({"yes", "no"})
+_LEAST = 1e-9
+
+
+@runtime_checkable
+class AsksOften(Protocol):
+    """A dataset that asks the same of several texts."""
+
+    def rivals(self, task: Task) -> list[Qa]:
+        """Return the rows that ask the same of a document in a task, and have other answers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What is wrong with a task."""
+
+    kind: AuditKind
+    task: str
+    """Name of the task."""
+    detail: str
+    wrong: str = ""
+    """Kind of the wrong answer that is paid (`memagent.rl.wrong_answers`)."""
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What an audit found."""
+
+    tasks: int = 0
+    wrong_answers: int = 0
+    """Wrong answers that were tried."""
+    least_kinds: int = 0
+    """Kinds of wrong answers that were tried on each task, at least."""
+    violating: Counter[str] = field(default_factory=Counter)
+    """Tasks with a violation, by kind."""
+    paid: Counter[str] = field(default_factory=Counter)
+    """Tasks in which a kind of wrong answer is paid."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """The first violation of each kind, and of each wrong answer."""
+
+    def add(self, violations: Sequence[Violation], tried: int) -> None:
+        """Count a task."""
+        self.least_kinds = min(self.least_kinds, tried) if self.tasks else tried
+        self.tasks += 1
+        self.wrong_answers += tried
+        self.violating.update({violation.kind for violation in violations})
+        for violation in violations:
+            said = f"task {violation.task}: {violation.detail}"
+            self.examples.setdefault(violation.kind, said)
+            if violation.wrong:
+                self.paid[violation.wrong] += 1
+                self.examples.setdefault(violation.wrong, said)
+
+    def refuse(self, allowed: Mapping[AuditKind, float], weights: Mapping[str, float]) -> list[str]:
+        """Return warnings of a reward that pays for more than the gold.
+
+        Args:
+            allowed: share of the tasks that may violate, by kind.
+            weights: of the reward.
+
+        Raises:
+            UsageError: more tasks violate than are allowed; the message counts them by kind, with an example each.
+        """
+        meant = set() if STRICT.issuperset(weights) else {"gold-unpaid", "wrong-paid"}
+        share = {kind: self.violating[kind] / max(1, self.tasks) for kind in KINDS}
+        broken = [kind for kind in KINDS if kind not in meant and share[kind] > allowed.get(kind, 0.0)]
+        if broken:
+            said = "; ".join(f"{self._counted(kind)} ({self.examples[kind]})" for kind in broken)
+            keys = " ".join(f"--set audit.allowed.{kind}={share[kind]:.2g}" for kind in broken)
+            raise UsageError(
+                f"{said}. Nothing was trained. Mend the data or the reward, or allow it where it is meant: {keys}"
+            )
+        return [self._warning(kind) for kind in KINDS if kind in meant and self.violating[kind]]
+
+    def _counted(self, kind: str) -> str:
+        return f"{_SAID[kind]} in {self.violating[kind]} of {self.tasks} tasks"
+
+    def _warning(self, kind: str) -> str:
+        if kind != "wrong-paid":
+            return f"{self._counted(kind)} ({self.examples[kind]})"
+        kinds = ", ".join(f"{wrong} ({count})" for wrong, count in self.paid.most_common())
+        return f"{self._counted(kind)}; by kind: {kinds}. If that is not meant, a policy will learn it."
+
+
+_SAID = {
+    "gold-missing": "the answer is not in the text",
+    "rival-answer": "another text answers the same question otherwise",
+    "gold-unpaid": "the right answer is not paid more than nonsense, or not in full",
+    "wrong-paid": "a wrong answer is paid",
+}
+
+
+def audit(datasets: Sequence[Dataset], weights: Mapping[str, float], tasks: int) -> AuditReport:
+    """Check `tasks` tasks of each dataset; parts of a mixture are datasets of their own.
+
+    Raises:
+        UsageError: a dataset has no usable task.
+    """
+    report = AuditReport()
+    for dataset in _parts(datasets):
+        sampled = [dataset.task(number) for number in range(tasks)]
+        answers = [answer for task in sampled for answer in task.gold if answer.strip()]
+        for i, task in enumerate(sampled):
+            tried = wrong_answers(task, answers[i + 1 :] + answers[: i + 1])
+            rivals = dataset.rivals(task) if isinstance(dataset, AsksOften) else []
+            report.add([*_of_text(task, rivals), *_of_reward(task, weights, tried)], len(tried))
+    return report
+
+
+def _parts(datasets: Sequence[Dataset]) -> Iterator[Dataset]:
+    for dataset in datasets:
+        yield from _parts(dataset.datasets) if isinstance(dataset, Mixed) else (dataset,)
+
+
+def _of_text(task: Task, rivals: Sequence[Qa]) -> Iterator[Violation]:
+    text = "".join(segment.text for segment in task.segments)
+    gold = [answer for answer in task.gold if answer.strip()]
+    if gold and not _answered(task, text, gold):
+        yield Violation("gold-missing", task.sample_id, f"{task.question!r}, {gold[0]!r}")
+    for segment in task.segments:
+        for row in rivals:
+            if segment.content_hash in row.stream and containment(
+                segment.text, [a for a in row.answers if normalise(a)]
+            ):
+                detail = f"{task.question!r}, {row.answers[0]!r} beside {task.gold[0]!r}"
+                yield Violation("rival-answer", task.sample_id, detail)
+                return
+
+
+def _answered(task: Task, text: str, gold: Sequence[str]) -> bool:
+    """Whether a text holds the gold (all of it, if all is asked for) or a fact that says it.
+
+    "yes" and "no" are verdicts, whose words a text need not have.
+    """
+    if any(fact in text for fact in task.sample.facts) or _VERDICTS.issuperset(map(normalise, gold)):
+        return True
+    wanted = gold if task.sample.match == "all" else ()
+    return all(containment(text, [one]) for one in wanted) if wanted else bool(containment(text, gold))
+
+
+def _of_reward(task: Task, weights: Mapping[str, float], tried: Mapping[str, str]) -> Iterator[Violation]:
+    right = (" and ".join(task.gold) if task.sample.match == "all" else task.gold[0]).strip()
+    floor = _pay(task, NONSENSE, weights)
+    full = _pay(task, right, weights)
+    if full <= floor + _LEAST or (STRICT.issuperset(weights) and task.judge(right) < 1.0):
+        detail = f"{task.question!r}, {right!r} is paid {full:g}, nonsense {floor:g}"
+        yield Violation("gold-unpaid", task.sample_id, detail)
+    for kind, answer in tried.items():
+        paid = _pay(task, answer, weights)
+        if paid > floor + _LEAST:
+            detail = f"{task.question!r}, {answer[:80]!r} ({kind}) is paid {paid:g} where the gold is {right!r}"
+            yield Violation("wrong-paid", task.sample_id, detail, kind)
+
+
+def _pay(task: Task, answer: str, weights: Mapping[str, float]) -> float:
+    every = task.sample.match == "all"
+    said = Answered(answer, bool(answer.strip()), task.gold, judged=task.judge(answer), every=every)
+    return reward(said, weights).total

@@ -1,0 +1,93 @@
+"""What a training is given: data sets and question files; and ``memagent train audit``, which checks them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.cli.options import JsonOption, SetOption, StoreOption, out
+
+if TYPE_CHECKING:
+    from memagent.rl.audit import AuditReport
+    from pipelines.training.settings import DataFiles
+
+RecipeOption = Annotated[str, typer.Option("--config", help="Recipe: a name or a TOML file.")]
+PolicyOption = Annotated[str | None, typer.Option(help="Initial policy; by default the recipe's.")]
+DataOption = Annotated[
+    list[str] | None,
+    typer.Option(help="qa, qa:CORPUS, needles, contracts=FOLDER; several are mixed. Default: qa."),
+]
+DatasetOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A .jsonl or .parquet file of questions, texts and answers; mixed with --data."),
+]
+ValidationOption = Annotated[str, typer.Option(help="Such a file to choose the best weights by.")]
+PromotionOption = Annotated[str, typer.Option(help="Such a file to compare the candidate on.")]
+ColumnsOption = Annotated[
+    list[str] | None, typer.Option(help="Columns of these files: question=NAME, text=NAME, answers=NAME.")
+]
+TextOption = Annotated[list[str] | None, typer.Option(help="Files or folders whose text needles are planted in.")]
+
+
+def sources(
+    data: Sequence[str] | None,
+    dataset: Sequence[str] | None,
+    validation: str = "",
+    promotion: str = "",
+    columns: Sequence[str] | None = None,
+) -> tuple[list[str], "DataFiles"]:
+    """Return a run's data sets, files among them, and its files.
+
+    Raises:
+        UsageError: a file cannot be read, or is given twice.
+    """
+    from pipelines.training.settings import DataFiles, absolute
+
+    given = [*(f"file={absolute(path)}" for path in dataset or ()), *(data or (() if dataset else ["qa"]))]
+    return given, DataFiles.of(given, validation, promotion, columns or ())
+
+
+def audit(
+    config: RecipeOption = "nano-cpu",
+    policy: PolicyOption = None,
+    data: DataOption = None,
+    dataset: DatasetOption = None,
+    validation: ValidationOption = "",
+    columns: ColumnsOption = None,
+    text: TextOption = None,
+    store: StoreOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Check a sample of the tasks as a training does before it starts; status 1: it would refuse them."""
+    from memagent.errors import UsageError
+    from memagent.rl.audit import audit as check
+    from pipelines.training.data import splits
+    from pipelines.training.settings import prepare
+
+    given, files = sources(data, dataset, validation, columns=columns)
+    run = prepare(config, given, text or [], store=store, sets=set_ or [], model=policy, files=files)
+    both, weights = splits(run), run.recipe.reward.weights
+    report = check((both.train, both.validation), weights, run.recipe.audit.tasks or 64)
+    refusal = ""
+    try:
+        warnings = report.refuse(run.recipe.audit.allowed, weights)
+    except UsageError as error:
+        warnings, refusal = [], str(error)
+    if json_:
+        out({"kind": "audit", **asdict(report), "warnings": warnings, "refused": refusal})
+    else:
+        _show(report)
+        for message in (*warnings, *([refusal] if refusal else [])):
+            typer.echo(message, err=True)
+    raise typer.Exit(1 if refusal else 0)
+
+
+def _show(report: "AuditReport") -> None:
+    typer.echo(
+        f"{report.tasks} tasks, {report.wrong_answers} wrong answers of at least {report.least_kinds} kinds each: "
+        f"{', '.join(f'{kind} {count}' for kind, count in report.violating.items()) or 'nothing to say'}"
+    )
+    for kind, example in report.examples.items():
+        typer.echo(f"  {kind}: {example}")
