@@ -4,10 +4,11 @@ Pure rules over rows; reading and writing rows is up to the stages. A row is a q
 answers and the source that vouches for them.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 from memagent.metrics import normalise
 from memagent.records import TextSpan, stable_hash
@@ -15,9 +16,16 @@ from memagent.records import TextSpan, stable_hash
 Source = Literal["feedback", "gold", "agreement", "generated"]
 TRUST: tuple[Source, ...] = ("feedback", "gold", "agreement", "generated")
 """Sources by trust, most trusted first: people who reviewed the answer, then the author of the question."""
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-_SHARES = (0.8, 0.9)
+VOUCHED: tuple[Source, ...] = ("feedback", "gold")
+"""Sources that are people's or given; the others are a policy's own words, which cannot tell a better policy."""
+Split = Literal["train", "validation", "promotion", "test"]
+"""What a document is for: to train on, to choose a training's step by, to decide on promotion, only to report on."""
+SPLITS: tuple[Split, ...] = ("train", "validation", "promotion", "test")
+SPLIT_VERSION = 2
+"""Version 1 had no promotion documents: all that are neither for training nor for validation were for the test. As
+version 2 takes its promotion documents from these, no policy of either version was trained or chosen on them."""
+_ENDS = (0.8, 0.9, 0.98)
+"""Where a split ends, as shares of all documents."""
 _SIMILAR = 0.8
 
 
@@ -143,12 +151,19 @@ def families(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def split_of(documents: Sequence[str], seed: int = 0) -> Split:
-    """Return the split of a row, derived from its documents' ids: 80% train, 10% validation, 10% test.
+    """Return the split of a row, derived from its documents' ids: 80% train, 10% validation, 8% promotion, 2% test.
 
     All questions on a document are on one side. A row over several documents is on the side of the one that is
     held out most, so training sees no held-out document; `leaks` finds rows that mix.
     """
     return max((_side(name, seed) for name in documents), key=SPLITS.index, default="train")
+
+
+def stored_split(split: str, version: int | None, documents: Sequence[str]) -> Split:
+    """Return the split of a stored row, of which version 1 (None) knew only three (`SPLIT_VERSION`)."""
+    if split == "test" and (version or 1) < SPLIT_VERSION and split_of(documents) == "promotion":
+        return "promotion"
+    return cast(Split, split)
 
 
 def leaks(rows: Iterable[Qa], seed: int = 0) -> set[str]:
@@ -205,7 +220,7 @@ def _unrejected(row: Qa, rejected: Mapping[str, Collection[str]]) -> tuple[str, 
 
 def _side(document: str, seed: int) -> Split:
     draw = int(stable_hash(seed, [document])[:12], 16) / 16**12
-    return "train" if draw < _SHARES[0] else "validation" if draw < _SHARES[1] else "test"
+    return SPLITS[bisect_right(_ENDS, draw)]
 
 
 def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:

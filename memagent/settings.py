@@ -58,6 +58,23 @@ def read_toml(path: str) -> Json:
         raise ConfigError(f"configuration file {path}: {error}") from error
 
 
+def beneath(sections: Mapping[str, Mapping[str, Any]], config: str | None = None) -> list[str]:
+    """Return sections as ``section.key=value`` strings, where neither the environment nor a configuration file says
+    otherwise.
+
+    Args:
+        sections: their keys, by name.
+        config: a configuration file.
+
+    Raises:
+        ConfigError: environment or file cannot be read.
+    """
+    merged: Json = {name: dict(keys) for name, keys in sections.items()}
+    for given in (environment(), read_toml(config) if config else {}):
+        merge(merged, {name: given[name] for name in merged if name in given})
+    return list(as_settings(merged))
+
+
 def put_setting(data: Json, item: str) -> None:
     """Put a ``section.key=value`` string into plain data.
 

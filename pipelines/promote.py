@@ -1,62 +1,43 @@
 """The promotion check: a candidate and the promoted policy read the same fixed tests; the better one is promoted.
 
-The tests are needles in texts of training length and many times longer, and harvested questions that are held out
-from training. Evaluations resume, so calling it again reads nothing twice.
+The tests are needles in texts of training length and many times longer, and harvested questions of the promotion split,
+on which nothing was trained or chosen. Evaluations resume, so calling it again reads nothing twice.
 """
 
 import json
-import tempfile
+import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypedDict, cast
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
 
 from infra.cluster.progress import Progress
 from infra.cluster.session import ray_session
-from infra.models import cache_folder
 from infra.readers import SHIPPED, ReaderSpec, resolve_policy
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
-from infra.tables.documents import document_texts
-from infra.tables.policies import policy, promote, promoted, refuse
-from infra.tables.rows import QaRow, ResultRow
+from infra.store import Store
+from infra.tables.policies import PolicyRow, policies, policy, promote, promoted, refuse
+from infra.tables.rows import ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import stable_hash
-from memagent.rl.promotion import GateSpec, Group, decide
-from memagent.tasks.ruler import write_jsonl
-from memagent.tasks.sample import Sample
+from memagent.rl.power import PlannedGroup, PowerRecord, state
+from memagent.rl.promotion import Decision, Group, GroupRecord, PromotionSpec, decide
 from memagent.tasks.suites import Suite
-from memagent.tasks.texts import Whole
 from pipelines.evaluate import evaluate, run_results
+from pipelines.promotion_questions import Questions, find_questions
 
-__all__ = ["GateSpec", "compare_policies", "run_gate"]
+__all__ = ["PromotionSpec", "compare_policies", "run_promotion"]
 
-_VALIDATION = "validation questions"
-_COLUMNS = ["qa_id", "question", "answers", "stream", "split"]
-
-
-class GroupRecord(TypedDict):
-    """Scores of one group of samples: means, failed readings, and the paired test (`memagent.stats.Paired`)."""
-
-    name: str
-    candidate: float
-    incumbent: float
-    candidate_failed: int
-    incumbent_failed: int
-    difference: float
-    low: float
-    high: float
-    p: float
-    n: int
-    better: int
-    worse: int
-    method: str
+_log = logging.getLogger("memagent.promotion")
+_COMPARED = 1_000
+"""Added to the seed of the needles that are compared by, which are not those that promotion is decided on."""
+_NEEDLE_DISCORDANCE = 0.1
+"""Of needles, for the power that is stated before reading: two versions find most of the same ones."""
 
 
-class GateRecord(TypedDict):
-    """A comparison of two policies; JSON in the `gate` column of `policies`."""
+class PromotionRecord(TypedDict):
+    """A comparison of two policies; JSON in the `promotion` column of `policies`."""
 
     candidate: str
     incumbent: str
@@ -66,25 +47,30 @@ class GateRecord(TypedDict):
     groups: list[GroupRecord]
     runs: dict[str, dict[str, str]]
     """Run ids by suite and side."""
-    validation: dict[str, int]
+    questions: dict[str, int]
+    """Counts (`pipelines.promotion_questions.Questions`)."""
+    power: PowerRecord
+    """As stated before reading."""
+    tested_on: list[str]
+    """Names of the needles and of the texts, by which later checks know what was looked at before."""
     spec: dict[str, Any]
     seconds: float
 
 
-def run_gate(
+def run_promotion(
     config: Config,
     candidate_id: str,
     incumbent: str | None = None,
-    gate: GateSpec | None = None,
+    spec: PromotionSpec | None = None,
     show: Progress | None = None,
-) -> GateRecord:
+) -> PromotionRecord:
     """Compare a candidate with the promoted policy, and promote or refuse it; return the record.
 
     Args:
         config: how both read. `engine.model` is the base model of the lineage, or a version of it.
         candidate_id: policy_id or a prefix of it.
         incumbent: policy to compare with; by default the promoted version, or the base model of the lineage.
-        gate: the tests.
+        spec: the tests.
         show: is called with the progress counts.
 
     Raises:
@@ -103,7 +89,9 @@ def run_gate(
     current = promoted(store, name)
     current_id = current["policy_id"] if current else None
     incumbent = incumbent or current_id or _base_model(config, name)
-    record = compare_policies(config, candidate, incumbent, gate=gate, show=show)
+    since = current["changed_at"] if current and incumbent == current_id else None
+    spec = spec or PromotionSpec()
+    record = _compare(config, (candidate, incumbent), spec, find_questions(store, spec, "promotion", since), show)
     if record["promoted"]:
         promote(store, candidate, record["reason"], dict(record), instead_of=current_id)
     else:
@@ -112,120 +100,113 @@ def run_gate(
 
 
 def compare_policies(
-    config: Config, candidate: str, incumbent: str, gate: GateSpec | None = None, show: Progress | None = None
-) -> GateRecord:
-    """Read the tests with two policies and decide between them; no status changes.
+    config: Config, candidate: str, incumbent: str, spec: PromotionSpec | None = None, show: Progress | None = None
+) -> PromotionRecord:
+    """Read tests like the promotion check's with two policies and decide between them; no status changes.
+
+    These are validation questions and needles of another seed: who chooses among versions by them has not looked at
+    what decides on promotion.
 
     Raises:
         UsageError: both are the same policy, they cannot be compared, or there are no tests.
         MemagentError: an engine cannot be started, or all readings of a policy failed.
     """
-    gate, began = gate or GateSpec(), time.monotonic()
+    spec = spec or PromotionSpec()
+    spec = spec.model_copy(update={"seed": spec.seed + _COMPARED})
+    questions = find_questions(Store(config.store), spec, "validation")
+    return _compare(config, (candidate, incumbent), spec, questions, show)
+
+
+def _compare(
+    config: Config, models: tuple[str, str], spec: PromotionSpec, questions: Questions, show: Progress | None
+) -> PromotionRecord:
+    began = time.monotonic()
     _check_engine(config)
-    configs = _configs(config, candidate, incumbent)
+    configs = _configs(config, *models)
     readers = {side: ReaderSpec(settings) for side, settings in configs.items()}
     ids = {side: reader.policy.policy_id for side, reader in readers.items()}
     if ids["candidate"] == ids["incumbent"]:
-        raise UsageError(f"{candidate} and {incumbent} are one policy: {ids['candidate']}")
+        raise UsageError(f"{models[0]} and {models[1]} are one policy: {ids['candidate']}")
     if len({reader.tokenizer.fingerprint for reader in readers.values()}) > 1:
         raise UsageError(f"{ids['candidate']} and {ids['incumbent']} have different tokenizers: no test fits both")
-    questions = validation_questions(Store(config.store), gate)
-    suites = _suites(gate, readers["incumbent"].reading.segment_tokens, questions)
+    suites = _suites(spec, readers["incumbent"].reading.segment_tokens, questions)
     if not suites:
-        raise UsageError("the gate has no tests: give kinds of needles, or corpora with validation questions")
+        raise UsageError(
+            "the promotion check has no tests: give kinds of needles, or corpora with promotion questions that people "
+            "answered (memagent feedback) or that came with answers"
+        )
+    tested_on = _names(suites, questions)
+    look = _look(policies(Store(config.store)), ids["incumbent"], tested_on)
+    power = state(_planned(suites, spec, questions), alpha=spec.alpha, look=look, correlation=spec.correlation)
+    _log.log(logging.WARNING if power["warning"] else logging.INFO, "%s", power["warning"] or _stated(power))
     groups, runs = [], {}
     with ray_session(config.ray):
         for name, suite in suites.items():
-            results = {side: _read(suite, configs[side], gate, show) for side in configs}
+            results = {side: _read(suite, configs[side], spec, show) for side in configs}
             runs[name] = {side: run_id for side, (run_id, _) in results.items()}
-            groups += _groups(name, results["candidate"][1], results["incumbent"][1])
-    record = {
-        **ids,
-        **decide(groups, gate.alpha).as_dict(),
+            groups += _groups(spec, questions, results["candidate"][1], results["incumbent"][1])
+    decision: Decision = decide(groups, power["alpha"], spec.correlation)
+    return {
+        "candidate": ids["candidate"],
+        "incumbent": ids["incumbent"],
+        **decision.record(),
         "runs": runs,
-        "validation": questions.counts,
-        "spec": gate.model_dump(mode="json"),
+        "questions": questions.counts,
+        "power": power,
+        "tested_on": tested_on,
+        "spec": spec.model_dump(mode="json"),
         "seconds": round(time.monotonic() - began, 1),
     }
-    return cast(GateRecord, record)
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """Validation questions as a file."""
+def _look(rows: Sequence[PolicyRow], incumbent: str, tested_on: Sequence[str]) -> int:
+    """Return the number of this look, from 1: how many candidates were compared with the same policy on any of this.
 
-    path: Path | None
-    """None: there are none."""
-    counts: dict[str, int]
-    """Questions in the tables (``there``), asked (``asked``), and whose documents are gone (``without_text``)."""
-
-
-def validation_questions(store: Store, gate: GateSpec) -> Questions:
-    """Write the validation questions of the gate's corpora to a file of samples, named by a hash of its content.
-
-    If there are too many, the choice depends only on the seed and their ids. They are scored by token F1, since exact
-    containment would reward an answer that repeats the document.
+    A record of an earlier version does not say what it was tested on, and counts.
     """
-    rows: list[QaRow] = [
-        cast(QaRow, row | {"corpus": corpus})
-        for corpus in dict.fromkeys(gate.corpora)
-        for row in Table(store, "qa").read(corpus, _COLUMNS).to_pylist()
-        if row["split"] == "validation"
-    ]
-    rows.sort(key=lambda row: stable_hash(gate.seed, row["corpus"], row["qa_id"]))
-    chosen = rows[: gate.questions]
-    samples = list(_samples(store, chosen))
-    counts = {"there": len(rows), "asked": len(samples), "without_text": len(chosen) - len(samples)}
-    return Questions(_file(store, samples) if samples else None, counts)
+    earlier = [row["promotion"] for row in rows if row["promotion"]]
+    mine = set(tested_on)
+    same = [record for record in earlier if record.get("incumbent") == incumbent]
+    return 1 + sum(not mine.isdisjoint(record.get("tested_on", tested_on)) for record in same)
 
 
-def _samples(store: Store, rows: list[QaRow]) -> Iterator[Sample]:
-    texts: dict[tuple[str, str], str] = {}
-    for corpus in {row["corpus"] for row in rows}:
-        hashes = {name for row in rows if row["corpus"] == corpus for name in row["stream"]}
-        texts |= {(corpus, name): text for name, text in document_texts(Corpus(store, corpus), hashes)}
-    for row in rows:
-        parts = [texts.get((row["corpus"], name)) for name in row["stream"]]
-        text = "\n\n".join(part for part in parts if part is not None)
-        if None in parts or not text.strip() or not _encodable(text + row["question"] + "".join(row["answers"])):
-            continue
-        yield Sample(
-            sample_id=f"{row['corpus']}/{row['qa_id']}",
-            task=_VALIDATION,
-            length=0,
-            pieces=Whole(text),
-            question=row["question"],
-            answers=tuple(row["answers"]),
-            match="f1",
-        )
+def _names(suites: dict[str, Suite], questions: Questions) -> list[str]:
+    needles = suites.get("needles")
+    named = [f"needles-{stable_hash(needles.kinds, needles.lengths, needles.seed)[:12]}"] if needles else []
+    return named + [name[:12] for name in questions.texts]
 
 
-def _file(store: Store, samples: list[Sample]) -> Path:
-    """Write samples to a file on this machine, and to the store."""
-    with tempfile.TemporaryDirectory() as folder:
-        aside = Path(folder) / "validation.jsonl"
-        write_jsonl(samples, aside)
-        data = aside.read_bytes()
-    parts = ("gates", stable_hash(data.decode("ascii"))[:12], "validation.jsonl")
-    path = Path(store.write_bytes(data, *parts))
-    if store.is_s3:
-        path = Path(Store(str(cache_folder())).write_bytes(data, *parts))
-    return path
+def _planned(suites: dict[str, Suite], spec: PromotionSpec, questions: Questions) -> list[PlannedGroup]:
+    planned = []
+    if needles := suites.get("needles"):
+        of_a_length = (1,) * (needles.n * len(needles.kinds))
+        planned += [PlannedGroup(of_a_length, spec.needle_margin, _NEEDLE_DISCORDANCE)] * len(needles.lengths)
+    for group in dict.fromkeys(one.group for one in questions.asked.values()):
+        sizes = Counter(one.document for one in questions.asked.values() if one.group == group)
+        planned.append(PlannedGroup(tuple(sizes.values()), spec.margin, spec.discordance))
+    return planned
 
 
-def _suites(gate: GateSpec, segment_tokens: int, questions: Questions) -> dict[str, Suite]:
+def _stated(power: PowerRecord) -> str:
+    return (
+        f"a gain of {power['gain']:.0%} is found with a probability of {power['power']:.0%} (n={power['questions']:,} "
+        f"in {power['documents']:,} documents, level {power['alpha']:.2g})"
+    )
+
+
+def _suites(spec: PromotionSpec, segment_tokens: int, questions: Questions) -> dict[str, Suite]:
     suites = {}
-    if gate.kinds:
-        lengths = gate.lengths_for(segment_tokens)
-        suites["needles"] = Suite("needles", kinds=gate.kinds, lengths=lengths, n=gate.n, seed=gate.seed)
+    if spec.kinds:
+        lengths = spec.lengths_for(segment_tokens)
+        suites["needles"] = Suite("needles", kinds=spec.kinds, lengths=lengths, n=spec.n, seed=spec.seed)
     if questions.path is not None:
-        suites["validation"] = Suite("files", data=(str(questions.path),), n=questions.counts["asked"], seed=gate.seed)
+        suites["questions"] = Suite("files", data=(str(questions.path),), n=questions.counts["asked"], seed=spec.seed)
     return suites
 
 
-def _read(suite: Suite, config: Config, gate: GateSpec, show: Progress | None) -> tuple[str, list[ResultRow]]:
+def _read(suite: Suite, config: Config, spec: PromotionSpec, show: Progress | None) -> tuple[str, list[ResultRow]]:
     """Evaluate a policy on a suite; return the run's id and the judged samples."""
-    texts = gate.texts if suite.is_made else ()
+    texts = spec.texts if suite.is_made else ()
     summary = evaluate(suite, config, texts=texts, show=show)
     if summary["carried_segments"]:  # samples never change, so the memory is another version's
         raise MemagentError(f"{summary['policy_id']} started from another version's memory, so its scores do not count")
@@ -239,19 +220,38 @@ def _read(suite: Suite, config: Config, gate: GateSpec, show: Progress | None) -
     return summary["run_id"], rows
 
 
-def _groups(suite: str, candidate: list[ResultRow], incumbent: list[ResultRow]) -> list[Group]:
-    """Group the samples of a suite: needles by length, shortest first."""
+def _groups(
+    spec: PromotionSpec, questions: Questions, candidate: list[ResultRow], incumbent: list[ResultRow]
+) -> list[Group]:
+    """Group the samples of a suite: needles by length, shortest first; questions by corpus.
+
+    The earlier questions of a corpus are a group once more: a batch of wrong gold teaches the candidate and is asked of
+    it, but does not reach what stood before.
+    """
     sides = [{row["sample_id"]: row for row in rows} for rows in (candidate, incumbent)]
     if sides[0].keys() != sides[1].keys():
-        raise MemagentError("the policies were not given the same samples: run the gate again")
-    sample_ids: dict[str, list[str]] = {}
+        raise MemagentError("the policies were not given the same samples: run the promotion check again")
+
+    def group(name: str, members: list[str], margin: float) -> Group:
+        ours, theirs = (tuple(_score(side[sample_id]) for sample_id in members) for side in sides)
+        documents = tuple(questions.asked[one].document if one in questions.asked else one for one in members)
+        return Group(name, ours, theirs, documents, margin=margin, small=spec.small_groups)
+
+    needles: dict[str, list[str]] = defaultdict(list)
+    asked: dict[str, list[str]] = defaultdict(list)
     for sample_id, row in sorted(sides[0].items(), key=lambda item: item[1]["length"]):
-        name = f"needles at {row['length']:,} tokens" if suite == "needles" else _VALIDATION
-        sample_ids.setdefault(name, []).append(sample_id)
-    return [
-        Group(name, *(tuple(_score(side[sample_id]) for sample_id in members) for side in sides))
-        for name, members in sample_ids.items()
-    ]
+        if sample_id in questions.asked:
+            asked[questions.asked[sample_id].group].append(sample_id)
+        else:
+            needles[f"needles at {row['length']:,} tokens"].append(sample_id)
+    groups = [group(name, members, spec.needle_margin) for name, members in needles.items()]
+    for name, members in asked.items():
+        groups.append(group(name, members, spec.margin))
+        earlier = [one for one in members if questions.asked[one].earlier]
+        if 0 < len(earlier) < len(members):
+            part = group(f"earlier {name}", earlier, spec.margin)
+            groups.append(replace(part, small="observe", part=True))
+    return groups
 
 
 def _score(row: ResultRow) -> float | None:
@@ -289,11 +289,3 @@ def _base_model(config: Config, name: str) -> str:
     if base != name:
         raise UsageError(f"no version of {name!r} is promoted yet: give --model with its base model, to compare with")
     return model
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

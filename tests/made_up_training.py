@@ -91,6 +91,6 @@ def register(store: Store, policy_id: str, **other: Any) -> None:
     row = {
         **{"corpus": POLICIES_OF, "policy_id": policy_id, "name": "toy", "path": "", "parent": "toy@0000"},
         **{"status": "candidate", "reason": "", "data_version": 7, "run_id": "train-x", "config": "{}"},
-        **{"metrics": "{}", "gate": None, "commit": "", "made_at": now(), "changed_at": now()},
+        **{"metrics": "{}", "promotion": None, "commit": "", "made_at": now(), "changed_at": now()},
     }
     Table(store, "policies").insert_new([{**row, **other}])

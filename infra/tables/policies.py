@@ -30,7 +30,7 @@ Status = Literal["candidate", "promoted", "refused", "retired"]
 
 
 class PolicyRow(TypedDict):
-    """A version; in the table config, metrics and gate are JSON."""
+    """A version; in the table config, metrics and promotion (the last check's record) are JSON."""
 
     corpus: str
     policy_id: str
@@ -43,7 +43,7 @@ class PolicyRow(TypedDict):
     run_id: str
     config: Json | None
     metrics: Json | None
-    gate: Json | None
+    promotion: Json | None
     commit: str
     made_at: datetime
     changed_at: datetime
@@ -69,8 +69,7 @@ class Provenance:
 
 Decide = Callable[[list[PolicyRow]], list[PolicyRow]]
 
-_JSON = ("config", "metrics", "gate")
-_TICK = timedelta(microseconds=1)
+_JSON = ("config", "metrics", "promotion")
 ANY = "any"
 """For `promote`: whichever is promoted now."""
 
@@ -118,7 +117,7 @@ def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, pa
         "run_id": provenance.run_id,
         "config": provenance.config,
         "metrics": provenance.metrics,
-        "gate": None,
+        "promotion": None,
         "commit": provenance.commit,
         "made_at": published_at,
         "changed_at": published_at,
@@ -172,7 +171,7 @@ def promote(
     store: Store,
     policy_id: str,
     reason: str,
-    gate: Json | None = None,
+    record: Json | None = None,
     *,
     force: bool = False,
     instead_of: str | None = ANY,
@@ -183,7 +182,7 @@ def promote(
         store: where the registry is.
         policy_id: the version, in full.
         reason: why, in words.
-        gate: the gate's record; None keeps an earlier one.
+        record: the promotion check's record; None keeps an earlier one.
         force: promote one that was refused.
         instead_of: policy_id that must still be promoted (None: none); by default any may be.
 
@@ -209,12 +208,12 @@ def promote(
             )
         reason_ended = f"{policy_id} was promoted"
         retired = [_changed(other, "retired", reason_ended) for other in lineage if other["status"] == "promoted"]
-        return [*retired, _changed(row, "promoted", reason, gate)]
+        return [*retired, _changed(row, "promoted", reason, record)]
 
     return _find(store, _Registry(store).change(decide), policy_id)
 
 
-def refuse(store: Store, policy_id: str, reason: str, gate: Json | None = None) -> PolicyRow:
+def refuse(store: Store, policy_id: str, reason: str, record: Json | None = None) -> PolicyRow:
     """Refuse a candidate; return its row. One that was promoted before stays retired, and keeps the record.
 
     Raises:
@@ -225,7 +224,7 @@ def refuse(store: Store, policy_id: str, reason: str, gate: Json | None = None) 
         row = _find(store, rows, policy_id)
         if row["status"] == "promoted":
             raise UsageError(f"{policy_id} is promoted: memagent policies rollback {row['name']}")
-        return [_changed(row, "retired" if row["status"] == "retired" else "refused", reason, gate)]
+        return [_changed(row, "retired" if row["status"] == "retired" else "refused", reason, record)]
 
     return _find(store, _Registry(store).change(decide), policy_id)
 
@@ -278,7 +277,7 @@ class _Registry(Table):
         delta = self._open()
         stored = [] if delta is None else self._dataset(delta).to_table(columns=self.schema.names).to_pylist()
         rows = {row["policy_id"]: _plain(row) for row in stored if row["corpus"] == POLICIES_OF}
-        changed_at = max([now(), *(row["changed_at"] + _TICK for row in rows.values())])
+        changed_at = max([now(), *(row["changed_at"] + timedelta(microseconds=1) for row in rows.values())])
         changed = []
         for row in decide(list(rows.values())):
             stays = row["status"] == rows[row["policy_id"]]["status"] == "retired"
@@ -335,16 +334,16 @@ def _listed(rows: list[PolicyRow]) -> str:
     return ", ".join(row["policy_id"] for row in rows[-10:])
 
 
-def _changed(row: PolicyRow, status: Status, reason: str, gate: Json | None = None) -> PolicyRow:
-    return {**row, "status": status, "reason": reason, "gate": gate or row["gate"]}
+def _changed(row: PolicyRow, status: Status, reason: str, record: Json | None = None) -> PolicyRow:
+    return {**row, "status": status, "reason": reason, "promotion": record or row["promotion"]}
 
 
 def _plain(row: Mapping[str, Any]) -> PolicyRow:
-    return cast(PolicyRow, {**row, **{name: json.loads(row[name]) if row[name] else None for name in _JSON}})
+    stored = {**row, "promotion": row["promotion"] or row.get("gate")}  # its name in earlier versions
+    stored.pop("gate", None)
+    return cast(PolicyRow, {**stored, **{name: json.loads(stored[name]) if stored[name] else None for name in _JSON}})
 
 
 def _stored(row: PolicyRow) -> dict[str, object]:
-    return {
-        name: json.dumps(value, default=str) if name in _JSON and value is not None else value
-        for name, value in row.items()
-    }
+    values: dict[str, object] = {**row}
+    return values | {name: json.dumps(values[name], default=str) for name in _JSON if values[name] is not None}

@@ -1,6 +1,6 @@
 """The `qa` table: training questions; and people's feedback on answers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
@@ -15,12 +15,12 @@ from infra.tables.corpora import tagger
 from infra.tables.delta import Table, now
 from infra.tables.documents import newest
 from infra.tables.rows import AnswerRow, FeedbackRow, QaRow, SpanRow
-from memagent.curation import Qa, Split, families, split_of
+from memagent.curation import SPLIT_VERSION, Qa, Split, families, split_of, stored_split
 from memagent.records import TextSpan
 
 _FIELDS = [field.name for field in fields(Qa)]
-_MARKS = ("run_id", "harvested_at")
-"""Columns that say when a row was written; a row that differs in them alone is the same row."""
+_MARKS = ("run_id", "harvested_at", "split_version")
+"""Columns that say when and by which version a row was written; a row that differs in them alone is the same row."""
 _TOLD = ["corpus", "qa_id", "answers"]
 
 
@@ -35,8 +35,19 @@ class Written:
 
 def read_qa(store: Store, corpus: str | None = None, split: Split | None = None) -> list[Qa]:
     """Return the current rows, of one corpus or of all, of one split or of all."""
-    filters = None if split is None else pc.field("split") == split
-    return [from_row(row) for row in Table(store, "qa").read(corpus, filters=filters).to_pylist()]
+    return [from_row(row) for row in read_rows(store, corpus, None if split is None else (split,))]
+
+
+def read_rows(store: Store, corpus: str | None = None, splits: Collection[Split] | None = None) -> list[QaRow]:
+    """Return the current rows of some splits as they are stored, `split` being the present version's."""
+    filters = None
+    if splits is not None:  # rows of version 1 call their promotion documents test
+        stored = {*splits, "test"} if "promotion" in splits else set(splits)
+        filters = pc.field("split").isin(pa.array(sorted(stored), pa.string()))
+    rows: list[QaRow] = Table(store, "qa").read(corpus, filters=filters).to_pylist()
+    for row in rows:
+        row["split"] = stored_split(row["split"], row["split_version"], row["documents"] or [])
+    return [row for row in rows if splits is None or row["split"] in splits]
 
 
 def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> Written:
@@ -93,6 +104,7 @@ def to_row(corpus: str, qa: Qa, run_id: str, harvested_at: datetime) -> QaRow:
         "tags": list(qa.tags),
         "spans": spans or None,
         "split": split_of(qa.documents),
+        "split_version": SPLIT_VERSION,
         "run_id": run_id,
         "harvested_at": harvested_at,
     }

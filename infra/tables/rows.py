@@ -205,6 +205,7 @@ class QaRow(TypedDict):
     evidence: list[SegmentName]
     tags: list[str]
     split: str
+    split_version: int | None
     run_id: str
     harvested_at: datetime
     spans: list[SpanRow] | None

@@ -203,7 +203,7 @@ class TrainingSummary(TypedDict):
     data_version: int | None
     config: Json
     report: NotRequired[str]
-    gate: NotRequired[Json]
+    promotion: NotRequired[Json]
 
 
 def write_run(

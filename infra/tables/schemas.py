@@ -259,7 +259,8 @@ QA = pa.schema(
         ("pass_rate", pa.float64()),  # of readings, those that were right
         ("evidence", pa.list_(pa.struct([("content_hash", pa.string()), ("segment_index", pa.int32())]))),
         ("tags", pa.list_(pa.string())),
-        ("split", pa.string()),  # train | validation | test
+        ("split", pa.string()),  # train | validation | promotion | test
+        ("split_version", pa.int32()),  # of the rule that the split is by; null: 1, which had no promotion documents
         ("run_id", pa.string()),  # of the harvest
         ("harvested_at", _TIME),
         ("spans", pa.list_(_SPAN)),  # where the documents say the answer; null in rows of earlier versions
@@ -291,7 +292,8 @@ POLICIES = pa.schema(
         ("run_id", pa.string()),  # of the training
         ("config", pa.string()),  # JSON: the recipe
         ("metrics", pa.string()),  # JSON: of the training's best step
-        ("gate", pa.string()),  # JSON: what was compared, and how it came out
+        ("promotion", pa.string()),  # JSON: what was compared, and how it came out
+        ("gate", pa.string()),  # the same in rows of earlier versions
         ("commit", pa.string()),  # version of the code
         ("made_at", _TIME),
         ("changed_at", _TIME),

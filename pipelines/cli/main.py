@@ -30,8 +30,8 @@ from pipelines.cli.options import (
     finish,
     out,
 )
+from pipelines.cli.policies import CheckOption, GateOption, promotion_spec
 from pipelines.cli.policies import app as policies_app
-from pipelines.cli.policies import gate_spec
 from pipelines.cli.train import app as train_app
 
 if TYPE_CHECKING:
@@ -227,15 +227,16 @@ def up(
     enough: Annotated[int, typer.Option(min=1, help="New training rows that start a training.")] = 500,
     recipe: Annotated[str, typer.Option(help="Training recipe: a name or a TOML file.")] = "nano-cpu",
     timezone: Annotated[str, typer.Option(help="Time zone of the schedules.")] = "UTC",
-    gate: Annotated[list[str] | None, typer.Option(help="key=value of the promotion check; may be repeated.")] = None,
+    check: CheckOption = None,
     at_once: Annotated[int, typer.Option(min=1, help="Flow runs at the same time; the others wait.")] = 1,
     port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
+    gate: GateOption = None,
 ) -> None:
     """Run the Prefect server, the nightly digest, bulk answering, harvest and retraining on this machine."""
     from pipelines.cli.up import up as run_up
     from pipelines.flows.serve import ServingPlan
 
-    keys = gate_spec(gate, None).model_dump(mode="json", exclude_unset=True)
+    keys = promotion_spec(check, None).model_dump(mode="json", exclude_unset=True)
     plan = ServingPlan(
         cron=cron,
         scores_cron=scores_cron,
@@ -244,7 +245,7 @@ def up(
         recipe=recipe,
         retrain_cron=retrain_cron,
         enough=enough,
-        gate=keys,
+        check=keys,
         at_once=at_once,
     )
     run_up(configured(store, config, set_, model=model, engine=engine), plan, port)

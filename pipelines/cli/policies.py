@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,21 +20,41 @@ from pipelines.cli.options import (
     display,
     out,
 )
+from pipelines.cli.power import power
 
 if TYPE_CHECKING:
     from infra.store import Store
-    from memagent.rl.promotion import GateSpec
-    from pipelines.promote import GateRecord
+    from infra.tables.policies import PolicyRow
+    from memagent.rl.promotion import PromotionSpec
+    from pipelines.promote import PromotionRecord
 
 app = typer.Typer(help="Versions of the reader: list, show, promote, roll back, compare.", add_completion=False)
 
 IdArgument = Annotated[str, typer.Argument(help="A policy's id, its beginning, or 'promoted'.")]
 CorpusOption = Annotated[
-    list[str] | None, typer.Option("--corpus", help="Ask its validation questions too; may be repeated.")
+    list[str] | None, typer.Option("--corpus", help="Ask its questions that people answered, too; may be repeated.")
 ]
-GateOption = Annotated[
-    list[str] | None, typer.Option("--gate", help="key=value of the tests, as n=50; may be repeated.")
+CheckOption = Annotated[
+    list[str] | None, typer.Option("--check", help="key=value of the promotion check, as n=50; may be repeated.")
 ]
+
+PromotionOption = Annotated[
+    list[str] | None,
+    typer.Option("--promotion", help="A .jsonl or .parquet file of questions, texts and answers to compare it on."),
+]
+ColumnsOption = Annotated[
+    list[str] | None, typer.Option("--columns", help="Columns of these files: question=NAME, text=NAME, answers=NAME.")
+]
+
+
+def _refuse_gate(value: list[str] | None) -> list[str] | None:
+    if value:
+        raise UsageError(f"--gate is called --check now: --check {value[0]}")
+    return value
+
+
+GateOption = Annotated[list[str] | None, typer.Option("--gate", hidden=True, callback=_refuse_gate)]
+"""The first name of `CheckOption`."""
 
 
 @app.callback(invoke_without_command=True)
@@ -89,11 +110,11 @@ def show(
         out(row)
         return
     for name, value in row.items():
-        if name not in ("corpus", "gate"):
+        if name not in ("corpus", "promotion"):
             shown = json.dumps(value) if isinstance(value, dict | list) else value
             typer.echo(f"{name:<13} {plain('' if shown is None else shown)}")
-    if row["gate"]:
-        show_comparison(row["gate"])
+    if row["promotion"]:
+        show_comparison(row["promotion"])
 
 
 @app.command()
@@ -101,30 +122,39 @@ def promote(
     policy_id: IdArgument,
     force: Annotated[bool, typer.Option("--force", help="Promote without a check, even if refused.")] = False,
     corpus: CorpusOption = None,
-    gate: GateOption = None,
+    check: CheckOption = None,
+    promotion: PromotionOption = None,
+    columns: ColumnsOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     model: ModelOption = None,
     engine: EngineOption = None,
     json_: JsonOption = False,
+    gate: GateOption = None,
 ) -> None:
-    """Promote a version if it scores better than the promoted one on the same tests. Status 1: refused."""
+    """Promote a version that is better than the promoted one on the same tests, else refuse it (status 1)."""
     from infra.store import Store
     from infra.tables.policies import policy
     from infra.tables.policies import promote as run_promote
 
-    settings, spec = configured(store, config, set_, model=model, engine=engine), gate_spec(gate, corpus)
+    settings, spec = (
+        configured(store, config, set_, model=model, engine=engine),
+        promotion_spec(check, corpus, promotion, columns),
+    )
     tables = Store(settings.store)
-    candidate = policy(tables, policy_id)["policy_id"]
+    row = policy(tables, policy_id)
+    candidate = row["policy_id"]
+    sets = [*_engine_of(row, config), *(set_ or [])]
+    settings = configured(store, config, sets, model=model, engine=engine)
     if force:
         row = run_promote(tables, candidate, "by hand", force=True)
         out(row) if json_ else typer.echo(f"{row['policy_id']} is promoted: {row['reason']}")
         return
-    from pipelines.promote import run_gate
+    from pipelines.promote import run_promotion
 
     with display(json_) as show_:
-        record = run_gate(settings, candidate, gate=spec, show=show_)
+        record = run_promotion(settings, candidate, spec=spec, show=show_)
     _print_record(record, json_)
     raise typer.Exit(0 if record["promoted"] else 1)
 
@@ -162,21 +192,22 @@ def compare(
     a: Annotated[str, typer.Argument(help="A policy's id, its beginning, 'promoted', nano@shipped, or a folder.")],
     b: Annotated[str, typer.Argument(help="The version to compare it with.")],
     corpus: CorpusOption = None,
-    gate: GateOption = None,
+    check: CheckOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     engine: EngineOption = None,
     json_: JsonOption = False,
+    gate: GateOption = None,
 ) -> None:
-    """Compare two versions on the promotion check's tests; no status changes."""
+    """Compare two versions on validation questions and needles; no status changes."""
     from infra.store import Store
     from pipelines.promote import compare_policies
 
-    settings, spec = configured(store, config, set_, engine=engine), gate_spec(gate, corpus)
+    settings, spec = configured(store, config, set_, engine=engine), promotion_spec(check, corpus)
     tables = Store(settings.store)
     with display(json_) as show_:
-        record = compare_policies(settings, _model(tables, a), _model(tables, b), gate=spec, show=show_)
+        record = compare_policies(settings, _model(tables, a), _model(tables, b), spec=spec, show=show_)
     _print_record(record, json_)
 
 
@@ -189,19 +220,19 @@ def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
     styles = {"promoted": "bold green", "refused": "red", "retired": "dim"}
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("policy", "status", "parent", "made", "gate", "reason"):
+    for name in ("policy", "status", "parent", "made", "check", "reason"):
         table.add_column(name, no_wrap=name in ("policy", "status", "made"), overflow="fold")
     for row in rows:
-        overall = (row["gate"] or {}).get("overall")
-        gate = f"{overall['difference']:+.1%}" if overall else "–"
+        overall = (row["promotion"] or {}).get("overall")
+        gain = f"{overall['difference']:+.1%}" if overall else "–"
         policy_id, reason = (Text(plain(row[name])) for name in ("policy_id", "reason"))
         parent = Text(plain(row["parent"].removeprefix(row["name"])))
         status = Text(row["status"], style=styles.get(row["status"], ""))
-        table.add_row(policy_id, status, parent, f"{row['made_at']:%Y-%m-%d}", Text(gate), reason)
+        table.add_row(policy_id, status, parent, f"{row['made_at']:%Y-%m-%d}", Text(gain), reason)
     return table
 
 
-def show_comparison(record: "GateRecord | Mapping[str, Any]") -> None:
+def show_comparison(record: "PromotionRecord | Mapping[str, Any]") -> None:
     """Print a comparison, by group and overall."""
     from rich.console import Console
     from rich.table import Table
@@ -229,7 +260,15 @@ def show_comparison(record: "GateRecord | Mapping[str, Any]") -> None:
     console.print(Text(plain(record["reason"])))
 
 
-def _print_record(record: "GateRecord", json_: bool) -> None:
+def _engine_of(row: "PolicyRow", config: str | None) -> list[str]:
+    """Return the engines of the recipe that a version was trained by, where the operator says nothing else."""
+    from memagent.settings import beneath
+
+    recipe = row["config"] or {}
+    return beneath({name: recipe.get(name) or {} for name in ("engine", "pool")}, config)
+
+
+def _print_record(record: "PromotionRecord", json_: bool) -> None:
     out(record) if json_ else show_comparison(record)
 
 
@@ -241,16 +280,26 @@ def _model(store: "Store", argument: str) -> str:
     return policy(store, argument)["policy_id"] if short else argument
 
 
-def gate_spec(gate: list[str] | None, corpora: list[str] | None) -> "GateSpec":
-    """Return the tests that the options configure; lists are separated by commas."""
+def promotion_spec(
+    check: list[str] | None,
+    corpora: list[str] | None,
+    data: list[str] | None = None,
+    columns: list[str] | None = None,
+) -> "PromotionSpec":
+    """Return the promotion check that the options configure; lists are separated by commas."""
     from memagent.config import validate
-    from memagent.rl.promotion import GateSpec
+    from memagent.rl.promotion import PromotionSpec
 
-    keys: dict[str, Any] = {"corpora": corpora} if corpora else {}
-    for item in gate or []:
+    paths = [path if "://" in path else str(Path(path).expanduser().absolute()) for path in data or ()]
+    given = {"corpora": corpora, "data": paths, "columns": columns if paths else None}
+    keys: dict[str, Any] = {name: value for name, value in given.items() if value}
+    for item in check or []:
         key, sign, value = item.partition("=")
         if not sign:
-            raise UsageError(f"--gate {item!r}: write it as key=value")
-        many = key in ("kinds", "lengths", "texts", "corpora")
+            raise UsageError(f"--check {item!r}: write it as key=value")
+        many = key in ("kinds", "lengths", "texts", "corpora", "data", "columns")
         keys[key] = [part.strip() for part in value.strip("[]").split(",") if part.strip()] if many else value
-    return validate(GateSpec, keys, "gate.")
+    return validate(PromotionSpec, keys, "check.")
+
+
+app.command()(power)

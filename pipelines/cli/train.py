@@ -7,7 +7,7 @@ import typer
 
 from memagent.config import Config
 from pipelines.cli.options import ConfigOption, JsonOption, SetOption, StoreOption, configured, display, out
-from pipelines.cli.policies import GateOption, gate_spec, show_comparison
+from pipelines.cli.policies import CheckOption, GateOption, promotion_spec, show_comparison
 from pipelines.cli.train_data import (
     ColumnsOption,
     DataOption,
@@ -22,7 +22,7 @@ from pipelines.cli.train_data import (
 )
 
 if TYPE_CHECKING:
-    from memagent.rl.promotion import GateSpec
+    from memagent.rl.promotion import PromotionSpec
 
 
 def sft(
@@ -80,11 +80,12 @@ def _train(
     promote: Annotated[
         bool, typer.Option("--promote", help="Run the promotion check on the candidate at the end.")
     ] = False,
-    gate: GateOption = None,
+    check: CheckOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML report.")] = None,
     store: StoreOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
+    gate: GateOption = None,
 ) -> None:
     """Train one stage by Multi-Conv DAPO; its best weights become a candidate. Repeat the command to resume."""
     if context.invoked_subcommand is not None:
@@ -93,7 +94,7 @@ def _train(
     from pipelines.training.run import train
     from pipelines.training.settings import prepare
 
-    spec = gate_spec(gate, None)  # wrong keys fail before hours of training
+    spec = promotion_spec(check, None, [promotion] if promotion else None, columns)  # fails before hours of training
     given, files = sources(data, dataset, validation, promotion, columns=columns)
     run = prepare(config, given, text or [], store=store, sets=set_ or [], model=policy, files=files)
     with Progress(quiet=json_) as progress:
@@ -104,26 +105,26 @@ def _train(
 
         summary["report"] = str(write_training(Store(run.config.store), summary["run_id"], output))
     if promote and summary["candidate"]:
-        summary["gate"] = _gate_record(run.reading_config(), summary["candidate"], spec, json_)
+        summary["promotion"] = _promotion_record(run.reading_config(), summary["candidate"], spec, json_)
     if json_:
         out(summary)
         return
     show_summary(summary)
-    if "gate" in summary:
-        show_comparison(summary["gate"])
+    if "promotion" in summary:
+        show_comparison(summary["promotion"])
 
 
-def _gate_record(settings: Config, candidate: str, spec: "GateSpec", quiet: bool) -> dict[str, Any]:
+def _promotion_record(settings: Config, candidate: str, spec: "PromotionSpec", quiet: bool) -> dict[str, Any]:
     """Run the promotion check, or return its record from an earlier call of the command."""
     from infra.store import Store
     from infra.tables.policies import policy
-    from pipelines.promote import run_gate
+    from pipelines.promote import run_promotion
 
-    record = policy(Store(settings.store), candidate)["gate"]
+    record = policy(Store(settings.store), candidate)["promotion"]
     if record:
         return record
     with display(quiet) as show:
-        return dict(run_gate(settings, candidate, gate=spec, show=show))
+        return dict(run_promotion(settings, candidate, spec=spec, show=show))
 
 
 @app.command("sft")

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from memagent.rl.promotion import GateSpec
+from memagent.rl.promotion import PromotionSpec
 from memagent.tasks.suites import Suite
 from pipelines.training.settings import Run
 
@@ -93,8 +93,8 @@ def train(run: Run) -> list[str]:
     )
 
 
-def promote(candidate: str, spec: GateSpec) -> list[str]:
+def promote(candidate: str, spec: PromotionSpec) -> list[str]:
     """Run the promotion check on a candidate."""
     keys = spec.model_dump(exclude_defaults=True)
     plain = {key: ",".join(map(str, value)) if isinstance(value, tuple) else value for key, value in keys.items()}
-    return command("policies", "promote", candidate, gate=[f"{key}={value}" for key, value in plain.items()])
+    return command("policies", "promote", candidate, check=[f"{key}={value}" for key, value in plain.items()])

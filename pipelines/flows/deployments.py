@@ -61,7 +61,7 @@ def serve_all(store: str, plan: ServingPlan) -> None:
     harvested = harvest_qa.to_deployment(
         "harvest", triggers=[answered], parameters={"enough": plan.enough, **common}, concurrency_limit=1
     )
-    learning = {"recipe": plan.recipe, "gate": plan.gate, **common}
+    learning = {"recipe": plan.recipe, "check": plan.check, **common}
     ready = DeploymentEventTrigger(
         name="retrain when enough is new",
         expect={"memagent.qa.enough"},

@@ -14,17 +14,18 @@ from infra.tables.policies import policy
 from infra.tables.qa import count_new
 from infra.tables.runs import HarvestSummary, TrainingSummary
 from infra.tables.schemas import POLICIES_OF
-from memagent.config import Config
+from memagent.config import Config, validate
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
 from memagent.rl.dataset import dataset_name
-from memagent.rl.promotion import GateSpec
+from memagent.rl.promotion import PromotionSpec
 from memagent.settings import as_settings, environment
 from pipelines.flows import commands
-from pipelines.flows.access import check, settings_for
+from pipelines.flows.access import check as check_access
+from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
 from pipelines.harvest import HarvestOptions, harvest
-from pipelines.promote import GateRecord, run_gate
+from pipelines.promote import PromotionRecord, run_promotion
 from pipelines.runs import new_run_id
 from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare
@@ -71,7 +72,7 @@ def retrain(
     data: list[str] | None = None,
     texts: list[str] | None = None,
     corpora: list[str] | None = None,
-    gate: dict[str, Any] | None = None,
+    check: dict[str, Any] | None = None,
     store: str | None = None,
     config: str | None = None,
     sets: list[str] | None = None,
@@ -82,13 +83,15 @@ def retrain(
         recipe: a shipped recipe or a TOML file.
         data: datasets; by default the harvested rows.
         texts: files and folders whose text the needles are planted in.
-        corpora: corpora whose validation questions the promotion check asks.
-        gate: keys of `memagent.rl.promotion.GateSpec`.
+        corpora: corpora whose promotion questions the check asks.
+        check: keys of `memagent.rl.promotion.PromotionSpec`.
         store: the store.
         config: configuration file of the evaluation.
         sets: ``section.key=value`` strings, for recipe and configuration alike.
     """
-    check(config, sets, load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)]).engine)
+    check_access(config, sets, load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)]).engine)
+    # Wrong keys fail before hours of training.
+    spec = validate(PromotionSpec, {"corpora": tuple(corpora or ()), **(check or {})}, "check.")
     run = prepare(
         recipe, data or ["qa"], texts or [], store=store, sets=[*_operator_settings(), *(sets or []), _NO_CODE]
     )
@@ -111,8 +114,7 @@ def retrain(
             "promoted": earlier["status"] == "promoted",
             "reason": f"decided before ({earlier['status']}): {earlier['reason']}",
         }
-    spec = GateSpec(**{"corpora": tuple(corpora or ()), **(gate or {})})
-    record = gate_stage(settings, candidate, spec)
+    record = promotion_stage(settings, candidate, spec)
     event = "memagent.policy.promoted" if record["promoted"] else "memagent.policy.refused"
     emit_event(event=event, resource=resource, payload={**facts, "reason": record["reason"]})
     return {**summary, "promoted": record["promoted"], "reason": record["reason"]}
@@ -135,21 +137,21 @@ def train_stage(run: Run) -> TrainingSummary:
     return summary
 
 
-@task(name="gate", cache_policy=NO_CACHE)
-def gate_stage(settings: Config, candidate: str, spec: GateSpec) -> GateRecord:
+@task(name="promotion", cache_policy=NO_CACHE)
+def promotion_stage(settings: Config, candidate: str, spec: PromotionSpec) -> PromotionRecord:
     """Compare, and promote or refuse; on a cluster in a separate job, where both versions read."""
     if settings.ray.jobs_address:
         store = Store(settings.store)
-        earlier = policy(store, candidate)["gate"]
-        output = submit(settings, commands.promote(candidate, spec), f"{submission()}-gate")
-        decided = policy(store, candidate)["gate"]
+        earlier = policy(store, candidate)["promotion"]
+        output = submit(settings, commands.promote(candidate, spec), f"{submission()}-promotion")
+        decided = policy(store, candidate)["promotion"]
         if not decided or decided == earlier:
             raise MemagentError(f"the Ray job ended without a decision on {candidate}: {output}")
-        record = cast(GateRecord, decided)
+        record = cast(PromotionRecord, decided)
     else:
-        record = run_gate(settings, candidate, gate=spec)
+        record = run_promotion(settings, candidate, spec=spec)
     rows = [dict(row) for row in (record["overall"], *record["groups"])]
-    create_table_artifact(rows, key=artifact_key(f"gate-{candidate}"), description=record["reason"])
+    create_table_artifact(rows, key=artifact_key(f"promotion-{candidate}"), description=record["reason"])
     return record
 
 

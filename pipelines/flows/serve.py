@@ -51,8 +51,8 @@ class ServingPlan:
     """Schedule of trainings; None: only when enough rows are new."""
     enough: int
     """New training rows that start a training."""
-    gate: Json = field(default_factory=dict)
-    """Keys of `memagent.rl.promotion.GateSpec`."""
+    check: Json = field(default_factory=dict)
+    """Keys of `memagent.rl.promotion.PromotionSpec`."""
     at_once: int = 1
     """Flow runs at the same time."""
 

@@ -103,7 +103,7 @@ def _facts(store: Store, run_id: str, summary: Row, recipe: Row) -> Iterable[tup
         yield "Began with", candidate["parent"]
         yield "Candidate", candidate["policy_id"]
     if candidate:
-        yield "Gate", _gate(candidate)
+        yield "Promotion check", _check(candidate)
     if summary:
         yield "Data", ", ".join(summary["data"])
         version = summary["data_version"]
@@ -113,14 +113,14 @@ def _facts(store: Store, run_id: str, summary: Row, recipe: Row) -> Iterable[tup
         yield "Seed", recipe["stage"]["seed"]
 
 
-def _gate(row: Row) -> str:
+def _check(row: Row) -> str:
     """Return the status of a candidate with its comparison."""
     status = f"{row['status']}: {row['reason']}" if row["reason"] else str(row["status"])
-    overall = (row["gate"] or {}).get("overall")
+    overall = (row["promotion"] or {}).get("overall")
     if not overall:
         return status + (" (not compared yet)" if row["status"] == "candidate" else " (without a comparison)")
     means = f"{overall['candidate']:.1%} against {overall['incumbent']:.1%}"
-    return f"{status} ({means} of {row['gate'].get('incumbent', 'the promoted policy')}, n={overall['n']})"
+    return f"{status} ({means} of {row['promotion'].get('incumbent', 'the promoted policy')}, n={overall['n']})"
 
 
 def _recipe(recipe: Row) -> str:

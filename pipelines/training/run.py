@@ -1,6 +1,7 @@
 """Run a training stage, new or resumed, to a candidate policy."""
 
 import asyncio
+import json
 import tempfile
 from pathlib import Path
 
@@ -102,6 +103,19 @@ _SAMPLING = {"temperature", "top_p", "seed"}
 """Reading keys that belong to a run, not to a model."""
 
 
+def _write_reading(path: Path, run: Run) -> None:
+    """Have the candidate read by default as it was trained to; sampling is left out."""
+    if path.is_file():
+        defaults = json.loads(path.read_text(encoding="utf-8"))
+        given = {key: value for key, value in run.config.reading.items() if key not in _SAMPLING}
+        if given.items() <= defaults.items():
+            return
+        text = json.dumps(defaults | given, indent=2)
+    else:  # a model that was not made for reading
+        text = run.reader.reading.model_dump_json(indent=2, exclude=_SAMPLING)
+    path.write_text(text, encoding="utf-8")
+
+
 def _publish(run: Run, store: Store, checkpoints: Checkpoints, state: State) -> str:
     """Publish the best weights; return the policy id, or empty if nothing was better than the initial weights."""
     if not state.best_step:
@@ -113,10 +127,7 @@ def _publish(run: Run, store: Store, checkpoints: Checkpoints, state: State) -> 
         for path in store.list(*parts, suffix=""):
             name = path.rsplit("/", 1)[-1]
             store.get_file(folder / name, *parts, name)
-        if not (folder / "reading.json").is_file():
-            # A model that was not made for reading: the candidate reads as it was trained to.
-            text = run.reader.reading.model_dump_json(indent=2, exclude=_SAMPLING)
-            (folder / "reading.json").write_text(text, encoding="utf-8")
+        _write_reading(folder / "reading.json", run)
         provenance = Provenance(
             parent=run.reader.policy.policy_id,
             run_id=checkpoints.run_id,

@@ -15,7 +15,7 @@ from memagent.records import stable_hash
 from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
 from memagent.rl.reward import FUNCTIONS
-from memagent.settings import as_settings, environment, merge, read_toml
+from memagent.settings import as_settings, beneath
 from memagent.tasks.records import Columns, columns_of
 
 LAYOUT = (
@@ -137,15 +137,14 @@ class Run:
         """Return the configuration for comparing versions: reading as in bulk answering, not as in rollouts.
 
         Engines are the recipe's, where neither environment, file nor overrides say otherwise: a model that needs two
-        GPUs to sample needs them to be compared.
+        GPUs to sample needs them to be compared. The layout is each version's own (its ``reading.json``), so that what
+        is promoted is read with as it was compared.
 
         Args:
             config: a configuration file.
         """
-        engines: dict[str, Any] = {"engine": dict(self.recipe.engine), "pool": dict(self.recipe.pool)}
-        for given in (environment(), read_toml(config) if config else {}):
-            merge(engines, {name: given[name] for name in engines if name in given})
-        sets = [*as_settings(engines), *(item for item in self.sets if not self.is_recipe(item))]
+        engines = beneath({"engine": self.recipe.engine, "pool": self.recipe.pool}, config)
+        sets = [*engines, *(item for item in self.sets if not self.is_recipe(item))]
         return load_config(config, sets, store=self.config.store, engine__model=self.recipe.model)
 
 

@@ -48,7 +48,7 @@ save_every = 3
 validate_every = 3
 validate_with = 32
 """
-GATE = ("kinds=niah_single_1,niah_multikey_1", "lengths=1000,2000", "n=20")
+CHECK = ("kinds=niah_single_1,niah_multikey_1", "lengths=1000,2000", "n=20", "small_groups=observe")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def serving(tmp_path_factory):
     recipe = folder / "small.toml"
     recipe.write_text(RECIPE.format(model=json.dumps(str(weak))))
     options = ("--model", str(weak), "--recipe", str(recipe), "--enough", str(ENOUGH))
-    options += tuple(part for item in GATE for part in ("--gate", item))
+    options += tuple(part for item in CHECK for part in ("--check", item))
     with up(folder, [], number=3, options=options, end=signal.SIGKILL) as served:
         yield served, folder, served.log
 
@@ -110,7 +110,7 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     told = _told(served, "memagent.policy.promoted")
     assert told["memagent.qa.enough"]["waiting"] == 60 and told["memagent.qa.enough"]["enough"] == ENOUGH
     (version,) = policies(store)
-    record = version["gate"]
+    record = version["promotion"]
     assert version["status"] == "promoted", record["reason"]
     assert (version["parent"], record["incumbent"]) == (origin.policy_id, origin.policy_id)
     assert record["overall"]["difference"] > 0 and record["overall"]["p"] < 0.05
@@ -139,8 +139,8 @@ def test_a_worse_candidate_is_refused_and_the_promoted_stays(serving):
     save_file(noisy, worse / "model.safetensors")
     bad = publish(store, worse, version["name"], provenance(version["policy_id"]), parent_folder=weak)
     memagent = Memagent(store.url)
-    gate = [part for item in GATE for part in ("--gate", item)]
-    record = memagent.json("policies", "promote", bad, "--model", str(weak), *gate, status=1)
+    check = [part for item in CHECK for part in ("--check", item)]
+    record = memagent.json("policies", "promote", bad, "--model", str(weak), *check, status=1)
     assert not record["promoted"] and record["incumbent"] == version["policy_id"] and "worse" in record["reason"]
     assert policy(store, bad)["status"] == "refused"
     assert policy(store, version["policy_id"])["status"] == "promoted"

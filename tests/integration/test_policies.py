@@ -17,14 +17,14 @@ from memagent.config import load_config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.nano import bundled
 from memagent.records import text_hash
-from memagent.rl.promotion import GateSpec
+from memagent.rl.promotion import PromotionSpec
 from pipelines.cli.policies import app
 from pipelines.evaluate import evaluate
 from tests.conftest import filler
 from tests.versions import model, provenance
 
 LOCALLY = pytest.mark.parametrize("root", ["local"], indirect=True)
-ASKED = GateSpec(kinds=(), corpora=("archive",))
+ASKED = PromotionSpec(kinds=(), corpora=("archive",))
 """Harvested questions only: the scripted reader does not know the wording of needles."""
 SCRIPTED = ["flush_seconds=0.2", "reading.segment_tokens=128"]
 
@@ -140,8 +140,11 @@ def archive(store):
     questions(store)
 
 
-def questions(store, count=12):
-    """An archive with documents, and a question on each; every second one is held out for validation."""
+SIDES = ("train", "validation", "promotion", "promotion", "promotion", "test")
+
+
+def questions(store, count=24):
+    """An archive with documents, and a question on each; half of them are for promotion."""
     writer = DocumentWriter(Corpus(store, "archive"), "run", now(), 1.0)
     rows = []
     for i in range(count):
@@ -152,60 +155,63 @@ def questions(store, count=12):
         row = {**stands, "title": "", "source": f"{i}.txt", "source_stamp": "", "first_seen": now()}
         writer.document(row, text)
         asked = {"question": "What is the pass number for amber-otter?", "answers": [f"{1000 + i}"], "stream": [name]}
-        split = "validation" if i % 2 else "train"
-        rows.append({"corpus": "archive", "qa_id": f"q{i}", **asked, "split": split, "source": "gold"})
+        row = {"corpus": "archive", "qa_id": f"q{i}", **asked, "documents": [f"{i}.txt"], "source": "gold"}
+        row |= {"evidence": [], "tags": [], "reading_id": "", "policy_id": ""}
+        rows.append({**row, "split": SIDES[i % 6], "split_version": 2, "harvested_at": now()})
     writer.flush()
     Table(store, "qa").append(rows)
 
 
 @pytest.mark.slow_on_s3
-def test_the_gate_promotes_the_better_and_refuses_the_worse(store, base, tmp_path, cache, archive, readings):
+def test_the_check_promotes_the_better_and_refuses_the_worse(store, base, tmp_path, cache, archive, readings, caplog):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text(filler(random.Random(0), 3000))
-    needles = {"kinds": ("niah_single_1",), "lengths": (400, 800), "n": 2, "texts": (str(tmp_path / "texts"),)}
-    spec = GateSpec(**needles, corpora=("archive",))
+    needles = {"kinds": ("niah_single_1",), "lengths": (400, 800), "n": 10, "texts": (str(tmp_path / "texts"),)}
+    spec = PromotionSpec(**needles, corpora=("archive",), small_groups="observe")
     own = ReaderSpec(config(store, base)).policy.policy_id
     good, bad = (published(store, base, tmp_path, number) for number in (1, 2))
     readings |= {own: "truncate", good: "memagent", bad: "truncate"}
-    record = pipelines.promote.run_gate(config(store, base), good, gate=spec)
-    assert record["promoted"] and record["reason"] == "better: +0.600 [+0.23, +0.97], n=10, p=0.031"
+    record = pipelines.promote.run_promotion(config(store, base), good, spec=spec)
+    assert record["promoted"] and record["reason"].startswith("better: +0.406 [+0.23, +0.59], n=32 in 32 documents")
     assert [group["name"] for group in record["groups"]] == [
         "needles at 400 tokens",
         "needles at 800 tokens",
-        "validation questions",
+        "questions of archive",
     ]
-    assert (record["overall"]["n"], record["validation"]) == (10, {"there": 6, "asked": 6, "without_text": 0})
+    counts = {"there": 12, "asked": 12, "unvouched": 0, "trained_on": 0, "without_text": 0}
+    assert (record["overall"]["n"], record["overall"]["documents"], record["questions"]) == (32, 32, counts)
+    assert record["power"]["look"] == 1 and record["power"]["power"] < 0.5 and record["power"]["warning"] in caplog.text
     assert (record["candidate"], record["incumbent"]) == (good, own)
     row = policy(store, good)
-    assert (row["status"], row["gate"]["runs"], row["gate"]["spec"]["n"]) == ("promoted", record["runs"], 2)
-    record = pipelines.promote.run_gate(config(store, base), bad, gate=spec)
-    assert not record["promoted"] and record["reason"].startswith("worse: ")
+    assert (row["status"], row["promotion"]["runs"], row["promotion"]["spec"]["n"]) == ("promoted", record["runs"], 10)
+    record = pipelines.promote.run_promotion(config(store, base), bad, spec=spec)
+    assert not record["promoted"] and "worse on questions of archive: −1.000" in record["reason"]
     assert record["incumbent"] == good
     assert {one["policy_id"]: one["status"] for one in policies(store)} == {good: "promoted", bad: "refused"}
     with pytest.raises(UsageError, match=r"was refused .*--force"):
-        pipelines.promote.run_gate(config(store, base), bad, gate=spec)
+        pipelines.promote.run_promotion(config(store, base), bad, spec=spec)
     with pytest.raises(UsageError, match="promoted already"):
-        pipelines.promote.run_gate(config(store, base), good, gate=spec)
+        pipelines.promote.run_promotion(config(store, base), good, spec=spec)
 
 
 @LOCALLY
-def test_a_gate_that_cannot_tell_changes_nothing(store, base, tmp_path, cache, archive, readings, monkeypatch):
+def test_a_check_that_cannot_tell_changes_nothing(store, base, tmp_path, cache, archive, readings, monkeypatch):
     own = ReaderSpec(config(store, base)).policy.policy_id
     one = published(store, base, tmp_path, 1)
     readings |= {own: "memagent", one: "memagent"}
-    gate = pipelines.promote.run_gate
+    check = pipelines.promote.run_promotion
     with pytest.raises(UsageError, match="no tests"):
-        gate(config(store, base), one, gate=GateSpec(kinds=(), corpora=("nothing",)))
+        check(config(store, base), one, spec=PromotionSpec(kinds=(), corpora=("nothing",)))
     with pytest.raises(UsageError, match="with vllm"):
-        gate(config(store, base, engine__kind="scripted"), one, gate=ASKED)
+        check(config(store, base, engine__kind="scripted"), one, spec=ASKED)
     with pytest.raises(UsageError, match="no policy 'toy@0'"):
-        gate(config(store, base), "toy@0", gate=ASKED)
+        check(config(store, base), "toy@0", spec=ASKED)
     with pytest.raises(UsageError, match="are one policy"):
-        gate(config(store, base), one, incumbent=one, gate=ASKED)
+        check(config(store, base), one, incumbent=one, spec=ASKED)
     with pytest.raises(UsageError, match="different tokenizers"):
-        gate(config(store, base), one, incumbent="nano@shipped", gate=ASKED)
+        check(config(store, base), one, incumbent="nano@shipped", spec=ASKED)
     with pytest.raises(UsageError, match="give --model with its base model"):
-        gate(config(store, "nano"), one, gate=ASKED)
+        check(config(store, "nano"), one, spec=ASKED)
     assert policy(store, one)["status"] == "candidate" and promoted(store, policy(store, one)["name"]) is None
 
 
@@ -222,8 +228,8 @@ def test_a_policy_that_cannot_read_at_all_is_not_judged(store, base, tmp_path, c
         return table.set_column(table.schema.get_field_index("answer"), "answer", none)
 
     monkeypatch.setattr(pipelines.promote, "run_results", failed)
-    with pytest.raises(MemagentError, match=r"all 6 readings of .* failed"):
-        pipelines.promote.run_gate(config(store, base), one, gate=ASKED)
+    with pytest.raises(MemagentError, match=r"all 12 readings of .* failed"):
+        pipelines.promote.run_promotion(config(store, base), one, spec=ASKED)
     assert policy(store, one)["status"] == "candidate"
 
 
@@ -240,7 +246,7 @@ def test_one_that_went_to_work_meanwhile_is_not_replaced(store, base, tmp_path, 
 
     monkeypatch.setattr(pipelines.promote, "run_results", meanwhile)
     with pytest.raises(UsageError, match=f"{other} was promoted while .*compare it again"):
-        pipelines.promote.run_gate(config(store, base), one, gate=ASKED)
+        pipelines.promote.run_promotion(config(store, base), one, spec=ASKED)
     assert {row["policy_id"]: row["status"] for row in policies(store)} == {one: "candidate", other: "promoted"}
 
 
@@ -256,20 +262,22 @@ def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings
     own = ReaderSpec(config(store, base)).policy
     good, bad = (published(store, base, tmp_path, number) for number in (1, 2))
     readings |= {own.policy_id: "bm25", good: "memagent", bad: "truncate"}
-    tests = ("--gate", "kinds=", "--corpus", "archive", *at)
-    gate = (*tests, "--model", base)
-    done = command("promote", bad, *gate)
+    tests = ("--check", "kinds=", "--check", "small_groups=observe", "--corpus", "archive", *at)
+    check = (*tests, "--model", base)
+    done = command("promote", bad, *check)
     assert done.exit_code == 1 and f"{bad} against {own.policy_id}" in done.output
-    assert "worse: " in done.output.replace("\n", "") and "validation questions" in done.output
-    refused = command("promote", bad, *gate)
+    assert "worse on questions of archive" in done.output.replace("\n", "")
+    refused = command("promote", bad, *check)
     assert isinstance(refused.exception, UsageError) and "--force" in str(refused.exception)
     assert command("promote", bad, "--force", *at).output == f"{bad} is promoted: by hand\n"
-    done = command("promote", good, "--json", *gate)
+    done = command("promote", good, "--json", *check)
     assert done.exit_code == 0 and json.loads(done.output)["incumbent"] == bad
     assert f"{good} against {bad}" in command("show", "promoted", *at).output
     assert json.loads(command("show", good.rpartition("@")[2], "--json", *at).output)["status"] == "promoted"
     listed = {row["policy_id"]: row["status"] for row in json.loads(command("--json", *at).output)["policies"]}
     assert listed == {good: "promoted", bad: "retired"}
+    refused = command("promote", bad, "--gate", "n=3", *at)
+    assert isinstance(refused.exception, UsageError) and "--gate is called --check now" in str(refused.exception)
     compared = json.loads(command("compare", bad, "promoted", "--json", *tests).output)
     assert not compared["promoted"] and (compared["candidate"], compared["incumbent"]) == (bad, good)
     assert command("rollback", *at).output == f"{bad} is promoted again\n"

@@ -26,8 +26,8 @@ def store(tmp_path):
 def ended(store):
     keep(store, "train-x", run(), State(step=20, best_step=5, done="20 steps"))
     end(store, "train-x", 20)
-    gate = {"incumbent": "toy@0000", "overall": {"candidate": 0.9, "incumbent": 0.8, "n": 200}}
-    register(store, "toy@1111", status="promoted", reason="better: +0.100", gate=json.dumps(gate))
+    record = {"incumbent": "toy@0000", "overall": {"candidate": 0.9, "incumbent": 0.8, "n": 200}}
+    register(store, "toy@1111", status="promoted", reason="better: +0.100", promotion=json.dumps(record))
     return store
 
 
@@ -42,7 +42,7 @@ def test_a_run_that_ended_is_told_whole(ended):
     assert html.count("data:image/svg+xml;base64,") == 3
     assert cells(html, "Ended")[1] == "after 20 steps"
     assert cells(html, "Began with")[1] == "toy@0000" and cells(html, "Candidate")[1] == "toy@1111"
-    assert cells(html, "Gate")[1] == "promoted: better: +0.100 (90.0% against 80.0% of toy@0000, n=200)"
+    assert cells(html, "Promotion check")[1] == "promoted: better: +0.100 (90.0% against 80.0% of toy@0000, n=200)"
     assert cells(html, "Data")[1] == "qa:contracts, needles" and cells(html, "Data version")[1] == "7"
     assert cells(html, "loss.clip_high")[1] == "0.28" and cells(html, "Seed")[1] == "0"
     assert cells(html, "Rollouts")[1] == "1,600" and cells(html, "Time of the steps")[1] == "13 min 20 s"
@@ -102,7 +102,10 @@ def test_a_candidate_is_found_though_the_run_wrote_no_row(store):
     register(store, "toy@2222")
     html = training_page(store, "train-x")
     assert cells(html, "Ended")[1] == "no better for 5 validations"
-    assert cells(html, "Candidate")[1] == "toy@2222" and cells(html, "Gate")[1] == "candidate (not compared yet)"
+    assert (
+        cells(html, "Candidate")[1] == "toy@2222"
+        and cells(html, "Promotion check")[1] == "candidate (not compared yet)"
+    )
 
 
 def test_before_the_first_step_and_after_one(store):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.curation import Qa, agreement, families, gather, leaks, split_of, teachable
+from memagent.curation import SPLITS, Qa, agreement, families, gather, leaks, split_of, stored_split, teachable
+from memagent.records import stable_hash
 
 
 def row(question="Who signed?", answers=("Ada",), source="gold", documents=("d1",), stream=None, **kwargs):
@@ -117,9 +118,21 @@ def test_no_document_is_on_two_sides(rows):
 
 def test_a_document_is_on_one_side_and_the_shares_hold():
     sides = [split_of([f"doc-{i}"]) for i in range(4000)]
-    assert [sides.count(s) / 4000 for s in ("train", "validation", "test")] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
+    assert [sides.count(side) / 4000 for side in SPLITS] == pytest.approx([0.8, 0.1, 0.08, 0.02], abs=0.02)
     assert split_of(["b", "a"]) == split_of(["a", "b"])
     assert {split_of([f"doc-{i}"], 1) for i in range(50)} != {"train"}
+
+
+def test_the_first_versions_test_documents_alone_are_for_promotion_now():
+    for i in range(500):
+        name = f"doc-{i}"
+        share = int(stable_hash(0, [name])[:12], 16) / 16**12
+        first = "train" if share < 0.8 else "validation" if share < 0.9 else "test"
+        assert split_of([name]) == (first if first != "test" or share >= 0.98 else "promotion")
+        assert stored_split(first, None, [name]) == split_of([name])
+    promotion = side("d", "promotion")
+    assert stored_split("test", None, [promotion]) == "promotion" and stored_split("test", 2, [promotion]) == "test"
+    assert stored_split("train", None, [promotion]) == "train" and stored_split("test", None, []) == "test"
 
 
 def test_a_row_over_documents_of_two_sides_does_not_teach():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from typer.main import get_command
 
-from memagent.rl.promotion import GateSpec
+from memagent.rl.promotion import PromotionSpec
 from memagent.tasks.records import Columns
 from memagent.tasks.suites import Suite
 from pipelines.cli.main import app
@@ -54,8 +54,8 @@ RUN = SimpleNamespace(
             },
         ),
         (
-            commands.promote("nano@1", GateSpec(lengths=(8, 16), n=3)),
-            {"policy_id": "nano@1", "gate": ["lengths=8,16", "n=3"]},
+            commands.promote("nano@1", PromotionSpec(lengths=(8, 16), n=3)),
+            {"policy_id": "nano@1", "check": ["lengths=8,16", "n=3"]},
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

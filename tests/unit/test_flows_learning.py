@@ -20,7 +20,7 @@ def test_a_candidate_that_was_decided_on_is_not_compared_again(tmp_path, monkeyp
     summary = {"run_id": "train-1", "parent": "nano@1", "candidate": "nano@2", "steps": 3, "data": ["qa"]}
     events = []
     for name, value in {
-        "check": lambda *arguments: None,
+        "check_access": lambda *arguments: None,
         "prepare": lambda *arguments, **options: run,
         "train_stage": lambda run: summary,
         "emit_event": lambda event, **rest: events.append(event),

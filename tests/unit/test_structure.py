@@ -120,6 +120,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--optimize-cron",
             "--enough",
             "--recipe",
+            "--check",
             "--gate",
             "--timezone",
             "--at-once",
@@ -146,7 +147,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     assert set(commands) == set(expected) | {"train", "qa", "policies"}
     assert set(commands["train"].commands) == {"audit", "sft", "export", "report", "curves"}
     assert set(commands["qa"].commands) == {"import", "export"}
-    assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare"}
+    assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare", "power"}
     for name, options in expected.items():
         found = {opt for param in commands[name].params if param.param_type_name == "option" for opt in param.opts}
         assert found == options, name

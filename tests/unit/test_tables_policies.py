@@ -29,7 +29,7 @@ def store(tmp_path):
 def registered(store: Store, *ids: str) -> None:
     """Register versions without files."""
     empty = {"path": "", "parent": "", "reason": "", "data_version": 1, "run_id": "", "commit": ""}
-    texts = {"config": "{}", "metrics": "{}", "gate": None, "made_at": now(), "changed_at": now()}
+    texts = {"config": "{}", "metrics": "{}", "promotion": None, "made_at": now(), "changed_at": now()}
     rows = [{"policy_id": one, "name": one.rpartition("@")[0], "status": "candidate"} for one in ids]
     Table(store, "policies").insert_new([{"corpus": POLICIES_OF, **empty, **texts, **row} for row in rows])
 
@@ -130,11 +130,23 @@ def test_promotion_retires_and_rollback_goes_back(store):
     promote(store, "toy@b", "better", {"p": 0.02})
     assert status(store) == {"toy@a": "retired", "toy@b": "promoted", "other@c": "promoted"}
     back = rollback(store, "toy")
-    assert back and (back["policy_id"], back["reason"], back["gate"]) == ("toy@a", "toy@b was rolled back", {"p": 0.01})
+    assert back and (back["policy_id"], back["reason"]) == ("toy@a", "toy@b was rolled back")
+    assert back["promotion"] == {"p": 0.01}
     assert rollback(store, "toy") is None and at_work(store, "toy") is None
     assert status(store) == {"toy@a": "refused", "toy@b": "refused", "other@c": "promoted"}
     with pytest.raises(UsageError, match="nothing to roll back"):
         rollback(store, "toy")
+
+
+def test_a_record_is_read_under_its_first_name(store):
+    registered(store, "toy@a", "toy@b")
+    table = Table(store, "policies")
+    rows = [{**row, "gate": json.dumps({"p": 0.01})} for row in table.read(POLICIES_OF).to_pylist()]
+    table.upsert(rows[:1])
+    first, second = policies(store)
+    assert (first["promotion"], second["promotion"]) == ({"p": 0.01}, None) and "gate" not in first
+    promote(store, "toy@a", "by hand")
+    assert policy(store, "toy@a")["promotion"] == {"p": 0.01}
 
 
 def test_what_may_not_be_is_said(store):

@@ -1,0 +1,202 @@
+"""The questions of a promotion check: of the promotion split, with gold from people or from the question's author."""
+
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from infra.dataset_files import DatasetFile
+from infra.models import cache_folder
+from infra.store import Corpus, Store
+from infra.tables.documents import document_texts
+from infra.tables.qa import from_row, read_rows
+from infra.tables.rows import QaRow
+from memagent.curation import VOUCHED, Qa, Split
+from memagent.records import stable_hash
+from memagent.rl.promotion import PromotionSpec
+from memagent.tasks.records import columns_of
+from memagent.tasks.ruler import write_jsonl
+from memagent.tasks.sample import Sample
+from memagent.tasks.texts import Whole
+
+_TASK = "questions"
+_OTHERS: dict[Split, tuple[Split, ...]] = {"promotion": ("train", "validation"), "validation": ("train",)}
+"""Splits whose texts a question of a split must not be of."""
+_COUNTS = ("there", "asked", "unvouched", "trained_on", "without_text")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of a check."""
+
+    group: str
+    document: str
+    """The cluster of its documents: documents that one question is asked of together are in one."""
+    earlier: bool = False
+    """Its gold is from before the incumbent was promoted, so nothing that taught the candidate can have made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Questions as a file of samples."""
+
+    path: Path | None
+    """None: there are none."""
+    counts: dict[str, int]
+    """Questions in the tables and files (``there``), asked (``asked``), and left out: not vouched for by people
+    (``unvouched``), on a text that is trained on in some corpus (``trained_on``), or whose documents are gone
+    (``without_text``)."""
+    asked: dict[str, Asked] = field(default_factory=dict)
+    """By the evaluation's sample_id."""
+    texts: tuple[str, ...] = ()
+    """Content hashes of what they are asked of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question that may be asked."""
+
+    where: str
+    """Its corpus or file."""
+    qa: Qa
+    earlier: bool = False
+
+    @property
+    def documents(self) -> list[str]:
+        return [f"{self.where}/{name}" for name in self.qa.documents or self.qa.stream]
+
+
+def find_questions(store: Store, spec: PromotionSpec, split: Split, since: datetime | None = None) -> Questions:
+    """Write the questions of a split of the spec's corpora, and of its files, to a file of samples, named by a hash of
+    its content.
+
+    If there are too many, the choice depends only on the seed and their ids, and takes as many documents as there are:
+    a further document tells more than a further question on one. They are scored by token F1, since exact containment
+    would reward an answer that repeats the document.
+
+    Args:
+        store: the store.
+        spec: the corpora and files, how many questions at most, and the seed.
+        split: the promotion questions, which decide; or the validation questions, which choose, without the files.
+        since: when the incumbent was promoted.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    counts = Counter(dict.fromkeys(_COUNTS, 0))
+    questions: list[_Question] = []
+    text_of: dict[str, Callable[[str], str]] = {}
+    for corpus in dict.fromkeys(spec.corpora):
+        questions += _harvested(read_rows(store, corpus, [split]), since, counts)
+    for name in dict.fromkeys(spec.data if split == "promotion" else ()):
+        file = DatasetFile(name, columns_of(spec.columns))
+        text_of[name] = file.text
+        counts["there"] += len(file.rows)
+        questions += [_Question(name, row, earlier=since is not None) for row in file.rows]
+    # A text may be in two corpora under two names, and the names decide on the split.
+    taught = {name for row in read_rows(store, None, _OTHERS[split]) for name in row["stream"]} if questions else set()
+    unseen = [one for one in questions if taught.isdisjoint(one.qa.stream)]
+    chosen = _choose(unseen, spec.questions, spec.seed)
+    samples = list(_samples(store, chosen, text_of))
+    counts += Counter(
+        asked=len(samples), trained_on=len(questions) - len(unseen), without_text=len(chosen) - len(samples)
+    )
+    known = {name: counts[name] for name in _COUNTS}
+    if not samples:
+        return Questions(None, known)
+    path, clusters = _file(store, split, [sample for _, sample in samples]), _clusters(chosen)
+    asked = {
+        f"{path.stem}-{sample.sample_id}": Asked(f"questions of {one.where}", clusters[one.documents[0]], one.earlier)
+        for one, sample in samples
+    }
+    texts = tuple(sorted({name for one, _ in samples for name in one.qa.stream}))
+    return Questions(path, known, asked, texts)
+
+
+def _harvested(rows: Sequence[QaRow], since: datetime | None, counts: Counter[str]) -> Iterator[_Question]:
+    vouched = [row for row in rows if row["source"] in VOUCHED]
+    counts += Counter(there=len(rows), unvouched=len(rows) - len(vouched))
+    for row in vouched:
+        earlier = since is not None and row["harvested_at"] is not None and row["harvested_at"] <= since
+        yield _Question(row["corpus"], from_row(row), earlier)
+
+
+def _choose(questions: Sequence[_Question], most: int, seed: int) -> list[_Question]:
+    """Choose by lot: a question of each document, then a second one, and so on."""
+    drawn = sorted(questions, key=lambda one: stable_hash(seed, one.where, one.qa.qa_id))
+    turn: Counter[str] = Counter()
+    ranked = []
+    for one in drawn:
+        document = min(one.documents)
+        ranked.append((turn[document], one))
+        turn[document] += 1
+    return [one for _, one in sorted(ranked, key=lambda item: item[0])[:most]]
+
+
+def _clusters(questions: Iterable[_Question]) -> dict[str, str]:
+    """Name the cluster of each document."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    for one in questions:
+        for name in one.documents:
+            parent.setdefault(name, name)
+            parent[root(name)] = root(one.documents[0])
+    return {name: root(name) for name in parent}
+
+
+def _samples(
+    store: Store, questions: Sequence[_Question], text_of: dict[str, Callable[[str], str]]
+) -> Iterator[tuple[_Question, Sample]]:
+    texts: dict[tuple[str, str], str] = {}
+    hashes: dict[str, set[str]] = defaultdict(set)
+    for one in questions:
+        hashes[one.where].update(one.qa.stream)
+    for where, names in hashes.items():
+        if where in text_of:
+            texts |= {(where, name): text_of[where](name) for name in names}
+        else:
+            texts |= {(where, name): text for name, text in document_texts(Corpus(store, where), names)}
+    for one in questions:
+        parts = [texts.get((one.where, name)) for name in one.qa.stream]
+        text = "\n\n".join(part for part in parts if part is not None)
+        if None in parts or not text.strip() or not _encodable(text + one.qa.question + "".join(one.qa.answers)):
+            continue
+        sample = Sample(
+            sample_id=f"{one.where}/{one.qa.qa_id}",
+            task=_TASK,
+            length=0,
+            pieces=Whole(text),
+            question=one.qa.question,
+            answers=one.qa.answers,
+            match="f1",
+        )
+        yield one, sample
+
+
+def _file(store: Store, split: Split, samples: list[Sample]) -> Path:
+    """Write samples to a file on this machine, and to the store."""
+    name = f"{split}.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        aside = Path(folder) / name
+        write_jsonl(samples, aside)
+        data = aside.read_bytes()
+    parts = ("promotions", stable_hash(data.decode("ascii"))[:12], name)
+    path = Path(store.write_bytes(data, *parts))
+    if store.is_s3:
+        path = Path(Store(str(cache_folder())).write_bytes(data, *parts))
+    return path
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,177 @@
+"""What a promotion check asks: no document on two sides, people's gold alone, and its own file."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from infra.store import Corpus, Store
+from infra.tables.delta import Table, now
+from infra.tables.documents import DocumentWriter
+from infra.tables.qa import read_qa, read_rows, write_qa
+from memagent.curation import SPLITS, Qa, split_of
+from memagent.errors import UsageError
+from memagent.records import text_hash
+from memagent.rl.promotion import PromotionSpec
+from pipelines.promotion_questions import find_questions
+
+SPEC = PromotionSpec(kinds=(), corpora=("a",))
+EARLIER = now() - timedelta(days=1)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "store"))
+
+
+def documents(store, corpus, names):
+    """Write documents; return each one's content hash."""
+    writer = DocumentWriter(Corpus(store, corpus), "run", now(), 1.0)
+    texts = {name: f"The pass number of {name} is {i}." for i, name in enumerate(names)}
+    for name, text in texts.items():
+        stands = {"doc_id": name, "content_hash": text_hash(text), "state": "present", "chars": len(text)}
+        writer.document({**stands, "title": "", "source": name, "source_stamp": "", "first_seen": now()}, text)
+    writer.flush()
+    return {name: text_hash(text) for name, text in texts.items()}
+
+
+def row(hashes, *names, question="What is the pass number?", source="gold", answer="7"):
+    return Qa(question, (answer,), tuple(hashes[name] for name in names), documents=names, source=source)
+
+
+def of_side(side, count, start=0):
+    """Names of documents of a split."""
+    return [name for name in (f"d{i}" for i in range(start, start + 4000)) if split_of([name]) == side][:count]
+
+
+def asked_texts(questions):
+    return set(questions.texts)
+
+
+def test_no_document_is_on_two_sides(store):
+    names = [f"d{i}" for i in range(400)]
+    hashes = documents(store, "a", names)
+    write_qa(Corpus(store, "a"), [row(hashes, name) for name in names], "harvest")
+    sides = {side: {name for one in read_qa(store, "a", side) for name in one.stream} for side in SPLITS}
+    assert all(sides.values()) and sum(map(len, sides.values())) == len(set.union(*sides.values())) == 400
+    decides, chooses = find_questions(store, SPEC, "promotion"), find_questions(store, SPEC, "validation")
+    assert asked_texts(decides) == sides["promotion"] and asked_texts(chooses) == sides["validation"]
+    lines = [json.loads(line) for line in decides.path.read_text().splitlines()]
+    assert len(lines) == len(sides["promotion"]) == decides.counts["asked"]
+    assert {text_hash(line["input"][: line["text_end"]]) for line in lines} == sides["promotion"]
+
+
+def test_a_promotion_check_reads_no_row_of_another_split(store, monkeypatch):
+    hashes = documents(store, "a", [name for side in SPLITS for name in of_side(side, 3)])
+    write_qa(Corpus(store, "a"), [row(hashes, name) for name in hashes], "harvest")
+    asked_for = []
+
+    def read(store, corpus, splits):
+        asked_for.append((corpus, tuple(splits)))
+        return read_rows(store, corpus, splits)
+
+    monkeypatch.setattr("pipelines.promotion_questions.read_rows", read)
+    found = find_questions(store, SPEC, "promotion")
+    assert asked_texts(found) == {hashes[name] for name in of_side("promotion", 3)}
+    # Rows of the others are looked up only to leave their texts out.
+    assert asked_for == [("a", ("promotion",)), (None, ("train", "validation"))]
+
+
+def test_rows_of_the_first_version_get_promotion_documents_from_their_test_documents_alone(store):
+    names = [f"d{i}" for i in range(600)]
+    hashes = documents(store, "a", names)
+    first = {"promotion": "test"}
+    write_qa(Corpus(store, "a"), [row(hashes, name) for name in names], "harvest")
+    table = Table(store, "qa")
+    rows = [
+        {**one, "split": first.get(one["split"], one["split"]), "split_version": None}
+        for one in table.read("a").to_pylist()
+    ]
+    table.upsert(rows)
+    assert {one["split"] for one in table.read("a").to_pylist()} == {"train", "validation", "test"}
+    held_out = {name for one in rows if one["split"] == "test" for name in one["stream"]}
+    promotion = {name for one in read_qa(store, "a", "promotion") for name in one.stream}
+    test = {name for one in read_qa(store, "a", "test") for name in one.stream}
+    assert promotion and test and promotion | test == held_out and not promotion & test
+    assert asked_texts(find_questions(store, SPEC, "promotion")) == promotion
+    trained = {name for side in ("train", "validation") for one in read_qa(store, "a", side) for name in one.stream}
+    assert not trained & held_out
+    write_qa(Corpus(store, "a"), read_qa(store, "a"), "harvest")  # the next harvest writes the present rule's
+    assert {name for one in read_rows(store, "a", ["promotion"]) for name in one["stream"]} == promotion
+
+
+def test_only_what_people_vouch_for_is_asked(store):
+    one, two, three, four = of_side("promotion", 4)
+    hashes = documents(store, "a", [one, two, three, four])
+    rows = [
+        row(hashes, name, source=source)
+        for name, source in zip((one, two, three, four), ("gold", "feedback", "agreement", "generated"), strict=True)
+    ]
+    write_qa(Corpus(store, "a"), rows, "harvest")
+    found = find_questions(store, SPEC, "promotion")
+    assert asked_texts(found) == {hashes[one], hashes[two]}
+    assert found.counts == {"there": 4, "asked": 2, "unvouched": 2, "trained_on": 0, "without_text": 0}
+
+
+def test_a_text_that_another_corpus_trains_on_is_not_asked(store):
+    (kept, copied), (trained,) = of_side("promotion", 2), of_side("train", 1)
+    hashes = documents(store, "a", [kept, copied])
+    write_qa(Corpus(store, "a"), [row(hashes, kept), row(hashes, copied)], "harvest")
+    write_qa(Corpus(store, "b"), [row({trained: hashes[copied]}, trained)], "harvest")
+    found = find_questions(store, SPEC, "promotion")
+    assert asked_texts(found) == {hashes[kept]} and found.counts["trained_on"] == 1
+
+
+def test_many_documents_are_asked_before_a_document_is_asked_twice(store):
+    names = of_side("promotion", 6)
+    hashes = documents(store, "a", names)
+    rows = [row(hashes, name, question=f"What is the pass number in case {i}?") for name in names for i in range(5)]
+    write_qa(Corpus(store, "a"), rows, "harvest")
+    found = find_questions(store, SPEC.model_copy(update={"questions": 7}), "promotion")
+    assert len(found.asked) == 7 and len({one.document for one in found.asked.values()}) == 6
+    again = find_questions(store, SPEC.model_copy(update={"questions": 7}), "promotion")
+    assert again.path == found.path and again.asked == found.asked
+
+
+def test_documents_that_a_question_joins_are_one_cluster(store):
+    one, two, three = of_side("promotion", 3)
+    hashes = documents(store, "a", [one, two, three])
+    rows = [row(hashes, one, two), row(hashes, two, question="And its colour?"), row(hashes, three)]
+    write_qa(Corpus(store, "a"), rows, "harvest")
+    found = find_questions(store, SPEC, "promotion")
+    assert len(found.asked) == 3 and len({asked.document for asked in found.asked.values()}) == 2
+
+
+def test_what_was_there_when_the_incumbent_was_promoted_is_told_apart(store):
+    one, two = of_side("promotion", 2)
+    hashes = documents(store, "a", [one, two])
+    write_qa(Corpus(store, "a"), [row(hashes, one)], "harvest")
+    since = now()
+    write_qa(Corpus(store, "a"), [row(hashes, one), row(hashes, two)], "harvest")
+    found = find_questions(store, SPEC, "promotion", since)
+    assert sorted(asked.earlier for asked in found.asked.values()) == [False, True]
+    assert not any(asked.earlier for asked in find_questions(store, SPEC, "promotion").asked.values())
+    assert not any(asked.earlier for asked in find_questions(store, SPEC, "promotion", EARLIER).asked.values())
+
+
+def test_a_file_of_ones_own_is_asked_and_only_to_decide(store, tmp_path):
+    (trained,) = of_side("train", 1)
+    hashes = documents(store, "a", [trained])
+    write_qa(Corpus(store, "a"), [row(hashes, trained)], "harvest")
+    texts = [f"The pass number of {trained} is 0.", "The pass number of x is 5.", "Nothing is told of y."]
+    assert text_hash(texts[0]) == hashes[trained]
+    rows = [
+        {"question": "What is the pass number?", "text": text, "answers": answers}
+        for text, answers in zip(texts, (["0"], ["5", "five"], []), strict=True)
+    ]
+    file = tmp_path / "own.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    spec = PromotionSpec(kinds=(), data=(str(file),))
+    found = find_questions(store, spec, "promotion")
+    assert found.counts["asked"] == 2 and found.counts["trained_on"] == 1
+    assert {asked.group for asked in found.asked.values()} == {f"questions of {file}"}
+    lines = [json.loads(line) for line in found.path.read_text().splitlines()]
+    assert sorted(line["outputs"] for line in lines) == [[""], ["5", "five"]]
+    assert find_questions(store, spec, "validation").path is None
+    with pytest.raises(UsageError, match=r"no file|cannot be read"):
+        find_questions(store, PromotionSpec(data=(str(tmp_path / "none.jsonl"),)), "promotion")

@@ -1,0 +1,64 @@
+"""What a promotion check reads and which look it is."""
+
+from memagent.rl.promotion import PromotionSpec
+from memagent.tasks.suites import Suite
+from pipelines.promote import _groups, _look, _names, _planned
+from pipelines.promotion_questions import Asked, Questions
+
+
+def record(incumbent, *tested_on):
+    return {"incumbent": incumbent, "tested_on": list(tested_on)}
+
+
+def rows(*records):
+    return [{"promotion": one} for one in records]
+
+
+def test_candidates_that_were_compared_with_the_same_policy_on_the_same_samples_count():
+    mine = ["needles-1", "text-1", "text-2"]
+    assert _look(rows(None), "toy@a", mine) == 1
+    others = [record("toy@a", "text-2", "text-9"), record("toy@a", "text-8"), record("toy@b", "text-1")]
+    assert _look(rows(None, *others), "toy@a", mine) == 2
+    assert _look(rows(*others, {"incumbent": "toy@a"}), "toy@a", mine) == 3  # of a version that did not say on what
+
+
+def test_needles_of_another_seed_are_other_samples():
+    questions = Questions(None, {})
+    names = [
+        _names({"needles": Suite("needles", kinds=("niah_single_1",), lengths=(400,), n=4, seed=seed)}, questions)
+        for seed in (1, 1, 2)
+    ]
+    assert names[0] == names[1] != names[2]
+
+
+def results(scores):
+    return [{"sample_id": name, "length": length, "answer": "", "score": score} for name, length, score in scores]
+
+
+def test_questions_that_stood_before_the_incumbent_are_a_group_once_more():
+    asked = {
+        "q1": Asked("questions of a", "d1", True),
+        "q2": Asked("questions of a", "d1", False),
+        "q3": Asked("questions of a", "d2", True),
+        "q4": Asked("questions of b", "d3", True),
+    }
+    questions = Questions(None, {}, asked)
+    scores = results([("q1", 0, 1.0), ("q2", 0, 0.0), ("q3", 0, 1.0), ("q4", 0, 1.0), ("n1", 400, 1.0), ("n2", 40, 0)])
+    groups = _groups(PromotionSpec(), questions, scores, scores)
+    assert [(group.name, len(group.candidate), group.part, group.small) for group in groups] == [
+        ("needles at 40 tokens", 1, False, "refuse"),
+        ("needles at 400 tokens", 1, False, "refuse"),
+        ("questions of a", 3, False, "refuse"),
+        ("earlier questions of a", 2, True, "observe"),
+        ("questions of b", 1, False, "refuse"),
+    ]
+    assert groups[2].documents == ("d1", "d1", "d2") and groups[0].documents == ("n2",)
+    assert [group.margin for group in groups] == [0.1, 0.1, 0.05, 0.05, 0.05]
+
+
+def test_power_is_planned_for_what_will_be_read():
+    suites = {"needles": Suite("needles", kinds=("niah_single_1", "niah_single_2"), lengths=(400, 800), n=5)}
+    asked = {f"q{i}": Asked("questions of a", f"d{i % 3}") for i in range(7)}
+    planned = _planned(suites, PromotionSpec(), Questions(None, {}, asked))
+    assert [sum(group.sizes) for group in planned] == [10, 10, 7] and sorted(planned[2].sizes) == [2, 2, 3]
+    assert planned[0].margin == 0.1 and planned[2].margin == 0.05
