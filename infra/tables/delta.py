@@ -167,11 +167,10 @@ class Table:
                 "writer_properties": _CLUSTERED_FILES,
             }
             sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
-            done = (
-                delta.optimize.z_order([CLUSTERED], max_spill_size=_SPILL, **options)
-                if sort
-                else delta.optimize.compact(**options)
-            )
+            if sort:
+                done = delta.optimize.z_order([CLUSTERED], max_spill_size=_SPILL, **options)
+            else:
+                done = delta.optimize.compact(**options)
             replaced = int(done["numFilesRemoved"])
         hours = int(retention.total_seconds() // 3600)
         delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS)

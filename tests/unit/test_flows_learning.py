@@ -10,7 +10,7 @@ from infra.tables.runs import write_run
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, RayConfig
 from memagent.errors import MemagentError
-from memagent.rl.promotion import GateSpec
+from memagent.rl.promotion import PromotionSpec
 from pipelines.flows import commands, learning
 
 
@@ -45,23 +45,23 @@ def test_the_promotion_check_is_a_job_of_the_cluster(tmp_path, monkeypatch):
     far = Config(store=str(tmp_path), ray=RayConfig(jobs_address="http://far:8265"))
     earlier = {"promoted": False, "reason": "not better", "overall": {"name": "all"}, "groups": []}
     decided = {**earlier, "promoted": True, "reason": "better"}
-    gates, jobs, spec = [earlier, decided], [], GateSpec(seed=7)
+    records, jobs, spec = [earlier, decided], [], PromotionSpec(seed=7)
 
     def submit(settings, argv, submission):
         jobs.append((settings, argv, submission))
-        gates.pop(0)  # the job writes its decision to the store
+        records.pop(0)  # the job writes its decision to the store
         return "its output"
 
     for name, value in {
         "submit": submit,
         "submission": lambda: "memagent-run",
-        "policy": lambda store, candidate: {"gate": gates[0]},
+        "policy": lambda store, candidate: {"promotion": records[0]},
         "create_table_artifact": lambda rows, **options: None,
-        "run_gate": lambda *arguments, **options: pytest.fail("nothing is read in the flow's own process"),
+        "run_promotion": lambda *arguments, **options: pytest.fail("nothing is read in the flow's own process"),
     }.items():
         monkeypatch.setattr(learning, name, value)
-    assert learning.gate_stage.fn(far, "nano@2", spec) == decided
-    assert jobs == [(far, commands.promote("nano@2", spec), "memagent-run-gate")]
-    gates.append(decided)
+    assert learning.promotion_stage.fn(far, "nano@2", spec) == decided
+    assert jobs == [(far, commands.promote("nano@2", spec), "memagent-run-promotion")]
+    records.append(decided)
     with pytest.raises(MemagentError, match="ended without a decision on nano@2: its output"):
-        learning.gate_stage.fn(far, "nano@2", spec)
+        learning.promotion_stage.fn(far, "nano@2", spec)
