@@ -36,6 +36,7 @@ SECTIONS = {
     "Making samples": ("generation",),
     "The bundled reader": ("nano-trial", "nano-training", "nano-again"),
     "Training": ("training-right", "learner", "training-step", "training-stage", "training-gains", "longer"),
+    "Promotion": ("promotion", "contract_loop"),
 }
 """Records by section, in order; others come last under "Others"."""
 _INTRODUCTION = """# Measured
