@@ -128,7 +128,7 @@ class RunExtras(TypedDict, total=False):
     method: str
     evaluation: list[ScoreLine]
     overall: ScoreDict
-    against: "ComparedRun"
+    against: ComparedRun
     """An evaluation: the one that it was compared with."""
     paired: PairedDict
     report: str

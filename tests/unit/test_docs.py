@@ -98,3 +98,13 @@ def test_the_example_of_the_readme_runs_as_it_stands(tmp_path):
     done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=HERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("4471902 ") and "The access code of cedar-gate is 4471902." in done.stdout
+
+
+@pytest.mark.parametrize("folder", ["memagent", "infra", "infra/cluster", "infra/learner"])
+def test_the_architecture_page_names_every_file_of_the_house(folder):
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    house = page.split("## The house")[1].split("```")[1]
+    files = {path.stem for path in (ROOT / folder).glob("*.py") if not path.stem.startswith("__")}
+    assert files and not files - set(re.findall(r"\w+", house))
+    folders = {path.parent.name for path in (ROOT / folder).glob("*/*.py")}
+    assert all(f"{name}/" in house for name in folders)
