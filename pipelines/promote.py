@@ -25,7 +25,7 @@ from memagent.rl.power import PlannedGroup, PowerRecord, state
 from memagent.rl.promotion import Decision, Group, GroupRecord, PromotionSpec, decide
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import evaluate, run_results
-from pipelines.promotion_questions import Questions, find_questions
+from pipelines.promotion_questions import Questions, find_questions, trained_files
 
 __all__ = ["PromotionSpec", "compare_policies", "run_promotion"]
 
@@ -91,7 +91,8 @@ def run_promotion(
     incumbent = incumbent or current_id or _base_model(config, name)
     since = current["changed_at"] if current and incumbent == current_id else None
     spec = spec or PromotionSpec()
-    record = _compare(config, (candidate, incumbent), spec, find_questions(store, spec, "promotion", since), show)
+    questions = find_questions(store, spec, "promotion", since, trained_files(store, row["run_id"]))
+    record = _compare(config, (candidate, incumbent), spec, questions, show)
     if record["promoted"]:
         promote(store, candidate, record["reason"], dict(record), instead_of=current_id)
     else:

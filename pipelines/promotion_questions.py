@@ -1,5 +1,7 @@
 """The questions of a promotion check: of the promotion split, with gold from people or from the question's author."""
 
+import json
+import logging
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,18 +11,22 @@ from pathlib import Path
 
 from infra.dataset_files import DatasetFile
 from infra.models import cache_folder
-from infra.store import Corpus, Store
+from infra.store import Corpus, Store, file_system
+from infra.tables.delta import Table
 from infra.tables.documents import document_texts
 from infra.tables.qa import from_row, read_rows
 from infra.tables.rows import QaRow
+from infra.tables.schemas import POLICIES_OF
 from memagent.curation import VOUCHED, Qa, Split
 from memagent.records import stable_hash
+from memagent.rl.dataset import dataset_name
 from memagent.rl.promotion import PromotionSpec
 from memagent.tasks.records import columns_of
 from memagent.tasks.ruler import write_jsonl
 from memagent.tasks.sample import Sample
 from memagent.tasks.texts import Whole
 
+_log = logging.getLogger("memagent.promotion")
 _TASK = "questions"
 _OTHERS: dict[Split, tuple[Split, ...]] = {"promotion": ("train", "validation"), "validation": ("train",)}
 """Splits whose texts a question of a split must not be of."""
@@ -46,7 +52,7 @@ class Questions:
     """None: there are none."""
     counts: dict[str, int]
     """Questions in the tables and files (``there``), asked (``asked``), and left out: not vouched for by people
-    (``unvouched``), on a text that is trained on in some corpus (``trained_on``), or whose documents are gone
+    (``unvouched``), on a text that is trained on in some corpus or file (``trained_on``), or whose documents are gone
     (``without_text``)."""
     asked: dict[str, Asked] = field(default_factory=dict)
     """By the evaluation's sample_id."""
@@ -68,7 +74,13 @@ class _Question:
         return [f"{self.where}/{name}" for name in self.qa.documents or self.qa.stream]
 
 
-def find_questions(store: Store, spec: PromotionSpec, split: Split, since: datetime | None = None) -> Questions:
+def find_questions(
+    store: Store,
+    spec: PromotionSpec,
+    split: Split,
+    since: datetime | None = None,
+    trained_files: Sequence[str] = (),
+) -> Questions:
     """Write the questions of a split of the spec's corpora, and of its files, to a file of samples, named by a hash of
     its content.
 
@@ -81,6 +93,7 @@ def find_questions(store: Store, spec: PromotionSpec, split: Split, since: datet
         spec: the corpora and files, how many questions at most, and the seed.
         split: the promotion questions, which decide; or the validation questions, which choose, without the files.
         since: when the incumbent was promoted.
+        trained_files: files that the candidate was trained on: questions on their texts are left out.
 
     Raises:
         UsageError: a file cannot be read.
@@ -97,6 +110,8 @@ def find_questions(store: Store, spec: PromotionSpec, split: Split, since: datet
         questions += [_Question(name, row, earlier=since is not None) for row in file.rows]
     # A text may be in two corpora under two names, and the names decide on the split.
     taught = {name for row in read_rows(store, None, _OTHERS[split]) for name in row["stream"]} if questions else set()
+    for name in trained_files if questions else ():
+        taught.update(*(row.stream for row in DatasetFile(name, columns_of(spec.columns)).rows))
     unseen = [one for one in questions if taught.isdisjoint(one.qa.stream)]
     chosen = _choose(unseen, spec.questions, spec.seed)
     samples = list(_samples(store, chosen, text_of))
@@ -113,6 +128,17 @@ def find_questions(store: Store, spec: PromotionSpec, split: Split, since: datet
     }
     texts = tuple(sorted({name for one, _ in samples for name in one.qa.stream}))
     return Questions(path, known, asked, texts)
+
+
+def trained_files(store: Store, run_id: str) -> list[str]:
+    """Return the files of questions that a training learnt from, of those that are still there."""
+    rows = Table(store, "runs").read(POLICIES_OF, ["run_id", "summary"]).to_pylist()
+    specs = [spec for row in rows if row["run_id"] == run_id for spec in json.loads(row["summary"])["data"]]
+    paths = [spec.partition("=")[2] for spec in specs if dataset_name(spec) == "file"]
+    there = [path for path in paths if file_system(path).exists(path.removeprefix("s3://"))]
+    if len(there) < len(paths):
+        _log.warning("a file of %s is gone: nothing of it can be left out of the promotion check's questions", run_id)
+    return there
 
 
 def _harvested(rows: Sequence[QaRow], since: datetime | None, counts: Counter[str]) -> Iterator[_Question]:

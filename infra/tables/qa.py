@@ -71,13 +71,20 @@ def qa_version(store: Store) -> int | None:
     return Table(store, "qa").version()
 
 
-def count_new(store: Store, since: int | None) -> int:
-    """Return the number of rows that are new or have other answers since version `since`; None: all rows.
+def qa_corpora(store: Store) -> list[str]:
+    """Return the corpora that have rows."""
+    return sorted(set(Table(store, "qa").read(columns=["corpus"])["corpus"].to_pylist()))
+
+
+def count_new(store: Store, since: int | None, corpus: str | None = None) -> int:
+    """Return the number of rows, of one corpus or of all, that are new or have other answers since version `since`.
+
+    None: the number of all rows.
 
     Raises:
         deltalake.exceptions.DeltaError: there is no such version.
     """
-    present = _answers(Table(store, "qa").read(columns=_TOLD))
+    present = _answers(Table(store, "qa").read(corpus, columns=_TOLD))
     if since is None or not present:
         return len(present)
     delta = DeltaTable(store.delta_uri("qa"), version=since, storage_options=store.delta_options)

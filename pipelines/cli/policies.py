@@ -291,7 +291,7 @@ def promotion_spec(
     from memagent.rl.promotion import PromotionSpec
 
     paths = [path if "://" in path else str(Path(path).expanduser().absolute()) for path in data or ()]
-    given = {"corpora": corpora, "data": paths, "columns": columns if paths else None}
+    given = {"corpora": corpora, "data": paths, "columns": columns}
     keys: dict[str, Any] = {name: value for name, value in given.items() if value}
     for item in check or []:
         key, sign, value = item.partition("=")

@@ -1,6 +1,7 @@
 """The learning flows: harvest after each answering run, and retrain when enough rows are new."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 from prefect import flow, task
@@ -11,11 +12,12 @@ from prefect.events import emit_event
 from infra.store import Store
 from infra.tables.delta import Table
 from infra.tables.policies import policy
-from infra.tables.qa import count_new
+from infra.tables.qa import count_new, qa_corpora
 from infra.tables.runs import HarvestSummary, TrainingSummary
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, validate
 from memagent.errors import MemagentError, UsageError
+from memagent.records import Json
 from memagent.rl.config import load_recipe
 from memagent.rl.dataset import dataset_name
 from memagent.rl.promotion import PromotionSpec
@@ -56,7 +58,7 @@ def harvest_qa(
     except UsageError as error:  # an answering run without gold or feedback
         return {"corpus": corpus, "rows": 0, "waiting": 0, "nothing": str(error)}
     tables = Store(settings.store)
-    waiting = count_new(tables, _trained_version(tables))
+    waiting = _waiting(tables)
     resource = {"prefect.resource.id": f"memagent.corpus.{corpus}", "prefect.resource.name": corpus}
     payload = {"run_id": run_id, "corpus": corpus, "new": summary["new"], "waiting": waiting, "enough": enough}
     emit_event(event="memagent.qa.harvested", resource=resource, payload=payload)
@@ -164,9 +166,22 @@ def _operator_settings() -> list[str]:
     return list(as_settings(sections))
 
 
-def _trained_version(store: Store) -> int | None:
-    """Return the newest version of the `qa` table that was trained on; trainings on other data do not count."""
+def _waiting(store: Store) -> int:
+    """Return the number of harvested rows that no training has had: of each corpus, those since the last one on it."""
     rows = Table(store, "runs").read(POLICIES_OF, ["kind", "summary"]).to_pylist()
-    summaries = [json.loads(row["summary"]) for row in rows if row["kind"] == "train"]
-    on_rows = [summary for summary in summaries if any(dataset_name(spec) == "qa" for spec in summary["data"])]
-    return max((s["data_version"] for s in on_rows if s["data_version"] is not None), default=None)
+    trainings = [json.loads(row["summary"]) for row in rows if row["kind"] == "train"]
+    return sum(count_new(store, _trained_version(trainings, corpus), corpus) for corpus in qa_corpora(store))
+
+
+def _trained_version(trainings: Sequence[Json], corpus: str) -> int | None:
+    """Return the newest version of the `qa` table of which a corpus's rows were trained on.
+
+    Trainings on other data (needles, another corpus) do not count, nor do those that learnt from recorded rollouts.
+    """
+    versions = [
+        summary["data_version"]
+        for summary in trainings
+        if any(dataset_name(spec) == "qa" and spec[len("qa") + 1 :] in ("", corpus) for spec in summary["data"])
+        and not summary["run_id"].endswith("-replay")
+    ]
+    return max((version for version in versions if version is not None), default=None)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -252,6 +253,26 @@ def test_one_that_went_to_work_meanwhile_is_not_replaced(store, base, tmp_path, 
 
 def command(*arguments):
     return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def test_a_version_is_compared_on_the_engines_that_it_was_trained_with(tmp_path, base, cache, monkeypatch):
+    store = Store(str(tmp_path / "store"))
+    parent = ReaderSpec(config(store, f"{base}@shipped")).policy
+    made = provenance(parent.policy_id)
+    made = replace(made, config={"engine": {"max_num_seqs": 7}, "pool": {"max_size": 3}, "reading": {}})
+    one = publish(store, model(tmp_path / "1", 1), parent.name, made, parent_folder=base)
+    used = []
+
+    def check(settings, candidate, spec, show):
+        used.append((candidate, settings.engine.max_num_seqs, settings.pool.max_size, spec.data))
+        raise UsageError("enough")
+
+    monkeypatch.setattr(pipelines.promote, "run_promotion", check)
+    at = (one, "--model", base, "--store", store.url, "--promotion", tmp_path / "own.jsonl")
+    command("promote", *at)
+    command("promote", *at, "--set", "pool.max_size=2")
+    own = (str(tmp_path / "own.jsonl"),)
+    assert used == [(one, 7, 3, own), (one, 7, 2, own)]
 
 
 def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings):

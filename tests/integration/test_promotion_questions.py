@@ -9,11 +9,13 @@ from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
 from infra.tables.documents import DocumentWriter
 from infra.tables.qa import read_qa, read_rows, write_qa
+from infra.tables.runs import write_run
+from infra.tables.schemas import POLICIES_OF
 from memagent.curation import SPLITS, Qa, split_of
 from memagent.errors import UsageError
 from memagent.records import text_hash
 from memagent.rl.promotion import PromotionSpec
-from pipelines.promotion_questions import find_questions
+from pipelines.promotion_questions import find_questions, trained_files
 
 SPEC = PromotionSpec(kinds=(), corpora=("a",))
 EARLIER = now() - timedelta(days=1)
@@ -175,3 +177,17 @@ def test_a_file_of_ones_own_is_asked_and_only_to_decide(store, tmp_path):
     assert find_questions(store, spec, "validation").path is None
     with pytest.raises(UsageError, match=r"no file|cannot be read"):
         find_questions(store, PromotionSpec(data=(str(tmp_path / "none.jsonl"),)), "promotion")
+
+
+def test_texts_of_a_file_that_the_candidate_was_trained_on_are_not_asked(store, tmp_path, caplog):
+    rows = [{"question": "Which number?", "text": f"The number is {i}.", "answers": [f"{i}"]} for i in range(4)]
+    own, trained = tmp_path / "own.jsonl", tmp_path / "trained.jsonl"
+    own.write_text("\n".join(map(json.dumps, rows)))
+    trained.write_text("\n".join(json.dumps({**row, "question": "What is it?"}) for row in rows[:3]))
+    summary = {"run_id": "train-1", "corpus": POLICIES_OF, "kind": "train"}
+    write_run(store, {**summary, "data": ["needles", f"file={trained}", "file=/gone.jsonl"]}, now(), {})
+    files = trained_files(store, "train-1")
+    assert files == [str(trained)] and "a file of train-1 is gone" in caplog.text
+    found = find_questions(store, PromotionSpec(kinds=(), data=(str(own),)), "promotion", None, files)
+    assert asked_texts(found) == {text_hash("The number is 3.")} and found.counts["trained_on"] == 3
+    assert trained_files(store, "train-2") == []

@@ -4,12 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.store import Store
+from infra.store import Corpus, Store
 from infra.tables.delta import now
+from infra.tables.qa import qa_version, write_qa
 from infra.tables.runs import write_run
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, RayConfig
-from memagent.errors import MemagentError
+from memagent.curation import Qa
+from memagent.errors import ConfigError, MemagentError
 from memagent.rl.promotion import PromotionSpec
 from pipelines.flows import commands, learning
 
@@ -32,13 +34,70 @@ def test_a_candidate_that_was_decided_on_is_not_compared_again(tmp_path, monkeyp
     assert events == ["memagent.policy.trained"]
 
 
+def trained(store, run_id, data, version):
+    summary = {"run_id": run_id, "corpus": POLICIES_OF, "kind": "train", "data": data, "data_version": version}
+    write_run(store, summary, now(), {})
+
+
+def harvested(store, corpus, *names):
+    rows = [Qa(f"Who signed {name}?", ("Ada",), (name,), documents=(name,), source="gold") for name in names]
+    write_qa(Corpus(store, corpus), rows, "harvest")
+    return qa_version(store)
+
+
 def test_a_training_on_needles_leaves_harvested_rows_waiting(tmp_path):
     store = Store(str(tmp_path))
-    runs = {"a": (["qa:contracts", "needles"], 3), "b": (["needles"], 7), "c": (["qa"], None)}
-    for run_id, (data, version) in runs.items():
-        summary = {"run_id": run_id, "corpus": POLICIES_OF, "kind": "train", "data": data, "data_version": version}
-        write_run(store, summary, now(), {})
-    assert learning._trained_version(store) == 3
+    assert learning._waiting(store) == 0
+    version = harvested(store, "a", "one", "two")
+    trained(store, "a", ["needles"], version)
+    trained(store, "b", ["file=/own.jsonl"], version)
+    trained(store, "c", ["qa", "needles"], None)
+    assert learning._waiting(store) == 2
+    trained(store, "d", ["qa", "needles"], version)
+    assert learning._waiting(store) == 0
+    harvested(store, "a", "one", "two", "three")
+    assert learning._waiting(store) == 1
+
+
+def test_a_training_on_one_corpus_leaves_the_rows_of_another_waiting(tmp_path):
+    store = Store(str(tmp_path))
+    harvested(store, "a", "one", "two")
+    version = harvested(store, "b", "three")
+    trained(store, "a", ["qa:a"], version)
+    trained(store, "b-replay", ["qa:b"], version)
+    assert learning._waiting(store) == 1
+    trained(store, "b", ["qa:b"], version)
+    assert learning._waiting(store) == 0
+
+
+def test_a_wrong_key_of_the_promotion_check_is_said_before_training(monkeypatch):
+    monkeypatch.setattr(learning, "check_access", lambda *arguments: None)
+    monkeypatch.setattr(learning, "train_stage", None)
+    with pytest.raises(ConfigError, match=r"check\.lenghts"):
+        learning.retrain.fn(check={"lenghts": [1]})
+
+
+def test_the_flow_compares_on_the_recipes_engines(tmp_path, monkeypatch):
+    """Refused or not is the check's; what it is called with is the flow's."""
+    recipe = tmp_path / "own.toml"
+    recipe.write_text('model = "nano"\n[engine]\nmax_num_seqs = 7\n[pool]\nmax_size = 3\n')
+    compared = []
+
+    def compare(settings, candidate, spec):
+        compared.append((settings.engine.model, settings.engine.max_num_seqs, settings.pool.max_size, spec))
+        return {"promoted": False, "reason": "worse", "overall": {}, "groups": []}
+
+    summary = {"run_id": "train-1", "parent": "nano@1", "candidate": "nano@2", "steps": 3, "data": ["qa"]}
+    for name, value in {
+        "train_stage": lambda run: summary,
+        "emit_event": lambda event, **rest: None,
+        "policy": lambda store, wanted: {"status": "candidate", "reason": ""},
+        "promotion_stage": compare,
+    }.items():
+        monkeypatch.setattr(learning, name, value)
+    result = learning.retrain.fn(str(recipe), corpora=["a"], check={"n": 3}, store=str(tmp_path / "store"))
+    assert (result["promoted"], result["reason"]) == (False, "worse")
+    assert compared == [("nano", 7, 3, PromotionSpec(corpora=("a",), n=3))]
 
 
 def test_the_promotion_check_is_a_job_of_the_cluster(tmp_path, monkeypatch):

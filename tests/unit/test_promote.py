@@ -1,6 +1,6 @@
 """What a promotion check reads and which look it is."""
 
-from memagent.rl.promotion import PromotionSpec
+from memagent.rl.promotion import PromotionSpec, decide
 from memagent.tasks.suites import Suite
 from pipelines.promote import _groups, _look, _names, _planned
 from pipelines.promotion_questions import Asked, Questions
@@ -62,3 +62,18 @@ def test_power_is_planned_for_what_will_be_read():
     planned = _planned(suites, PromotionSpec(), Questions(None, {}, asked))
     assert [sum(group.sizes) for group in planned] == [10, 10, 7] and sorted(planned[2].sizes) == [2, 2, 3]
     assert planned[0].margin == 0.1 and planned[2].margin == 0.05
+
+
+def test_a_batch_of_wrong_gold_does_not_hide_what_it_costs():
+    """The candidate learnt wrong gold of 20 new documents, is asked for it, and is worse on what stood before."""
+    asked, ours, theirs = {}, [], []
+    for i in range(600):
+        earlier = i < 200
+        asked[f"q{i}"] = Asked("questions of a", f"{'old' if earlier else 'new'} {i % 20}", earlier)
+        ours.append((f"q{i}", 0, 0.6 if earlier else 0.9))
+        theirs.append((f"q{i}", 0, 0.8 if earlier else 0.1))
+    groups = _groups(PromotionSpec(), Questions(None, {}, asked), results(ours), results(theirs))
+    decision = decide(groups, 0.015)
+    assert decision.overall["difference"] > 0.4 and decision.overall["p"] < 0.001
+    assert not decision.promoted and decision.reason.startswith("worse on earlier questions of a: −0.200")
+    assert decide(groups[:1], 0.015).promoted

@@ -52,6 +52,27 @@ def test_its_candidate_is_published_with_the_reading_of_the_recipe(tmp_path):
     assert "seed" not in json.loads((Path(serving.folder) / "reading.json").read_text())
 
 
+def test_a_model_that_was_made_for_reading_keeps_the_reading_of_its_recipe(tmp_path):
+    store = Store(str(tmp_path / "store"))
+    config = load_config(sets=["engine.model=nano", "reading.segment_tokens=128", "reading.seed=3"], store=store.url)
+    checkpoints = Checkpoints(store, "a-run")
+    checkpoints.metrics = [{"step": 4}]
+    made = tmp_path / "made"
+    shutil.copytree(bundled(), made)
+    trained = load_file(made / "model.safetensors")
+    trained[min(trained)] = trained[min(trained)] + 0.5
+    save_file(trained, made / "model.safetensors", metadata={"format": "pt"})
+    for file in made.iterdir():
+        store.put_file(file, *checkpoints.best(4), file.name)
+    run = SimpleNamespace(
+        reader=ReaderSpec(config), recipe=load_recipe("smoke"), data_version=None, model=bundled(), config=config
+    )
+    policy = _publish(run, store, checkpoints, State(best_step=4))
+    own, base = (ReaderSpec(load_config(sets=[f"engine.model={name}"], store=store.url)) for name in (policy, "nano"))
+    assert (own.reading.segment_tokens, base.reading.segment_tokens) == (128, 254)
+    assert own.reading.model_copy(update={"segment_tokens": 254}) == base.reading
+
+
 def test_engines_beside_a_learner_on_gpus_need_their_own(monkeypatch):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 64.0, "GPU": 16.0})
     recipe = load_recipe("reader-7b")
