@@ -1,6 +1,6 @@
 """The closed loop on real contracts: answers, corrections, harvest, training, promotion check; then unseen contracts.
 
-    python -m benchmarks.contract_loop --data FOLDER [--store DIR] [--steps 24]
+    python -m benchmarks.contract_loop --data FOLDER [--store DIR] [--steps 8]
 
 FOLDER holds gold.jsonl and contracts/ (CUAD). A weak reader, nano@sft asked in wordings that its training never had,
 answers questions on 150 contracts. A scripted reviewer corrects it from gold, the corrections are harvested and trained
@@ -228,8 +228,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--store", type=Path, default=None, help="folder of the loop; by default it is not kept")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--poison-steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--poison-steps", type=int, default=4)
     arguments(parser)
     given = parser.parse_args()
     began = time.monotonic()
@@ -265,8 +265,6 @@ def main() -> None:
         Row("best step", poisoned["best_step"], f"of {poisoned['steps']}", "poisoned corrections"),
         *check_rows("poisoned corrections", poisoned),
     ]
-    if poisoned["candidate"]:
-        rows += unseen_rows("poisoned corrections", before, loop.unseen(given.data, poisoned["candidate"]))
     rows.append(Row("in all", round((time.monotonic() - began) / 60), "minutes", "corrections"))
     write(result("contract_loop", "The closed loop on contracts", rows, given))
     if given.store is None:
