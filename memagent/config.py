@@ -230,6 +230,9 @@ class Config(Section):
     """Answers are committed this often."""
     wait: bool = True
     """Wait for a run that is reading the same documents for the same questions; else it is an error."""
+    reward_functions: tuple[str, ...] = ()
+    """Rewards, ``module:function``, that the callers of flows may train with: others would import code of their choice.
+    """
 
     @field_validator("store")
     @classmethod

@@ -19,7 +19,7 @@ from memagent.conversations import ReadingSpec
 from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import EngineDied, EngineError, TrainingError
 from memagent.rl.dataset import Task
-from memagent.rl.reward import Reward
+from memagent.rl.reward import Reward, check_rewards
 from memagent.rl.rollout import RewardConfig, roll_out_group
 from memagent.rl.trajectory import Group, Trajectory
 
@@ -58,7 +58,12 @@ class RolloutWorker:
         self._engine = SupervisedEngine(self._make, reader.engine_restarts)
 
     async def start(self) -> None:
-        """Start the engine."""
+        """Start the engine.
+
+        Raises:
+            ConfigError: a reward cannot be imported on this node.
+        """
+        check_rewards(self._pay.weights)
         await self._engine.start()
 
     async def update(self, version: str, names: Sequence[str], *files: bytes) -> None:

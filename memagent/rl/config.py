@@ -53,18 +53,18 @@ class RewardRecipe(Section):
     """The reward."""
 
     weights: dict[str, float] = Field(default_factory=lambda: {"exact": 1.0})
-    """Weight of each reward function (`memagent.rl.reward.FUNCTIONS`)."""
+    """Weight of each reward function: of `memagent.rl.reward.FUNCTIONS`, of another package, or ``module:function``."""
     overlong_tokens: int = Field(0, ge=0)
     """Tokens before a response's limit at which its penalty begins (DAPO, equation 13); 0: none."""
 
     @model_validator(mode="after")
     def _known(self) -> "RewardRecipe":
-        from memagent.rl.reward import FUNCTIONS
+        from memagent.rl.reward import FUNCTIONS, is_place
 
         if not self.weights:
             raise ValueError(f"weights are empty; there are {', '.join(FUNCTIONS)}")
         for name in self.weights:
-            if name not in FUNCTIONS:
+            if not is_place(name) and name not in FUNCTIONS:
                 raise ValueError(FUNCTIONS.unknown(name))
         return self
 

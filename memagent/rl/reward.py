@@ -4,10 +4,18 @@ The reward of training is strict (exact match of the boxed answer; MemAgent, arX
 and evaluation is lenient (containment), so both are always reported.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import cast
 
+from memagent.errors import ConfigError
 from memagent.metrics import containment, f1
+from memagent.records import text_hash
 from memagent.registry import Registry
 from memagent.rl.judging import exact as strictly
 from memagent.rl.judging import listed
@@ -107,16 +115,70 @@ FUNCTIONS: Registry[RewardFunction] = Registry(
 )
 
 
+_BY_PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def is_place(name: str) -> bool:
+    """Whether a reward is named by its place, ``module:function``, and not by a name that a package registers."""
+    return _BY_PLACE.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=64)
+def find_reward(name: str) -> RewardFunction:
+    """Return a reward function by name, or by ``module:function``.
+
+    Raises:
+        ConfigError: there is none, it cannot be imported, or is no function.
+    """
+    if not is_place(name):
+        return FUNCTIONS.find(name)
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(import_module(module), attribute)
+    except Exception as error:  # somebody's module may raise anything
+        raise ConfigError(
+            f"reward {name!r} cannot be imported: {type(error).__name__}: {error}. Install its package, or put its "
+            "folder on PYTHONPATH, on every node"
+        ) from error
+    if not callable(function):
+        raise ConfigError(f"reward {name!r} is a {type(function).__name__}, not a function of one Answered")
+    return cast(RewardFunction, function)
+
+
+def check_rewards(names: Iterable[str]) -> None:
+    """Import reward functions and call each once.
+
+    Raises:
+        ConfigError: one cannot be imported, raises, or returns no finite number.
+    """
+    for name in names:
+        function = find_reward(name)
+        try:
+            value = function(Answered("Oslo", True, ("Oslo",), judged=1.0))
+        except Exception as error:
+            raise ConfigError(f"reward {name!r} raised {type(error).__name__}: {error}, of a right answer") from error
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ConfigError(f"reward {name!r} returned {value!r} of a right answer; a finite number is needed")
+
+
+def reward_code(names: Iterable[str]) -> list[str]:
+    """Return a hash of the file of each reward that is named by its place: other code is another training."""
+    files = (
+        getattr(import_module(name.partition(":")[0]), "__file__", None) for name in sorted(names) if is_place(name)
+    )
+    return [text_hash(Path(file).read_text(encoding="utf-8", errors="replace")) for file in files if file]
+
+
 def reward(said: Answered, weights: Mapping[str, float]) -> Reward:
     """Weigh the functions named in `weights`.
 
     Raises:
-        KeyError: no such function.
+        ConfigError: no such function.
         ValueError: the sample has no gold.
     """
     if not said.gold:
         raise ValueError("a sample without gold answers cannot be rewarded")
-    parts = {name: FUNCTIONS[name](said) for name in weights}
+    parts = {name: float(find_reward(name)(said)) for name in weights}
     total = sum(weight * parts[name] for name, weight in weights.items())
     return Reward(total, exact(said), contains(said), parts)
 

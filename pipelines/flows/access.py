@@ -7,7 +7,7 @@ The operator, who starts the process, decides which code runs and which servers 
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from memagent.config import Config, load_config
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError, UsageError
 from memagent.records import Json
+from memagent.rl.reward import is_place
 from memagent.settings import put_setting, read_toml
 
 _USER = "memagent"
@@ -61,7 +62,14 @@ def _create_token(file: Path) -> str:
     return token
 
 
-RESERVED = ("engine.trust_remote_code", "engine.base_url", "engine.api_key_env", "engine.options", "ray")
+RESERVED = (
+    "engine.trust_remote_code",
+    "engine.base_url",
+    "engine.api_key_env",
+    "engine.options",
+    "ray",
+    "reward_functions",
+)
 """Keys and sections that only the operator sets. So is ``engine.kind`` if it names an engine of another package, which
 may send a key from this process's environment to a server."""
 _CODE = ("engine.model", "engine.tokenizer")
@@ -84,19 +92,30 @@ def settings_for(config: str | None, sets: Sequence[str] | None, store: str | No
 
 
 def check(
-    config: str | None = None, sets: Sequence[str] | None = None, engine: Mapping[str, Any] | None = None
+    config: str | None = None,
+    sets: Sequence[str] | None = None,
+    engine: Mapping[str, Any] | None = None,
+    rewards: Iterable[str] = (),
 ) -> None:
-    """Check that parameters set no reserved keys.
+    """Check that parameters set no reserved keys, and name no code that the operator has not allowed.
 
     Args:
         config: a configuration file.
         sets: ``section.key=value`` strings.
         engine: the engine keys of a recipe.
+        rewards: the reward functions of a recipe.
 
     Raises:
         ConfigError: naming parameter and key.
     """
-    configured = load_config().engine
+    operators = load_config()
+    configured = operators.engine
+    for name in rewards:
+        if is_place(name) and name not in operators.reward_functions:
+            raise ConfigError(
+                f"recipe: the reward {name} would import code that the operator has not allowed. The allowed ones are "
+                "listed as reward_functions in the file that MEMAGENT_CONFIG_FILE names in a worker's environment"
+            )
     reserved = (*RESERVED, *_CODE) if configured.trust_remote_code else RESERVED
     settings: Json = {}
     for item in sets or ():

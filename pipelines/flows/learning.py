@@ -91,7 +91,8 @@ def retrain(
         config: configuration file of the evaluation.
         sets: ``section.key=value`` strings, for recipe and configuration alike.
     """
-    check_access(config, sets, load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)]).engine)
+    wanted = load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)])
+    check_access(config, sets, wanted.engine, rewards=wanted.reward.weights)
     # Wrong keys fail before hours of training.
     spec = validate(PromotionSpec, {"corpora": tuple(corpora or ()), **(check or {})}, "check.")
     run = prepare(

@@ -14,7 +14,7 @@ from memagent.errors import UsageError
 from memagent.records import stable_hash
 from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
-from memagent.rl.reward import FUNCTIONS
+from memagent.rl.reward import check_rewards, reward_code
 from memagent.settings import as_settings, beneath
 from memagent.tasks.records import Columns, columns_of
 
@@ -130,7 +130,8 @@ class Run:
         # A file is known by its content, wherever it is.
         data = ["file" if dataset_name(spec) == "file" else spec for spec in self.data]
         parts: tuple[object, ...] = (self.reader.policy.policy_id, self.reader.config_hash, recipe, data, self.texts)
-        parts += (version, *([self.files.hashes] if self.files.hashes else []))
+        code = reward_code(self.recipe.reward.weights)
+        parts += (version, *([self.files.hashes] if self.files.hashes else []), *([code] if code else []))
         return f"train-{stable_hash(*parts)[:10]}"
 
     def reading_config(self, config: str | None = None) -> Config:
@@ -168,8 +169,7 @@ def prepare(
         if dataset_name(item) not in DATASETS and (Path(item).suffix or Path(item).exists()):
             raise UsageError(f"no data set {item!r}: a file of questions is given by --dataset {item}")
         DATASETS.find(dataset_name(item))
-    for function in recipe.reward.weights:
-        FUNCTIONS.find(function)
+    check_rewards(recipe.reward.weights)
     if model is not None:
         recipe = recipe.model_copy(update={"model": model})
     defaults = {

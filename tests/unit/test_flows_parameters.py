@@ -48,6 +48,20 @@ def test_a_recipe_of_a_caller_is_no_way_round():
     check(engine={"dtype": "float32"})
 
 
+def test_a_recipe_imports_only_rewards_that_the_operator_allows(tmp_path, monkeypatch):
+    check(rewards=["exact", "task"])
+    with pytest.raises(ConfigError, match=r"the reward os:system would import code that the operator has not allowed"):
+        check(rewards=["exact", "os:system"])
+    with pytest.raises(ConfigError, match=r"sets: reward_functions is not for a flow's parameters"):
+        check(sets=["reward_functions=['os:system']"])
+    file = tmp_path / "operator.toml"
+    file.write_text("reward_functions = ['mine:score']\n")
+    monkeypatch.setenv("MEMAGENT_CONFIG_FILE", str(file))
+    check(rewards=["mine:score"])
+    with pytest.raises(ConfigError, match="os:system"):
+        check(rewards=["mine:score", "os:system"])
+
+
 def test_callers_add_to_what_the_operator_has_configured(tmp_path, monkeypatch):
     file = tmp_path / "operator.toml"
     file.write_text(
