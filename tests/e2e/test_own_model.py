@@ -1,0 +1,147 @@
+"""A Hugging Face model without any file of ours, on questions and by a reward of one's own, on a cluster of two nodes:
+trained, compared, put to work, and asked.
+"""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from ray.cluster_utils import Cluster
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from infra.store import Store
+from infra.tables.delta import Table
+from infra.tables.policies import policy
+from tests.conftest import filler
+from tests.e2e.conftest import PROSE, ROOT, Memagent
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+REWARD = """
+def score(said):
+    # A random model answers no question; that it learns at all is seen in what letters it prefers.
+    return sum(letter in "aeiou" for letter in said.answer.lower()) / len(said.answer) if said.answer else 0.0
+"""
+RECIPE = """
+[reading]
+segment_tokens = 128
+memory_tokens = 16
+answer_tokens = 24
+
+[rollout]
+prompts = 4
+group_size = 8
+segments = 2
+
+[reward]
+weights = { "own_rewards:score" = 1.0 }
+
+[learner]
+minibatch_prompts = 4
+lr = 5e-3
+warmup_steps = 0
+world_size = 2
+zero_stage = 2
+
+[engine]
+dtype = "float32"
+max_model_len = 1024
+
+[pool]
+min_size = 2
+max_size = 2
+
+[stage]
+max_steps = 4
+validate_every = 1
+validate_with = 8
+"""
+
+
+def make_model(folder: Path) -> Path:
+    """Save a tiny random Qwen2, as transformers does: grouped heads, untied, a tokenizer, nothing of ours."""
+    tokenizer = HFTokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=CHATML, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([PROSE, filler(random.Random(1), 2000)], trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=CHATML[2], pad_token=CHATML[0])
+    fast.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.token_to_id(CHATML[2]),
+        dtype="float32",
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    assert not (folder / "reading.json").exists()
+    return folder
+
+
+def make_questions(path: Path, count: int) -> str:
+    rng = random.Random(path.name)
+    rows = [
+        {
+            "question": f"What is the code of room {i}?",
+            "documents": [f"{filler(rng, 30)} The code of room {i} is {i + 500}.", filler(rng, 30)],
+            "answers": [str(i + 500)],
+        }
+        for i in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch):
+    """Two nodes that have the reward's module, and two processors each: an engine and a rank of the learner."""
+    (tmp_path / "own_rewards.py").write_text(REWARD)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([ROOT.as_posix(), str(tmp_path)]))
+    options = {"num_cpus": 2, "object_store_memory": 200 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+    try:
+        cluster.add_node(**options)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+def test_a_model_of_nobody_we_know_is_trained_promoted_and_asked(tmp_path, nodes):
+    model, (recipe, store) = make_model(tmp_path / "tiny-qwen"), (tmp_path / "own.toml", tmp_path / "store")
+    recipe.write_text(f"model = {json.dumps(str(model))}\n{RECIPE}")
+    memagent, ray = Memagent(str(store)), ("--set", f"ray.address={nodes}")
+    given = ("--config", str(recipe), "--dataset", make_questions(tmp_path / "train.jsonl", 40))
+    given += ("--validation", make_questions(tmp_path / "validation.jsonl", 8))
+    summary = memagent.json("train", *given, *ray)
+    candidate = summary["candidate"]
+    assert candidate and summary["steps"] == 4 and summary["validation"]["best"] is not None
+    assert summary["validation"]["best"]["reward"] > summary["validation"]["before"]["reward"]
+    row = policy(Store(str(store)), candidate)
+    folder = store / row["path"]
+    assert json.loads((folder / "reading.json").read_text())["template"] == "chatml"
+    with_transformers = Qwen2ForCausalLM.from_pretrained(folder)
+    assert not torch.equal(with_transformers.lm_head.weight, Qwen2ForCausalLM.from_pretrained(model).lm_head.weight)
+
+    memagent("policies", "promote", candidate, "--model", str(model), "--force")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text(f"{PROSE}The code of room 7 is 507. {PROSE}")
+    memagent("ingest", "rooms", str(tmp_path / "docs"), *ray)
+    asked = ("ask", "rooms", "-q", "What is the code of room 7?", "--model", str(model), "--set", "pool.cpus=1")
+    answered = memagent.json(*asked, *ray)
+    assert answered["readings"]["failed"] == 0 and answered["readings"]["total"] == 1
+    (answer,) = Table(Store(str(store)), "answers").read("rooms").to_pylist()
+    assert answer["policy_id"] == candidate
