@@ -92,7 +92,7 @@ def retrain(
         sets: ``section.key=value`` strings, for recipe and configuration alike.
     """
     wanted = load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)])
-    check_access(config, sets, wanted.engine, rewards=wanted.reward.weights)
+    check_access(config, sets, wanted.engine, wanted.reward.weights)
     # Wrong keys fail before hours of training.
     spec = validate(PromotionSpec, {"corpora": tuple(corpora or ()), **(check or {})}, "check.")
     run = prepare(
