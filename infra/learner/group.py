@@ -83,6 +83,12 @@ class RankActor:
             self._learner.export(Path(made))
             _upload(Path(made), Store(url), parts)
 
+    def export_adapter(self, url: str, *parts: str) -> None:
+        """Write the adapter folder into a store."""
+        with tempfile.TemporaryDirectory() as made:
+            self._learner.export_adapter(Path(made))
+            _upload(Path(made), Store(url), parts)
+
     def save(self, url: str, *parts: str) -> None:
         """Write a checkpoint into a store."""
         with tempfile.TemporaryDirectory() as made:
@@ -173,6 +179,10 @@ class LearnerGroup:
     async def export(self, store: Store, *parts: str) -> None:
         """Write the model folder into a store."""
         await self._to_store("export", store, parts)
+
+    async def export_adapter(self, store: Store, *parts: str) -> None:
+        """Write LoRA's factors into a store, as a folder that PEFT loads."""
+        await self._to_store("export_adapter", store, parts)
 
     async def save(self, store: Store, *parts: str) -> None:
         """Write a checkpoint into a store.

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from infra.learner.adapter import write_adapter
 from infra.learner.checkpoint import MOMENTS, States, data_types, write_model
 from infra.learner.weight_broadcast import Entry, Rendezvous, send
 from memagent.errors import TrainingError
@@ -123,6 +124,16 @@ class Learner:
                 weights[name] = whole.to(kept.get(name, torch.float32)).contiguous().cpu()
         if self._rank.index == 0:
             write_model(weights, self._folder, folder)
+
+    def export_adapter(self, folder: Path) -> None:
+        """Write the low-rank factors, which are all that is trained, as PEFT loads them. Rank 0 writes."""
+        factors = {}
+        for name, parameter in self._states.parameters():
+            whole = self._states.weight(parameter)
+            if self._rank.index == 0:
+                factors[name] = whole.float().cpu()
+        if self._rank.index == 0:
+            write_adapter(factors, self._recipe, folder)
 
     def layout(self) -> tuple[Entry, ...]:
         """Return the layout of what `send` broadcasts: the model's weights in the data type of training."""

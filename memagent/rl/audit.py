@@ -136,7 +136,7 @@ def _parts(datasets: Sequence[Dataset]) -> Iterator[Dataset]:
 
 
 def _of_text(task: Task, rivals: Sequence[Qa]) -> Iterator[Violation]:
-    text = "".join(segment.text for segment in task.segments)
+    text = task.text
     gold = [answer for answer in task.gold if answer.strip()]
     if gold and not _answered(task, text, gold):
         yield Violation("gold-missing", task.sample_id, f"{task.question!r}, {gold[0]!r}")

@@ -154,6 +154,8 @@ class StageRecipe(Section):
     """Training steps at most."""
     save_every: int = Field(1, ge=1)
     """Steps between checkpoints."""
+    export_every: int = Field(0, ge=0)
+    """Steps between exports of the weights in Hugging Face format, which are kept; the last step's are kept always."""
     validate_every: int = Field(10, ge=1)
     """Steps between validations."""
     validate_with: int = Field(64, ge=1)

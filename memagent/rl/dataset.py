@@ -46,6 +46,11 @@ class Task:
         """Right answers; one empty text if the segments do not contain it."""
         return self.sample.answers
 
+    @property
+    def text(self) -> str:
+        """What is read, with a line between parts that do not follow one another."""
+        return joined(self.segments)
+
     def stream(self) -> ListStream:
         """Return what a reading reads."""
         return ListStream(self.segments)
@@ -53,6 +58,15 @@ class Task:
     def judge(self, answer: str) -> float:
         """Score an answer by the strict form of the task's own metric, 0 to 1; an empty answer is "not found"."""
         return strict_score(self.sample, answer)
+
+
+def joined(segments: Sequence[Segment]) -> str:
+    """Return the text of segments, with a line between those that do not follow one another in a document."""
+    parts: list[str] = []
+    for before, segment in zip((None, *segments), segments, strict=False):
+        follows = before and (before.content_hash, before.char_end) == (segment.content_hash, segment.char_start)
+        parts += [segment.text] if follows or before is None else ["\n", segment.text]
+    return "".join(parts)
 
 
 class Dataset(Protocol):
@@ -156,7 +170,7 @@ def make_task(
     else:
         chosen = window(len(cut), sorted(wanted), most, rng)
     kept = tuple(cut[i] for i in chosen)
-    text = "".join(segment.text for segment in kept)
+    text = joined(kept)
     facts = tuple(fact for fact in sample.facts if fact in text)
     return Task(replace(sample, sample_id=name, pieces=nothing, facts=facts), kept)
 

@@ -51,7 +51,7 @@ def _of_text(task: Task, gold: Sequence[str]) -> Iterator[tuple[str, str]]:
     segment = next((s.text for s in task.segments if containment(s.text, gold)), "") if gold else ""
     segment = segment or (task.segments[0].text if task.segments else "")
     yield "a segment", segment[:_MOST_CHARS]
-    yield "the text", "".join(s.text for s in task.segments)[: 5 * _MOST_CHARS]
+    yield "the text", task.text[: 5 * _MOST_CHARS]
     yield "a line of the text", max(segment.splitlines(), key=len, default="")
 
 

@@ -18,6 +18,7 @@ from pipelines.cli.train_data import (
     TextOption,
     ValidationOption,
     audit,
+    exports,
     sources,
 )
 
@@ -63,6 +64,7 @@ def sft(
 
 app = typer.Typer(help="Train a reader.", add_completion=False, invoke_without_command=True)
 app.command("audit")(audit)
+app.command("exports")(exports)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""What a training is given: data sets and question files; and ``memagent train audit``, which checks them."""
+"""What a training is given, checked by ``memagent train audit``; and what it keeps: ``memagent train exports``."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import JsonOption, SetOption, StoreOption, out
+from pipelines.cli.options import ConfigOption, JsonOption, SetOption, StoreOption, configured, out
 
 if TYPE_CHECKING:
     from memagent.rl.audit import AuditReport
@@ -91,3 +91,24 @@ def _show(report: "AuditReport") -> None:
     )
     for kind, example in report.examples.items():
         typer.echo(f"  {kind}: {example}")
+
+
+def exports(
+    run: Annotated[str, typer.Argument(help="A training run, or 'last'.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the models that a training run keeps, in Hugging Face format; LoRA's factors as PEFT loads them."""
+    from infra.store import Store
+    from pipelines.training.exports import exported_models
+    from pipelines.training.records import find_training
+
+    tables = Store(configured(store, config, set_).store)
+    models = exported_models(tables, find_training(tables, run))
+    if json_:
+        out([asdict(model) for model in models])
+        return
+    for model in models:
+        typer.echo(f"step {model.step:>6}  {model.kind:<8} {model.size_bytes / 2**30:8.3f} GiB  {model.folder}")

@@ -6,13 +6,14 @@ The state is written last, so that it always points at a whole checkpoint, whene
 import gzip
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from infra.store import Store
 from memagent.errors import TrainingError
 from memagent.rl.trajectory import Group, from_dict
 
-_HOME = "training"
+HOME = "training"
+"""Folder of all training runs."""
 MetricsRow = dict[str, Any]
 """A line of ``metrics.jsonl``: the metrics of a step, nested by group (``seconds``, ``validation``)."""
 
@@ -50,13 +51,13 @@ class Checkpoints:
             TrainingError: the state cannot be parsed.
         """
         try:
-            state = State(**json.loads(self._store.read_bytes(_HOME, self.run_id, "state.json")))
+            state = State(**json.loads(self._store.read_bytes(HOME, self.run_id, "state.json")))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
             raise TrainingError(f"the state of run {self.run_id} cannot be read: {error}") from error
         try:
-            lines = self._store.read_bytes(_HOME, self.run_id, "metrics.jsonl").decode().splitlines()
+            lines = self._store.read_bytes(HOME, self.run_id, "metrics.jsonl").decode().splitlines()
         except FileNotFoundError:
             lines = []
         rows = [json.loads(line) for line in lines]
@@ -68,33 +69,37 @@ class Checkpoints:
         """Add a row of metrics."""
         self.metrics.append(row)
         text = "".join(json.dumps(row) + "\n" for row in self.metrics)
-        self._store.write_bytes(text.encode(), _HOME, self.run_id, "metrics.jsonl")
+        self._store.write_bytes(text.encode(), HOME, self.run_id, "metrics.jsonl")
 
     def commit(self, state: State) -> None:
         """Write the state, after its checkpoint; delete older checkpoints."""
         data = json.dumps(asdict(state), indent=1).encode()
-        self._store.write_bytes(data, _HOME, self.run_id, "state.json")
+        self._store.write_bytes(data, HOME, self.run_id, "state.json")
         kept = {"/".join(self.checkpoint(state.step)), "/".join(self.best(state.best_step))}
         root = len(self._store.path()) + 1
         for name in ("checkpoints", "best"):
-            for path in self._store.list(_HOME, self.run_id, name, suffix=""):
+            for path in self._store.list(HOME, self.run_id, name, suffix=""):
                 if path[root:].rpartition("/")[0] not in kept:
                     self._store.delete(path)
 
     def checkpoint(self, step: int) -> tuple[str, ...]:
         """Return the store path of a step's checkpoint."""
-        return (_HOME, self.run_id, "checkpoints", f"step-{step:06d}")
+        return (HOME, self.run_id, "checkpoints", f"step-{step:06d}")
 
     def best(self, step: int) -> tuple[str, ...]:
         """Return the store path of a step's model folder."""
-        return (_HOME, self.run_id, "best", f"step-{step:06d}")
+        return (HOME, self.run_id, "best", f"step-{step:06d}")
+
+    def exported(self, step: int, kind: Literal["model", "adapter"]) -> tuple[str, ...]:
+        """Return the store path of a step's export, which is kept."""
+        return (HOME, self.run_id, "exports", f"step-{step:06d}", kind)
 
     def record(self, step: int, groups: list[Group], cursor: int) -> None:
         """Write the rollouts of a step."""
         lines = [json.dumps({"cursor": cursor})]
         lines += [json.dumps([trajectory.as_dict() for trajectory in group.trajectories]) for group in groups]
         data = gzip.compress("\n".join(lines).encode(), compresslevel=3)
-        self._store.write_bytes(data, _HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
+        self._store.write_bytes(data, HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
 
     def recorded(self, step: int) -> tuple[list[Group], int]:
         """Return the rollouts of a step, and the cursor after it.
@@ -103,7 +108,7 @@ class Checkpoints:
             TrainingError: they were not recorded.
         """
         try:
-            data = self._store.read_bytes(_HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
+            data = self._store.read_bytes(HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
         except FileNotFoundError as error:
             raise TrainingError(f"run {self.run_id} has no recorded rollouts of step {step}") from error
         head, *lines = gzip.decompress(data).decode().splitlines()

@@ -115,7 +115,17 @@ class Loop:
         ends = step == stage.max_steps or self.state.stale >= stage.patience
         if ends or step % stage.save_every == 0 or self.state.best_step == step:
             await self._save()
+        if ends or (stage.export_every and step % stage.export_every == 0):
+            await self._export()
         await self._log(row)
+
+    async def _export(self) -> None:
+        """Keep the current weights with the run, in Hugging Face format, and LoRA's factors beside them."""
+        step = self.state.step
+        with self._timed("save"):
+            await self.learner.export(self.store, *self.checkpoints.exported(step, "model"))
+            if self.recipe.learner.lora_rank:
+                await self.learner.export_adapter(self.store, *self.checkpoints.exported(step, "adapter"))
 
     async def _batch(self, step: int) -> Sampled:
         prefetched, self._next = self._next, None

@@ -129,6 +129,13 @@ def test_an_answer_that_is_not_in_the_text_stops_the_training_unless_a_share_is_
     assert not audit([Fixed([fact])], EXACT, 4).violating, "in other words"
 
 
+def test_an_answer_at_the_end_of_a_document_is_in_the_text(cut):
+    rows = [Qa("What is it?", ("502",), ("a", "b"), ("a",), "gold"), Qa("Who?", ("Ann",), ("b", "a"), ("a",), "gold")]
+    data = RowDataset(cut, rows, {"a": "The code is 502.", "b": "Payment is by Ann"}.__getitem__, 0, alone=True)
+    report = audit([data], EXACT, 4)
+    assert not report.violating, report.examples
+
+
 def test_a_distractor_that_answers_the_question_otherwise_is_found(cut):
     own, other = cut("It is Ann. "), [replace(s, content_hash="other") for s in cut("It is Bob. ")]
     task = replace(made(cut, ("Ann",), "It is Ann. "), segments=(*own, *other))

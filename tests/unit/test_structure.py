@@ -145,7 +145,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     }
     commands = get_command(app).commands
     assert set(commands) == set(expected) | {"train", "qa", "policies"}
-    assert set(commands["train"].commands) == {"audit", "sft", "export", "report", "curves"}
+    assert set(commands["train"].commands) == {"audit", "exports", "sft", "export", "report", "curves"}
     assert set(commands["qa"].commands) == {"import", "export"}
     assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare", "power"}
     for name, options in expected.items():
