@@ -20,9 +20,10 @@ from memagent.curation import Qa, families
 from memagent.errors import UsageError
 from memagent.records import text_hash
 from memagent.tasks.loaders.jsonl import Row, read_rows
-from memagent.tasks.records import KNOWN_COLUMNS, Columns, TaskRecord, parser
+from memagent.tasks.records import KNOWN_COLUMNS, Columns, Parse, TaskRecord, parser
 
-_PARQUET = (".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
+"""Suffixes; all others are JSON."""
 _JSON = (".jsonl", ".ndjson", ".json")
 _ROWS = 64
 _BUFFER = 2**20
@@ -107,16 +108,33 @@ def read_records(
     Raises:
         UsageError: as `DatasetFile`; what is wrong with a record is raised when it is reached.
     """
+    rows, parse = open_records(path, columns, format, shown)
+    for row in rows:
+        yield row.where, parse(row)
+
+
+def open_records(
+    path: Path, columns: Columns | None = None, format: str | None = None, shown: str = ""
+) -> tuple[Iterator[Row], Parse]:
+    """Return the raw records of a file, lazily, and what reads each.
+
+    Args:
+        path: the file.
+        columns: as of `DatasetFile`.
+        format: as of `DatasetFile`.
+        shown: the file's name in messages; by default its path.
+
+    Raises:
+        UsageError: the file cannot be read, or is of no known format.
+    """
     suffix, name = path.suffix.lower(), shown or str(path)
-    if suffix not in (*_PARQUET, *_JSON):
+    if suffix not in (*PARQUET, *_JSON):
         raise UsageError(f"{name}: a data set file is .parquet or .jsonl")
-    rows = _parquet_rows(path, name, columns) if suffix in _PARQUET else read_rows(path)
+    rows = _parquet_rows(path, name, columns) if suffix in PARQUET else read_rows(path)
     first = next(rows, None)
     if first is None:
         raise UsageError(f"{name} holds no records")
-    parse = parser(name, list(first.values), columns, format)
-    for row in chain([first], rows):
-        yield row.where, parse(row)
+    return chain([first], rows), parser(name, list(first.values), columns, format)
 
 
 def file_hash(path: str) -> str:

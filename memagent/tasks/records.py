@@ -31,6 +31,15 @@ class TaskRecord:
     """Right answers; one empty text where the documents do not say."""
 
 
+class IncompleteRecord(UsageError):
+    """A record without question, text or answer: an import leaves it out, and counts it."""
+
+    def __init__(self, message: str, lacks: str) -> None:
+        super().__init__(message)
+        self.lacks = lacks
+        """question, answer or context."""
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of a file; all three are named, or none."""
@@ -80,7 +89,7 @@ class RecordFormat(NamedTuple):
 
 
 def _own(row: Row) -> TaskRecord:
-    return _record(row, row.text("question"), text=_first(row, _TEXT), answers=_first(row, _ANSWERS))
+    return _record(row, "question", text=_first(row, _TEXT), answers=_first(row, _ANSWERS))
 
 
 def _verl(row: Row) -> TaskRecord:
@@ -88,25 +97,26 @@ def _verl(row: Row) -> TaskRecord:
     question = extra.get("question") if isinstance(extra, dict) else None
     if not isinstance(reward, dict) or "ground_truth" not in reward:
         raise row.wrong("reward_model", "an object with ground_truth is needed.")
-    gold = Row(row.where, {"reward_model.ground_truth": reward["ground_truth"]})
+    given = None if reward["ground_truth"] == [] else reward["ground_truth"]  # nobody means by it that there is none
+    gold = Row(row.where, {"reward_model.ground_truth": given})
     answers = _answers(gold, "reward_model.ground_truth")
     prompt = question if isinstance(question, str) and question.strip() else _asked(row, "prompt")
-    if row.values.get("context") is None:
+    if "context" not in row.values:
         text, prompt = _parted(row, "prompt", prompt)
         return TaskRecord(prompt, (text,), answers)
     return TaskRecord(prompt.strip(), _texts(row, "context"), answers)
 
 
 def _memagent(row: Row) -> TaskRecord:
-    return _record(row, row.text("input"), text="context", answers="answers")
+    return _record(row, "input", text="context", answers="answers")
 
 
 def _openrlhf(row: Row) -> TaskRecord:
-    field, answers = _first(row, _PROMPT), _answers(row, _first(row, _LABEL))
     if row.values.get("question") is not None and row.values.get("context") is not None:
-        return TaskRecord(row.text("question").strip(), _texts(row, "context"), answers)
+        return _record(row, "question", text="context", answers=_first(row, ("answers", *_LABEL)))
+    field = _first(row, _PROMPT)
     text, question = _parted(row, field, _asked(row, field))
-    return TaskRecord(question, (text,), answers)
+    return TaskRecord(question, (text,), _answers(row, _first(row, _LABEL)))
 
 
 FORMATS: dict[str, RecordFormat] = {
@@ -136,7 +146,7 @@ def parser(where: str, names: Sequence[str], columns: Columns | None = None, for
         missing = [name for name in (columns.question, columns.text, columns.answers) if name not in names]
         if missing:
             raise UsageError(f"{where} has no column {missing[0]!r}; it has {', '.join(names)}")
-        return lambda row: _record(row, row.text(columns.question), text=columns.text, answers=columns.answers)
+        return lambda row: _record(row, columns.question, text=columns.text, answers=columns.answers)
     if format is not None and format not in FORMATS:
         raise UsageError(f"no format {format!r}. There are: {', '.join(FORMATS)}")
     for name, known in FORMATS.items():
@@ -153,7 +163,22 @@ def parser(where: str, names: Sequence[str], columns: Columns | None = None, for
 
 
 def _record(row: Row, question: str, text: str, answers: str) -> TaskRecord:
-    return TaskRecord(question.strip(), _texts(row, text), _answers(row, answers))
+    asked = _given(row, question, "question")
+    return TaskRecord(asked.text(question).strip(), _texts(row, text), _answers(row, answers))
+
+
+def _given(row: Row, field: str, what: str) -> Row:
+    """Return the row if it has something in a field.
+
+    Raises:
+        IncompleteRecord: it has null, or a blank text.
+    """
+    value = row.get(field)
+    blank = isinstance(value, str) and not value.strip() and what != "answer"  # a blank answer: there is none
+    if value is None or blank:
+        problem = row.wrong(field, f"{'blank' if blank else 'null'}; {'a text' if blank else 'a value'} is needed.")
+        raise IncompleteRecord(str(problem), what)
+    return row
 
 
 def _first(row: Row, names: Sequence[str]) -> str:
@@ -162,12 +187,13 @@ def _first(row: Row, names: Sequence[str]) -> str:
 
 
 def _texts(row: Row, field: str) -> tuple[str, ...]:
-    return row.texts(field) if isinstance(row.get(field), list) else (row.text(field),)
+    given = _given(row, field, "context")
+    return given.texts(field) if isinstance(given.get(field), list) else (given.text(field),)
 
 
 def _answers(row: Row, field: str) -> tuple[str, ...]:
     """Return the answers of a field: texts or numbers, one or a list; nothing but blank ones: not in the text."""
-    value = row.get(field)
+    value = _given(row, field, "answer").get(field)
     if isinstance(value, list):
         several = Row(row.where, {field: [_plain(item) for item in value]})
         answers = several.texts(field, blank=True) if value else ("",)
@@ -185,13 +211,13 @@ def _plain(value: Any) -> Any:
 
 def _asked(row: Row, field: str) -> str:
     """Return a prompt: a text, or the content of the last message of a user."""
-    messages = row.get(field)
+    messages = _given(row, field, "question").get(field)
     if not isinstance(messages, list):
         return row.text(field)
     turns = [turn for turn in messages if isinstance(turn, dict) and turn.get("role") == "user"]
     if not turns:
         raise row.wrong(field, "a text, or a list with a user's message, is needed.")
-    return Row(row.where, {field: turns[-1].get("content")}).text(field)
+    return _given(Row(row.where, {field: turns[-1].get("content")}), field, "question").text(field)
 
 
 def _parted(row: Row, field: str, prompt: str) -> tuple[str, str]:

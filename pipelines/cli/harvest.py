@@ -20,7 +20,10 @@ from pipelines.cli.options import (
     finish,
 )
 
-FileArgument = Annotated[Path, typer.Argument(help="A Parquet file in the columns of verl and MemAgent.")]
+FileArgument = Annotated[Path, typer.Argument(help="A .parquet or .jsonl file.")]
+FormatOption = Annotated[
+    str | None, typer.Option(help="verl (MemAgent's too), openrlhf, memagent (of evaluation) or own (plain columns).")
+]
 
 
 def harvest(
@@ -45,7 +48,7 @@ def harvest(
     """Make training rows from gold answers, feedback, agreement, and questions that the model writes."""
     from infra.store import Corpus, Store
     from infra.tables.corpora import check_name
-    from pipelines.exchange.verl import export_qa
+    from pipelines.exchange.qa_files import export_qa
     from pipelines.harvest import HarvestOptions
     from pipelines.harvest import harvest as run
 
@@ -84,16 +87,17 @@ qa = typer.Typer(help="Exchange training rows with other tools.", add_completion
 def export(
     corpus: CorpusArgument,
     file: FileArgument,
+    format: FormatOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Write the training rows of a corpus to a Parquet file."""
+    """Write the training rows of a corpus to a file; by default verl's columns in Parquet, plain ones in JSON lines."""
     from infra.store import Corpus, Store
-    from pipelines.exchange.verl import export_qa
+    from pipelines.exchange.qa_files import export_qa
 
-    rows = export_qa(Corpus(Store(configured(store, config, set_).store), corpus), file)
+    rows = export_qa(Corpus(Store(configured(store, config, set_).store), corpus), file, format)
     finish({"kind": "export", "corpus": corpus, "rows": rows, "file": str(file)}, json_, failed=False)
 
 
@@ -101,15 +105,21 @@ def export(
 def import_(
     corpus: CorpusArgument,
     file: FileArgument,
+    format: FormatOption = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Columns of the file: question=NAME, text=NAME, answers=NAME.")
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Import the rows of a Parquet file as gold answers, and their contexts as documents of a corpus."""
+    """Import the rows of a file as gold answers, and their texts as documents of a corpus."""
     from infra.store import Corpus, Store
-    from pipelines.exchange.verl import import_qa
+    from memagent.tasks.records import columns_of
+    from pipelines.exchange.qa_files import import_qa
 
-    summary = import_qa(Corpus(Store(configured(store, config, set_).store), corpus), file, run_id)
+    where = Corpus(Store(configured(store, config, set_).store), corpus)
+    summary = import_qa(where, file, run_id, columns_of(columns or ()), format)
     finish(summary, json_, failed=False)

@@ -136,12 +136,15 @@ def test_a_model_of_nobody_we_know_is_trained_promoted_and_asked(tmp_path, nodes
     with_transformers = Qwen2ForCausalLM.from_pretrained(folder)
     assert not torch.equal(with_transformers.lm_head.weight, Qwen2ForCausalLM.from_pretrained(model).lm_head.weight)
 
+    check = ("--promotion", make_questions(tmp_path / "promotion.jsonl", 6), "--check", "kinds=")
+    record = memagent.json("policies", "promote", candidate, "--model", str(model), *check, *ray, status=1)
+    assert record["overall"]["n"] == 6 and record["overall"]["candidate_failed"] == 0, "it answers no question yet"
     memagent("policies", "promote", candidate, "--model", str(model), "--force")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text(f"{PROSE}The code of room 7 is 507. {PROSE}")
     memagent("ingest", "rooms", str(tmp_path / "docs"), *ray)
     asked = ("ask", "rooms", "-q", "What is the code of room 7?", "--model", str(model), "--set", "pool.cpus=1")
-    answered = memagent.json(*asked, *ray)
+    answered = memagent.json(*asked, *ray)["summary"]
     assert answered["readings"]["failed"] == 0 and answered["readings"]["total"] == 1
     (answer,) = Table(Store(str(store)), "answers").read("rooms").to_pylist()
     assert answer["policy_id"] == candidate

@@ -17,17 +17,18 @@ from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.corpora import tag
 from infra.tables.delta import Table, now
-from infra.tables.documents import DocumentWriter
+from infra.tables.documents import DocumentWriter, document_texts
 from infra.tables.qa import CorpusIndex, Written, count_new, qa_version, read_qa, write_qa
 from infra.tables.segments import write_segments
 from memagent.config import load_config
 from memagent.curation import Qa, split_of
 from memagent.errors import ConfigError, UsageError
 from memagent.records import Question, text_hash
+from memagent.tasks.records import columns_of
 from pipelines.ask import ask
 from pipelines.exchange.answers import answer_table, write_answers
 from pipelines.exchange.feedback import take_feedback
-from pipelines.exchange.verl import export_qa, import_qa
+from pipelines.exchange.qa_files import export_qa, import_qa
 from pipelines.harvest import HarvestOptions, harvest
 from pipelines.stages.collect_qa import load_answers
 from pipelines.stages.write_questions import Writer, choose, generate
@@ -279,6 +280,32 @@ def test_rows_go_out_and_come_back(store, tmp_path):
         export_qa(Corpus(store, "c"), path / "out.parquet")
 
 
+@pytest.mark.parametrize("name", ["verl.parquet", "verl.jsonl", "openrlhf.jsonl", "memagent.parquet", "own.jsonl"])
+def test_rows_go_out_and_come_back_in_every_tools_columns(store, tmp_path, name):
+    rows = [
+        {"q": "Who?", "docs": ["Ada did.", "Ben too."], "gold": ["Ada", "A."]},
+        {"q": "What is\u2028it?", "docs": ["It is 5.\n\nQuestion: no."], "gold": 5},
+        {"q": "When?", "docs": ["It is 5.\n\nQuestion: no."], "gold": []},
+        {"q": "", "docs": ["x"], "gold": ["y"]},
+        {"q": "No text?", "docs": None, "gold": ["y"]},
+    ]
+    (tmp_path / "given.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = columns_of(["question=q", "text=docs", "answers=gold"])
+    summary = import_qa(Corpus(store, "c"), tmp_path / "given.jsonl", columns=columns)
+    assert summary["dropped"] == {"no question": 1, "no context": 1} and summary["documents"] == 3
+    first = {row.question: row.answers for row in read_qa(store, "c")}
+    assert first == {"Who?": ("Ada", "A."), "What is\u2028it?": ("5",), "When?": ("",)}
+    assert export_qa(Corpus(store, "c"), tmp_path / name, name.split(".")[0]) == 3
+    other = Store(store.url + "-other")
+    import_qa(Corpus(other, "d"), tmp_path / name)
+    assert {row.question: row.answers for row in read_qa(other, "d")} == first
+    texts = dict(document_texts(Corpus(other, "d"), {h for row in read_qa(other, "d") for h in row.stream}))
+    apart = {"Ada did.", "Ben too."} if name.startswith("own") else {"Ada did.\n\nBen too."}
+    assert set(texts.values()) == apart | {"It is 5.\n\nQuestion: no."}
+    with pytest.raises(UsageError, match=r"no format 'trl'\. There are: verl, openrlhf, memagent, own"):
+        export_qa(Corpus(store, "c"), tmp_path / name, "trl")
+
+
 def record(question, answers, context="A text."):
     prompt = [{"role": "system", "content": "Read."}, {"role": "user", "content": question}]
     return {"prompt": prompt, "context": context, "reward_model": {"style": "rule", "ground_truth": answers}}
@@ -291,10 +318,10 @@ def write_parquet(path, rows):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"prompt": [], "context": "x"}], "no column 'reward_model'; it has prompt, context"),
+        ([{"prompt": [], "context": "x"}], "has the columns prompt, context, which are not enough"),
         ([record("Who?", ["Ada"], " ")], "no usable row"),
         ([record("Who?", ["Ada"]), {**record("Who?", ["Ada"]), "context": None}], None),
-        ([{**record("Who?", ["Ada"]), "context": 3}], "row 0: the context is int"),
+        ([{**record("Who?", ["Ada"]), "context": 3}], "row 1, field 'context': a number; a text is needed"),
     ],
 )
 def test_a_file_of_other_columns_is_refused(store, tmp_path, rows, words):
