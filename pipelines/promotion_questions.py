@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from infra.dataset_files import DatasetFile
 from infra.models import cache_folder
 from infra.store import Corpus, Store, file_system
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts
-from infra.tables.qa import from_row, read_rows
+from infra.tables.qa import from_row, read_rows, taught_texts
 from infra.tables.rows import QaRow
 from infra.tables.schemas import POLICIES_OF
 from memagent.curation import VOUCHED, Qa, Split
@@ -28,7 +29,10 @@ from memagent.tasks.texts import Whole
 
 _log = logging.getLogger("memagent.promotion")
 _TASK = "questions"
-_OTHERS: dict[Split, tuple[Split, ...]] = {"promotion": ("train", "validation"), "validation": ("train",)}
+_OTHERS: dict[Split, tuple[Literal["train", "validation"], ...]] = {
+    "promotion": ("train", "validation"),
+    "validation": ("train",),
+}
 """Splits whose texts a question of a split must not be of."""
 _COUNTS = ("there", "asked", "unvouched", "trained_on", "without_text")
 
@@ -109,7 +113,7 @@ def find_questions(
         counts["there"] += len(file.rows)
         questions += [_Question(name, row, earlier=since is not None) for row in file.rows]
     # A text may be in two corpora under two names, and the names decide on the split.
-    taught = {name for row in read_rows(store, None, _OTHERS[split]) for name in row["stream"]} if questions else set()
+    taught = taught_texts(store, _OTHERS[split]) if questions else set()
     for name in trained_files if questions else ():
         taught.update(*(row.stream for row in DatasetFile(name, columns_of(spec.columns)).rows))
     unseen = [one for one in questions if taught.isdisjoint(one.qa.stream)]

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +48,13 @@ def read_rows(store: Store, corpus: str | None = None, splits: Collection[Split]
     for row in rows:
         row["split"] = stored_split(row["split"], row["split_version"], row["documents"] or [])
     return [row for row in rows if splits is None or row["split"] in splits]
+
+
+def taught_texts(store: Store, splits: Collection[Literal["train", "validation"]]) -> set[str]:
+    """Return the content hashes of the texts that rows of some splits are asked of, in any corpus."""
+    filters = pc.field("split").isin(pa.array(sorted(splits), pa.string()))
+    streams = Table(store, "qa").read(columns=["stream"], filters=filters)["stream"]
+    return set(pc.list_flatten(streams.combine_chunks()).to_pylist())
 
 
 def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> Written:

@@ -75,8 +75,7 @@ def test_a_promotion_check_reads_no_row_of_another_split(store, monkeypatch):
     monkeypatch.setattr("pipelines.promotion_questions.read_rows", read)
     found = find_questions(store, SPEC, "promotion")
     assert asked_texts(found) == {hashes[name] for name in of_side("promotion", 3)}
-    # Rows of the others are looked up only to leave their texts out.
-    assert asked_for == [("a", ("promotion",)), (None, ("train", "validation"))]
+    assert asked_for == [("a", ("promotion",))]
 
 
 def test_rows_of_the_first_version_get_promotion_documents_from_their_test_documents_alone(store):
