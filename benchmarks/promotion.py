@@ -104,11 +104,11 @@ def share(name: str, simulate: Callable[[int], bool], runs: int, column: str, no
 def false_promotions(runs: int) -> list[Row]:
     """Simulate equal policies, and candidates that are better but for one group."""
     column, rows = "false promotions", []
-    for documents, questions, correlation in ((106, 20, 0.1), (106, 20, 0.3), (25, 20, 0.1), (717, 1, 0.0)):
+    for documents, questions, correlation in ((108, 20, 0.1), (108, 20, 0.3), (25, 20, 0.1), (756, 1, 0.0)):
         plan = Planned(documents, questions, correlation=correlation)
         name = f"equal: {documents} documents, {questions} questions each, correlation {correlation:g}"
         rows.append(share(name, partial(promoted, plans=[plan]), runs, column))
-    plan = Planned(106, 20)
+    plan = Planned(108, 20)
     repeated = partial(any_promoted, plan=plan, candidates=CANDIDATES)
     rows.append(share(f"equal: any of {CANDIDATES} candidates in turn", repeated, runs, column))
     name = f"the same, each at {ALPHA:.1%}"
@@ -123,7 +123,7 @@ def false_promotions(runs: int) -> list[Row]:
         )
     )
     gained = Planned(200, gain=0.3, discordance=0.4, correlation=0.0, margin=0.1)
-    for loss, documents, questions in ((0.05, 106, 20), (0.15, 100, 5)):
+    for loss, documents, questions in ((0.05, 108, 20), (0.15, 100, 5)):
         plans = [gained, Planned(documents, questions, gain=-loss)]
         name = f"needles gain 30 points, {documents} x {questions} questions lose {100 * loss:g}"
         rows.append(share(name, partial(promoted, plans=plans), runs, column))
