@@ -5,6 +5,7 @@ trained, compared, put to work, and asked.
 import json
 import os
 import random
+import shlex
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ from infra.tables.delta import Table
 from infra.tables.policies import policy
 from tests.conftest import filler
 from tests.e2e.conftest import PROSE, ROOT, Memagent
+from tests.pages import blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
+STEPS = 4
 CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 REWARD = """
 def score(said):
@@ -59,6 +62,7 @@ max_size = 2
 
 [stage]
 max_steps = 4
+export_every = 2
 validate_every = 1
 validate_with = 8
 """
@@ -120,31 +124,48 @@ def nodes(tmp_path, monkeypatch):
         cluster.shutdown()
 
 
-def test_a_model_of_nobody_we_know_is_trained_promoted_and_asked(tmp_path, nodes):
-    model, (recipe, store) = make_model(tmp_path / "tiny-qwen"), (tmp_path / "own.toml", tmp_path / "store")
-    recipe.write_text(f"model = {json.dumps(str(model))}\n{RECIPE}")
-    memagent, ray = Memagent(str(store)), ("--set", f"ray.address={nodes}")
-    given = ("--config", str(recipe), "--dataset", make_questions(tmp_path / "train.jsonl", 40))
-    given += ("--validation", make_questions(tmp_path / "validation.jsonl", 8))
-    summary = memagent.json("train", *given, *ray)
-    candidate = summary["candidate"]
-    assert candidate and summary["steps"] == 4 and summary["validation"]["best"] is not None
-    assert summary["validation"]["best"]["reward"] > summary["validation"]["before"]["reward"]
-    row = policy(Store(str(store)), candidate)
-    folder = store / row["path"]
-    assert json.loads((folder / "reading.json").read_text())["template"] == "chatml"
-    with_transformers = Qwen2ForCausalLM.from_pretrained(folder)
-    assert not torch.equal(with_transformers.lm_head.weight, Qwen2ForCausalLM.from_pretrained(model).lm_head.weight)
+def commands_of_the_page(words: dict[str, str]) -> list[list[str]]:
+    """Return the commands of docs/training.md from the audit on, with files and model in place of their names."""
+    page = blocks(ROOT / "docs" / "training.md", "")
+    (block,) = [code for code in page if code.startswith("memagent train audit --config")]
+    lines = [shlex.split(line.removeprefix("memagent ")) for line in block.splitlines()]
+    return [[words.get(word, word) for word in line] for line in lines]
 
-    check = ("--promotion", make_questions(tmp_path / "promotion.jsonl", 6), "--check", "kinds=")
-    record = memagent.json("policies", "promote", candidate, "--model", str(model), *check, *ray, status=1)
-    assert record["overall"]["n"] == 6 and record["overall"]["candidate_failed"] == 0, "it answers no question yet"
-    memagent("policies", "promote", candidate, "--model", str(model), "--force")
+
+def test_a_model_of_nobody_we_know_is_trained_promoted_and_asked(tmp_path, nodes):
+    """The commands of docs/training.md, "Your model, your data, your reward", as they stand there."""
+    model = make_model(tmp_path / "tiny-qwen")
+    (tmp_path / "own.toml").write_text(f"model = {json.dumps(str(model))}\n{RECIPE}")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text(f"{PROSE}The code of room 7 is 507. {PROSE}")
-    memagent("ingest", "rooms", str(tmp_path / "docs"), *ray)
-    asked = ("ask", "rooms", "-q", "What is the code of room 7?", "--model", str(model), "--set", "pool.cpus=1")
-    answered = memagent.json(*asked, *ray)["summary"]
-    assert answered["readings"]["failed"] == 0 and answered["readings"]["total"] == 1
-    (answer,) = Table(Store(str(store)), "answers").read("rooms").to_pylist()
+    words = {"own.toml": str(tmp_path / "own.toml"), "MODEL": str(model), "FOLDER": str(tmp_path / "docs")}
+    for name, count in {"train.jsonl": 40, "validation.jsonl": 8, "promotion.jsonl": 6}.items():
+        words[name] = make_questions(tmp_path / name, count)
+    url, ray = str(tmp_path / "store"), ("--set", f"ray.address={nodes}")
+    memagent, store = Memagent(url), Store(url)
+    audit, train, exports, listed, promote, ingest, ask = commands_of_the_page(words)
+
+    report = memagent.json(*audit, *ray)
+    assert not report["refused"] and "gold-missing" not in report["violating"]
+    assert report["warnings"], "a reward of one's own may pay what it likes, and it is said"
+    summary = memagent.json(*train, *ray)
+    candidate = summary["candidate"]
+    assert candidate and summary["steps"] == STEPS
+    assert summary["validation"]["best"]["reward"] > summary["validation"]["before"]["reward"]
+    kept = [(one["step"], one["kind"]) for one in memagent.json(*exports)]
+    assert {(2, "model"), (STEPS, "model")} <= set(kept) and "best" in [kind for _, kind in kept]
+    assert candidate in memagent(*listed)
+    folder = Path(url) / policy(store, candidate)["path"]
+    assert json.loads((folder / "reading.json").read_text())["template"] == "chatml"
+    before, after = (Qwen2ForCausalLM.from_pretrained(path).lm_head.weight for path in (model, folder))
+    assert not torch.equal(before, after), "transformers loads it, and it has learnt"
+
+    promote[promote.index("CANDIDATE")] = candidate
+    record = memagent.json(*promote, "--check", "kinds=", *ray, status=1)
+    assert record["overall"]["n"] == 6 and record["overall"]["candidate_failed"] == 0, "it answers no question yet"
+    memagent("policies", "promote", candidate, "--model", str(model), "--force")
+    memagent(*ingest, *ray)
+    answered = memagent.json(*ask, *ray)["summary"]["readings"]
+    assert (answered["failed"], answered["total"]) == (0, 1)
+    (answer,) = Table(store, "answers").read("rooms").to_pylist()
     assert answer["policy_id"] == candidate

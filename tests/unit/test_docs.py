@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from infra.dataset_files import DatasetFile
+from memagent.rl.config import load_recipe
+from memagent.rl.reward import check_rewards
 from pipelines.cli.main import app
 from tests.pages import HERE, PAGES, ROOT, anchors, blocks, commands, inline_code, links
 
@@ -108,3 +111,17 @@ def test_the_architecture_page_names_every_file_of_the_house(folder):
     assert files and not files - set(re.findall(r"\w+", house))
     folders = {path.parent.name for path in (ROOT / folder).glob("*/*.py")}
     assert all(f"{name}/" in house for name in folders)
+
+
+def test_data_recipe_and_reward_of_ones_own_are_taken_as_they_stand(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "training.md"
+    (records,), (recipe,), (reward,) = (blocks(page, language) for language in ("json", "toml", "python"))
+    (tmp_path / "train.jsonl").write_text(records)
+    assert [row.answers for row in DatasetFile(str(tmp_path / "train.jsonl")).rows] == [("the lessor",), ("",)]
+    (tmp_path / "own.toml").write_text(recipe)
+    assert load_recipe(str(tmp_path / "own.toml")).stage.export_every == 50
+    (tmp_path / "own_rewards.py").write_text(reward)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = {"own_rewards:score": 1.0}
+    assert all(f'"{name}"' in page.read_text() for name in own)
+    check_rewards(own)
