@@ -13,7 +13,11 @@ from torch import Tensor
 
 from memagent.rl.model import FACTORS, adapted
 
-_COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "reading.json")
+_COPIED = (
+    *("config.json", "generation_config.json", "reading.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
+    *("vocab.json", "merges.txt", "chat_template.jinja"),
+)
 _SHARD_BYTES = 2 * 2**30
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 

@@ -25,8 +25,12 @@ _LEAST = 1e-9
 
 
 @runtime_checkable
-class AsksOften(Protocol):
-    """A dataset that asks the same of several texts."""
+class HasRows(Protocol):
+    """A dataset of rows, which may ask the same of several texts."""
+
+    def left_out(self, count: int) -> tuple[int, int]:
+        """Return how many of its first rows cannot be used, and of how many rows, at most `count`."""
+        ...
 
     def rivals(self, task: Task) -> list[Qa]:
         """Return the rows that ask the same of a document in a task, and have other answers."""
@@ -60,6 +64,8 @@ class AuditReport:
     """Tasks in which a kind of wrong answer is paid."""
     examples: dict[str, str] = field(default_factory=dict)
     """The first violation of each kind, and of each wrong answer."""
+    left_out: list[str] = field(default_factory=list)
+    """What is said of rows that cannot be used, a line for each dataset that has any."""
 
     def add(self, violations: Sequence[Violation], tried: int) -> None:
         """Count a task."""
@@ -122,10 +128,16 @@ def audit(datasets: Sequence[Dataset], weights: Mapping[str, float], tasks: int)
     report = AuditReport()
     for dataset in _parts(datasets):
         sampled = [dataset.task(number) for number in range(tasks)]
+        unusable, seen = dataset.left_out(tasks) if isinstance(dataset, HasRows) else (0, 0)
+        if unusable:
+            report.left_out.append(
+                f"{unusable} of the first {seen} rows are left out: their texts are longer than a task may be, and it "
+                "is not known where they have the answer"
+            )
         answers = [answer for task in sampled for answer in task.gold if answer.strip()]
         for i, task in enumerate(sampled):
             tried = wrong_answers(task, answers[i + 1 :] + answers[: i + 1])
-            rivals = dataset.rivals(task) if isinstance(dataset, AsksOften) else []
+            rivals = dataset.rivals(task) if isinstance(dataset, HasRows) else []
             report.add([*_of_text(task, rivals), *_of_reward(task, weights, tried)], len(tried))
     return report
 

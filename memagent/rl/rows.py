@@ -59,7 +59,7 @@ class RowDataset:
         rng = random.Random(f"{self.seed} rows {number}")
         for index in (*order[place:], *order[:place]):
             row = self.rows[index]
-            own = [segment for name in row.stream for segment in self._of(name)]
+            own = self._own(row)
             wanted = self._wanted(row, own)
             if wanted is not None:
                 break
@@ -80,6 +80,11 @@ class RowDataset:
             match="exact",  # a part of an answer, or an answer among others, is not the answer
         )
         return Task(sample, tuple(chosen if self.alone else self._among(chosen, row, rng)))
+
+    def left_out(self, count: int) -> tuple[int, int]:
+        """Return how many of the first rows cannot be used (`task`), and of how many, at most `count`."""
+        unusable = [self._wanted(row, self._own(row)) is None for row in self.rows[:count]]
+        return sum(unusable), len(unusable)
 
     def rivals(self, task: Task) -> list[Qa]:
         """Return the rows that ask the same of another document in a task, and have other answers."""
@@ -134,6 +139,9 @@ class RowDataset:
             for other in self._asked.get((normalise(row.question), segment.content_hash), ())
             if any(other.answers)
         )
+
+    def _own(self, row: Qa) -> list[Segment]:
+        return [segment for name in row.stream for segment in self._of(name)]
 
     def _of(self, name: str) -> list[Segment]:
         if name not in self._kept:

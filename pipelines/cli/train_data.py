@@ -79,7 +79,7 @@ def audit(
         out({"kind": "audit", **asdict(report), "warnings": warnings, "refused": refusal})
     else:
         _show(report)
-        for message in (*warnings, *([refusal] if refusal else [])):
+        for message in (*report.left_out, *warnings, *([refusal] if refusal else [])):
             typer.echo(message, err=True)
     raise typer.Exit(1 if refusal else 0)
 

@@ -2,8 +2,9 @@
 
 import logging
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 
 from infra.dataset_files import DatasetFile, split_rows
@@ -11,7 +12,7 @@ from infra.store import Corpus, Store
 from infra.tables.corpora import corpora
 from infra.tables.documents import document_texts, standing_texts
 from infra.tables.qa import read_qa
-from memagent.curation import Split
+from memagent.curation import Qa, Split
 from memagent.errors import TrainingError, UsageError
 from memagent.rl.audit import audit
 from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
@@ -29,7 +30,8 @@ def splits(run: Run) -> DatasetSplits:
     """Return a run's training and validation datasets; several data sets are mixed evenly.
 
     Raises:
-        UsageError: a data set is unknown, or its data are missing or of one answer only.
+        UsageError: a data set is unknown, its data are missing or of one answer only, or a question is in two of the
+            files for training, validation and promotion.
     """
     if not run.data:
         raise UsageError(
@@ -37,14 +39,35 @@ def splits(run: Run) -> DatasetSplits:
         )
     parts = [_make(run, spec) for spec in run.data]
     validation = _mixed([part.validation for part in parts], _VALIDATION_SEED)
+    rows = {"training": [row for part in parts if isinstance(part.train, RowDataset) for row in part.train.rows]}
     if run.files.validation:
         held_out = DatasetFile(run.files.validation, run.files.columns)
         validation = RowDataset(_cut(run), held_out.rows, held_out.text, _VALIDATION_SEED, alone=True)
+        rows["validation"] = held_out.rows
+    if run.files.promotion:
+        rows["promotion"] = DatasetFile(run.files.promotion, run.files.columns).rows
+    _check_apart(rows)
     return DatasetSplits(
         _mixed([part.train for part in parts], run.recipe.stage.seed),
         validation,
         sum(part.gone for part in parts),
     )
+
+
+def _check_apart(rows: Mapping[str, Sequence[Qa]]) -> None:
+    """Refuse a question on a text that is asked for two purposes; warn of a text that is asked of for two."""
+    for one, other in combinations(rows, 2):
+        known = {row.qa_id for row in rows[one]}
+        both = [row for row in rows[other] if row.qa_id in known]
+        if both:
+            raise UsageError(
+                f"{len(both)} of {len(rows[other])} questions for {other} are for {one} as well, for example "
+                f"{both[0].question!r}: give each question to one file"
+            )
+        texts = {name for row in rows[one] for name in row.stream}
+        shared = texts.intersection(name for row in rows[other] for name in row.stream)
+        if shared:
+            _log.warning("%d texts are for %s and for %s: scores on them are too good", len(shared), one, other)
 
 
 def audited(run: Run) -> DatasetSplits:
@@ -55,7 +78,7 @@ def audited(run: Run) -> DatasetSplits:
     """
     data, weights = splits(run), run.recipe.reward.weights
     report = audit((data.train, data.validation), weights, run.recipe.audit.tasks)
-    for warning in report.refuse(run.recipe.audit.allowed, weights):
+    for warning in (*report.refuse(run.recipe.audit.allowed, weights), *report.left_out):
         _log.warning("%s", warning)
     return data
 

@@ -209,5 +209,5 @@ def _folder(path: str) -> Path:
         return Path(path)
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.safetensors", "*.json", "tokenizer*", "merges.txt", "vocab*"]
+    patterns = ["*.safetensors", "*.json", "tokenizer*", "merges.txt", "vocab*", "*.jinja"]
     return Path(snapshot_download(path, allow_patterns=patterns))

@@ -1,6 +1,7 @@
 """The audit of tasks finds what would be taught wrongly, and says nothing of the data sets of the product."""
 
 from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 
@@ -12,7 +13,7 @@ from memagent.rl.dataset import Cut, Mixed, Task, nothing
 from memagent.rl.judging import strict_score
 from memagent.rl.reward import FUNCTIONS, Answered
 from memagent.rl.rows import RowDataset
-from memagent.rl.sources import NeedleDataset
+from memagent.rl.sources import ContractDataset, NeedleDataset
 from memagent.rl.wrong_answers import wrong_answers
 from memagent.tasks.sample import Sample
 from tests.conftest import filler
@@ -39,6 +40,9 @@ class Fixed:
 
     def rivals(self, task: Task) -> list[Qa]:
         return list(self.others)
+
+    def left_out(self, count: int) -> tuple[int, int]:
+        return 0, count
 
 
 def made(cut, gold, text, match="exact", question="What is it?", **about):
@@ -98,10 +102,6 @@ def test_a_contracts_answer_may_be_in_any_form_with_nothing_beside_it(category, 
 
 
 def test_the_data_sets_of_the_product_have_nothing_to_answer_for(cut, folder, tokenizer):  # noqa: F811
-    from random import Random
-
-    from memagent.rl.sources import ContractDataset
-
     rng = Random(0)
     texts = [filler(rng, 600) for _ in range(20)]
     documents = {
@@ -134,6 +134,14 @@ def test_an_answer_at_the_end_of_a_document_is_in_the_text(cut):
     data = RowDataset(cut, rows, {"a": "The code is 502.", "b": "Payment is by Ann"}.__getitem__, 0, alone=True)
     report = audit([data], EXACT, 4)
     assert not report.violating, report.examples
+
+
+def test_rows_that_cannot_be_used_are_said(cut):
+    text = filler(Random(0), 2000)
+    rows = [Qa("What is it?", ("here",), ("a",), ("a",), "gold"), Qa("Who?", ("nowhere",), ("b",), ("b",), "gold")]
+    data = RowDataset(cut, rows, {"a": f"It is here. {text}", "b": text}.__getitem__, 0, alone=True)
+    report = audit([data], EXACT, 8)
+    assert report.refuse({}, EXACT) == [] and report.left_out[0].startswith("1 of the first 2 rows are left out")
 
 
 def test_a_distractor_that_answers_the_question_otherwise_is_found(cut):

@@ -99,6 +99,21 @@ def test_a_file_is_trained_on_but_for_what_is_held_out(tmp_path):
     assert {given.validation.task(i).gold[0] for i in range(3)} == {"blue 0", "blue 1", "blue 2"}
 
 
+def test_a_question_is_for_one_purpose(tmp_path, caplog):
+    train, validation = question_file(tmp_path / "a.jsonl", "red", 20), question_file(tmp_path / "v.jsonl", "blue", 3)
+    Path(validation).write_text(Path(validation).read_text() + Path(train).read_text().splitlines()[4] + "\n")
+    with pytest.raises(
+        UsageError, match=r"1 of 4 questions for validation are for training as well, for example '4\?'"
+    ):
+        splits(of_file(tmp_path, train, validation))
+    row = {"question": "Another?", "text": "It is red 4.", "answers": "red 4"}
+    (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
+    data = [f"file={train}"]
+    files = DataFiles.of(data, "", str(tmp_path / "p.jsonl"))
+    splits(prepare("smoke", data, store=str(tmp_path), files=files))
+    assert "1 texts are for training and for promotion" in caplog.text
+
+
 def test_tasks_that_teach_wrongly_are_refused_before_anything_is_started(tmp_path, caplog):
     path = tmp_path / "a.jsonl"
     path.write_text(
