@@ -49,7 +49,7 @@ class DatasetFile:
         self.rows: list[Qa] = []
         """One for each question on a text; `documents` names the family of its texts, by which a split goes."""
         self.repeated = 0
-        """Records that say what one before them says."""
+        """Records that ask what one before them asks; the answers of both are right."""
         self._places: dict[str, tuple[int, int]] = {}
         with tempfile.TemporaryDirectory(prefix="memagent-dataset-") as folder:
             local = _local(path, Path(folder))
@@ -68,7 +68,7 @@ class DatasetFile:
     def _read(self, records: Iterator[tuple[str, TaskRecord]], writer: "pa.ipc.RecordBatchFileWriter") -> None:
         waiting: list[bytes] = []
         batches = 0
-        seen: dict[str, tuple[str, tuple[str, ...]]] = {}
+        seen: dict[str, tuple[str, int]] = {}
         for where, record in records:
             stream = tuple(text_hash(text) for text in record.documents)
             for name, text in zip(stream, record.documents, strict=True):
@@ -76,16 +76,15 @@ class DatasetFile:
                     self._places[name] = (batches, len(waiting))
                     waiting.append(text.encode("utf-8"))
             row = Qa(record.question, record.answers, stream, documents=stream, source="gold")
-            before, answers = seen.setdefault(row.qa_id, (where, record.answers))
+            before, place = seen.setdefault(row.qa_id, (where, len(self.rows)))
             if before == where:
                 self.rows.append(row)
-            elif answers == record.answers:
-                self.repeated += 1
+            elif any(self.rows[place].answers) != any(record.answers):
+                raise UsageError(f"{where}: the question and text of {before}; one says that there is no answer")
             else:
-                raise UsageError(
-                    f"{where}: the question and text of {before}, with another answer. Give all right answers in one "
-                    "record, as a list."
-                )
+                self.repeated += 1
+                both = dict.fromkeys((*self.rows[place].answers, *record.answers))
+                self.rows[place] = replace(row, answers=tuple(both))
             if sum(map(len, waiting)) >= _BATCH_CHARS:
                 writer.write_batch(pa.record_batch([pa.array(waiting, pa.large_binary())], schema=_SCHEMA))
                 waiting, batches = [], batches + 1
@@ -198,8 +197,8 @@ def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[Ro
     """Yield the rows of a Parquet file with the columns that a format may have, or the named ones."""
     numbers = count(1)
     try:
-        # Without a buffer, a column of a row group is read as a whole: files of one row group are usual.
-        with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
+        # Otherwise a column of a row group is read as a whole, and files of one row group are usual.
+        with pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
             there = file.schema_arrow.names
             wanted = set(astuple(columns)) if columns else KNOWN_COLUMNS
             # With none of them, all: the message says what the file has.

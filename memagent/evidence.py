@@ -1,10 +1,11 @@
 """Evidence: the segments in which the memory gained the answer, and the quote in the document."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from memagent.metrics import containment, normalise
 from memagent.records import Evidence, Segment
 
 _WORD = re.compile(r"\w+")
@@ -54,6 +55,12 @@ def locate(needle: str, text: str) -> tuple[int, int] | None:
     edge_right = r"(?!\w)" if words[-1][-1].isalnum() else ""
     match = re.search(edge_left + pattern + edge_right, text, flags=re.IGNORECASE)
     return match.span() if match else None
+
+
+def says(text: str, answers: Sequence[str]) -> bool:
+    """Whether a text contains one of some answers as whole words, as it is or normalised ("2008's" says "2008")."""
+    given = [answer for answer in answers if normalise(answer)]
+    return containment(text, given) > 0 or any(locate(answer, text) for answer in given)
 
 
 async def gather_evidence(answer: str, notes: list[Note], stream: _Stream) -> list[Evidence]:

@@ -11,7 +11,8 @@ from typing import Protocol, get_args, runtime_checkable
 
 from memagent.curation import Qa
 from memagent.errors import UsageError
-from memagent.metrics import containment, normalise
+from memagent.evidence import says
+from memagent.metrics import normalise
 from memagent.rl.config import AuditKind
 from memagent.rl.dataset import Dataset, Mixed, Task
 from memagent.rl.reward import Answered, reward
@@ -154,9 +155,7 @@ def _of_text(task: Task, rivals: Sequence[Qa]) -> Iterator[Violation]:
         yield Violation("gold-missing", task.sample_id, f"{task.question!r}, {gold[0]!r}")
     for segment in task.segments:
         for row in rivals:
-            if segment.content_hash in row.stream and containment(
-                segment.text, [a for a in row.answers if normalise(a)]
-            ):
+            if segment.content_hash in row.stream and says(segment.text, row.answers):
                 detail = f"{task.question!r}, {row.answers[0]!r} beside {task.gold[0]!r}"
                 yield Violation("rival-answer", task.sample_id, detail)
                 return
@@ -170,7 +169,7 @@ def _answered(task: Task, text: str, gold: Sequence[str]) -> bool:
     if any(fact in text for fact in task.sample.facts) or _VERDICTS.issuperset(map(normalise, gold)):
         return True
     wanted = gold if task.sample.match == "all" else ()
-    return all(containment(text, [one]) for one in wanted) if wanted else bool(containment(text, gold))
+    return all(says(text, [one]) for one in wanted) if wanted else says(text, gold)
 
 
 def _of_reward(task: Task, weights: Mapping[str, float], tried: Mapping[str, str]) -> Iterator[Violation]:

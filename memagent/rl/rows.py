@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from memagent.curation import Qa, teachable
 from memagent.errors import UsageError
-from memagent.metrics import containment, normalise
+from memagent.evidence import says
+from memagent.metrics import normalise
 from memagent.records import Segment
 from memagent.rl.dataset import Cut, Task, nothing, window
 from memagent.tasks.sample import Sample
@@ -112,10 +113,12 @@ class RowDataset:
         marked = [i for i, segment in enumerate(own) if is_marked(segment, row)]
         if JUDGEMENTS.issuperset(map(normalise, row.answers)):  # "there is no appeal" has the word, not the verdict
             return marked if marked or len(own) <= self.cut.most else None
-        holding = [i for i, segment in enumerate(own) if _holds(segment.text, row)]
+        holding = [i for i, segment in enumerate(own) if says(segment.text, row.answers)]
         if not holding:  # a cut may go through the answer
             pairs = enumerate(pairwise(segment.text for segment in own))
-            holding = sorted({j for i, (one, next_one) in pairs if _holds(one + next_one, row) for j in (i, i + 1)})
+            holding = sorted(
+                {j for i, (one, next_one) in pairs if says(one + next_one, row.answers) for j in (i, i + 1)}
+            )
         wanted = [i for i in marked if i in holding] or holding or marked
         return wanted if wanted or len(own) <= self.cut.most else None
 
@@ -135,7 +138,7 @@ class RowDataset:
     def _is_rival(self, segment: Segment, row: Qa) -> bool:
         """Whether a segment of another text may answer the same question in another way."""
         return any(
-            is_marked(segment, other) or _holds(segment.text, other) or not (other.spans or other.evidence)
+            is_marked(segment, other) or says(segment.text, other.answers) or not (other.spans or other.evidence)
             for other in self._asked.get((normalise(row.question), segment.content_hash), ())
             if any(other.answers)
         )
@@ -163,11 +166,6 @@ def is_marked(segment: Segment, row: Qa) -> bool:
             for name, start, end in row.spans
         )
     return (segment.content_hash, segment.index) in row.evidence
-
-
-def _holds(text: str, row: Qa) -> bool:
-    """Whether a text contains an answer of a row as whole words."""
-    return containment(text, [answer for answer in row.answers if normalise(answer)]) > 0
 
 
 def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:

@@ -75,8 +75,8 @@ def test_several_documents_stay_apart_and_numbers_are_texts(tmp_path):
         ({"question": "q?", "text": "t", "answers": ["a", ""]}, r"field 'answers': a blank one among the answers"),
         ({"question": "q?", "text": "t", "answers": [True]}, r"field 'answers\[0\]': true or false; a text is needed"),
         (
-            {"question": "first?", "text": "t", "answers": "b"},
-            r"line 2: the question and text of .*line 1, with another",
+            {"question": "first?", "text": "t", "answers": []},
+            r"line 2: the question and text of .*line 1; one says that there is no answer",
         ),
         ([1], r"line 2: a list; a record"),
     ],
@@ -126,6 +126,8 @@ def test_a_split_keeps_a_text_on_one_side_and_repeated_records_count_once(tmp_pa
     rows = [{"question": f"{j}?", "text": f"text {i}", "answers": "a"} for i in range(60) for j in range(3)]
     file = DatasetFile(lines(tmp_path / "a.jsonl", [*rows, rows[0]]))
     assert len(file.rows) == 180 and file.repeated == 1
+    twice = [{"question": "q?", "text": "t", "answers": answer} for answer in ("a", "b")]
+    assert DatasetFile(lines(tmp_path / "d.jsonl", twice)).rows[0].answers == ("a", "b"), "both are right"
     train, validation = split_rows(file.rows)
     assert not {row.stream for row in train} & {row.stream for row in validation}
     assert len(train) + len(validation) == 180 and 0 < len(validation) < 60

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.evidence import Note, gained, locate
+from memagent.evidence import Note, gained, locate, says
 
 
 def test_the_segment_that_brought_the_answer_is_evidence():
@@ -37,3 +37,8 @@ def test_locate_ignores_case_and_line_breaks_but_not_word_edges():
 def test_what_stands_in_a_text_is_found_whole(needle, before, after):
     place = locate(needle, before + " " + needle + " " + after)
     assert (place is None) == (not needle.split())
+
+
+def test_a_text_says_an_answer_in_whole_words():
+    assert says("In 2008's storm", ["2008"]) and says("the  Red\nHouse.", ["red house"]) and says("A (5) b", ["5"])
+    assert not says("Chapter 15 of 25", ["5"]) and not says("anything", ["", "the"]) and not says("unRed", ["red"])
