@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,12 @@ WORDINGS = 2
 """Wordings of each question, of four; the unseen contracts are asked in all four."""
 ASKED = {f"{category}/{i}": REWORDED[category][i] for category in CATEGORIES for i in range(WORDINGS)}
 NEEDLES = ("kinds=niah_single_1,niah_multikey_1", "lengths=1016,4064", "n=50")
+NOTE = """\
+The weak reader is `nano@sft`, asked in wordings that its training never had; the texts of the corrected contracts, and of
+those of the check's own questions, it knows from supervised training in other wordings, the 80 unseen contracts from none.
+They are asked in four wordings, of which the corrections had two. The difference is paired, its interval by contract. The
+second reviewer says "not there" of every answer that stands in the contract, and names the title where none does.
+"""
 RECIPE = """
 model = {model}
 
@@ -266,7 +272,7 @@ def main() -> None:
         *check_rows("poisoned corrections", poisoned),
     ]
     rows.append(Row("in all", round((time.monotonic() - began) / 60), "minutes", "corrections"))
-    write(result("contract_loop", "The closed loop on contracts", rows, given))
+    write(replace(result("contract_loop", "The closed loop on contracts", rows, given), note=NOTE))
     if given.store is None:
         shutil.rmtree(folder)
 

@@ -233,7 +233,7 @@ def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def show_comparison(record: "PromotionRecord | Mapping[str, Any]") -> None:
-    """Print a comparison, by group and overall."""
+    """Print a comparison, by group and overall: p is of a loss of the margin in groups, and overall of no gain."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -241,22 +241,29 @@ def show_comparison(record: "PromotionRecord | Mapping[str, Any]") -> None:
     from pipelines.formatting import plain
 
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("samples", "n", "candidate", "incumbent", "difference", "95% interval", "p", "failed"):
+    for name in ("samples", "n", "in", "candidate", "incumbent", "difference", "95% interval", "p", "failed"):
         table.add_column(name, justify="left" if name == "samples" else "right")
     for group in (*record["groups"], record["overall"]):
+        p = group["p"] if group is record["overall"] else group.get("p_margin", group["p"])
         table.add_row(
             Text(plain(group["name"])),
             f"{group['n']:,}",
+            f"{group['documents']:,} documents" if "documents" in group else "",  # earlier records have none
             f"{group['candidate']:.1%}",
             f"{group['incumbent']:.1%}",
             f"{group['difference']:+.1%}",
             f"{group['low']:+.1%} to {group['high']:+.1%}",
-            f"{group['p']:.2g}",
+            f"{p:.2g}",
             f"{group['candidate_failed']} / {group['incumbent_failed']}",
         )
     console = Console()
     console.print(Text(f"{plain(record['candidate'])} against {plain(record['incumbent'])}", style="bold"))
     console.print(table)
+    if power_ := record.get("power"):
+        stated = f"power at {power_['gain']:+.0%}, as stated before reading: {power_['power']:.0%}"
+        console.print(
+            f"{stated}; candidate {power_['look']} against this version, level {power_['alpha']:.2g}", style="dim"
+        )
     console.print(Text(plain(record["reason"])))
 
 
