@@ -42,8 +42,8 @@ WORDINGS = 2
 ASKED = {f"{category}/{i}": REWORDED[category][i] for category in CATEGORIES for i in range(WORDINGS)}
 NEEDLES = ("kinds=niah_single_1,niah_multikey_1", "lengths=1016,4064", "n=50")
 NOTE = """\
-The weak reader is `nano@sft`, asked in wordings that its training never had. The texts of the corrected contracts and of
-the check's own it knows from supervised training, in other wordings; the 80 unseen contracts no training had. These are
+The weak reader is `nano@sft`, asked in wordings that its training never had. The texts of the corrected contracts and
+of the check's own it knows from supervised training, in other wordings; the 80 unseen ones no training had. These are
 asked in four wordings, of which the corrections had two. The difference is paired, its interval by contract. The second
 reviewer says "not there" of every answer that stands in the contract, and names the title where none does.
 """
