@@ -4,7 +4,7 @@ import json
 import logging
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -127,11 +127,19 @@ def find_questions(
         return Questions(None, known)
     path, clusters = _file(store, split, [sample for _, sample in samples]), _clusters(chosen)
     asked = {
-        f"{path.stem}-{sample.sample_id}": Asked(f"questions of {one.where}", clusters[one.documents[0]], one.earlier)
+        f"{path.stem}-{sample.sample_id}": Asked(
+            f"questions of {_shown(one.where, text_of)}", clusters[one.documents[0]], one.earlier
+        )
         for one, sample in samples
     }
     texts = tuple(sorted({name for one, _ in samples for name in one.qa.stream}))
     return Questions(path, known, asked, texts)
+
+
+def _shown(where: str, files: Collection[str]) -> str:
+    """Return a file's name without its folders, if no other file has it, or a corpus's name."""
+    name = where.rsplit("/", 1)[-1]
+    return name if where in files and sum(path.rsplit("/", 1)[-1] == name for path in files) == 1 else where
 
 
 def trained_files(store: Store, run_id: str) -> list[str]:

@@ -241,14 +241,14 @@ def show_comparison(record: "PromotionRecord | Mapping[str, Any]") -> None:
     from pipelines.formatting import plain
 
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("samples", "n", "in", "candidate", "incumbent", "difference", "95% interval", "p", "failed"):
+    for name in ("samples", "n", "docs", "candidate", "incumbent", "difference", "95% interval", "p", "failed"):
         table.add_column(name, justify="left" if name == "samples" else "right")
     for group in (*record["groups"], record["overall"]):
         p = group["p"] if group is record["overall"] else group.get("p_margin", group["p"])
         table.add_row(
             Text(plain(group["name"])),
             f"{group['n']:,}",
-            f"{group['documents']:,} documents" if "documents" in group else "",  # earlier records have none
+            f"{group['documents']:,}" if "documents" in group else "",  # earlier records have none
             f"{group['candidate']:.1%}",
             f"{group['incumbent']:.1%}",
             f"{group['difference']:+.1%}",

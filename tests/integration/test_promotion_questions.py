@@ -170,7 +170,7 @@ def test_a_file_of_ones_own_is_asked_and_only_to_decide(store, tmp_path):
     spec = PromotionSpec(kinds=(), data=(str(file),))
     found = find_questions(store, spec, "promotion")
     assert found.counts["asked"] == 2 and found.counts["trained_on"] == 1
-    assert {asked.group for asked in found.asked.values()} == {f"questions of {file}"}
+    assert {asked.group for asked in found.asked.values()} == {"questions of own.jsonl"}
     lines = [json.loads(line) for line in found.path.read_text().splitlines()]
     assert sorted(line["outputs"] for line in lines) == [[""], ["5", "five"]]
     assert find_questions(store, spec, "validation").path is None
