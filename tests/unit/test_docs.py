@@ -125,3 +125,4 @@ def test_data_recipe_and_reward_of_ones_own_are_taken_as_they_stand(tmp_path, mo
     own = {"own_rewards:score": 1.0}
     assert all(f'"{name}"' in page.read_text() for name in own)
     check_rewards(own)
+    del sys.modules["own_rewards"]  # another test has one of this name

@@ -1,5 +1,7 @@
 """Rewards pay for what they say, and only for that."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +103,4 @@ def test_a_reward_of_ones_own_is_named_by_its_place(tmp_path, monkeypatch):
     }.items():
         with pytest.raises(ConfigError, match=message):
             check_rewards([name])
+    del sys.modules["own_rewards"]  # another test has one of this name
