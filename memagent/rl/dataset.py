@@ -5,7 +5,7 @@ A dataset returns them by number, always the same, so a resumed run only needs t
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from memagent.conversations import ListStream
 from memagent.metrics import normalise
 from memagent.records import Segment
 from memagent.registry import Registry
+from memagent.rl.config import AuditKind
 from memagent.rl.judging import strict_score
 from memagent.segmenting import segments
 from memagent.tasks.records import Columns
@@ -123,6 +124,8 @@ class DatasetSplits:
     validation: Dataset
     gone: int = 0
     """Rows that were left out because their documents are gone."""
+    allowed: Mapping[AuditKind, float] = field(default_factory=dict)
+    """Share of the tasks that may violate the audit, by kind; the recipe may allow more."""
 
 
 DatasetFactory = Callable[[DatasetRequest], DatasetSplits]

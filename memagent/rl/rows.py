@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -16,6 +16,7 @@ from memagent.tasks.sample import Sample
 
 _DRAWS = 10
 """Draws for each distractor: some texts offer few segments that do not answer the question."""
+_FACT_CHARS = 400
 _HELD = 64
 """Documents whose segments are cached."""
 JUDGEMENTS = frozenset({"yes", "no"})
@@ -69,7 +70,8 @@ class RowDataset:
                 f"none of {len(self.rows)} rows can be trained on: their answers are not found in the texts, which are "
                 f"longer than {self.cut.most} segments (rollout.segments)"
             )
-        least = self.cut.most if self.alone else 1
+        # Where the answer is in a short text is not always known: it is read whole then.
+        least = self.cut.most if self.alone or (any(row.answers) and not wanted) else 1
         chosen = [own[i] for i in window(len(own), wanted, self.cut.most, rng, least=least)]
         sample = Sample(
             f"{_name(row)}-{epoch}",
@@ -79,6 +81,7 @@ class RowDataset:
             question=row.question,
             answers=row.answers,
             match="exact",  # a part of an answer, or an answer among others, is not the answer
+            facts=tuple(fact for segment in chosen for fact in _facts(segment, row)),
         )
         return Task(sample, tuple(chosen if self.alone else self._among(chosen, row, rng)))
 
@@ -156,6 +159,14 @@ class RowDataset:
 
 def _name(row: Qa) -> str:
     return f"qa-{row.qa_id[:12]}"
+
+
+def _facts(segment: Segment, row: Qa) -> Iterator[str]:
+    """Yield what a segment says of a row's answer, by the row's spans."""
+    for name, start, end in row.spans:
+        said = segment.text[max(0, start - segment.char_start) : max(0, end - segment.char_start)]
+        if name == segment.content_hash and said:
+            yield said[:_FACT_CHARS]
 
 
 def is_marked(segment: Segment, row: Qa) -> bool:

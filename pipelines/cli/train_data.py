@@ -72,7 +72,7 @@ def audit(
     report = check((both.train, both.validation), weights, run.recipe.audit.tasks or 64)
     refusal = ""
     try:
-        warnings = report.refuse(run.recipe.audit.allowed, weights)
+        warnings = report.refuse({**both.allowed, **run.recipe.audit.allowed}, weights)
     except UsageError as error:
         warnings, refusal = [], str(error)
     if json_:

@@ -15,12 +15,15 @@ from infra.tables.qa import read_qa
 from memagent.curation import Qa, Split
 from memagent.errors import TrainingError, UsageError
 from memagent.rl.audit import audit
+from memagent.rl.config import AuditKind
 from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
 from memagent.rl.rows import RowDataset, fit_rows
 from memagent.tasks.texts import load_texts
 from pipelines.training.settings import Run
 
 _log = logging.getLogger("memagent.training")
+_OTHER_WORDS: dict[AuditKind, float] = {"gold-missing": 0.2}
+"""People's gold and corrections may be in other words than their documents'."""
 _SIDES: tuple[Split, ...] = ("train", "validation")
 _VALIDATION_SEED = 1_000_003
 """A different seed from training's, so that validation has other needles."""
@@ -51,6 +54,7 @@ def splits(run: Run) -> DatasetSplits:
         _mixed([part.train for part in parts], run.recipe.stage.seed),
         validation,
         sum(part.gone for part in parts),
+        {kind: share for part in parts for kind, share in part.allowed.items()},
     )
 
 
@@ -78,7 +82,7 @@ def audited(run: Run) -> DatasetSplits:
     """
     data, weights = splits(run), run.recipe.reward.weights
     report = audit((data.train, data.validation), weights, run.recipe.audit.tasks)
-    for warning in (*report.refuse(run.recipe.audit.allowed, weights), *report.left_out):
+    for warning in (*report.refuse({**data.allowed, **run.recipe.audit.allowed}, weights), *report.left_out):
         _log.warning("%s", warning)
     return data
 
@@ -101,7 +105,7 @@ def harvested(request: DatasetRequest) -> DatasetSplits:
         raise UsageError("no harvested row is on the validation side: harvest more documents")
     text = lru_cache(maxsize=256)(_text_loader(store))
     validation = RowDataset(request.cut, kept["validation"], text, request.validation_seed)
-    return DatasetSplits(RowDataset(request.cut, train, text, request.seed), validation, gone)
+    return DatasetSplits(RowDataset(request.cut, train, text, request.seed), validation, gone, _OTHER_WORDS)
 
 
 def from_file(request: DatasetRequest) -> DatasetSplits:

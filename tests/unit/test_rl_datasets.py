@@ -219,6 +219,21 @@ def test_a_verdict_is_found_by_its_evidence_alone(cut, texts):
         RowDataset(cut, [replace(row, spans=())], lambda _: text, 0).task(0)
 
 
+def test_a_short_text_is_read_whole_where_it_is_not_known_what_part_answers(cut, texts):
+    row = Qa("How long?", ("a fortnight",), ("h",), ("d",), "feedback")
+    text = texts[0][:1200]
+    dataset = RowDataset(cut, [row], lambda _: text, 0)
+    assert 3 < len(cut(text)) <= MOST and all(read(dataset.task(i)) == text for i in range(20))
+
+
+def test_what_a_row_marks_says_its_answer_in_other_words(cut, texts):
+    text = f"{texts[0]} It lasts fourteen days. {texts[1]}"
+    start = text.index("It lasts")
+    row = Qa("How long?", ("a fortnight",), ("h",), ("d",), "gold", spans=(TextSpan("h", start, start + 23),))
+    dataset = RowDataset(cut, [row], lambda _: text, 0)
+    assert {dataset.task(i).sample.facts for i in range(9)} == {("It lasts fourteen days.",)}
+
+
 def test_texts_that_fit_are_read_whole_and_alone(cut, texts):
     short = [Qa(f"q{i}?", (f"a{i}",), (f"x{i}", f"y{i}"), (f"d{i}",), "gold") for i in range(4)]
     dataset = RowDataset(cut, short, lambda name: f"{name}. a{name[1]} {texts[int(name[1])][:300]} ", 0, alone=True)
