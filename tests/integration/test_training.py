@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from infra.store import Store
 from memagent.errors import TrainingError
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.exports import exported_models
 from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare
 from tests.conftest import filler
@@ -162,3 +165,27 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run(inputs, tmp_path, ray_
     with pytest.raises(TrainingError, match="cannot be written") as raised:
         train(run, replay=RUN)
     assert "ray::" not in str(raised.value)
+
+
+def test_a_run_keeps_its_weights_and_the_factors_that_make_them(inputs, tmp_path, ray_in_process):
+    """The base model with an exported adapter is the model that was exported beside it, at every step."""
+    store = Store(str(tmp_path / "local"))
+    record(store)
+    sets = ["learner.lora_rank=2", "learner.lora_alpha=6.0", "stage.export_every=2", "learner.world_size=2"]
+    run = prepare(inputs[0], ["needles"], [inputs[1]], store.url, [*sets, "learner.zero_stage=2"])
+    summary = train(run, replay=RUN)
+    found = exported_models(store, summary["run_id"])
+    models, adapters = ({m.step: Path(m.folder) for m in found if m.kind == kind} for kind in ("model", "adapter"))
+    assert sorted(models) == sorted(adapters) == [2, 4, STEPS]
+    base = load_file(run.model / "model.safetensors")
+    for step, folder in adapters.items():
+        factors, merged = load_file(folder / "adapter_model.safetensors"), load_file(models[step] / "model.safetensors")
+        names = {name.removesuffix(".lora_A.weight") for name in factors if name.endswith(".lora_A.weight")}
+        assert len(factors) == 2 * len(names) > 20
+        for name in names:
+            up, down = factors[f"{name}.lora_B.weight"], factors[f"{name}.lora_A.weight"]
+            weight = f"{name.removeprefix('base_model.model.')}.weight"
+            wanted = (base[weight].float() + 3.0 * up @ down).to(merged[weight].dtype)
+            assert torch.allclose(merged[weight].float(), wanted.float(), rtol=1e-2, atol=1e-6), weight
+        assert any(factors[f"{name}.lora_B.weight"].abs().max() > 1e-3 for name in names), "it has learnt"
+    assert {path.name for path in models[STEPS].iterdir()} >= {"config.json", "tokenizer.json", "model.safetensors"}
