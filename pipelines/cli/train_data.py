@@ -1,7 +1,7 @@
 """What a training is given, checked by ``memagent train audit``; and what it keeps: ``memagent train exports``."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,7 +76,8 @@ def audit(
     except UsageError as error:
         warnings, refusal = [], str(error)
     if json_:
-        out({"kind": "audit", **asdict(report), "warnings": warnings, "refused": refusal})
+        counts = {field.name: getattr(report, field.name) for field in fields(report)}
+        out({"kind": "audit", **counts, "warnings": warnings, "refused": refusal})
     else:
         _show(report)
         for message in (*report.left_out, *warnings, *([refusal] if refusal else [])):

@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from infra.readers import ReaderSpec
 from infra.store import Store
 from memagent.config import load_config
 from memagent.errors import UsageError
 from memagent.nano import bundled
+from pipelines.cli.main import app
 from pipelines.promote import _configs
 from pipelines.training.data import audited, splits
 from pipelines.training.run import train
@@ -131,6 +133,22 @@ def test_tasks_that_teach_wrongly_are_refused_before_anything_is_started(tmp_pat
     assert "a wrong answer is paid in" in caplog.text
     sets = ["audit.tasks=0", "audit.allowed.rival-answer=0.5"]
     assert made(str(tmp_path), *sets).run_id == made(str(tmp_path)).run_id, "it changes nothing that is learnt"
+
+
+def test_an_audit_is_a_command(tmp_path):
+    path = question_file(tmp_path / "a.jsonl", "red", 20)
+    command = ["train", "audit", "--config", "smoke", "--dataset", path, "--store", str(tmp_path / "store"), "--json"]
+    done = CliRunner().invoke(app, command)
+    report = json.loads(done.stdout)
+    assert done.exit_code == 0 and report["tasks"] == 128 and report["violating"] == report["paid"] == {}
+    done = CliRunner().invoke(app, [*command, "--set", "reward.weights={contains=1.0}"])
+    report = json.loads(done.stdout)
+    assert done.exit_code == 0 and report["violating"] == {"wrong-paid": 128} and report["paid"]["twice"] == 128
+    assert not report["refused"] and "a longer list (128)" in report["warnings"][0]
+    Path(path).write_text(Path(path).read_text().replace("It is red", "It is blue"))
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1 and "the answer is not in the text in 128 of 128" in json.loads(done.stdout)["refused"]
+    assert CliRunner().invoke(app, command[:-1]).exit_code == 1
 
 
 def test_versions_are_compared_on_the_recipes_engines_unless_somebody_says_otherwise(tmp_path, monkeypatch):
