@@ -76,15 +76,15 @@ class DatasetFile:
                     self._places[name] = (batches, len(waiting))
                     waiting.append(text.encode("utf-8"))
             row = Qa(record.question, record.answers, stream, documents=stream, source="gold")
-            before, place = seen.setdefault(row.qa_id, (where, len(self.rows)))
+            before, number = seen.setdefault(row.qa_id, (where, len(self.rows)))
             if before == where:
                 self.rows.append(row)
-            elif any(self.rows[place].answers) != any(record.answers):
+            elif any(self.rows[number].answers) != any(record.answers):
                 raise UsageError(f"{where}: the question and text of {before}; one says that there is no answer")
             else:
                 self.repeated += 1
-                both = dict.fromkeys((*self.rows[place].answers, *record.answers))
-                self.rows[place] = replace(row, answers=tuple(both))
+                both = dict.fromkeys((*self.rows[number].answers, *record.answers))
+                self.rows[number] = replace(row, answers=tuple(both))
             if sum(map(len, waiting)) >= _BATCH_CHARS:
                 writer.write_batch(pa.record_batch([pa.array(waiting, pa.large_binary())], schema=_SCHEMA))
                 waiting, batches = [], batches + 1

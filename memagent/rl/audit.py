@@ -75,11 +75,11 @@ class AuditReport:
         self.wrong_answers += tried
         self.violating.update({violation.kind for violation in violations})
         for violation in violations:
-            said = f"task {violation.task}: {violation.detail}"
-            self.examples.setdefault(violation.kind, said)
+            example = f"task {violation.task}: {violation.detail}"
+            self.examples.setdefault(violation.kind, example)
             if violation.wrong:
                 self.paid[violation.wrong] += 1
-                self.examples.setdefault(violation.wrong, said)
+                self.examples.setdefault(violation.wrong, example)
 
     def refuse(self, allowed: Mapping[AuditKind, float], weights: Mapping[str, float]) -> list[str]:
         """Return warnings of a reward that pays for more than the gold.
@@ -95,15 +95,15 @@ class AuditReport:
         share = {kind: self.violating[kind] / max(1, self.tasks) for kind in KINDS}
         broken = [kind for kind in KINDS if kind not in meant and share[kind] > allowed.get(kind, 0.0)]
         if broken:
-            said = "; ".join(f"{self._counted(kind)} ({self.examples[kind]})" for kind in broken)
+            counted = "; ".join(f"{self._counted(kind)} ({self.examples[kind]})" for kind in broken)
             keys = " ".join(f"--set audit.allowed.{kind}={share[kind]:.2g}" for kind in broken)
             raise UsageError(
-                f"{said}. Nothing was trained. Mend the data or the reward, or allow it where it is meant: {keys}"
+                f"{counted}. Nothing was trained. Mend the data or the reward, or allow it where it is meant: {keys}"
             )
         return [self._warning(kind) for kind in KINDS if kind in meant and self.violating[kind]]
 
     def _counted(self, kind: str) -> str:
-        return f"{_SAID[kind]} in {self.violating[kind]} of {self.tasks} tasks"
+        return f"{_MESSAGES[kind]} in {self.violating[kind]} of {self.tasks} tasks"
 
     def _warning(self, kind: str) -> str:
         if kind != "wrong-paid":
@@ -112,7 +112,7 @@ class AuditReport:
         return f"{self._counted(kind)}; by kind: {kinds}. If that is not meant, a policy will learn it."
 
 
-_SAID = {
+_MESSAGES = {
     "gold-missing": "the answer is not in the text",
     "rival-answer": "another text answers the same question otherwise",
     "gold-unpaid": "the right answer is not paid more than nonsense, or not in full",
@@ -169,7 +169,7 @@ def _answered(task: Task, text: str, gold: Sequence[str]) -> bool:
     if any(fact in text for fact in task.sample.facts) or _VERDICTS.issuperset(map(normalise, gold)):
         return True
     wanted = gold if task.sample.match == "all" else ()
-    return all(says(text, [one]) for one in wanted) if wanted else says(text, gold)
+    return all(says(text, [answer]) for answer in wanted) if wanted else says(text, gold)
 
 
 def _of_reward(task: Task, weights: Mapping[str, float], tried: Mapping[str, str]) -> Iterator[Violation]:
@@ -188,5 +188,5 @@ def _of_reward(task: Task, weights: Mapping[str, float], tried: Mapping[str, str
 
 def _pay(task: Task, answer: str, weights: Mapping[str, float]) -> float:
     every = task.sample.match == "all"
-    said = Answered(answer, bool(answer.strip()), task.gold, judged=task.judge(answer), every=every)
-    return reward(said, weights).total
+    answered = Answered(answer, bool(answer.strip()), task.gold, judged=task.judge(answer), every=every)
+    return reward(answered, weights).total

@@ -49,12 +49,12 @@ def exact(answer: str, gold: Sequence[str]) -> float:
 
     Normalised, "-5" and "5" are one text, and so are "1.5" and "15".
     """
-    return float(any(exact_match(answer, [one]) == 1.0 and not _other_number(answer, one) for one in gold))
+    return float(any(exact_match(answer, [text]) == 1.0 and not _other_number(answer, text) for text in gold))
 
 
 def _other_number(answer: str, gold: str) -> bool:
-    said, meant = _number(answer), _number(gold)
-    return said is not None and meant is not None and said != meant
+    given, wanted = _number(answer), _number(gold)
+    return given is not None and wanted is not None and given != wanted
 
 
 def _number(text: str) -> Decimal | None:
@@ -71,13 +71,13 @@ def listed(answer: str, gold: Sequence[str], question: str = "") -> float:
     """
     if len(gold) == 1:
         return exact(answer, gold)
-    said = f" {normalise(answer)} "
+    rest = f" {normalise(answer)} "
     count = 0
     for text in sorted(gold, key=len, reverse=True):
-        before = said
-        said = said.replace(f" {normalise(text)} ", "  ", 1)
-        count += said != before
-    beside = set(said.split()) - _AND - set(normalise(question).split())
+        before = rest
+        rest = rest.replace(f" {normalise(text)} ", "  ", 1)
+        count += rest != before
+    beside = set(rest.split()) - _AND - set(normalise(question).split())
     return 0.0 if beside else count / len(gold)
 
 
@@ -96,5 +96,5 @@ def _of_contract(category: str, answer: str, gold: str) -> float:
 
 def _nothing_beside(answer: str, gold: str, filler: Collection[str]) -> bool:
     """Whether an answer has no words but those of the gold, each as often at most, and filler."""
-    said = Counter(word for word in normalise(answer).split() if word not in filler)
-    return not said - Counter(normalise(gold).split())
+    words = Counter(word for word in normalise(answer).split() if word not in filler)
+    return not words - Counter(normalise(gold).split())

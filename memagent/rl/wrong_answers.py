@@ -89,8 +89,8 @@ def _of_gold(gold: Sequence[str], other: str, match: str) -> Iterator[tuple[str,
         yield "undecided", "yes or no"
     if number := _NUMBER.search(right):
         start, end = number.span()
-        for kind, said in _other_numbers(number[0]):
-            yield kind, right[:start] + said + right[end:]
+        for kind, digits in _other_numbers(number[0]):
+            yield kind, right[:start] + digits + right[end:]
         if right.strip() == number[0]:
             yield "a number among others", f"Chapter {number[0]} of {number[0]}0"
             yield "the number negated", f"-{number[0]}"
@@ -106,17 +106,17 @@ def _other_numbers(digits: str) -> Iterator[tuple[str, str]]:
 def _changed(text: str) -> str:
     """Change a letter or digit in the middle."""
     middle = len(text) // 2
-    at = next((i for i in (*range(middle, len(text)), *range(middle)) if text[i].isalnum()), None)
-    if at is None:
+    changed = next((i for i in (*range(middle, len(text)), *range(middle)) if text[i].isalnum()), None)
+    if changed is None:
         return text + "q"
-    return text[:at] + ("q" if text[at].lower() != "q" else "w") + text[at + 1 :]
+    return text[:changed] + ("q" if text[changed].lower() != "q" else "w") + text[changed + 1 :]
 
 
 def _is_right(task: Task, gold: Sequence[str], answer: str) -> bool:
     """Whether a made-up wrong answer happens to be the gold, or a part of what is asked for."""
     if not gold:
         return not answer.strip()
-    said = normalise(answer)
+    words = normalise(answer)
     if task.sample.match == "all" and len(gold) > 1:
-        return said in {normalise(text) for text in gold}
+        return words in {normalise(text) for text in gold}
     return bool(exact(answer, gold))

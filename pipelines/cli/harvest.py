@@ -121,5 +121,5 @@ def import_(
     from pipelines.exchange.qa_files import import_qa
 
     where = Corpus(Store(configured(store, config, set_).store), corpus)
-    summary = import_qa(where, file, run_id, columns_of(columns or ()), format)
+    summary = import_qa(where, file, run_id, columns=columns_of(columns or ()), format=format)
     finish(summary, json_, failed=False)

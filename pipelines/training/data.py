@@ -60,18 +60,18 @@ def splits(run: Run) -> DatasetSplits:
 
 def _check_apart(rows: Mapping[str, Sequence[Qa]]) -> None:
     """Refuse a question on a text that is asked for two purposes; warn of a text that is asked of for two."""
-    for one, other in combinations(rows, 2):
-        known = {row.qa_id for row in rows[one]}
-        both = [row for row in rows[other] if row.qa_id in known]
+    for first, second in combinations(rows, 2):
+        known = {row.qa_id for row in rows[first]}
+        both = [row for row in rows[second] if row.qa_id in known]
         if both:
             raise UsageError(
-                f"{len(both)} of {len(rows[other])} questions for {other} are for {one} as well, for example "
+                f"{len(both)} of {len(rows[second])} questions for {second} are for {first} as well, for example "
                 f"{both[0].question!r}: give each question to one file"
             )
-        texts = {name for row in rows[one] for name in row.stream}
-        shared = texts.intersection(name for row in rows[other] for name in row.stream)
+        texts = {name for row in rows[first] for name in row.stream}
+        shared = texts.intersection(name for row in rows[second] for name in row.stream)
         if shared:
-            _log.warning("%d texts are for %s and for %s: scores on them are too good", len(shared), one, other)
+            _log.warning("%d texts are for %s and for %s: scores on them are too good", len(shared), first, second)
 
 
 def audited(run: Run) -> DatasetSplits:
