@@ -20,7 +20,6 @@ from infra.tables.policies import PolicyRow, policies, policy, promote, promoted
 from infra.tables.rows import ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
-from memagent.records import stable_hash
 from memagent.rl.power import PlannedGroup, PowerRecord, state
 from memagent.rl.promotion import Decision, Group, GroupRecord, PromotionSpec, decide
 from memagent.tasks.suites import Suite
@@ -172,9 +171,10 @@ def _look(rows: Sequence[PolicyRow], incumbent: str, tested_on: Sequence[str]) -
 
 
 def _names(suites: dict[str, Suite], questions: Questions) -> list[str]:
-    needles = suites.get("needles")
-    named = [f"needles-{stable_hash(needles.kinds, needles.lengths, needles.seed)[:12]}"] if needles else []
-    return named + [name[:12] for name in questions.texts]
+    """Name the needles, whose first ones are the same however many there are, and the texts of the questions."""
+    made = [suites["needles"]] if "needles" in suites else []
+    pairs = [(one.seed, kind, length) for one in made for kind in one.kinds for length in one.lengths]
+    return ["/".join(map(str, pair)) for pair in pairs] + [name[:12] for name in questions.texts]
 
 
 def _planned(suites: dict[str, Suite], spec: PromotionSpec, questions: Questions) -> list[PlannedGroup]:

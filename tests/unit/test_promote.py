@@ -24,11 +24,12 @@ def test_candidates_that_were_compared_with_the_same_policy_on_the_same_samples_
 
 def test_needles_of_another_seed_are_other_samples():
     questions = Questions(None, {})
-    names = [
-        _names({"needles": Suite("needles", kinds=("niah_single_1",), lengths=(400,), n=4, seed=seed)}, questions)
-        for seed in (1, 1, 2)
-    ]
-    assert names[0] == names[1] != names[2]
+
+    def names(seed, n, *lengths):
+        return set(_names({"needles": Suite("needles", kinds=("niah",), lengths=lengths, n=n, seed=seed)}, questions))
+
+    assert names(1, 4, 400) == names(1, 9, 400) < names(1, 4, 400, 800) and not names(1, 4, 400) & names(2, 4, 400)
+    assert _names({}, Questions(None, {}, {}, ("0123456789abcdef",))) == ["0123456789ab"]
 
 
 def results(scores):
