@@ -5,7 +5,7 @@
 FOLDER holds gold.jsonl and contracts/ (CUAD). A weak reader, nano@sft asked in wordings that its training never had,
 answers questions on 150 contracts. A scripted reviewer corrects it from gold, the corrections are harvested and trained
 on, and the candidate goes through the promotion check, whose own questions are on other contracts. Then both read the
-contracts that no training has. After that a second reviewer, who says the opposite of gold, corrects answers on further
+contracts that no training has. After that a second reviewer, who is always wrong, corrects answers on further
 contracts, and what is trained on that goes through the same check. Everything runs through the commands.
 """
 
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 from benchmarks.record import Row, arguments, result, write
 from infra.store import Store
 from memagent.clustered import compare
+from memagent.metrics import containment
 from memagent.nano import bundled
 from memagent.stats import mean
 from memagent.tasks.contract_match import right
@@ -45,7 +46,7 @@ NOTE = """\
 The weak reader is `nano@sft`, asked in wordings that its training never had. The texts of the corrected contracts and
 of the check's own it knows from supervised training, in other wordings; the 80 unseen ones no training had. These are
 asked in four wordings, of which the corrections had two. The difference is paired, its interval by contract. The second
-reviewer says "not there" of every answer that stands in the contract, and names the title where none does.
+reviewer names the title in place of every governing law, and says "not there" of every title and date.
 """
 RECIPE = """
 model = {model}
@@ -100,6 +101,13 @@ class Loop:
             raise SystemExit(f"memagent {argv[0]}: status {done.returncode}\n{done.stdout[-2000:]}")
         print(f"{time.monotonic() - began:7.0f} s  memagent {' '.join(argv)[:150]}", flush=True)
         return json.loads(done.stdout) if json_ else None
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what a step gave when it was taken in an earlier call, or take it."""
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            path.write_text(json.dumps(make()), encoding="utf-8")
+        return json.loads(path.read_text(encoding="utf-8"))
 
     def answered(self, corpus: str, names: Sequence[str]) -> list[dict[str, Any]]:
         """Ingest some contracts and ask; return the answers."""
@@ -185,9 +193,10 @@ def review(row: dict[str, Any], contract: Contract) -> dict[str, str] | None:
 
 
 def poison(row: dict[str, Any], contract: Contract) -> dict[str, str]:
-    """Return the verdict of a reviewer who says the opposite: not there where it is, the title where it is not."""
-    there = bool(contract.answers[category_of(row["question_id"])])
-    answer = "" if there else (verbatim(contract, "Document Name") or contract.name)
+    """Return a wrong verdict: the title in place of a governing law, and "not there" of every title and date."""
+    category = category_of(row["question_id"])
+    title = (verbatim(contract, "Document Name") or "") if category == "Governing Law" else ""
+    answer = title if containment(contract.text, [title]) else ""
     return {"reading_id": row["reading_id"], "verdict": "corrected", "answer": answer}
 
 
@@ -233,24 +242,28 @@ def main() -> None:
     """Run the loop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--store", type=Path, default=None, help="folder of the loop; by default it is not kept")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        default=None,
+        help="folder of the loop, whose steps are not taken again; by default none is kept",
+    )
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--poison-steps", type=int, default=4)
     arguments(parser)
     given = parser.parse_args()
-    began = time.monotonic()
     folder = given.store or Path(tempfile.mkdtemp())
     loop = Loop(folder.resolve(), {contract.name: contract for contract in load_contracts(given.data)})
     if not Path(loop.weak).exists():
         shutil.copytree(bundled("sft"), loop.weak)
     good, _, bad = batches(loop.contracts)
 
-    answers = loop.answered("contracts", good)
+    answers = loop.kept("contracts-answers", lambda: loop.answered("contracts", good))
     verdicts = [one for row in answers if (one := review(row, loop.contracts[row["document"]]))]
     said = Counter(verdict["verdict"] for verdict in verdicts)
-    harvested = loop.corrected("contracts", verdicts)
+    harvested = loop.kept("contracts-harvest", lambda: loop.corrected("contracts", verdicts))
     checks = ("corpora=contracts", "small_groups=observe")
-    trained = loop.trained("contracts", given.steps, checks)
+    trained = loop.kept("contracts-training", lambda: loop.trained("contracts", given.steps, checks))
     rows = [
         Row("answers accepted", said["accepted"], column="corrections", n=len(answers)),
         Row("answers corrected", said["corrected"], column="corrections", n=len(answers)),
@@ -258,20 +271,22 @@ def main() -> None:
         Row("best step", trained["best_step"], f"of {trained['steps']}", "corrections"),
         *check_rows("corrections", trained),
     ]
-    before = loop.unseen(given.data, f"{loop.weak}@shipped")
     if trained["candidate"]:
-        rows += unseen_rows("corrections", before, loop.unseen(given.data, trained["candidate"]))
+        before = loop.kept("unseen-before", lambda: loop.unseen(given.data, f"{loop.weak}@shipped"))
+        after = loop.kept("unseen-after", lambda: loop.unseen(given.data, trained["candidate"]))
+        rows += unseen_rows("corrections", before, after)
 
-    answers = loop.answered("poisoned", bad)
-    harvested = loop.corrected("poisoned", [poison(row, loop.contracts[row["document"]]) for row in answers])
-    poisoned = loop.trained("poisoned", given.poison_steps, ("corpora=contracts,poisoned", "small_groups=observe"))
+    answers = loop.kept("poisoned-answers", lambda: loop.answered("poisoned", bad))
+    verdicts = [poison(row, loop.contracts[row["document"]]) for row in answers]
+    harvested = loop.kept("poisoned-harvest", lambda: loop.corrected("poisoned", verdicts))
+    checks = ("corpora=contracts,poisoned", "small_groups=observe")
+    poisoned = loop.kept("poisoned-training", lambda: loop.trained("poisoned", given.poison_steps, checks))
     rows += [
         Row("answers corrected", len(answers), column="poisoned corrections", n=len(answers)),
         Row("rows harvested", harvested["rows"], column="poisoned corrections", note=json.dumps(harvested["by_split"])),
         Row("best step", poisoned["best_step"], f"of {poisoned['steps']}", "poisoned corrections"),
         *check_rows("poisoned corrections", poisoned),
     ]
-    rows.append(Row("in all", round((time.monotonic() - began) / 60), "minutes", "corrections"))
     write(replace(result("contract_loop", "The closed loop on contracts", rows, given), note=NOTE))
     if given.store is None:
         shutil.rmtree(folder)

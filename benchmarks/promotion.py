@@ -122,10 +122,10 @@ def false_promotions(runs: int) -> list[Row]:
             "what permuting whole documents prevents: the first version's test",
         )
     )
-    gained = Planned(200, gain=0.3, discordance=0.4, correlation=0.0, margin=0.1)
+    gained = Planned(1000, gain=0.3, discordance=0.4, correlation=0.0, margin=0.1)
     for loss, documents, questions in ((0.05, 108, 20), (0.15, 100, 5)):
         plans = [gained, Planned(documents, questions, gain=-loss)]
-        name = f"needles gain 30 points, {documents} x {questions} questions lose {100 * loss:g}"
+        name = f"1,000 needles gain 30 points, {documents} x {questions} questions lose {100 * loss:g}"
         rows.append(share(name, partial(promoted, plans=plans), runs, column))
     return rows
 
@@ -141,9 +141,9 @@ def powers(runs: int) -> list[Row]:
         stated = power([PlannedGroup((questions,) * documents)], alpha=alpha, correlation=CORRELATION)
         rows.append(share(name, partial(promoted, plans=[plan]), runs, column, f"stated: {stated:.0%}"))
     needles = [Planned(100, discordance=0.04, correlation=0.0, margin=0.1)] * 2
-    plans = [*needles, Planned(130, 20, gain=0.05)]
+    plans = [*needles, Planned(150, 20, gain=0.05)]
     rows.append(
-        share("130 documents, 20 questions each, beside equal needles", partial(promoted, plans=plans), runs, column)
+        share("150 documents, 20 questions each, beside equal needles", partial(promoted, plans=plans), runs, column)
     )
     return rows
 
