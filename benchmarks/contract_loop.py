@@ -246,7 +246,7 @@ def main() -> None:
         "--store",
         type=Path,
         default=None,
-        help="folder of the loop, whose steps are not taken again; by default none is kept",
+        help="folder of the loop: its steps are not taken again",
     )
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--poison-steps", type=int, default=4)
