@@ -16,7 +16,8 @@ from infra.tables.schemas import QA
 from memagent.curation import Qa
 from memagent.errors import UsageError
 from memagent.records import TextSpan, text_hash
-from pipelines.training.data import splits
+from memagent.rl.audit import audit
+from pipelines.training.data import audited, splits
 from pipelines.training.settings import prepare
 from tests.conftest import filler
 
@@ -79,6 +80,24 @@ def test_rows_whose_documents_are_gone_are_left_out_and_counted(archive):
     gold = {found.train.task(i).gold for i in range(14)}
     assert gold == {(f"{1000 + i}",) for i in range(3, 12) if i % 4}
     assert {found.validation.task(i).gold for i in range(4)} == {("1004",), ("1008",)}
+
+
+def test_harvested_rows_pass_the_audit_but_for_a_fifth_in_other_words(archive):
+    """Every document is asked the same, as by a nightly digest."""
+    run = prepare("smoke", ["qa:a"], store=archive.url)
+    data = audited(run)
+    report = audit((data.train, data.validation), run.recipe.reward.weights, 64)
+    assert report.tasks == 128 and not report.violating and report.least_kinds >= 20
+    rows = read_qa(archive, "a")
+    train = [row for row in rows if int(row.documents[0].split(".")[0]) % 4]
+    keep(archive, [replace(row, answers=("fifteen",)) if row == train[0] else row for row in rows])
+    audited(run)
+    keep(
+        archive,
+        [replace(row, answers=(f"fifteen and {row.documents[0]}",)) if row in train[:4] else row for row in rows],
+    )
+    with pytest.raises(UsageError, match=r"the answer is not in the text in \d+ of 128 tasks"):
+        audited(run)
 
 
 def test_data_that_cannot_teach_is_refused(archive):
