@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
@@ -129,6 +130,21 @@ def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
+
+
+def local_folder(model: str) -> Path:
+    """Return a model's folder on this machine; a model of the Hugging Face hub is downloaded, once a node."""
+    if Path(model).is_dir():
+        return Path(model)
+    if Path(model).is_absolute():
+        raise ConfigError(
+            f"{model} is not on this machine ({socket.gethostname()}): on a cluster, give a folder that all nodes "
+            "share, a version that is in the store (memagent policies), or a Hugging Face name"
+        )
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.safetensors", "*.json", "tokenizer*", "merges.txt", "vocab*", "*.jinja"]
+    return Path(snapshot_download(model, allow_patterns=patterns))
 
 
 def cache_folder() -> Path:

@@ -98,6 +98,8 @@ class EngineConfig(Section):
     """GPUs that one engine's weights are spread over."""
     gpu_memory: float = Field(0.9, gt=0, le=1)
     """Share of a GPU's memory for one engine."""
+    sleep_mode: bool = False
+    """Let the engine give its GPU memory back while a learner uses the GPU (`learner.placement` shared sets it)."""
     kv_cache_gib: int = Field(1, ge=1)
     """GiB for the key-value cache of the CPU build."""
     enforce_eager: bool | None = None

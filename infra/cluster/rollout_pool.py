@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.cluster.placement import EngineActor, start_engine
+from infra.cluster.placement import EngineActor, GpuSlots, start_engine
 from infra.cluster.session import raised
 from infra.engines.supervised import SupervisedEngine
 from infra.learner.weight_broadcast import memory_folder, put_files
@@ -40,19 +40,29 @@ class Weights:
     files: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class RolloutSpec:
+    """How rollouts are sampled and rewarded."""
+
+    reader: ReaderSpec
+    reward: RewardConfig
+    temperature: float
+    top_p: float
+
+
 class RolloutWorker:
     """One engine. An async actor: it works on all groups that it is sent at once."""
 
-    def __init__(self, reader: ReaderSpec, pay: RewardConfig, temperature: float, top_p: float) -> None:
+    def __init__(self, spec: RolloutSpec) -> None:
         """Set up; `start` starts the engine."""
-        self._reader = reader
-        self._pay = pay
+        reader = self._reader = spec.reader
+        self._pay = spec.reward
         self._folder: Path | None = None
         self._version = ""
         self._lasting = True
         """Whether a restarted engine has the current weights."""
         scheme = reader.scheme
-        sampled = scheme.config.model_copy(update={"temperature": temperature, "top_p": top_p})
+        sampled = scheme.config.model_copy(update={"temperature": spec.temperature, "top_p": spec.top_p})
         greedy = scheme.config.model_copy(update={"temperature": 0.0})
         self._sampled, self._greedy = ReadingSpec(scheme.prompts, sampled), ReadingSpec(scheme.prompts, greedy)
         self._engine = SupervisedEngine(self._make, reader.engine_restarts)
@@ -67,29 +77,36 @@ class RolloutWorker:
         await self._engine.start()
 
     async def update(self, version: str, names: Sequence[str], *files: bytes) -> None:
-        """Switch to other weights; no group may be in progress."""
+        """Switch to other weights. Groups in progress go on with them from their next conversation."""
         base = self._folder or memory_folder()
         self._folder = await asyncio.to_thread(put_files, zip(names, files, strict=True), base)
         self._version = version
         try:
             await self._engine.engine.update(str(self._folder), version)  # type: ignore[attr-defined]
         except EngineDied:
-            await self._engine.stop()
-            self._engine = SupervisedEngine(self._make, self._reader.engine_restarts)
-            await self._engine.start()
+            await self._engine.restart()
 
     async def receive(self, meeting: "Rendezvous", first: int, version: str) -> None:
-        """Switch to broadcast weights, as receiver number `first`; no group may be in progress."""
+        """Switch to broadcast weights, as receiver number `first`. Groups in progress go on with them."""
         self._lasting = False
+        self._version = version
         await self._engine.engine.receive(meeting, first, version)  # type: ignore[attr-defined]
 
     async def group(self, task: Task, size: int) -> Group:
         """Sample `size` rollouts of one task concurrently."""
-        return self._marked(await self._read(task, size, self._sampled))
+        return await self._read(task, size, self._sampled)
 
     async def greedy(self, task: Task) -> Group:
         """Read a task once, greedily."""
         return await self._read(task, 1, self._greedy)
+
+    async def sleep(self) -> None:
+        """Let the engine give its GPU to a learner; no group may be in progress."""
+        await self._engine.engine.sleep()  # type: ignore[attr-defined]
+
+    async def wake(self) -> None:
+        """Undo `sleep`."""
+        await self._engine.engine.wake()  # type: ignore[attr-defined]
 
     async def deaths(self) -> int:
         """Return how often the engine died."""
@@ -115,7 +132,10 @@ class RolloutWorker:
     async def _generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         # Broadcast weights are not on disk: a restarted engine would use the initial ones.
         engine = self._engine if self._lasting else self._engine.engine
-        return await engine.generate(ids, sampling, priority)
+        version = self._version
+        completion = await engine.generate(ids, sampling, priority)
+        # An engine that was started with these weights knows no version.
+        return completion if completion.weight_version else replace(completion, weight_version=version)
 
     def _make(self) -> Engine:
         # A replacement must not use the initial weights of the training.
@@ -125,31 +145,20 @@ class RolloutWorker:
         reader.folder = str(self._folder)
         return reader.make_engine()
 
-    def _marked(self, group: Group) -> Group:
-        """Label the responses of an engine that was started with these weights, and so knows no version."""
-        if not self._version:
-            return group
-        marked = tuple(
-            replace(
-                trajectory,
-                conversations=tuple(
-                    one if one.weight_version else replace(one, weight_version=self._version)
-                    for one in trajectory.conversations
-                ),
-            )
-            for trajectory in group.trajectories
-        )
-        return Group(group.sample_id, marked)
-
 
 class RolloutPool:
     """A pool of workers. A lost worker is replaced, and its groups are sampled again."""
 
-    def __init__(
-        self, reader: ReaderSpec, pay: RewardConfig, temperature: float, top_p: float, pool: PoolConfig
-    ) -> None:
-        """Set up `pool.max_size` workers."""
-        self._spec = (reader, pay, temperature, top_p)
+    def __init__(self, spec: RolloutSpec, pool: PoolConfig, slots: GpuSlots | None = None) -> None:
+        """Set up `pool.max_size` workers.
+
+        Args:
+            spec: how they sample.
+            pool: the engines.
+            slots: the GPUs that they share with a learner; None: their own.
+        """
+        self._spec = spec
+        self._slots = slots
         self._size = pool.max_size
         self._pool = pool
         self._engines: list[EngineActor] = []
@@ -157,7 +166,7 @@ class RolloutPool:
         self._workers: list[Any] = []
         self._load: list[int] = []
         self._weights: Weights | None = None
-        self._processes = reader.engine_config.tensor_parallel
+        self._processes = spec.reader.engine_config.tensor_parallel
         self.renew: Callable[[int], Awaitable[None]] | None = None
         """Sends the current weights to a replacement engine, if weights are broadcast."""
         self.failed = 0
@@ -167,7 +176,7 @@ class RolloutPool:
 
     async def start(self) -> None:
         """Start all engines."""
-        self._engines = [self._new() for _ in range(self._size)]
+        self._engines = [self._new(place) for place in range(self._size)]
         self._workers = [engine.actor for engine in self._engines]
         self._load = [0] * self._size
         await asyncio.gather(*(worker.start.remote() for worker in self._workers))
@@ -176,6 +185,14 @@ class RolloutPool:
         """Send other weights to all engines."""
         self._weights = weights
         await asyncio.gather(*(self._give(place) for place in range(self._size)))
+
+    async def sleep(self) -> None:
+        """Let all engines give their GPUs to the learner; no group may be in progress."""
+        await asyncio.gather(*(worker.sleep.remote() for worker in self._workers))
+
+    async def wake(self) -> None:
+        """Undo `sleep`."""
+        await asyncio.gather(*(worker.wake.remote() for worker in self._workers))
 
     @property
     def places(self) -> range:
@@ -252,13 +269,18 @@ class RolloutPool:
         raise TrainingError(f"task {task.sample_id} failed {_TRIES} times: {said}") from last
 
     async def _on_a_worker(self, method: str, *args: Any) -> Any:
+        import ray
         from ray.exceptions import RayActorError
 
         place = min(range(self._size), key=self._load.__getitem__)
         worker = self._workers[place]
         self._load[place] += 1
+        answer = getattr(worker, method).remote(*args)
         try:
-            return await getattr(worker, method).remote(*args)
+            return await answer
+        except asyncio.CancelledError:
+            ray.cancel(answer)  # or its engine would go on
+            raise
         except RayActorError:
             await self._replace(place, worker)
             raise
@@ -271,7 +293,7 @@ class RolloutPool:
                 return  # another group noticed it first
             self.replaced += 1
             self._engines[place].end()
-            self._engines[place] = self._new()
+            self._engines[place] = self._new(place)
             self._workers[place] = self._engines[place].actor
             await self._workers[place].start.remote()
             await (self.renew(place) if self.renew else self._give(place))
@@ -281,8 +303,9 @@ class RolloutPool:
             files = self._weights.files
             await self._workers[place].update.remote(self._weights.version, list(files), *files.values())
 
-    def _new(self) -> EngineActor:
-        return start_engine(RolloutWorker, self._spec, self._pool, max_concurrency=_AT_ONCE)
+    def _new(self, place: int) -> EngineActor:
+        slot = self._slots.engine(place, self._pool) if self._slots else None
+        return start_engine(RolloutWorker, (self._spec,), self._pool, slot, max_concurrency=_AT_ONCE)
 
 
 def _lost() -> tuple[type[Exception], ...]:

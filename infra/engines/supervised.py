@@ -38,6 +38,10 @@ class SupervisedEngine:
         """Start the first engine."""
         await self._engine.start()
 
+    async def restart(self) -> None:
+        """Replace the engine, as if it had died; requests in flight are sent to its successor."""
+        await self._replace(self._generation, EngineDied("it was to be replaced"))
+
     async def stop(self) -> None:
         """Stop the current engine."""
         await self._engine.stop()

@@ -79,6 +79,7 @@ class VllmEngine:
                 enable_prefix_caching=True,
                 scheduling_policy="priority",
                 disable_log_stats=True,
+                enable_sleep_mode=config.sleep_mode and not cpu,
                 load_format="safetensors",
                 worker_extension_cls="infra.engines.vllm_worker.WeightSyncWorker",
                 logprobs_mode="processed_logprobs",  # of the sampling distribution, after temperature
@@ -171,6 +172,33 @@ class VllmEngine:
             await self._llm.reset_prefix_cache()  # cached prefixes were computed with the old weights
             await self._llm.update_weight_version(version)
             await self._llm.resume_generation()
+        except EngineDeadError as error:
+            raise EngineDied(str(error) or "the engine process ended") from error
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory back, with nothing in flight; weights wait in main memory. On a CPU nothing is given.
+
+        Raises:
+            EngineDied: the engine is gone.
+        """
+        await self._switch("sleep", mode="wait")
+
+    async def wake(self) -> None:
+        """Undo `sleep`.
+
+        Raises:
+            EngineDied: the engine is gone.
+        """
+        await self._switch("wake_up")
+
+    async def _switch(self, method: str, **options: str) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if self._llm is None:
+            raise EngineDied("the engine is not started")
+        try:
+            if self._config.sleep_mode and not self._cpu:
+                await getattr(self._llm, method)(**options)
         except EngineDeadError as error:
             raise EngineDied(str(error) or "the engine process ended") from error
 

@@ -1,4 +1,4 @@
-"""Model folders and checkpoints of the learner: gathers whole tensors from DeepSpeed's shards, and loads them."""
+"""Model folders of the learner, and the parameters and optimiser states of a DeepSpeed engine as whole tensors."""
 
 import json
 import shutil
@@ -73,13 +73,22 @@ class States:
     def __init__(self, engine: Any, device: torch.device, *, sharded: bool) -> None:
         """Wrap an engine; `sharded` says that DeepSpeed keeps float32 weights of its own."""
         self._engine = engine
-        self._device = device
+        self.device = device
         self._sharded = sharded
 
     def parameters(self) -> list[tuple[str, Any]]:
         """Return the trained parameters by name."""
         named = self._engine.module.model.named_parameters()
         return [(name, parameter) for name, parameter in named if parameter.requires_grad]
+
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Return name and whole shape of each trained parameter."""
+        return [(name, self.shape(parameter)) for name, parameter in self.parameters()]
+
+    @staticmethod
+    def shape(parameter: Any) -> tuple[int, ...]:
+        """Return the whole shape of a parameter, which may be sharded."""
+        return tuple(_shape(parameter))
 
     def layout(self) -> list[tuple[str, tuple[int, ...]]]:
         """Return name and shape of each tensor of `model_weights`."""
@@ -123,30 +132,23 @@ class States:
         return zeros if whole is None else whole
 
     def restore(self, parameter: Any, weight: Tensor, moments: dict[str, Tensor], steps: int) -> None:
-        """Restore a weight and its moments after `steps` optimiser steps.
-
-        Raises:
-            ValueError: the shape is another.
-        """
+        """Restore a weight and its moments after `steps` optimiser steps."""
         import deepspeed
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
-        shape = tuple(_shape(parameter))
-        if tuple(weight.shape) != shape:
-            raise ValueError(f"a weight has the shape {shape}, and the checkpoint's {tuple(weight.shape)}")
         count = torch.tensor(float(steps))
         if not self._sharded:
             with torch.no_grad():
                 parameter.copy_(weight)
-            kept = {name: moment.clone().to(self._device) for name, moment in moments.items()}
+            kept = {name: moment.clone().to(self.device) for name, moment in moments.items()}
             self._engine.optimizer.state[parameter] = {**kept, "step": count}
             return
-        safe_set_full_fp32_param(parameter, weight.to(self._device))
+        safe_set_full_fp32_param(parameter, weight.to(self.device))
         # That was the optimiser's copy; the forward pass uses another one.
         with torch.no_grad(), deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
             parameter.copy_(weight)
         for name, moment in moments.items():
-            safe_set_full_optimizer_state(parameter, moment.to(self._device), name)
+            safe_set_full_optimizer_state(parameter, moment.to(self.device), name)
         inner = getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
         for state in inner.state.values():
             if "step" in state:

@@ -1,18 +1,14 @@
 """The ranks of a learner, as Ray actors."""
 
 import asyncio
-import shutil
-import socket
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.cluster.rollout_pool import Weights
 from infra.cluster.session import raised
-from infra.learner.weight_broadcast import memory_folder
-from infra.processes import usable_cores
+from infra.learner.rank_actor import RankActor
+from infra.readers import ReaderSpec
 from infra.store import Store
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, MemagentError, TrainingError
@@ -21,102 +17,30 @@ from memagent.rl.packing import Item, Packed, balance, items, pack, units
 from memagent.rl.trajectory import Group, minibatches
 
 if TYPE_CHECKING:
+    from infra.cluster.placement import GpuSlots
     from infra.learner.weight_broadcast import Rendezvous
 
 _LEAVING_SECONDS = 30.0
-_FILES = ("weights", "exp_avg", "exp_avg_sq")
+_LOSS_SECONDS = 15.0
+"""Time until the loss of a rank is known, after another one failed for it."""
 
 
-class RankActor:
-    """One rank in a process of its own."""
-
-    def address(self) -> tuple[str, int]:
-        """Return an address of this machine with a free port, as rendezvous."""
-        import ray
-
-        with socket.socket() as sock:
-            sock.bind(("", 0))
-            return ray.util.get_node_ip_address(), sock.getsockname()[1]
-
-    def begin(self, model: str, recipe: Recipe, index: int, address: str, port: int) -> None:
-        """Load the model and join the other ranks."""
-        import torch
-
-        from infra.learner.rank import Learner, Rank
-
-        world = recipe.learner.world_size
-        torch.set_num_threads(recipe.learner.threads or max(1, usable_cores() // world))
-        self._learner = Learner(model, recipe, Rank(index, world, address, port))
-
-    def score(self, rows: Sequence[Packed]) -> list[list[float]]:
-        """See `Learner.score`."""
-        return self._learner.score(rows)
-
-    def learn(self, rows: Sequence[Packed], tokens: int, old: Sequence[list[float]] | None) -> dict[str, float]:
-        """See `Learner.learn`."""
-        return self._learner.learn(rows, tokens, old)
-
-    def weights(self) -> dict[str, Any]:
-        """Return the model's files as references; empty on all ranks but the first."""
-        import ray
-
-        folder = memory_folder()
-        try:
-            self._learner.export(folder, as_trained=True)
-            return {file.name: ray.put(file.read_bytes()) for file in sorted(folder.iterdir())}
-        finally:
-            shutil.rmtree(folder)
-
-    def meeting(self, engines: int) -> "Rendezvous":
-        """Return the rendezvous at which so many engine processes receive the current weights."""
-        from infra.learner.weight_broadcast import Rendezvous
-
-        return Rendezvous(*self.address(), 1 + engines, self._learner.layout())
-
-    def send(self, meeting: "Rendezvous") -> None:
-        """See `Learner.send`."""
-        self._learner.send(meeting)
-
-    def export(self, url: str, *parts: str) -> None:
-        """Write the model folder into a store."""
-        with tempfile.TemporaryDirectory() as made:
-            self._learner.export(Path(made))
-            _upload(Path(made), Store(url), parts)
-
-    def export_adapter(self, url: str, *parts: str) -> None:
-        """Write the adapter folder into a store."""
-        with tempfile.TemporaryDirectory() as made:
-            self._learner.export_adapter(Path(made))
-            _upload(Path(made), Store(url), parts)
-
-    def save(self, url: str, *parts: str) -> None:
-        """Write a checkpoint into a store."""
-        with tempfile.TemporaryDirectory() as made:
-            self._learner.save(Path(made))
-            _upload(Path(made), Store(url), parts)
-
-    def load(self, url: str, *parts: str) -> None:
-        """Go on from a checkpoint in a store."""
-        store = Store(url)
-        with tempfile.TemporaryDirectory() as made:
-            for name in ("learner.json", *(f"{part}.safetensors" for part in _FILES)):
-                try:
-                    store.get_file(Path(made) / name, *parts, name)
-                except FileNotFoundError as error:
-                    raise TrainingError(f"checkpoint {'/'.join(parts)} lacks {name}") from error
-            self._learner.load(Path(made))
-
-    def stop(self) -> None:
-        """Leave the process group."""
-        self._learner.stop()
+class RankLost(TrainingError):
+    """A rank's process or node is gone: the ranks must be started again."""
 
 
 class LearnerGroup:
     """A learner of any number of ranks."""
 
-    def __init__(self, model: str, recipe: Recipe) -> None:
-        """Prepare a learner of the model folder `model`."""
-        self._model, self._recipe = model, recipe
+    def __init__(self, reader: ReaderSpec, recipe: Recipe, slots: "GpuSlots | None" = None) -> None:
+        """Prepare a learner.
+
+        Args:
+            reader: its model; each node fetches the folder for itself.
+            recipe: of the training.
+            slots: the GPUs that it shares with engines; None: its own.
+        """
+        self._reader, self._recipe, self._slots = reader, recipe, slots
         self._ranks: list[Any] = []
 
     async def start(self) -> None:
@@ -128,20 +52,31 @@ class LearnerGroup:
         import ray
 
         learner = self._recipe.learner
-        actor = ray.remote(RankActor).options(num_cpus=learner.cpus, num_gpus=learner.gpus)
-        self._ranks = [actor.remote() for _ in range(learner.world_size)]
+        actor = ray.remote(RankActor)
+        options = [
+            self._slots.rank(i, learner.cpus) if self._slots else {"num_cpus": learner.cpus, "num_gpus": learner.gpus}
+            for i in range(learner.world_size)
+        ]
+        self._ranks = [actor.options(**option).remote() for option in options]
         address, port = await self._ranks[0].address.remote()
-        await self._all("begin", [(self._model, self._recipe, i, address, port) for i in range(learner.world_size)])
+        begun = [(self._reader, self._recipe, i, address, port) for i in range(learner.world_size)]
+        await self._all("begin", begun)
+
+    async def restart(self) -> None:
+        """Replace all ranks, which have the initial weights then."""
+        self._kill()
+        await self.start()
 
     async def learn(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """Take optimiser steps on a batch of groups with advantages; return the sums of each step over all ranks.
 
         Raises:
             TrainingError: a loss is not finite; the message names the minibatch.
+            RankLost: a rank is gone; the weights are those of none of the steps.
         """
         recipe = self._recipe
-        batches = [items(one) for one in minibatches(groups, recipe.learner.minibatch_prompts)]
-        sizes = [len(one) for one in minibatches(groups, recipe.learner.minibatch_prompts)]
+        batches = [items(batch) for batch in minibatches(groups, recipe.learner.minibatch_prompts)]
+        sizes = [len(batch) for batch in minibatches(groups, recipe.learner.minibatch_prompts)]
         shares = [self._shares(batch) for batch in batches]
         # With one step per batch, the old log-probabilities are those of its own forward pass.
         old = [await self._score(share) for share in shares] if len(batches) > 1 else [None] * len(batches)
@@ -153,9 +88,13 @@ class LearnerGroup:
                 sums = await self._all(
                     "learn", [(rows, divisor, before[i] if before else None) for i, rows in enumerate(share)]
                 )
+            except RankLost:
+                raise
             except TrainingError as error:
                 raise TrainingError(f"minibatch {number + 1} of {len(batches)}: {error}") from error
-            steps.append(_summed(sums) | {"trained_tokens": float(sum(item.conversation.tokens for item in batch))})
+            computed = sum(len(row.ids) for rows in share for row in rows)
+            sampled = sum(item.conversation.tokens for item in batch)
+            steps.append(_summed(sums) | {"trained_tokens": float(sampled), "computed_tokens": float(computed)})
         return steps
 
     async def weights(self, version: str) -> Weights:
@@ -165,8 +104,8 @@ class LearnerGroup:
 
     async def meeting(self, engines: int) -> "Rendezvous":
         """Return where so many engine processes are given the present weights, once what is learnt now is done."""
-        found: Rendezvous = await self._ranks[0].meeting.remote(engines)
-        return found
+        rendezvous: Rendezvous = await self._ranks[0].meeting.remote(engines)
+        return rendezvous
 
     async def send(self, meeting: "Rendezvous") -> None:
         """Broadcast the current weights.
@@ -175,6 +114,14 @@ class LearnerGroup:
             TrainingError: an engine did not come, or was lost.
         """
         await self._all("send", [(meeting,)] * len(self._ranks))
+
+    async def offload(self) -> None:
+        """Free the GPUs for engines that share them."""
+        await self._all("offload", [()] * len(self._ranks))
+
+    async def reload(self) -> None:
+        """Take the GPUs back from the engines, which must sleep."""
+        await self._all("reload", [()] * len(self._ranks))
 
     async def export(self, store: Store, *parts: str) -> None:
         """Write the model folder into a store."""
@@ -185,12 +132,20 @@ class LearnerGroup:
         await self._to_store("export_adapter", store, parts)
 
     async def save(self, store: Store, *parts: str) -> None:
-        """Write a checkpoint into a store.
+        """Begin to write a checkpoint into a store: each rank its share, while training goes on.
+
+        Raises:
+            TrainingError: the one before it cannot be written.
+        """
+        await self._to_store("save", store, parts)
+
+    async def saved(self, store: Store, *parts: str) -> None:
+        """Wait until the last checkpoint is in the store.
 
         Raises:
             TrainingError: it cannot be written.
         """
-        await self._to_store("save", store, parts)
+        await self._to_store("saved", store, parts, arguments=())
 
     async def load(self, store: Store, *parts: str) -> None:
         """Go on from a checkpoint in a store.
@@ -202,19 +157,25 @@ class LearnerGroup:
 
     async def stop(self) -> None:
         """End all ranks."""
-        import ray
-
         leaving = [asyncio.ensure_future(_left(rank)) for rank in self._ranks]
         if leaving:
             # Do not wait for a rank that waits for a lost engine.
             await asyncio.wait(leaving, timeout=_LEAVING_SECONDS)
+        self._kill()
+
+    def _kill(self) -> None:
+        import ray
+
         for rank in self._ranks:
             ray.kill(rank)
         self._ranks = []
 
-    async def _to_store(self, method: str, store: Store, parts: tuple[str, ...]) -> None:
+    async def _to_store(
+        self, method: str, store: Store, parts: tuple[str, ...], arguments: tuple[str, ...] | None = None
+    ) -> None:
+        given = (store.url, *parts) if arguments is None else arguments
         try:
-            await self._all(method, [(store.url, *parts)] * len(self._ranks))
+            await self._all(method, [given] * len(self._ranks))
         except OSError as error:
             raise TrainingError(f"{'/'.join(parts)} cannot be written to {store.url}: {raised(error)}") from error
 
@@ -223,17 +184,43 @@ class LearnerGroup:
         return scores
 
     async def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        calls = (getattr(rank, method).remote(*args) for rank, args in zip(self._ranks, arguments, strict=True))
-        try:
-            return list(await asyncio.gather(*calls))
-        except MemagentError as error:
-            raise raised(error) from error
+        """Call all ranks.
+
+        Raises:
+            RankLost: one of them is gone.
+            MemagentError: what one of them raised.
+        """
+        from ray.exceptions import RayActorError
+
+        calls = [
+            asyncio.ensure_future(_answer(getattr(rank, method).remote(*args)))
+            for rank, args in zip(self._ranks, arguments, strict=True)
+        ]
+        _, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+        if waiting:
+            # The ranks beside a lost one fail in their collectives, often before the loss is known.
+            await asyncio.wait(calls, timeout=_LOSS_SECONDS)
+        errors = [call.exception() for call in calls if call.done() and call.exception() is not None]
+        if not errors:
+            return [await call for call in calls]
+        for call in waiting:
+            call.cancel()
+        lost = next((error for error in errors if isinstance(error, RayActorError)), None)
+        if lost is not None:
+            raise RankLost(f"a rank of the learner is gone ({type(lost).__name__})") from lost
+        error = errors[0]
+        assert error is not None
+        raise (raised(error) if isinstance(error, MemagentError) else error) from error
 
     def _shares(self, batch: Sequence[Item]) -> list[list[Packed]]:
         learner = self._recipe.learner
         made = units(batch, learner.token_budget, share=learner.share_prefixes)
         bins = balance([unit.tokens for unit in made], learner.world_size, learner.token_budget)
         return [[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins]
+
+
+async def _answer(reference: Any) -> Any:
+    return await reference
 
 
 def check_room(recipe: Recipe, pool: PoolConfig | None) -> None:
@@ -254,14 +241,16 @@ def check_room(recipe: Recipe, pool: PoolConfig | None) -> None:
             "the learner runs on GPUs, and its engines have none: set pool.gpus (to engine.tensor_parallel), or they "
             "would take the memory of the learner's GPUs"
         )
+    gpus = (learner.world_size * learner.gpus, engines * pool.gpus if pool else 0.0)
     for name, wanted in (
         ("CPU", learner.world_size * learner.cpus + (engines * pool.cpus if pool else 0)),
-        ("GPU", learner.world_size * learner.gpus + (engines * pool.gpus if pool else 0)),
+        ("GPU", max(gpus) if learner.placement == "shared" else sum(gpus)),
     ):
         if wanted > there.get(name, 0.0):
             raise ConfigError(
                 f"{learner.world_size} learner ranks and {engines} engines want {wanted:g} {name}s, and Ray has "
-                f"{there.get(name, 0.0):g}. Lower learner.world_size, learner.{name.lower()}s, or pool.{name.lower()}s."
+                f"{there.get(name, 0.0):g}. Lower learner.world_size, learner.{name.lower()}s, or pool.{name.lower()}s"
+                + ("; or let them take turns: learner.placement=shared." if name == "GPU" else ".")
             )
 
 
@@ -277,8 +266,3 @@ def _summed(sums: Sequence[dict[str, float]]) -> dict[str, float]:
     names = [name for name in dict.fromkeys(name for one in sums for name in one) if name not in same]
     total = {name: sum(one.get(name, 0.0) for one in sums) for name in names}
     return total | {name: sums[0][name] for name in same}
-
-
-def _upload(folder: Path, store: Store, parts: Sequence[str]) -> None:
-    for file in sorted(folder.iterdir()):
-        store.put_file(file, *parts, file.name)

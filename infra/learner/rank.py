@@ -4,7 +4,6 @@ A rank receives packed micro-batches and takes one optimiser step on them. Gradi
 tokens of the whole minibatch, so the weights do not depend on the number of ranks and micro-batches.
 """
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -13,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from infra.learner.adapter import write_adapter
-from infra.learner.checkpoint import MOMENTS, States, data_types, write_model
+from infra.learner.checkpoint import States, data_types, write_model
+from infra.learner.snapshot import Snapshot, restore, take
 from infra.learner.weight_broadcast import Entry, Rendezvous, send
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
@@ -156,41 +154,32 @@ class Learner:
         except RuntimeError as error:
             raise TrainingError(f"the weights did not reach all engines: {error}") from error
 
-    def save(self, folder: Path) -> None:
-        """Write weights and optimiser state in float32 to `folder`, as safetensors. Rank 0 writes.
-
-        The files hold whole tensors, so training can resume with any number of ranks and any sharding.
-        """
-        for part in ("weights", *MOMENTS):
-            tensors = {}
-            for name, parameter in self._states.parameters():
-                states = self._states
-                whole = states.weight(parameter) if part == "weights" else states.moment(parameter, part)
-                if self._rank.index == 0:
-                    tensors[name] = whole.float().contiguous().cpu()
-            if self._rank.index == 0:
-                folder.mkdir(parents=True, exist_ok=True)
-                save_file(tensors, folder / f"{part}.safetensors")
-        if self._rank.index == 0:
-            (folder / "learner.json").write_text(json.dumps({"steps": self._steps}), encoding="utf-8")
+    def snapshot(self) -> Snapshot:
+        """Copy this rank's share of weights and optimiser state to main memory. All ranks call it together."""
+        return take(self._states, self._rank.index, self._rank.world, self._steps)
 
     def load(self, folder: Path) -> None:
-        """Resume from what `save` wrote.
+        """Resume from a checkpoint of which `folder` has at least this rank's files (`infra.learner.snapshot`).
 
         Raises:
             TrainingError: the checkpoint is incomplete or of another model.
         """
-        try:
-            steps = int(json.loads((folder / "learner.json").read_text(encoding="utf-8"))["steps"])
-            weights = load_file(folder / "weights.safetensors")
-            moments = {name: load_file(folder / f"{name}.safetensors") for name in MOMENTS}
-            self._make_states()
-            for name, parameter in self._states.parameters():
-                own = {moment: tensors[name] for moment, tensors in moments.items()}
-                self._states.restore(parameter, weights[name], own, steps)
-        except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-            raise TrainingError(f"checkpoint {folder} cannot be loaded: {type(error).__name__} {error}") from error
-        self._steps = steps
+        self._steps = restore(self._states, folder, self._rank.index, self._rank.world, self._make_states)
+
+    def offload(self) -> None:
+        """Move all states to main memory, so that an engine can use the GPU."""
+        if self._cuda:
+            self._engine.offload_states()
+            if self._reference is not None:
+                self._reference.to("cpu")
+            torch.cuda.empty_cache()
+
+    def reload(self) -> None:
+        """Undo `offload`."""
+        if self._cuda:
+            self._engine.reload_states()
+            if self._reference is not None:
+                self._reference.to(self._device)
 
     def stop(self) -> None:
         """Leave the process group once all ranks are here: destroying it while in use aborts the process."""
@@ -308,4 +297,6 @@ def _settings(recipe: Recipe, world: int) -> dict[str, Any]:
     }
     if learner.dtype == "bfloat16":
         settings["bf16"] = {"enabled": True}
+        if learner.zero_stage:  # gradients of many micro-batches are summed: in bfloat16 small ones would be lost
+            settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings

@@ -25,6 +25,8 @@ _RENAMED = {
     "stage": {"steps": "max_steps"},
 }
 """Renamed keys: section -> old key -> new key."""
+_LATER = {"rollout": ("oversampling",), "learner": ("placement", "restarts")}
+"""Keys that recipes did not have when run ids were first made: hashed only where they are not at their default."""
 
 
 class RolloutRecipe(Section):
@@ -44,8 +46,13 @@ class RolloutRecipe(Section):
     """Groups to sample for a step at most; 0: ten times `prompts`."""
     segments: int = Field(8, ge=1)
     """Segments of a training document at most."""
-    max_off_policy_steps: int = Field(0, ge=0, le=1)
-    """Steps that the sampling weights may lag behind the learner's; 1 samples the next step's rollouts during training.
+    oversampling: float = Field(1.0, ge=1, le=4)
+    """Groups in flight for each group that a batch still lacks: above 1, engines stay full while the last groups of a
+    batch are waited for. Groups that come too late for a batch are of the next one (`max_off_policy_steps`), or else
+    are sampled again for it."""
+    max_off_policy_steps: int = Field(0, ge=0, le=8)
+    """Steps that the sampling weights of a group may lag behind the learner's. Above 0 engines go on sampling while the
+    learner works, and take new weights between two conversations of a reading, each of which records its version.
     """
 
 
@@ -145,6 +152,11 @@ class LearnerRecipe(Section):
     weight_sync: Literal["files", "broadcast"] = "files"
     """How weights go to the engines: as files through Ray's object store and shared memory, or over a process group
     (NCCL between GPUs, gloo between CPUs)."""
+    placement: Literal["apart", "shared"] = "apart"
+    """`apart`: ranks and engines have GPUs of their own. `shared`: rank i and engine i take turns on GPU i: the engines
+    sleep while the learner works, and the learner's states are in main memory while the engines sample."""
+    restarts: int = Field(2, ge=0)
+    """Times that lost ranks are replaced before the run ends; the step in progress is taken again."""
 
 
 class StageRecipe(Section):
@@ -208,7 +220,13 @@ class Recipe(Section):
         data = self.model_dump(exclude={"audit"})  # it changes nothing that is learnt
         for section, renamed in _RENAMED.items():
             data[section].update({old: data[section].pop(new) for old, new in renamed.items()})
-        data["rollout"]["ahead"] = bool(data["rollout"]["ahead"])
+        ahead = data["rollout"]["ahead"]
+        data["rollout"]["ahead"] = bool(ahead) if ahead < 2 else ahead
+        defaults = Recipe().model_dump()
+        for section, names in _LATER.items():
+            for name in names:
+                if data[section][name] == defaults[section][name]:
+                    del data[section][name]
         return data
 
     @model_validator(mode="after")
@@ -217,6 +235,15 @@ class Recipe(Section):
             raise ValueError(
                 f"rollout.prompts {self.rollout.prompts} is no multiple of learner.minibatch_prompts "
                 f"{self.learner.minibatch_prompts}"
+            )
+        if self.learner.placement == "shared" and self.learner.weight_sync == "broadcast":
+            raise ValueError(
+                "learner.placement shared needs learner.weight_sync files: two processes on one GPU cannot broadcast "
+                "to each other over NCCL"
+            )
+        if self.learner.placement == "shared" and self.rollout.max_off_policy_steps:
+            raise ValueError(
+                "learner.placement shared needs rollout.max_off_policy_steps 0: engines sleep while the learner works"
             )
         return self
 

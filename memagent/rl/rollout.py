@@ -149,11 +149,14 @@ class Batch:
         return self.most or 10 * self.size
 
     @property
+    def left(self) -> int:
+        """Groups that may still be sampled."""
+        return max(0, self.limit - self.seen - self.failed)
+
+    @property
     def missing(self) -> int:
         """Groups still to be sampled; 0 when the batch is full or the limit reached."""
-        if len(self.kept) >= self.size:
-            return 0
-        return max(0, min(self.size - len(self.kept), self.limit - self.seen - self.failed))
+        return min(self.size - len(self.kept), self.left)
 
     @property
     def kept_share(self) -> float:

@@ -25,7 +25,9 @@ class State:
     step: int = 0
     """Training steps that the checkpoint includes."""
     cursor: int = 0
-    """Tasks of the dataset consumed so far."""
+    """Tasks of the dataset drawn so far."""
+    pending: list[int] = field(default_factory=list)
+    """Numbers of those that were in no batch yet."""
     best_step: int = 0
     best_score: float = -1.0
     """Validation reward at `best_step`, whose weights become the candidate."""

@@ -1,25 +1,36 @@
 """The training loop: sample, learn, sync the weights, validate, save."""
 
-import asyncio
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from infra.cluster.progress import Progress
-from infra.cluster.rollout_pool import RolloutPool
-from infra.learner.group import LearnerGroup
+from infra.cluster.rollout_pool import RolloutPool, Weights
+from infra.learner.group import LearnerGroup, RankLost
 from infra.store import Store
 from memagent.errors import TrainingError
 from memagent.rl.advantage import with_advantages
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
+from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
 from pipelines.training.monitors import Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
-from pipelines.training.rollouts import Sampled, Sampler
+from pipelines.training.rollouts import Sampler
+from pipelines.training.turns import Turns
 from pipelines.training.weight_sync import WeightSync
 
+_T = TypeVar("_T")
+_log = logging.getLogger("memagent.training")
+
 _PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
+
+
+class RanksLost(TrainingError):
+    """Ranks of the learner were lost again and again."""
 
 
 @dataclass
@@ -34,13 +45,20 @@ class Loop:
     sampler: Sampler
     pool: RolloutPool | None
     """None when rollouts are replayed: then nothing is validated either."""
+    turns: Turns
     validation: Dataset
     monitors: Monitors
     show: Progress
     state: State = field(default_factory=State)
     _seconds: dict[str, float] = field(default_factory=dict)
-    _next: "asyncio.Task[Sampled] | None" = None
     _saved: int = 0
+    """Step of the last whole checkpoint."""
+    _uploading: State | None = None
+    """State at a checkpoint that is being written."""
+    _unsaved: dict[int, list[Group]] = field(default_factory=dict)
+    """Batches since the last whole checkpoint, by step: learnt again if a rank is lost."""
+    _losses: int = 0
+    """Times that a rank was lost since a step was learnt."""
 
     def __post_init__(self) -> None:
         if self.pool is not None:
@@ -56,16 +74,17 @@ class Loop:
         try:
             if self.state.step:
                 self._saved = self.state.step
-                await self.learner.load(self.store, *self.checkpoints.checkpoint(self.state.step))
-                await self._sync_weights()
+                async with self.turns.learners():
+                    await self.learner.load(self.store, *self.checkpoints.checkpoint(self.state.step))
+                    weights = await self._collect_weights()
+                await self._give_weights(weights)
             else:
                 await self._validate_start()
             while self.state.step < stage.max_steps and self.state.stale < stage.patience:
                 await self._step()
         finally:
-            if self._next is not None:
-                self._next.cancel()
-                await asyncio.gather(self._next, return_exceptions=True)
+            await self.sampler.close()
+        await self._commit_saved()
         if self.pool is None:  # nothing was validated: the last weights count as the best
             self.state.best_step = self.state.step
             await self.learner.export(self.store, *self.checkpoints.best(self.state.step))
@@ -84,58 +103,102 @@ class Loop:
         self._seconds = dict.fromkeys(_PHASES, 0.0)
         self.show({"stage": "rollout", "step": step, "steps": self.recipe.stage.max_steps})
         with self._timed("rollout"):
-            sampled = await self._batch(step)
+            sampled = await self.sampler.batch(step)
         if not sampled.groups:
             raise TrainingError(
                 f"step {step}: of {len(sampled.seen)} groups none has signal: all rollouts of a group got the "
                 f"same reward ({sampled.counts}). The tasks are too easy or too hard for this policy."
             )
-        if self.recipe.rollout.max_off_policy_steps and self.pool is not None and step < self.recipe.stage.max_steps:
-            self._next = asyncio.ensure_future(self.sampler.batch(step + 1, sampled.cursor))
         self.show({"stage": "learn", "step": step, "steps": self.recipe.stage.max_steps})
-        with self._timed("learn"):
-            groups = [with_advantages(group, self.recipe.loss.baseline) for group in sampled.groups]
-            try:
-                steps = await self.learner.learn(groups)
-            except TrainingError as error:
-                names = ", ".join(group.sample_id for group in groups[:8])
-                raise TrainingError(
-                    f"step {step}: {error} Tasks: {names}. The checkpoint of step {self._saved} stays."
-                ) from error
-        self.state.step, self.state.cursor = step, sampled.cursor
-        if self._next is not None:  # sampled with the previous weights: one step off-policy, never more
-            with self._timed("rollout"):
-                await asyncio.wait([self._next])
-        await self._sync_weights()
+        groups = [with_advantages(group, self.recipe.loss.baseline) for group in sampled.groups]
+        async with self.turns.learners():
+            with self._timed("learn"):
+                steps = await self._learn(step, groups)
+            self.state.step, self.state.cursor, self.state.pending = step, sampled.cursor, sampled.pending
+            weights = await self._collect_weights()
+        await self._give_weights(weights)
+        await self._commit_saved()
         row: MetricsRow = {"step": step, "version": self._version()}
         row |= rollout_metrics(sampled) | learning_metrics(steps, self._seconds["learn"])
         stage = self.recipe.stage
         if step == stage.max_steps or step % stage.validate_every == 0:
             await self._validate(row)
         ends = step == stage.max_steps or self.state.stale >= stage.patience
-        if ends or step % stage.save_every == 0 or self.state.best_step == step:
+        saves = ends or step % stage.save_every == 0 or self.state.best_step == step
+        if saves:
             await self._save()
         if ends or (stage.export_every and step % stage.export_every == 0):
             await self._export()
-        await self._log(row)
+        await self._log(row, saves)
 
     async def _export(self) -> None:
         """Keep the current weights with the run, in Hugging Face format, and LoRA's factors beside them."""
         step = self.state.step
         with self._timed("save"):
-            await self.learner.export(self.store, *self.checkpoints.exported(step, "model"))
-            if self.recipe.learner.lora_rank:
-                await self.learner.export_adapter(self.store, *self.checkpoints.exported(step, "adapter"))
+            async with self.turns.learners():
+                await self._on_ranks(
+                    lambda: self.learner.export(self.store, *self.checkpoints.exported(step, "model"))
+                )
+                if self.recipe.learner.lora_rank:
+                    await self._on_ranks(
+                        lambda: self.learner.export_adapter(self.store, *self.checkpoints.exported(step, "adapter"))
+                    )
 
-    async def _batch(self, step: int) -> Sampled:
-        prefetched, self._next = self._next, None
-        return await (prefetched if prefetched is not None else self.sampler.batch(step, self.state.cursor))
+    async def _learn(self, step: int, groups: list[Group]) -> list[dict[str, float]]:
+        try:
+            steps = await self._on_ranks(lambda: self.learner.learn(groups))
+        except RanksLost:
+            raise
+        except TrainingError as error:
+            names = ", ".join(group.sample_id for group in groups[:8])
+            raise TrainingError(
+                f"step {step}: {error} Tasks: {names}. The checkpoint of step {self._saved} stays."
+            ) from error
+        self._unsaved[step], self._losses = groups, 0
+        return steps
 
-    async def _sync_weights(self) -> None:
+    async def _on_ranks(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Call the learner; if a rank is lost, replace all and call again."""
+        while True:
+            try:
+                return await call()
+            except RankLost as error:
+                await self._recover(error)
+
+    async def _recover(self, error: RankLost) -> None:
+        """Bring new ranks to where the lost ones were: the last whole checkpoint, and the batches since.
+
+        Raises:
+            RanksLost: ranks were lost too often.
+        """
+        self._losses += 1
+        self.state.counts["ranks_lost"] = self.state.counts.get("ranks_lost", 0.0) + 1
+        _log.warning("after step %d: %s; the learner starts again", self.state.step, error)
+        if self._losses > self.recipe.learner.restarts:
+            raise RanksLost(
+                f"after step {self.state.step}: {error}, {self._losses} times in a row. Run the same command again: it "
+                f"resumes from step {self._saved}."
+            ) from error
+        try:
+            await self.learner.restart()
+            if self._saved:
+                await self.learner.load(self.store, *self.checkpoints.checkpoint(self._saved))
+            for step in sorted(self._unsaved):
+                await self.learner.learn(self._unsaved[step])
+        except RankLost as again:
+            await self._recover(again)
+
+    async def _collect_weights(self) -> Weights | None:
+        if self.pool is None:
+            return None
+        with self._timed("weight_sync"):
+            return await self._on_ranks(self._weights.collect)
+
+    async def _give_weights(self, weights: Weights | None) -> None:
         if self.pool is None:
             return
         with self._timed("weight_sync"):
-            await self._weights.sync()
+            await self._on_ranks(lambda: self._weights.give(weights))
 
     async def _validate(self, row: MetricsRow) -> None:
         """Score the current weights; export the best so far as a model folder."""
@@ -152,7 +215,9 @@ class Loop:
         if metrics["reward"] > state.best_score:
             state.best_score, state.best_step, state.stale = metrics["reward"], row["step"], 0
             with self._timed("save"):
-                await self.learner.export(self.store, *self.checkpoints.best(row["step"]))
+                place = self.checkpoints.best(row["step"])
+                async with self.turns.learners():
+                    await self._on_ranks(lambda: self.learner.export(self.store, *place))
         else:
             state.stale += 1
         if row["step"] == 0:
@@ -160,11 +225,32 @@ class Loop:
             self.monitors.write(row)
 
     async def _save(self) -> None:
+        """Begin a checkpoint, which is written while training goes on."""
         with self._timed("save"):
-            await self.learner.save(self.store, *self.checkpoints.checkpoint(self.state.step))
-        self._saved = self.state.step
+            place = self.checkpoints.checkpoint(self.state.step)
+            async with self.turns.learners():
+                await self._on_ranks(lambda: self.learner.save(self.store, *place))
 
-    async def _log(self, row: MetricsRow) -> None:
+    async def _commit_saved(self) -> None:
+        """Wait until the checkpoint that is being written is whole, and let the state point at it."""
+        state, self._uploading = self._uploading, None
+        if state is None:
+            return
+        place = self.checkpoints.checkpoint(state.step)
+        with self._timed("save"):
+            try:
+                await self.learner.saved(self.store, *place)
+            except RankLost as error:
+                await self._recover(error)
+                if state.step < self.state.step:
+                    return  # the next one will do
+                await self.learner.save(self.store, *place)
+                await self.learner.saved(self.store, *place)
+        self.checkpoints.commit(state)
+        self._saved = state.step
+        self._unsaved = {step: groups for step, groups in self._unsaved.items() if step > state.step}
+
+    async def _log(self, row: MetricsRow, saves: bool) -> None:
         row["seconds"] = {name: round(value, 3) for name, value in self._seconds.items()}
         row["share"] = shares(self._seconds)
         if self.pool is not None:
@@ -176,8 +262,8 @@ class Loop:
         counts["seconds"] = round(counts.get("seconds", 0.0) + sum(self._seconds.values()), 3)
         self.checkpoints.note(row)
         self.monitors.write(row)
-        if self._saved == self.state.step:
-            self.checkpoints.commit(self.state)
+        if saves:
+            self._uploading = deepcopy(self.state)
         self.show({"stage": "step", "row": row, "step": row["step"], "steps": self.recipe.stage.max_steps})
 
     def _version(self) -> str:

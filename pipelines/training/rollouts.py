@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,7 +28,9 @@ class Sampled:
     groups: list[Group]
     """Groups with signal, in the dataset's order."""
     cursor: int
-    """Tasks of the dataset consumed so far, this batch included."""
+    """Tasks of the dataset drawn so far."""
+    pending: list[int] = field(default_factory=list)
+    """Numbers of tasks that were drawn and are in no batch yet: the first ones to be drawn again after a restart."""
     seen: list[tuple[str, Group]] = field(default_factory=list)
     """All sampled groups with the names of their tasks."""
     counts: Mapping[str, float] = field(default_factory=dict)
@@ -37,22 +40,46 @@ class Sampled:
 class Sampler(Protocol):
     """A source of batches."""
 
-    async def batch(self, step: int, cursor: int) -> Sampled:
-        """Return the batch of training step `step` (from 1), starting at task `cursor`."""
+    async def batch(self, step: int) -> Sampled:
+        """Return the batch of training step `step` (from 1)."""
         ...
+
+    async def close(self) -> None:
+        """Stop sampling."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """A task that was drawn."""
+
+    number: int
+    name: str
+    version: int
+    """Steps that the learner had taken when its rollouts began."""
 
 
 @dataclass
 class EngineSampler:
-    """Rolls out tasks until the batch is full of groups with signal (DAPO, arXiv 2503.14476, section 3.2)."""
+    """Rolls out tasks until the batch is full of groups with signal (DAPO, arXiv 2503.14476, section 3.2).
+
+    No rounds: `rollout.oversampling` groups are in flight for each one that is missing, so that engines stay full while
+    the last groups of a batch are waited for. What comes too late is used for the next batch, as long as its first
+    weights are at most `rollout.max_off_policy_steps` behind; else it is sampled again.
+    """
 
     pool: RolloutPool
     dataset: Dataset
     recipe: Recipe
     checkpoints: Checkpoints
     show: Progress
+    cursor: int = 0
+    """The next number of the dataset."""
+    pending: list[int] = field(default_factory=list)
+    """Numbers that are drawn before it."""
+    _running: dict[asyncio.Task[Group], _Draw] = field(default_factory=dict)
 
-    async def batch(self, step: int, cursor: int) -> Sampled:
+    async def batch(self, step: int) -> Sampled:
         """See `Sampler.batch`.
 
         Raises:
@@ -61,36 +88,65 @@ class EngineSampler:
         began = time.monotonic()
         rollout = self.recipe.rollout
         batch = Batch(rollout.prompts, not rollout.dynamic_sampling, rollout.most_prompts)
-        running: dict[asyncio.Task[Group], tuple[int, str]] = {}
         kept: list[tuple[int, Group]] = []
         seen: list[tuple[str, Group]] = []
-        try:
-            while running or batch.missing:
-                while len(running) < batch.missing:
-                    task = self.dataset.task(cursor)
-                    group_task = asyncio.ensure_future(self.pool.group(task, rollout.group_size))
-                    running[group_task] = (cursor, task.sample.task)
-                    cursor += 1
-                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for finished in done:
-                    number, name = running.pop(finished)
-                    group = _result(finished, batch)
-                    if group is None:
-                        continue
-                    seen.append((name, group))
-                    if len(batch.kept) < batch.size and batch.take(group):
-                        kept.append((number, group))
-                self.show({"groups": len(batch.kept), "groups_total": batch.size, "sampled": batch.seen})
-        finally:
-            for unfinished in running:
-                unfinished.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        stale = await self._drop_stale(step - 1)
+        while batch.missing:
+            self._fill(math.ceil(batch.missing * rollout.oversampling), batch.left, step - 1)
+            if not self._running:
+                break
+            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for finished in done:
+                if not batch.missing:
+                    break  # it stays, for the next batch
+                draw = self._running.pop(finished)
+                group = _result(finished, batch)
+                if group is None:
+                    continue
+                seen.append((draw.name, group))
+                if batch.take(group):
+                    kept.append((draw.number, group))
+            self.show({"groups": len(batch.kept), "groups_total": batch.size, "sampled": batch.seen})
+        if rollout.max_off_policy_steps:
+            self._fill(math.ceil(batch.size * rollout.oversampling), batch.limit, step - 1)  # while the learner works
+        else:
+            await self._drop()
         kept.sort(key=lambda pair: pair[0])
-        counts = {"all_right": batch.all_right, "all_wrong": batch.all_wrong, "failed": batch.failed}
+        counts = {"all_right": batch.all_right, "all_wrong": batch.all_wrong, "failed": batch.failed, "stale": stale}
         groups = [group for _, group in kept]
         if self.recipe.stage.record:
-            self.checkpoints.record(step, groups, cursor)
-        return Sampled(groups, cursor, seen, counts=counts, seconds=time.monotonic() - began)
+            self.checkpoints.record(step, groups, self.cursor)
+        pending = sorted([*self.pending, *(draw.number for draw in self._running.values())])
+        return Sampled(groups, self.cursor, pending, seen, counts=counts, seconds=time.monotonic() - began)
+
+    async def close(self) -> None:
+        """See `Sampler.close`."""
+        await self._drop()
+
+    def _fill(self, size: int, most: int, version: int) -> None:
+        """Begin rollouts until `size` groups, but at most `most`, are in flight."""
+        while len(self._running) < min(size, most):
+            if self.pending:
+                number = self.pending.pop(0)
+            else:
+                number, self.cursor = self.cursor, self.cursor + 1
+            task = self.dataset.task(number)
+            rollouts = asyncio.ensure_future(self.pool.group(task, self.recipe.rollout.group_size))
+            self._running[rollouts] = _Draw(number, task.sample.task, version)
+
+    async def _drop_stale(self, version: int) -> int:
+        """Drop the groups whose first weights are too far behind version `version`; return their number."""
+        oldest = version - self.recipe.rollout.max_off_policy_steps
+        return await self._drop([task for task, draw in self._running.items() if draw.version < oldest])
+
+    async def _drop(self, tasks: Sequence[asyncio.Task[Group]] | None = None) -> int:
+        """Cancel rollouts; their tasks are drawn again first."""
+        dropped = list(self._running) if tasks is None else tasks
+        for task in dropped:
+            task.cancel()
+        await asyncio.gather(*dropped, return_exceptions=True)
+        self.pending = sorted([*self.pending, *(self._running.pop(task).number for task in dropped)])
+        return len(dropped)
 
 
 @dataclass
@@ -99,10 +155,13 @@ class RecordedSampler:
 
     checkpoints: Checkpoints
 
-    async def batch(self, step: int, cursor: int) -> Sampled:
+    async def batch(self, step: int) -> Sampled:
         """See `Sampler.batch`."""
         groups, after = self.checkpoints.recorded(step)
-        return Sampled(groups, after, [("recorded", group) for group in groups])
+        return Sampled(groups, after, seen=[("recorded", group) for group in groups])
+
+    async def close(self) -> None:
+        """See `Sampler.close`."""
 
 
 def by_task(seen: list[tuple[str, Group]]) -> dict[str, float]:

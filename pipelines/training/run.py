@@ -3,10 +3,12 @@
 import asyncio
 import json
 import tempfile
+from copy import copy
 from pathlib import Path
 
+from infra.cluster.placement import GpuSlots
 from infra.cluster.progress import Progress
-from infra.cluster.rollout_pool import RolloutPool
+from infra.cluster.rollout_pool import RolloutPool, RolloutSpec
 from infra.cluster.session import ray_session
 from infra.learner.group import LearnerGroup, check_room
 from infra.store import Store
@@ -22,6 +24,7 @@ from pipelines.training.monitors import Monitors
 from pipelines.training.records import code_version, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
 from pipelines.training.settings import Run
+from pipelines.training.turns import Turns
 
 
 def train(run: Run, *, replay: str | None = None, show: Progress | None = None) -> TrainingSummary:
@@ -60,18 +63,28 @@ async def _train(
     run: Run, data: DatasetSplits, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
 ) -> State:
     recipe, store = run.recipe, Store(run.config.store)
-    pool = None if replay else _rollout_pool(run)
-    check_room(recipe, run.config.pool if pool else None)
+    check_room(recipe, None if replay else run.config.pool)
+    slots = None if replay else _slots(run)
+    pool = None if replay else _rollout_pool(run, slots)
     sampler: Sampler
     if pool is None:
         sampler = RecordedSampler(Checkpoints(store, str(replay)))
     else:
-        sampler = EngineSampler(pool, data.train, recipe, checkpoints=checkpoints, show=show)
-    learner = LearnerGroup(str(run.model), recipe)
+        sampler = EngineSampler(
+            pool,
+            data.train,
+            recipe,
+            checkpoints=checkpoints,
+            show=show,
+            cursor=state.cursor,
+            pending=list(state.pending),
+        )
+    learner = LearnerGroup(run.reader, recipe, slots)
+    turns = Turns(learner, pool, shared=slots is not None)
     monitors = Monitors(store, checkpoints.run_id, recipe.stage.wandb)
     show({"stage": "start", "step": state.step, "steps": recipe.stage.max_steps})
     try:
-        await asyncio.gather(learner.start(), *([pool.start()] if pool else []))
+        await turns.start()
         loop = Loop(
             checkpoints.run_id,
             recipe,
@@ -80,6 +93,7 @@ async def _train(
             learner=learner,
             sampler=sampler,
             pool=pool,
+            turns=turns,
             validation=data.validation,
             monitors=monitors,
             show=show,
@@ -91,12 +105,27 @@ async def _train(
         await learner.stop()
         if pool is not None:
             await pool.stop()
+        if slots is not None:
+            slots.end()
 
 
-def _rollout_pool(run: Run) -> RolloutPool:
+def _slots(run: Run) -> GpuSlots | None:
+    """Return the GPUs that learner and engines share; None if they have their own."""
+    learner, pool = run.recipe.learner, run.config.pool
+    if learner.placement != "shared" or not learner.gpus:
+        return None
+    count = max(learner.world_size, pool.max_size * max(1, round(pool.gpus)))
+    return GpuSlots(count, learner.cpus + pool.cpus)
+
+
+def _rollout_pool(run: Run, slots: GpuSlots | None) -> RolloutPool:
     rollout, reward = run.recipe.rollout, run.recipe.reward
+    reader = run.reader
+    if slots is not None:
+        reader = copy(reader)
+        reader.engine_config = reader.engine_config.model_copy(update={"sleep_mode": True})
     rewards = RewardConfig(reward.weights, reward.overlong_tokens)
-    return RolloutPool(run.reader, rewards, rollout.temperature, rollout.top_p, run.config.pool)
+    return RolloutPool(RolloutSpec(reader, rewards, rollout.temperature, rollout.top_p), run.config.pool, slots)
 
 
 _SAMPLING = {"temperature", "top_p", "seed"}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.dataset_files import file_hash
+from infra.models import local_folder
 from infra.readers import ReaderSpec
 from infra.store import Store
 from infra.tables.qa import qa_version
@@ -28,6 +29,8 @@ LAYOUT = (
     "share_prefixes",
     "checkpointing",
     "transfer",
+    "placement",
+    "restarts",
 )
 """Keys of the learner, under their first names, that do not change what is learnt, but for rounding."""
 _RECIPE = ("model", "rollout", "reward", "audit", "loss", "learner", "stage")
@@ -122,7 +125,7 @@ class Run:
         if Store(self.config.store).exists("training", first, "state.json"):
             return first
         for key in LAYOUT:
-            del recipe["learner"][key]
+            recipe["learner"].pop(key, None)
         return self._hashed(recipe)
 
     def _hashed(self, recipe: dict[str, Any]) -> str:
@@ -188,7 +191,7 @@ def prepare(
     reader = ReaderSpec(config)
     version = qa_version(Store(config.store))
     paths = [str(Path(text).expanduser().resolve()) for text in texts]
-    folder = _folder(reader.folder)
+    folder = local_folder(reader.folder)
     return Run(
         name,
         tuple(sets),
@@ -201,13 +204,3 @@ def prepare(
         data_version=version,
         files=files or DataFiles.of(data),
     )
-
-
-def _folder(path: str) -> Path:
-    """Return the model's folder; a model of the Hugging Face hub is downloaded."""
-    if Path(path).is_dir():
-        return Path(path)
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.safetensors", "*.json", "tokenizer*", "merges.txt", "vocab*", "*.jinja"]
-    return Path(snapshot_download(path, allow_patterns=patterns))

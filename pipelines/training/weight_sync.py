@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from infra.cluster.rollout_pool import RolloutPool
+from infra.cluster.rollout_pool import RolloutPool, Weights
 from infra.cluster.session import raised
-from infra.learner.group import LearnerGroup
+from infra.learner.group import LearnerGroup, RankLost
 from memagent.errors import TrainingError
 
 
@@ -21,16 +21,20 @@ class WeightSync:
         if self._broadcasts:
             pool.renew = self._renew
 
-    async def sync(self) -> None:
-        """Update all engines; none may be reading.
+    async def collect(self) -> Weights | None:
+        """Return the learner's weights as files, for `give`; None if they are broadcast."""
+        return None if self._broadcasts else await self._learner.weights(self._version())
+
+    async def give(self, weights: Weights | None) -> None:
+        """Update all engines; readings in progress go on with the new weights from their next conversation.
 
         Raises:
             TrainingError: an engine was not updated.
         """
-        if self._broadcasts:
+        if weights is None:
             await self._broadcast(self._pool.places)
         else:
-            await self._pool.update(await self._learner.weights(self._version()))
+            await self._pool.update(weights)
 
     async def _renew(self, place: int) -> None:
         await self._broadcast([place])
@@ -43,6 +47,8 @@ class WeightSync:
             version = self._version()  # a learner step in progress has ended by now
             try:
                 await asyncio.gather(self._learner.send(rendezvous), self._pool.receive(rendezvous, version, places))
+            except RankLost:
+                raise
             except (RayError, TrainingError) as error:
                 cause = raised(error)
                 raise TrainingError(

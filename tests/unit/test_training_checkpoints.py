@@ -71,7 +71,7 @@ def test_a_broken_state_is_said(journal, tmp_path):
 def test_recorded_rollouts_come_back(journal):
     groups = [group([1, 0], 1), group([0, 1], 2)]
     journal.record(3, groups, 17)
-    found = asyncio.run(RecordedSampler(journal).batch(3, 0))
+    found = asyncio.run(RecordedSampler(journal).batch(3))
     assert found.groups == groups and found.cursor == 17
     with pytest.raises(TrainingError, match="no recorded rollouts of step 4"):
         journal.recorded(4)
@@ -117,7 +117,8 @@ def sampler(kinds, journal, prompts=4, **rollout):
 @settings(max_examples=60, deadline=None)
 def test_a_batch_is_refilled_and_counts_everything(kinds, prompts):
     made = sampler(kinds, None, prompts)
-    batch = asyncio.run(made.batch(1, 100))
+    made.cursor = 100
+    batch = asyncio.run(made.batch(1))
     assert len(batch.groups) <= prompts and len(batch.seen) == batch.cursor - 100 <= 10 * prompts
     assert len(batch.groups) == prompts or len(batch.seen) == 10 * prompts
     assert all(one.has_signal for one in batch.groups)
@@ -127,21 +128,88 @@ def test_a_batch_is_refilled_and_counts_everything(kinds, prompts):
 
 
 def test_without_dynamic_sampling_every_group_is_taken():
-    batch = asyncio.run(sampler(["right", "wrong"], None, dynamic_sampling=False).batch(1, 0))
+    batch = asyncio.run(sampler(["right", "wrong"], None, dynamic_sampling=False).batch(1))
     assert len(batch.groups) == 4 == batch.cursor
 
 
 def test_groups_that_fail_are_replaced_and_too_many_end_the_step():
-    batch = asyncio.run(sampler(["teaches", "fails"], None).batch(1, 0))
+    batch = asyncio.run(sampler(["teaches", "fails"], None).batch(1))
     assert len(batch.groups) == 4 and batch.counts["failed"] >= 3
     with pytest.raises(TrainingError, match="groups failed in one step"):
-        asyncio.run(sampler(["fails"], None).batch(1, 0))
+        asyncio.run(sampler(["fails"], None).batch(1))
+
+
+class Held(Pool):
+    """Groups end when they are let go."""
+
+    def __init__(self):
+        super().__init__(["teaches"])
+        self.gates, self.cancelled = {}, []
+
+    async def group(self, task, size):
+        number = int(task.sample_id)
+        self.gates[number] = asyncio.Event()
+        try:
+            await self.gates[number].wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(number)
+            del self.gates[number]
+            raise
+        return Group(task.sample_id, group([1, 0], number).trajectories)
+
+    async def let_go(self, *numbers):
+        while not self.gates.keys() >= set(numbers):
+            await asyncio.sleep(0)
+        for number in numbers:
+            self.gates[number].set()
+
+
+async def held_batch(made, step, *numbers):
+    """Return the batch of a step in which these groups end."""
+    batch = asyncio.ensure_future(made.batch(step))
+    for _ in range(10):
+        await asyncio.sleep(0)  # what is too old is cancelled, and drawn again
+    await made.pool.let_go(*numbers)
+    return await batch
+
+
+async def test_a_straggler_does_not_hold_a_batch_up_and_is_sampled_again_for_the_next():
+    made = sampler(["teaches"], None, oversampling=1.5)
+    made.pool = Held()
+    first = await held_batch(made, 1, 1, 2, 3, 5)
+    assert [one.sample_id for one in first.groups] == ["1", "2", "3", "5"]
+    # 6 groups for the 4; each that ended made room for fewer
+    assert sorted(made.pool.cancelled) == sorted(first.pending) == [0, 4]
+    second = await held_batch(made, 2, 0, 4, 6, 7)
+    assert [one.sample_id for one in second.groups] == ["0", "4", "6", "7"], "tasks that were drawn come first"
+    await made.close()
+
+
+async def test_off_policy_groups_go_on_while_the_learner_works_until_they_are_too_old():
+    made = sampler(["teaches"], None, max_off_policy_steps=1)
+    made.pool = Held()
+    first = await held_batch(made, 1, 0, 1, 2, 3)
+    assert first.pending == [4, 5, 6, 7] and not made.pool.cancelled, "begun with the weights of step 0"
+    second = await held_batch(made, 2, 4, 5, 6, 8)
+    assert [one.sample_id for one in second.groups] == ["4", "5", "6", "8"], "7 waits, one step behind"
+    third = await held_batch(made, 3, 7, 9, 10, 11)
+    assert made.pool.cancelled == [7] and third.counts["stale"] == 1
+    assert [one.sample_id for one in third.groups] == ["7", "9", "10", "11"], "7 was sampled again"
+    await made.close()
+    assert made.pool.cancelled[1:] == third.pending
+
+
+async def test_a_resumed_run_draws_first_what_was_in_no_batch():
+    made = sampler(["teaches"], None)
+    made.cursor, made.pending = 9, [3, 5]
+    batch = await made.batch(1)
+    assert [one.sample_id for one in batch.groups] == ["3", "5", "9", "10"] and batch.cursor == 11
 
 
 def test_rollouts_are_kept_where_wanted(journal):
     made = sampler(["teaches"], journal)
     made.recipe = made.recipe.model_copy(update={"stage": StageRecipe(record=True)})
-    batch = asyncio.run(made.batch(5, 0))
+    batch = asyncio.run(made.batch(5))
     found, cursor = journal.recorded(5)
     assert [one.trajectories for one in found] == [one.trajectories for one in batch.groups] and cursor == 4
 

@@ -40,16 +40,20 @@ class Pool:
         self.given.append((meeting, version, list(places)))
 
 
+async def synced(sync):
+    await sync.give(await sync.collect())
+
+
 async def test_files_go_to_all_engines():
     learner, pool = Learner(), Pool()
-    await WeightSync(learner, pool, "files", lambda: "run:1").sync()
+    await synced(WeightSync(learner, pool, "files", lambda: "run:1"))
     assert (pool.given, pool.renew, learner.sent) == (["files of run:1"], None, [])
 
 
 async def test_a_broadcast_meets_all_engines_and_later_one_that_was_replaced():
     learner, pool = Learner(), Pool()
     steps = iter(("run:1", "run:2"))
-    await WeightSync(learner, pool, "broadcast", lambda: next(steps)).sync()
+    await synced(WeightSync(learner, pool, "broadcast", lambda: next(steps)))
     await pool.renew(1)
     assert learner.sent == [("meeting", 6), ("meeting", 2)]
     assert pool.given == [(("meeting", 6), "run:1", [0, 1, 2]), (("meeting", 2), "run:2", [1])]
@@ -64,13 +68,13 @@ async def test_the_version_is_that_of_the_weights_once_a_step_that_is_learnt_is_
         return engines
 
     learner.meeting = meeting
-    await WeightSync(learner, pool, "broadcast", lambda: f"run:{step['now']}").sync()
+    await synced(WeightSync(learner, pool, "broadcast", lambda: f"run:{step['now']}"))
     assert pool.given[0][1] == "run:2"
 
 
 async def test_an_engine_that_is_lost_meanwhile_ends_the_run_with_what_to_do():
     with pytest.raises(TrainingError, match=r"run:1 did not reach .* last checkpoint"):
-        await WeightSync(Learner(), Pool(lost=True), "broadcast", lambda: "run:1").sync()
+        await synced(WeightSync(Learner(), Pool(lost=True), "broadcast", lambda: "run:1"))
 
 
 async def test_a_learner_that_cannot_send_ends_the_run_with_what_to_do():
@@ -80,4 +84,4 @@ async def test_a_learner_that_cannot_send_ends_the_run_with_what_to_do():
     learner = Learner()
     learner.send = send
     with pytest.raises(TrainingError, match=r"run:1 did not reach .*no engine came.* last checkpoint"):
-        await WeightSync(learner, Pool(), "broadcast", lambda: "run:1").sync()
+        await synced(WeightSync(learner, Pool(), "broadcast", lambda: "run:1"))
