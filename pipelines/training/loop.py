@@ -150,6 +150,7 @@ class Loop:
         except RanksLost:
             raise
         except TrainingError as error:
+            await self._commit_saved()
             names = ", ".join(group.sample_id for group in groups[:8])
             raise TrainingError(
                 f"step {step}: {error} Tasks: {names}. The checkpoint of step {self._saved} stays."

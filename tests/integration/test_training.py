@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from infra.learner.group import LearnerGroup
 from infra.store import Store
 from memagent.errors import TrainingError
 from memagent.rl.trajectory import Group
@@ -103,10 +104,10 @@ def home(store: Store) -> str:
 def weights(store: Store, tmp_path, step: int = STEPS) -> dict:
     """Return the checkpoint of a step: float32 weights and both moments."""
     whole = {}
-    for part in ("weights", "exp_avg", "exp_avg_sq"):
-        path = tmp_path / f"{part}.safetensors"
-        store.get_file(path, *Checkpoints(store, home(store)).checkpoint(step), path.name)
-        whole |= {f"{part} {name}": tensor for name, tensor in load_file(path).items()}
+    for stored in store.list(*Checkpoints(store, home(store)).checkpoint(step), suffix=".safetensors"):
+        name = stored.rsplit("/", 1)[-1]
+        store.get_file(tmp_path / name, *Checkpoints(store, home(store)).checkpoint(step), name)
+        whole |= {f"{name.split('-')[0]} {key}": tensor for key, tensor in load_file(tmp_path / name).items()}
     return whole
 
 
@@ -154,6 +155,33 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(inp
     )
     summary = train(smaller, replay=RUN)
     assert summary["steps"] == STEPS and [row["step"] for row in steps_of(store, summary["run_id"])] == [1, 2, 3, 4, 5]
+
+
+def test_a_lost_rank_is_replaced_and_the_step_is_not_lost(inputs, tmp_path, ray_in_process, monkeypatch):
+    """Two ranks; one is killed in step 4, whose checkpoint before it is that of step 3."""
+    import ray
+
+    learn, calls = LearnerGroup.learn, []
+
+    async def killing(self, groups):
+        calls.append(groups)
+        if kills and len(calls) == kills[0]:
+            kills.pop(0)
+            ray.kill(self._ranks[1])
+        return await learn(self, groups)
+
+    monkeypatch.setattr(LearnerGroup, "learn", killing)
+    ends = {}
+    for name, kills in (("undisturbed", []), ("killed", [4, 5])):
+        store = Store(str(tmp_path / name))
+        record(store)
+        calls.clear()
+        sets = ["learner.world_size=2", "learner.cpus=0.5", "stage.save_every=3"]
+        summary = train(prepare(inputs[0], ["needles"], [inputs[1]], store.url, sets), replay=RUN)
+        assert summary["steps"] == STEPS and summary.get("ranks_lost", 0) == (2 if name == "killed" else 0)
+        ends[name] = weights(store, tmp_path / name)
+    for name, tensor in ends["undisturbed"].items():
+        torch.testing.assert_close(ends["killed"][name], tensor, atol=1e-5, rtol=1e-4)
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run(inputs, tmp_path, ray_in_process):

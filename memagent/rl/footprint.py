@@ -1,0 +1,254 @@
+"""What a training needs: memory of a rank, disk, tokens and floating-point operations of a step. Pure arithmetic.
+
+Every number is a sum of named parts, each with the formula that it comes from, so that a plan can be checked by hand.
+Parameters and activations are held against real models in the tests.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memagent.errors import ConfigError
+from memagent.rl.config import LearnerRecipe, Recipe
+
+GIB = 2**30
+_DENSE = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "granite"}
+"""Model types of transformers whose layers are attention and a gated MLP."""
+_FLOAT32 = 4
+_ACTIVATIONS = {"float32": 9, "bfloat16": 11}
+"""Hidden-sized tensors that a layer keeps for its backward pass; in bfloat16 its norms keep float32 copies."""
+_LOGITS = 512 * 2**20
+"""Bytes of the logits in memory at once (`memagent.rl.head`), of which the gradient needs as many again."""
+_RUNTIME = 3 * GIB
+"""CUDA context, NCCL's buffers and what the allocator leaves unused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a dense decoder-only transformer."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+    """Whether the output layer shares the embedding's weights."""
+    biases: int
+    """Elements of a layer's attention biases and norms of heads."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "ModelShape":
+        """Read a ``config.json``.
+
+        Raises:
+            ConfigError: it is of another kind of model, or a size is missing.
+        """
+        kind = config.get("model_type", "")
+        if kind not in _DENSE:
+            raise ConfigError(f"no plan for models of type {kind!r}: there are {', '.join(sorted(_DENSE))}")
+        try:
+            hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+            kv_heads = int(config.get("num_key_value_heads") or heads)
+            size = int(config.get("head_dim") or hidden // heads)
+            biases = {"qwen2": (heads + 2 * kv_heads) * size, "qwen3": 2 * size}.get(kind, 0)
+            return cls(
+                hidden=hidden,
+                layers=int(config["num_hidden_layers"]),
+                heads=heads,
+                kv_heads=kv_heads,
+                head_size=size,
+                intermediate=int(config["intermediate_size"]),
+                vocabulary=int(config["vocab_size"]),
+                tied=bool(config.get("tie_word_embeddings", False)),
+                biases=biases,
+            )
+        except KeyError as error:
+            raise ConfigError(f"config.json has no {error.args[0]}") from error
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the embedding, and of the output layer where it has its own."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def layer(self) -> int:
+        """Parameters of a layer."""
+        attention = 2 * self.hidden * self.heads * self.head_size + 2 * self.hidden * self.kv_heads * self.head_size
+        return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden + self.biases
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model."""
+        return self.layers * self.layer + self.hidden + self.embedding * (1 if self.tied else 2)
+
+    def lora_parameters(self, rank: int) -> int:
+        """Parameters of LoRA factors on all linear layers but the output."""
+        query, key = self.heads * self.head_size, self.kv_heads * self.head_size
+        sides = 2 * (self.hidden + query) + 2 * (self.hidden + key) + 3 * (self.hidden + self.intermediate)
+        return self.layers * rank * sides
+
+    def kv_bytes(self, width: int = 2) -> int:
+        """Bytes of a token in an engine's key-value cache."""
+        return 2 * self.layers * self.kv_heads * self.head_size * width
+
+    def forward_flops(self, tokens: float, attended: float) -> float:
+        """Floating-point operations of a forward pass: 2 a parameter and token, 4 a head's element and pair of tokens.
+
+        Args:
+            tokens: that are computed.
+            attended: tokens that each of them attends to, on average.
+        """
+        weights = self.layers * self.layer + self.embedding
+        return tokens * (2.0 * weights + 4.0 * self.layers * self.heads * self.head_size * attended)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a sum, in bytes."""
+
+    name: str
+    bytes: float
+    why: str
+    """The formula, in words and numbers."""
+
+    @property
+    def gib(self) -> float:
+        """The same in GiB."""
+        return self.bytes / GIB
+
+
+def rank_memory(shape: ModelShape, recipe: Recipe) -> list[Part]:
+    """Return what a learner's rank holds on its GPU at its peak, part by part (ZeRO, arXiv 1910.02054, section 3)."""
+    learner = recipe.learner
+    world, stage = learner.world_size, learner.zero_stage
+    width = 2 if learner.dtype == "bfloat16" else _FLOAT32
+    whole = shape.parameters
+    trained = shape.lora_parameters(learner.lora_rank) if learner.lora_rank else whole
+
+    def shard(size: float, since: int) -> float:
+        return size / world if stage >= since else size
+
+    def share(since: int) -> str:
+        return f" / {world} ranks" if stage >= since and world > 1 else ""
+
+    masters = trained if stage or width == 2 else 0
+    gathered = (2 * shape.layer + shape.embedding) * width if stage == 3 else 0
+    tokens = learner.token_budget
+    layer = tokens * width * _layer_elements(shape, learner.dtype)
+    inputs = tokens * width * shape.hidden * shape.layers
+    activations = inputs + layer if learner.activation_checkpointing else shape.layers * layer
+    kept = "input of each layer and all of one" if learner.activation_checkpointing else "all layers"
+    parts = [
+        Part("weights", shard(whole * width, 3), f"{_count(whole)} x {width} bytes{share(3)}"),
+        Part("gathered layers", gathered, f"two layers and an embedding x {width} bytes (ZeRO-3 gathers them)"),
+        Part("gradients", shard(trained * _FLOAT32, 2), f"{_count(trained)} x 4 bytes{share(2)}"),
+        Part("float32 weights", shard(masters * _FLOAT32, 1), f"{_count(trained)} x 4 bytes{share(1)}"),
+        Part("Adam's moments", shard(2 * trained * _FLOAT32, 1), f"{_count(trained)} x 8 bytes{share(1)}"),
+        Part("reference", whole * width if recipe.loss.kl_coef else 0, f"{_count(whole)} x {width} bytes, whole"),
+        Part("activations", activations, f"{tokens:,} tokens, {kept}"),
+        Part("logits", 2 * _LOGITS, "a chunk and its gradient"),
+        Part("runtime", _RUNTIME if learner.gpus else 0, "CUDA, NCCL, allocator"),
+    ]
+    return [part for part in parts if part.bytes]
+
+
+def _layer_elements(shape: ModelShape, dtype: str) -> float:
+    """Return the elements that a layer keeps of each token for its backward pass."""
+    query, key = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    hidden = _ACTIVATIONS[dtype] - 2
+    return hidden * shape.hidden + 2 * query + 2 * key + 4 * shape.intermediate
+
+
+def disk(shape: ModelShape, recipe: Recipe) -> list[Part]:
+    """Return what a run keeps in the store, and what a node needs for a moment."""
+    learner: LearnerRecipe = recipe.learner
+    whole = shape.parameters
+    trained = shape.lora_parameters(learner.lora_rank) if learner.lora_rank else whole
+    checkpoint = 3 * trained * _FLOAT32
+    return [
+        Part("checkpoints", 2 * checkpoint, f"{_count(trained)} x 12 bytes, the last one and the one being written"),
+        Part("best weights", 2 * whole * 2, f"{_count(whole)} x 2 bytes, the best and the one being written"),
+        Part(
+            "temporary, all nodes together",
+            checkpoint + whole * 2,
+            f"{_count(trained)} x 12 bytes while a checkpoint is uploaded, and the exported model",
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """Tokens of a training step."""
+
+    conversations: int
+    prompt: float
+    """Of all prompts."""
+    response: float
+    """Of all responses, which are trained on."""
+    computed: float
+    """That the learner computes, with shared prefixes once."""
+    prefilled: float
+    """That engines compute of prompts, with prefixes from the cache."""
+    attended: float
+    """That a computed token attends to, on average."""
+
+    @property
+    def sampled(self) -> float:
+        """Of prompts and responses."""
+        return self.prompt + self.response
+
+
+_HEAD = 120
+"""Tokens of a template and a question."""
+
+
+def step_tokens(recipe: Recipe, fill: float = 0.5, kept: float = 1.0) -> StepTokens:
+    """Count the tokens of a step.
+
+    Args:
+        recipe: the training. Its `[reading]` must give `segment_tokens`, `memory_tokens` and `answer_tokens`.
+        fill: share of its limit that a memory or answer has.
+        kept: share of the sampled groups that have signal: the others are sampled and not trained on.
+
+    Raises:
+        ConfigError: a limit is missing.
+    """
+    reading, rollout = recipe.reading, recipe.rollout
+    try:
+        segment, memory, answer = (int(reading[f"{name}_tokens"]) for name in ("segment", "memory", "answer"))
+    except KeyError as error:
+        raise ConfigError(f"[reading] of the recipe needs {error.args[0]} for a plan") from error
+    groups, size, turns = rollout.prompts, rollout.group_size, rollout.segments
+    memory, answer = round(memory * fill), round(answer * fill)
+    prompt = turns * (_HEAD + segment) + (turns - 1) * memory + _HEAD + memory
+    response = turns * memory + answer
+    first = reading.get("layout") == "section-first" and recipe.learner.share_prefixes
+    # Of a group's turn: the whole prompt of the first, whose memory is empty; then template and segment, or template.
+    shared = (_HEAD + segment) + (turns - 1) * (_HEAD + segment if first else _HEAD) + _HEAD
+    own = prompt - shared
+    computed = groups * (shared + size * (own + response)) if recipe.learner.share_prefixes else 0.0
+    per_group = size * (prompt + response)
+    length = (prompt + response) / (turns + 1)
+    return StepTokens(
+        conversations=round(groups / kept) * size * (turns + 1),
+        prompt=groups / kept * size * prompt,
+        response=groups * size * response,
+        computed=computed or groups * per_group,
+        prefilled=groups / kept * (shared + size * own),
+        attended=length / 2 if not first else (segment + _HEAD + length) / 2,
+    )
+
+
+def learner_flops(shape: ModelShape, recipe: Recipe, tokens: StepTokens) -> float:
+    """Return the operations of a step's passes: a backward pass is two forward ones, checkpointing adds one."""
+    passes = 3 + recipe.learner.activation_checkpointing
+    passes += recipe.rollout.prompts > recipe.learner.minibatch_prompts  # log-probabilities before the first update
+    passes += bool(recipe.loss.kl_coef)
+    return passes * shape.forward_flops(tokens.computed, tokens.attended)
+
+
+def _count(parameters: float) -> str:
+    return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.1f} million"

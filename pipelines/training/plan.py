@@ -1,0 +1,288 @@
+"""The plan of a training on GPUs: where ranks and engines are, what they hold, how long a step takes, what cannot fit."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memagent.errors import ConfigError
+from memagent.rl.config import Recipe
+from memagent.rl.footprint import (
+    GIB,
+    ModelShape,
+    Part,
+    StepTokens,
+    disk,
+    learner_flops,
+    rank_memory,
+    step_tokens,
+)
+
+_LEARNER_SHARE = 0.35
+"""Share of a GPU's peak that the learner's matrix products reach."""
+_PREFILL_SHARE = 0.45
+"""The same of an engine's prompts."""
+_DECODE_SHARE = 0.6
+"""Share of a GPU's memory bandwidth that sampling reaches."""
+_SWITCH_SECONDS = 20.0
+"""Of a turn: engines put to sleep and woken, the learner's states moved to main memory and back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A kind of GPU."""
+
+    name: str
+    gib: float
+    """Memory that a process finds."""
+    tflops: float
+    """Peak of dense bfloat16 products, in 10^12 operations a second."""
+    terabytes: float
+    """Memory bandwidth, in 10^12 bytes a second."""
+
+
+GPUS = {
+    "a100-40": Gpu("A100 40 GB", 39, 312, 1.55),
+    "a100": Gpu("A100 80 GB", 79, 312, 2.0),
+    "l40s": Gpu("L40S", 44, 362, 0.86),
+    "h100": Gpu("H100", 79, 989, 3.35),
+    "h200": Gpu("H200", 139, 989, 4.8),
+    "b200": Gpu("B200", 178, 2250, 8.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The GPUs that there are."""
+
+    gpus: int
+    per_node: int = 8
+    gpu: Gpu = GPUS["h100"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """A recipe on machines."""
+
+    machines: Machines
+    ranks: int
+    engines: int
+    engine_gpus: int
+    shared: bool
+    rank: list[Part]
+    """Memory of a rank."""
+    engine: list[Part]
+    """Memory of an engine's GPU."""
+    disk: list[Part]
+    tokens: StepTokens
+    minutes: dict[str, float]
+    """Of a step, by phase; phases of a shared GPU follow each other."""
+    problems: list[str] = field(default_factory=list)
+    """Why it cannot run; empty if it can."""
+
+    @property
+    def used(self) -> int:
+        """GPUs that are used."""
+        apart = self.ranks + self.engines * self.engine_gpus
+        return max(self.ranks, self.engines * self.engine_gpus) if self.shared else apart
+
+    @property
+    def step_minutes(self) -> float:
+        """Minutes of a step."""
+        return sum(self.minutes.values())
+
+
+def plan(recipe: Recipe, shape: ModelShape, machines: Machines, fill: float = 0.5, kept: float = 1.0) -> TrainingPlan:
+    """Plan a recipe on machines.
+
+    Args:
+        recipe: the training.
+        shape: of its model.
+        machines: the GPUs.
+        fill, kept: see `memagent.rl.footprint.step_tokens`.
+
+    Raises:
+        ConfigError: the recipe lacks what a plan needs.
+    """
+    learner = recipe.learner
+    engines, engine_gpus = int(recipe.pool.get("max_size", 1)), max(1, round(float(recipe.pool.get("gpus", 1))))
+    tokens = step_tokens(recipe, fill, kept)
+    share = float(recipe.engine.get("gpu_memory", 0.9))
+    engine = _engine_memory(shape, recipe, machines.gpu, engine_gpus, share)
+    made = TrainingPlan(
+        machines,
+        learner.world_size,
+        engines,
+        engine_gpus,
+        shared=learner.placement == "shared",
+        rank=rank_memory(shape, recipe),
+        engine=engine,
+        disk=disk(shape, recipe),
+        tokens=tokens,
+        minutes=_minutes(shape, recipe, machines.gpu, tokens, engines * engine_gpus),
+    )
+    made.problems.extend(_problems(made, recipe))
+    return made
+
+
+def fit(recipe: Recipe, shape: ModelShape, machines: Machines) -> tuple[list[str], TrainingPlan] | None:
+    """Return the overrides that use the machines best, and their plan: of those that fit, the quickest step.
+
+    Tried are turns on all GPUs, and learner and engines apart on halves and quarters. None if nothing fits.
+    """
+    best: tuple[list[str], TrainingPlan] | None = None
+    size = max(1, round(float(recipe.pool.get("gpus", 1))))
+    for ranks, placement in _splits(machines.gpus):
+        engines = (machines.gpus if placement == "shared" else machines.gpus - ranks) // size
+        if not engines:
+            continue
+        sync = "files" if placement == "shared" else recipe.learner.weight_sync
+        learner = {"world_size": ranks, "placement": placement, "weight_sync": sync}
+        behind = 0 if placement == "shared" else recipe.rollout.max_off_policy_steps
+        other = recipe.model_copy(
+            update={
+                "learner": recipe.learner.model_copy(update=learner),
+                "rollout": recipe.rollout.model_copy(update={"max_off_policy_steps": behind}),
+                "pool": {**recipe.pool, "min_size": engines, "max_size": engines},
+            }
+        )
+        candidate = plan(other, shape, machines)
+        if not candidate.problems and (best is None or candidate.step_minutes < best[1].step_minutes):
+            sets = [f"learner.{key}={value}" for key, value in learner.items()]
+            sets += [f"pool.min_size={engines}", f"pool.max_size={engines}"]
+            best = sets, candidate
+    return best
+
+
+def _splits(gpus: int) -> Iterator[tuple[int, str]]:
+    yield gpus, "shared"
+    for ranks in {gpus // 4, gpus // 2, gpus * 3 // 4} - {0}:
+        yield ranks, "apart"
+
+
+def load_shape(model: str, config: Path | None = None) -> ModelShape:
+    """Read the sizes of a model.
+
+    Args:
+        model: a folder, or a Hugging Face name, of which only ``config.json`` is downloaded.
+        config: that file, if it is here already.
+
+    Raises:
+        ConfigError: there is no such file, or it is of another kind of model.
+    """
+    path = config or Path(model).expanduser() / "config.json"
+    if config is None and not path.is_file():
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+        try:
+            path = Path(hf_hub_download(model, "config.json"))
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+            raise ConfigError(
+                f"config.json of {model!r} is not to be had ({type(error).__name__}): give it with --model-config FILE"
+            ) from error
+    try:
+        return ModelShape.of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share: float) -> list[Part]:
+    weights = shape.parameters * 2 / size
+    room = share * gpu.gib * GIB - weights - 2 * GIB
+    tokens = max(0.0, room) / (shape.kv_bytes() / size)
+    return [
+        Part("weights", weights, f"{shape.parameters / 1e9:.2f} billion x 2 bytes / {size} GPUs"),
+        Part("steps", 2 * GIB, "activations and graphs of a step"),
+        Part("key-value cache", max(0.0, room), f"{tokens:,.0f} tokens, what is left of {share:.0%} of the GPU"),
+    ]
+
+
+def _minutes(shape: ModelShape, recipe: Recipe, gpu: Gpu, tokens: StepTokens, engine_gpus: int) -> dict[str, float]:
+    """Estimate the phases of a step."""
+    peak = gpu.tflops * 1e12
+    learn = learner_flops(shape, recipe, tokens) / (recipe.learner.world_size * peak * _LEARNER_SHARE)
+    prefill = shape.forward_flops(tokens.prefilled, tokens.attended) / (engine_gpus * peak * _PREFILL_SHARE)
+    # A step of decoding reads the weights once, and the cache of each sequence; it gives a token to each.
+    length = tokens.sampled / max(1, tokens.conversations)
+    sequences = max(1.0, min(256.0, 0.6 * gpu.gib * GIB / (shape.kv_bytes() * length)))
+    read = 2 * shape.parameters + sequences * length * shape.kv_bytes()
+    rate = sequences * gpu.terabytes * 1e12 * _DECODE_SHARE / read
+    decode = tokens.response / (engine_gpus * rate)
+    sync = 2 * shape.parameters / 20e9
+    rollout = prefill + decode
+    phases = {"rollout": rollout, "learn": learn, "weight_sync": sync}
+    if recipe.learner.placement == "shared":
+        phases["switch"] = _SWITCH_SECONDS
+    elif recipe.rollout.max_off_policy_steps:  # engines sample while the learner works
+        phases["rollout"] = max(0.0, rollout - learn)
+    return {name: seconds / 60 for name, seconds in phases.items()}
+
+
+def _problems(made: TrainingPlan, recipe: Recipe) -> Iterator[str]:
+    gpu = made.machines.gpu
+    if made.used > made.machines.gpus:
+        yield (
+            f"it wants {made.used} GPUs ({made.ranks} ranks, {made.engines} engines of {made.engine_gpus}), and there "
+            f"are {made.machines.gpus}"
+        )
+    held = sum(part.gib for part in made.rank)
+    if held > gpu.gib:
+        largest = max(made.rank, key=lambda part: part.bytes).name
+        yield (
+            f"a rank needs {held:.1f} GiB, and a {gpu.name} has {gpu.gib:g}: most of it is {largest}. "
+            "Raise learner.world_size or learner.zero_stage, lower learner.token_budget, or set "
+            "learner.activation_checkpointing or learner.lora_rank"
+        )
+    if made.engine[-1].bytes <= 0:
+        yield (
+            f"an engine's weights need {made.engine[0].gib:.1f} GiB of a {gpu.name}: raise pool.gpus and "
+            "engine.tensor_parallel"
+        )
+    if made.engine_gpus > made.machines.per_node and int(recipe.pool.get("nodes", 1)) == 1:
+        yield f"an engine wants {made.engine_gpus} GPUs of a node, and a node has {made.machines.per_node}: pool.nodes"
+
+
+def show_plan(made: TrainingPlan, recipe: Recipe, better: tuple[list[str], TrainingPlan] | None) -> None:
+    """Print a plan."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    console = Console(highlight=False, soft_wrap=True)
+    machines = made.machines
+    nodes = -(-machines.gpus // machines.per_node)
+    console.print(f"{recipe.model} on {machines.gpus} x {machines.gpu.name}, {nodes} nodes of {machines.per_node}")
+    how = "by turns on the same GPUs" if made.shared else "on GPUs of their own"
+    console.print(
+        f"{made.ranks} learner ranks (ZeRO-{recipe.learner.zero_stage}) and {made.engines} engines of "
+        f"{made.engine_gpus} GPUs, {how}: {made.used} of {machines.gpus} GPUs\n"
+    )
+    for title, parts in (
+        (f"a rank's GPU, of {machines.gpu.gib:g} GiB", made.rank),
+        (f"an engine's GPU, of {machines.gpu.gib:g} GiB", made.engine),
+        ("disk", made.disk),
+    ):
+        grid = Grid(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+        grid.add_column(justify="right")
+        for part in parts:
+            grid.add_row(f"{part.gib:,.1f} GiB", part.name, part.why)
+        if parts is made.rank:
+            grid.add_row(f"{sum(part.gib for part in parts):,.1f} GiB", "together", "")
+        console.print(grid)
+    tokens = made.tokens
+    console.print(
+        f"\na step: {tokens.conversations:,} conversations, {tokens.sampled / 1e6:,.0f} million tokens sampled; the "
+        f"learner computes {tokens.computed / 1e6:,.0f} million of them, as shared prefixes count once "
+        f"({tokens.sampled / tokens.computed:.1f} times fewer)"
+    )
+    phases = ", ".join(f"{name} {minutes:.1f}" for name, minutes in made.minutes.items())
+    console.print(
+        f"about {made.step_minutes:.1f} minutes a step ({phases}), {made.step_minutes * recipe.stage.max_steps / 60:.0f} "
+        f"hours for {recipe.stage.max_steps} steps; assumed: {_LEARNER_SHARE:.0%} of the peak in the learner, "
+        f"{_PREFILL_SHARE:.0%} in prompts, {_DECODE_SHARE:.0%} of the memory bandwidth in sampling"
+    )
+    for problem in made.problems:
+        console.print(f"[bold red]does not fit[/]: {problem}")
+    if better is not None and (made.problems or better[1].step_minutes < 0.95 * made.step_minutes):
+        sets = " ".join(f"--set {item}" for item in better[0])
+        console.print(f"these {machines.gpus} GPUs are used better so ({better[1].step_minutes:.1f} minutes): {sets}")
