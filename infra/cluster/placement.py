@@ -115,6 +115,14 @@ class GpuSlots:
         )
 
 
+def accelerators() -> list[str]:
+    """Return the kinds of GPUs of the cluster, as Ray names them."""
+    import ray
+
+    prefix = "accelerator_type:"
+    return [name.removeprefix(prefix) for name in ray.cluster_resources() if name.startswith(prefix)]
+
+
 def ranks_are_actors() -> bool:
     """Whether this process is an engine's actor that has no GPU itself, since its model's ranks are actors that do."""
     if "ray" not in sys.modules:

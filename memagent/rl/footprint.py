@@ -138,8 +138,10 @@ def rank_memory(shape: ModelShape, recipe: Recipe) -> list[Part]:
     gathered = (2 * shape.layer + shape.embedding) * width if stage == 3 else 0
     tokens = learner.token_budget
     layer = tokens * width * _layer_elements(shape, learner.dtype)
-    inputs = tokens * width * shape.hidden * shape.layers
-    activations = inputs + layer if learner.activation_checkpointing else shape.layers * layer
+    inputs = tokens * width * shape.hidden * (shape.layers + 2)  # those of the last norm and the head are two more
+    activations = (
+        inputs + layer if learner.activation_checkpointing else shape.layers * layer + 2 * tokens * width * shape.hidden
+    )
     kept = "input of each layer and all of one" if learner.activation_checkpointing else "all layers"
     parts = [
         Part("weights", shard(whole * width, 3), f"{_count(whole)} x {width} bytes{share(3)}"),

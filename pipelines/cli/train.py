@@ -129,6 +129,34 @@ def _promotion_record(settings: Config, candidate: str, spec: "PromotionSpec", q
         return dict(run_promotion(settings, candidate, spec=spec, show=show))
 
 
+@app.command("plan")
+def _plan(
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of all nodes.")],
+    config: Annotated[str, typer.Option("--config", help="Recipe: a name or a TOML file.")] = "reader-7b",
+    per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="GPUs of a node.")] = 8,
+    gpu: Annotated[str, typer.Option(help="Kind of GPU: a100-40, a100, l40s, h100, h200, b200.")] = "h100",
+    model_config: Annotated[
+        Path | None, typer.Option("--model-config", help="The model's config.json; by default it is fetched.")
+    ] = None,
+    set_: SetOption = None,
+) -> None:
+    """Say whether a recipe fits some GPUs, what they hold and how long a step takes; status 1 if it does not fit."""
+    from memagent.errors import UsageError
+    from memagent.rl.config import load_recipe
+    from pipelines.training.machines import GPUS, Machines, load_shape
+    from pipelines.training.plan import fit, plan
+    from pipelines.training.plan_table import show_plan
+
+    if gpu not in GPUS:
+        raise UsageError(f"no GPU {gpu!r}: there are {', '.join(GPUS)}")
+    recipe = load_recipe(config, set_ or [])
+    shape, machines = load_shape(recipe.model, model_config), Machines(gpus, per_node, GPUS[gpu])
+    made = plan(recipe, shape, machines)
+    show_plan(made, recipe, fit(recipe, shape, machines))
+    if made.problems:
+        raise typer.Exit(1)
+
+
 @app.command("sft")
 def _sft(
     out: Annotated[Path, typer.Option(help="Folder of the run; a stopped run is resumed.")],

@@ -136,9 +136,7 @@ class Loop:
         step = self.state.step
         with self._timed("save"):
             async with self.turns.learners():
-                await self._on_ranks(
-                    lambda: self.learner.export(self.store, *self.checkpoints.exported(step, "model"))
-                )
+                await self._on_ranks(lambda: self.learner.export(self.store, *self.checkpoints.exported(step, "model")))
                 if self.recipe.learner.lora_rank:
                     await self._on_ranks(
                         lambda: self.learner.export_adapter(self.store, *self.checkpoints.exported(step, "adapter"))

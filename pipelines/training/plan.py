@@ -1,7 +1,7 @@
-"""The plan of a training on GPUs: where ranks and engines are, what they hold, how long a step takes, what cannot fit."""
+"""The plan of a training on GPUs: what ranks and engines hold, how long a step takes, and what does not fit."""
 
-import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,47 +17,18 @@ from memagent.rl.footprint import (
     rank_memory,
     step_tokens,
 )
+from pipelines.training.machines import GPUS, Gpu, Machines, load_shape
 
-_LEARNER_SHARE = 0.35
+_log = logging.getLogger("memagent.training")
+_RAY_NAMES = {"A100-40G": "a100-40", "A100-80G": "a100"}
+LEARNER_SHARE = 0.35
 """Share of a GPU's peak that the learner's matrix products reach."""
-_PREFILL_SHARE = 0.45
+PREFILL_SHARE = 0.45
 """The same of an engine's prompts."""
-_DECODE_SHARE = 0.6
+DECODE_SHARE = 0.6
 """Share of a GPU's memory bandwidth that sampling reaches."""
 _SWITCH_SECONDS = 20.0
 """Of a turn: engines put to sleep and woken, the learner's states moved to main memory and back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A kind of GPU."""
-
-    name: str
-    gib: float
-    """Memory that a process finds."""
-    tflops: float
-    """Peak of dense bfloat16 products, in 10^12 operations a second."""
-    terabytes: float
-    """Memory bandwidth, in 10^12 bytes a second."""
-
-
-GPUS = {
-    "a100-40": Gpu("A100 40 GB", 39, 312, 1.55),
-    "a100": Gpu("A100 80 GB", 79, 312, 2.0),
-    "l40s": Gpu("L40S", 44, 362, 0.86),
-    "h100": Gpu("H100", 79, 989, 3.35),
-    "h200": Gpu("H200", 139, 989, 4.8),
-    "b200": Gpu("B200", 178, 2250, 8.0),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Machines:
-    """The GPUs that there are."""
-
-    gpus: int
-    per_node: int = 8
-    gpu: Gpu = GPUS["h100"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +44,8 @@ class TrainingPlan:
     """Memory of a rank."""
     engine: list[Part]
     """Memory of an engine's GPU."""
+    host: list[Part]
+    """Main memory for each shared GPU; empty where none is shared."""
     disk: list[Part]
     tokens: StepTokens
     minutes: dict[str, float]
@@ -117,6 +90,7 @@ def plan(recipe: Recipe, shape: ModelShape, machines: Machines, fill: float = 0.
         shared=learner.placement == "shared",
         rank=rank_memory(shape, recipe),
         engine=engine,
+        host=_host_memory(shape, recipe, engine_gpus),
         disk=disk(shape, recipe),
         tokens=tokens,
         minutes=_minutes(shape, recipe, machines.gpu, tokens, engines * engine_gpus),
@@ -160,31 +134,28 @@ def _splits(gpus: int) -> Iterator[tuple[int, str]]:
         yield ranks, "apart"
 
 
-def load_shape(model: str, config: Path | None = None) -> ModelShape:
-    """Read the sizes of a model.
+def check_memory(recipe: Recipe, model: Path, accelerators: Iterable[str]) -> None:
+    """Refuse a training whose ranks do not fit the GPUs of a cluster.
 
     Args:
-        model: a folder, or a Hugging Face name, of which only ``config.json`` is downloaded.
-        config: that file, if it is here already.
+        recipe: of the training.
+        model: its folder.
+        accelerators: kinds of GPUs, as Ray names them; others than those of `GPUS`, and models of other kinds, pass.
 
     Raises:
-        ConfigError: there is no such file, or it is of another kind of model.
+        ConfigError: saying what a rank needs.
     """
-    path = config or Path(model).expanduser() / "config.json"
-    if config is None and not path.is_file():
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-        try:
-            path = Path(hf_hub_download(model, "config.json"))
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-            raise ConfigError(
-                f"config.json of {model!r} is not to be had ({type(error).__name__}): give it with --model-config FILE"
-            ) from error
+    known = [gpu for name in accelerators if (gpu := GPUS.get(_RAY_NAMES.get(name, name.lower()))) is not None]
+    if not recipe.learner.gpus or not known:
+        return
     try:
-        return ModelShape.of(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        shape = load_shape(str(model))
+    except ConfigError as error:
+        _log.warning("the memory of the ranks is not checked: %s", error)
+        return
+    smallest = min(known, key=lambda gpu: gpu.gib)
+    if (problem := _rank_problem(rank_memory(shape, recipe), smallest)) is not None:
+        raise ConfigError(f"{problem}. memagent train plan says what does.")
 
 
 def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share: float) -> list[Part]:
@@ -198,16 +169,28 @@ def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share
     ]
 
 
+def _host_memory(shape: ModelShape, recipe: Recipe, size: int) -> list[Part]:
+    """Return what waits in main memory for its turn on a GPU: a rank's states, or an engine's weights."""
+    if recipe.learner.placement != "shared":
+        return []
+    stays = {"gathered layers", "activations", "logits", "runtime"}
+    states = sum(part.bytes for part in rank_memory(shape, recipe) if part.name not in stays)
+    return [
+        Part("a rank's states", states, "weights, gradients, moments, reference"),
+        Part("an engine's weights", shape.parameters * 2 / size, f"{shape.parameters / 1e9:.2f} billion x 2 bytes"),
+    ]
+
+
 def _minutes(shape: ModelShape, recipe: Recipe, gpu: Gpu, tokens: StepTokens, engine_gpus: int) -> dict[str, float]:
     """Estimate the phases of a step."""
     peak = gpu.tflops * 1e12
-    learn = learner_flops(shape, recipe, tokens) / (recipe.learner.world_size * peak * _LEARNER_SHARE)
-    prefill = shape.forward_flops(tokens.prefilled, tokens.attended) / (engine_gpus * peak * _PREFILL_SHARE)
+    learn = learner_flops(shape, recipe, tokens) / (recipe.learner.world_size * peak * LEARNER_SHARE)
+    prefill = shape.forward_flops(tokens.prefilled, tokens.attended) / (engine_gpus * peak * PREFILL_SHARE)
     # A step of decoding reads the weights once, and the cache of each sequence; it gives a token to each.
     length = tokens.sampled / max(1, tokens.conversations)
     sequences = max(1.0, min(256.0, 0.6 * gpu.gib * GIB / (shape.kv_bytes() * length)))
     read = 2 * shape.parameters + sequences * length * shape.kv_bytes()
-    rate = sequences * gpu.terabytes * 1e12 * _DECODE_SHARE / read
+    rate = sequences * gpu.terabytes * 1e12 * DECODE_SHARE / read
     decode = tokens.response / (engine_gpus * rate)
     sync = 2 * shape.parameters / 20e9
     rollout = prefill + decode
@@ -226,14 +209,8 @@ def _problems(made: TrainingPlan, recipe: Recipe) -> Iterator[str]:
             f"it wants {made.used} GPUs ({made.ranks} ranks, {made.engines} engines of {made.engine_gpus}), and there "
             f"are {made.machines.gpus}"
         )
-    held = sum(part.gib for part in made.rank)
-    if held > gpu.gib:
-        largest = max(made.rank, key=lambda part: part.bytes).name
-        yield (
-            f"a rank needs {held:.1f} GiB, and a {gpu.name} has {gpu.gib:g}: most of it is {largest}. "
-            "Raise learner.world_size or learner.zero_stage, lower learner.token_budget, or set "
-            "learner.activation_checkpointing or learner.lora_rank"
-        )
+    if (problem := _rank_problem(made.rank, gpu)) is not None:
+        yield problem
     if made.engine[-1].bytes <= 0:
         yield (
             f"an engine's weights need {made.engine[0].gib:.1f} GiB of a {gpu.name}: raise pool.gpus and "
@@ -243,46 +220,13 @@ def _problems(made: TrainingPlan, recipe: Recipe) -> Iterator[str]:
         yield f"an engine wants {made.engine_gpus} GPUs of a node, and a node has {made.machines.per_node}: pool.nodes"
 
 
-def show_plan(made: TrainingPlan, recipe: Recipe, better: tuple[list[str], TrainingPlan] | None) -> None:
-    """Print a plan."""
-    from rich.console import Console
-    from rich.table import Table as Grid
-
-    console = Console(highlight=False, soft_wrap=True)
-    machines = made.machines
-    nodes = -(-machines.gpus // machines.per_node)
-    console.print(f"{recipe.model} on {machines.gpus} x {machines.gpu.name}, {nodes} nodes of {machines.per_node}")
-    how = "by turns on the same GPUs" if made.shared else "on GPUs of their own"
-    console.print(
-        f"{made.ranks} learner ranks (ZeRO-{recipe.learner.zero_stage}) and {made.engines} engines of "
-        f"{made.engine_gpus} GPUs, {how}: {made.used} of {machines.gpus} GPUs\n"
+def _rank_problem(parts: Sequence[Part], gpu: Gpu) -> str | None:
+    held = sum(part.gib for part in parts)
+    if held <= gpu.gib:
+        return None
+    largest = max(parts, key=lambda part: part.bytes).name
+    return (
+        f"a rank needs {held:.1f} GiB, and a {gpu.name} has {gpu.gib:g}: most of it is {largest}. Raise "
+        "learner.world_size or learner.zero_stage, lower learner.token_budget, or set "
+        "learner.activation_checkpointing or learner.lora_rank"
     )
-    for title, parts in (
-        (f"a rank's GPU, of {machines.gpu.gib:g} GiB", made.rank),
-        (f"an engine's GPU, of {machines.gpu.gib:g} GiB", made.engine),
-        ("disk", made.disk),
-    ):
-        grid = Grid(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
-        grid.add_column(justify="right")
-        for part in parts:
-            grid.add_row(f"{part.gib:,.1f} GiB", part.name, part.why)
-        if parts is made.rank:
-            grid.add_row(f"{sum(part.gib for part in parts):,.1f} GiB", "together", "")
-        console.print(grid)
-    tokens = made.tokens
-    console.print(
-        f"\na step: {tokens.conversations:,} conversations, {tokens.sampled / 1e6:,.0f} million tokens sampled; the "
-        f"learner computes {tokens.computed / 1e6:,.0f} million of them, as shared prefixes count once "
-        f"({tokens.sampled / tokens.computed:.1f} times fewer)"
-    )
-    phases = ", ".join(f"{name} {minutes:.1f}" for name, minutes in made.minutes.items())
-    console.print(
-        f"about {made.step_minutes:.1f} minutes a step ({phases}), {made.step_minutes * recipe.stage.max_steps / 60:.0f} "
-        f"hours for {recipe.stage.max_steps} steps; assumed: {_LEARNER_SHARE:.0%} of the peak in the learner, "
-        f"{_PREFILL_SHARE:.0%} in prompts, {_DECODE_SHARE:.0%} of the memory bandwidth in sampling"
-    )
-    for problem in made.problems:
-        console.print(f"[bold red]does not fit[/]: {problem}")
-    if better is not None and (made.problems or better[1].step_minutes < 0.95 * made.step_minutes):
-        sets = " ".join(f"--set {item}" for item in better[0])
-        console.print(f"these {machines.gpus} GPUs are used better so ({better[1].step_minutes:.1f} minutes): {sets}")

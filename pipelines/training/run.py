@@ -6,7 +6,7 @@ import tempfile
 from copy import copy
 from pathlib import Path
 
-from infra.cluster.placement import GpuSlots
+from infra.cluster.placement import GpuSlots, accelerators
 from infra.cluster.progress import Progress
 from infra.cluster.rollout_pool import RolloutPool, RolloutSpec
 from infra.cluster.session import ray_session
@@ -21,6 +21,7 @@ from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import audited, splits
 from pipelines.training.loop import Loop
 from pipelines.training.monitors import Monitors
+from pipelines.training.plan import check_memory
 from pipelines.training.records import code_version, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
 from pipelines.training.settings import Run
@@ -64,6 +65,7 @@ async def _train(
 ) -> State:
     recipe, store = run.recipe, Store(run.config.store)
     check_room(recipe, None if replay else run.config.pool)
+    check_memory(recipe, run.model, accelerators())
     slots = None if replay else _slots(run)
     pool = None if replay else _rollout_pool(run, slots)
     sampler: Sampler
