@@ -17,6 +17,8 @@ _DENSE = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "granite"}
 _FLOAT32 = 4
 _ACTIVATIONS = {"float32": 9, "bfloat16": 11}
 """Hidden-sized tensors that a layer keeps for its backward pass; in bfloat16 its norms keep float32 copies."""
+_ENDS = {"float32": 2, "bfloat16": 3}
+"""The same of the embedding and the last norm."""
 _LOGITS = 512 * 2**20
 """Bytes of the logits in memory at once (`memagent.rl.head`), of which the gradient needs as many again."""
 _RUNTIME = 3 * GIB
@@ -138,10 +140,9 @@ def rank_memory(shape: ModelShape, recipe: Recipe) -> list[Part]:
     gathered = (2 * shape.layer + shape.embedding) * width if stage == 3 else 0
     tokens = learner.token_budget
     layer = tokens * width * _layer_elements(shape, learner.dtype)
-    inputs = tokens * width * shape.hidden * (shape.layers + 2)  # those of the last norm and the head are two more
-    activations = (
-        inputs + layer if learner.activation_checkpointing else shape.layers * layer + 2 * tokens * width * shape.hidden
-    )
+    row = tokens * width * shape.hidden
+    ends = row * _ENDS[learner.dtype]
+    activations = ends + (shape.layers * row + layer if learner.activation_checkpointing else shape.layers * layer)
     kept = "input of each layer and all of one" if learner.activation_checkpointing else "all layers"
     parts = [
         Part("weights", shard(whole * width, 3), f"{_count(whole)} x {width} bytes{share(3)}"),
