@@ -33,6 +33,7 @@ HOMES = {
         "infra/cluster/progress.py",
         "pipelines/training/weight_sync.py",
         "infra/learner/group.py",
+        "infra/learner/rank_actor.py",
     },
     "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/number_format.py", "memagent/nano/", "memagent/rl/"},
 }
@@ -145,7 +146,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     }
     commands = get_command(app).commands
     assert set(commands) == set(expected) | {"train", "qa", "policies"}
-    assert set(commands["train"].commands) == {"audit", "exports", "sft", "export", "report", "curves"}
+    assert set(commands["train"].commands) == {"audit", "exports", "plan", "sft", "export", "report", "curves"}
     assert set(commands["qa"].commands) == {"import", "export"}
     assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare", "power"}
     for name, options in expected.items():
