@@ -2,17 +2,16 @@
 
 import asyncio
 import logging
-import shutil
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.cluster.placement import EngineActor, GpuSlots, start_engine
 from infra.cluster.session import raised
 from infra.engines.supervised import SupervisedEngine
-from infra.learner.weight_broadcast import memory_folder, put_files
+from infra.learner.weight_files import NodeWeights
 from infra.readers import ReaderSpec
 from memagent.config import PoolConfig
 from memagent.conversations import ReadingSpec
@@ -38,6 +37,8 @@ class Weights:
 
     version: str
     files: dict[str, Any] = field(default_factory=dict)
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Names these files: after a restart the same version may differ by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class RolloutWorker:
         """Set up; `start` starts the engine."""
         reader = self._reader = spec.reader
         self._pay = spec.reward
-        self._folder: Path | None = None
+        self._weights = NodeWeights()
         self._version = ""
         self._lasting = True
         """Whether a restarted engine has the current weights."""
@@ -76,13 +77,12 @@ class RolloutWorker:
         check_rewards(self._pay.weights)
         await self._engine.start()
 
-    async def update(self, version: str, names: Sequence[str], *files: bytes) -> None:
+    async def update(self, version: str, key: str, names: Sequence[str], *files: bytes) -> None:
         """Switch to other weights. Groups in progress go on with them from their next conversation."""
-        base = self._folder or memory_folder()
-        self._folder = await asyncio.to_thread(put_files, zip(names, files, strict=True), base)
+        folder = await asyncio.to_thread(self._weights.take, key, zip(names, files, strict=True))
         self._version = version
         try:
-            await self._engine.engine.update(str(self._folder), version)  # type: ignore[attr-defined]
+            await self._engine.engine.update(str(folder), version)  # type: ignore[attr-defined]
         except EngineDied:
             await self._engine.restart()
 
@@ -115,8 +115,7 @@ class RolloutWorker:
     async def stop(self) -> None:
         """End the engine and clear its weights away."""
         await self._engine.stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._weights.leave()
 
     async def _read(self, task: Task, size: int, scheme: ReadingSpec) -> Group:
         try:
@@ -139,10 +138,11 @@ class RolloutWorker:
 
     def _make(self) -> Engine:
         # A replacement must not use the initial weights of the training.
-        if self._folder is None:
+        folder = self._weights.folder
+        if folder is None:
             return self._reader.make_engine()
         reader = copy(self._reader)
-        reader.folder = str(self._folder)
+        reader.folder = str(folder)
         return reader.make_engine()
 
 
@@ -301,7 +301,9 @@ class RolloutPool:
     async def _give(self, place: int) -> None:
         if self._weights is not None:
             files = self._weights.files
-            await self._workers[place].update.remote(self._weights.version, list(files), *files.values())
+            await self._workers[place].update.remote(
+                self._weights.version, self._weights.key, list(files), *files.values()
+            )
 
     def _new(self, place: int) -> EngineActor:
         slot = self._slots.engine(place, self._pool) if self._slots else None

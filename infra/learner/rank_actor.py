@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.learner.weight_broadcast import memory_folder
+from infra.learner.weight_files import memory_folder
 from infra.models import local_folder
 from infra.processes import usable_cores
 from infra.readers import ReaderSpec

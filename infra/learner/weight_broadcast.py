@@ -4,20 +4,14 @@ A process group is made for each version and left again, so engines may join and
 buckets of whole tensors; neither side holds more than one bucket besides its model.
 """
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from memagent.errors import TrainingError
 
 _PATIENCE = timedelta(minutes=10)
 _ALIGNED = 16
@@ -122,28 +116,3 @@ def _places(entries: Sequence[Entry]) -> tuple[list[int], int]:
 def _view(bucket: Tensor, at: int, shape: tuple[int, ...], dtype: str) -> Tensor:
     kind = getattr(torch, dtype)
     return bucket[at : at + torch.Size(shape).numel() * kind.itemsize].view(kind).view(shape)
-
-
-_SHARED = Path("/dev/shm")  # noqa: S108  (folders in it are made by mkdtemp)
-
-
-def memory_folder() -> Path:
-    """Make a folder in shared memory, or in the temporary folder if there is none."""
-    base = _SHARED if _SHARED.is_dir() and os.access(_SHARED, os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix="memagent-weights-", dir=base))
-
-
-def put_files(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
-    """Write a model folder, file by file, in place of an earlier one.
-
-    Raises:
-        TrainingError: there is no room.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir(parents=True)
-        for name, data in files:
-            (folder / Path(name).name).write_bytes(data)
-    except OSError as error:
-        raise TrainingError(f"the weights cannot be written to {folder}: {error}") from error
-    return folder
