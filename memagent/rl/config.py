@@ -241,6 +241,8 @@ class Recipe(Section):
                 "learner.placement shared needs learner.weight_sync files: two processes on one GPU cannot broadcast "
                 "to each other over NCCL"
             )
+        if self.learner.placement == "shared" and self.learner.gpus and not self.learner.zero_stage:
+            raise ValueError("learner.placement shared needs learner.zero_stage 1 to 3, whose states can be moved")
         if self.learner.placement == "shared" and self.rollout.max_off_policy_steps:
             raise ValueError(
                 "learner.placement shared needs rollout.max_off_policy_steps 0: engines sleep while the learner works"

@@ -18,7 +18,7 @@ from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
-from pipelines.training.monitors import Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
+from pipelines.training.monitors import Compute, Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import Sampler
 from pipelines.training.turns import Turns
 from pipelines.training.weight_sync import WeightSync
@@ -49,6 +49,8 @@ class Loop:
     validation: Dataset
     monitors: Monitors
     show: Progress
+    compute: Compute | None = None
+    """For the learner's utilisation; None if the model's sizes are not known."""
     state: State = field(default_factory=State)
     _seconds: dict[str, float] = field(default_factory=dict)
     _saved: int = 0
@@ -87,7 +89,8 @@ class Loop:
         await self._commit_saved()
         if self.pool is None:  # nothing was validated: the last weights count as the best
             self.state.best_step = self.state.step
-            await self.learner.export(self.store, *self.checkpoints.best(self.state.step))
+            best = self.checkpoints.best(self.state.step)
+            await self._on_ranks(lambda: self.learner.export(self.store, *best))
         stale = self.state.stale >= stage.patience
         self.state.done = f"no better for {self.state.stale} validations" if stale else f"{self.state.step} steps"
         self.checkpoints.commit(self.state)
@@ -119,7 +122,7 @@ class Loop:
         await self._give_weights(weights)
         await self._commit_saved()
         row: MetricsRow = {"step": step, "version": self._version()}
-        row |= rollout_metrics(sampled) | learning_metrics(steps, self._seconds["learn"])
+        row |= rollout_metrics(sampled) | learning_metrics(steps, self._seconds["learn"], self.compute)
         stage = self.recipe.stage
         if step == stage.max_steps or step % stage.validate_every == 0:
             await self._validate(row)

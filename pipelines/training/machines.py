@@ -1,6 +1,7 @@
 """The GPUs of a plan, and the sizes of its model."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,14 @@ class Machines:
     gpus: int
     per_node: int = 8
     gpu: Gpu = GPUS["h100"]
+
+
+_RAY_NAMES = {"A100-40G": "a100-40", "A100-80G": "a100"}
+
+
+def known_gpus(accelerators: Iterable[str]) -> list[Gpu]:
+    """Return the kinds of GPUs that are known, of those that Ray names."""
+    return [gpu for name in accelerators if (gpu := GPUS.get(_RAY_NAMES.get(name, name.lower()))) is not None]
 
 
 def load_shape(model: str, config: Path | None = None) -> ModelShape:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,31 @@ def rollout_metrics(sampled: Sampled) -> MetricsRow:
     }
 
 
-def learning_metrics(steps: Sequence[dict[str, float]], seconds: float) -> MetricsRow:
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """What a learner computes with, for its utilisation."""
+
+    weights: int
+    """Parameters that a token is multiplied with."""
+    ranks: int
+    peak_tflops: float = 0.0
+    """Of a rank's GPU, in 10^12 operations a second; 0: unknown."""
+
+    def metrics(self, tokens: float, seconds: float) -> MetricsRow:
+        """Return model operations a second (6 a weight and computed token, PaLM, arXiv 2204.02311), and their share of
+        the peak. What checkpointing computes again does not count.
+        """
+        if not tokens or not seconds:
+            return {}
+        tflops = 6.0 * self.weights * tokens / seconds / 1e12
+        return {"tflops": tflops} | ({"mfu": tflops / self.ranks / self.peak_tflops} if self.peak_tflops else {})
+
+
+def learning_metrics(steps: Sequence[dict[str, float]], seconds: float, compute: Compute | None = None) -> MetricsRow:
     """Return the metrics of a batch's optimiser steps, as token means."""
     tokens = sum(step.get("tokens", 0.0) for step in steps)
     trained = sum(step.get("trained_tokens", 0.0) for step in steps)
+    computed = sum(step.get("computed_tokens", 0.0) for step in steps)
     means = {name: sum(step.get(name, 0.0) for step in steps) / max(tokens, 1.0) for name in _PER_TOKEN}
     return {
         **means,
@@ -107,6 +129,8 @@ def learning_metrics(steps: Sequence[dict[str, float]], seconds: float) -> Metri
         "optimiser_steps": len(steps),
         "trained_tokens": trained,
         "trained_tokens_per_second": trained / seconds if seconds else 0.0,
+        "computed_tokens": computed,
+        **(compute.metrics(computed, seconds) if compute else {}),
     }
 
 

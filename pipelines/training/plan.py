@@ -17,10 +17,9 @@ from memagent.rl.footprint import (
     rank_memory,
     step_tokens,
 )
-from pipelines.training.machines import GPUS, Gpu, Machines, load_shape
+from pipelines.training.machines import Gpu, Machines, known_gpus, load_shape
 
 _log = logging.getLogger("memagent.training")
-_RAY_NAMES = {"A100-40G": "a100-40", "A100-80G": "a100"}
 LEARNER_SHARE = 0.35
 """Share of a GPU's peak that the learner's matrix products reach."""
 PREFILL_SHARE = 0.45
@@ -145,7 +144,7 @@ def check_memory(recipe: Recipe, model: Path, accelerators: Iterable[str]) -> No
     Raises:
         ConfigError: saying what a rank needs.
     """
-    known = [gpu for name in accelerators if (gpu := GPUS.get(_RAY_NAMES.get(name, name.lower()))) is not None]
+    known = known_gpus(accelerators)
     if not recipe.learner.gpus or not known:
         return
     try:

@@ -29,12 +29,12 @@ class Sampled:
     """Groups with signal, in the dataset's order."""
     cursor: int
     """Tasks of the dataset drawn so far."""
-    pending: list[int] = field(default_factory=list)
-    """Numbers of tasks that were drawn and are in no batch yet: the first ones to be drawn again after a restart."""
     seen: list[tuple[str, Group]] = field(default_factory=list)
     """All sampled groups with the names of their tasks."""
     counts: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    pending: list[int] = field(default_factory=list)
+    """Numbers of tasks that were drawn and are in no batch yet: the first ones to be drawn again after a restart."""
 
 
 class Sampler(Protocol):
@@ -117,7 +117,8 @@ class EngineSampler:
         if self.recipe.stage.record:
             self.checkpoints.record(step, groups, self.cursor)
         pending = sorted([*self.pending, *(draw.number for draw in self._running.values())])
-        return Sampled(groups, self.cursor, pending, seen, counts=counts, seconds=time.monotonic() - began)
+        seconds = time.monotonic() - began
+        return Sampled(groups, self.cursor, seen, counts=counts, seconds=seconds, pending=pending)
 
     async def close(self) -> None:
         """See `Sampler.close`."""

@@ -15,12 +15,14 @@ from infra.store import Store
 from infra.tables.delta import now
 from infra.tables.policies import Provenance, publish
 from infra.tables.runs import TrainingSummary, write_run
+from memagent.errors import ConfigError
 from memagent.rl.dataset import DatasetSplits
 from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import audited, splits
 from pipelines.training.loop import Loop
-from pipelines.training.monitors import Monitors
+from pipelines.training.machines import known_gpus, load_shape
+from pipelines.training.monitors import Compute, Monitors
 from pipelines.training.plan import check_memory
 from pipelines.training.records import code_version, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
@@ -99,6 +101,7 @@ async def _train(
             validation=data.validation,
             monitors=monitors,
             show=show,
+            compute=_compute(run),
             state=state,
         )
         return await loop.run()
@@ -109,6 +112,16 @@ async def _train(
             await pool.stop()
         if slots is not None:
             slots.end()
+
+
+def _compute(run: Run) -> Compute | None:
+    try:
+        shape = load_shape(str(run.model))
+    except ConfigError:
+        return None
+    gpus = known_gpus(accelerators()) if run.recipe.learner.gpus else []
+    weights = shape.layers * shape.layer + shape.embedding
+    return Compute(weights, run.recipe.learner.world_size, gpus[0].tflops if len(gpus) == 1 else 0.0)
 
 
 def _slots(run: Run) -> GpuSlots | None:

@@ -65,3 +65,20 @@ def test_the_name_of_a_run_does_not_depend_on_what_keys_are_called():
     keys = load_recipe("nano-cpu").first_keys()
     named = {section: keys[section] for section in ("rollout", "reward", "loss", "learner")}
     assert stable_hash(named) == "7690a45b766ef7040dc138d5e246b788"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["learner.weight_sync='broadcast'", "learner.zero_stage=0", "rollout.max_off_policy_steps=1"]
+)
+def test_what_cannot_take_turns_on_a_gpu_is_refused(wrong):
+    fits = ["learner.placement='shared'", "learner.weight_sync='files'"]
+    assert load_recipe("reader-7b", fits).learner.placement == "shared"
+    with pytest.raises(ConfigError, match=wrong.split("=")[0].replace(".", r"\.")):
+        load_recipe("reader-7b", [*fits, wrong])
+
+
+def test_new_keys_at_their_defaults_do_not_rename_a_run():
+    stored = load_recipe("nano-cpu").first_keys()
+    assert "placement" not in stored["learner"] and "oversampling" not in stored["rollout"]
+    other = load_recipe("nano-cpu", ["rollout.oversampling=1.5"]).first_keys()
+    assert other["rollout"]["oversampling"] == 1.5

@@ -14,7 +14,7 @@ from memagent.errors import TrainingError
 from memagent.rl.config import LearnerRecipe, Recipe, RolloutRecipe, StageRecipe
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, State
-from pipelines.training.monitors import learning_metrics, rollout_metrics, shares, validation_metrics
+from pipelines.training.monitors import Compute, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampled
 from tests.unit.rl_samples import group
 
@@ -261,3 +261,12 @@ def test_shares_of_a_step_add_up():
     found = shares({"rollout": 6.0, "learn": 3.0, "weight_sync": 0.5, "validate": 0.0, "save": 0.5})
     assert found["engines_wait"] == 0.4
     assert sum(value for name, value in found.items() if name != "engines_wait") == pytest.approx(1.0)
+
+
+def test_the_utilisation_counts_what_was_computed():
+    steps = [{"tokens": 4.0, "trained_tokens": 90.0, "computed_tokens": 30.0, "gradient_norm": 1.0, "lr": 1e-3}] * 2
+    row = learning_metrics(steps, 2.0, Compute(weights=10**12, ranks=2, peak_tflops=360.0))
+    assert row["computed_tokens"] == 60 and row["trained_tokens"] == 180
+    assert row["tflops"] == pytest.approx(6 * 60 / 2) and row["mfu"] == pytest.approx(180 / 720)
+    assert "mfu" not in learning_metrics(steps, 2.0, Compute(10**12, 2))
+    assert "tflops" not in learning_metrics(steps, 0.0, Compute(10**12, 2))

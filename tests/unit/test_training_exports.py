@@ -14,6 +14,7 @@ from pipelines.training.exports import exported_models
 from pipelines.training.loop import Loop
 from pipelines.training.monitors import Monitors
 from pipelines.training.rollouts import Sampled
+from pipelines.training.turns import Turns
 from tests.unit.rl_samples import group
 
 
@@ -33,18 +34,26 @@ class Learner:
     async def save(self, store, *parts):
         store.write_bytes(b"c", *parts, "weights.safetensors")
 
+    async def saved(self, store, *parts):
+        assert store.exists(*parts, "weights.safetensors")
+
 
 class Sampler:
     """Two rollouts a step."""
 
-    async def batch(self, step, cursor):
+    async def batch(self, step):
         groups = [group([1, 0], step)]
-        return Sampled(groups, cursor + 1, [("t", groups[0])])
+        return Sampled(groups, step, [("t", groups[0])])
+
+    async def close(self):
+        pass
 
 
 @pytest.mark.parametrize("lora", [0, 4])
 def test_every_so_many_steps_and_the_last(tmp_path, lora, monkeypatch):
-    monkeypatch.setattr("pipelines.training.loop.learning_metrics", lambda steps, seconds: {"trained_tokens": 1.0})
+    monkeypatch.setattr(
+        "pipelines.training.loop.learning_metrics", lambda steps, seconds, compute: {"trained_tokens": 1.0}
+    )
     sets = ["stage.max_steps=5", "stage.export_every=2", f"learner.lora_rank={lora}"]
     recipe, store = load_recipe("smoke", sets), Store(str(tmp_path))
     checkpoints = Checkpoints(store, "train-x")
@@ -53,9 +62,10 @@ def test_every_so_many_steps_and_the_last(tmp_path, lora, monkeypatch):
         recipe,
         store,
         checkpoints=checkpoints,
-        learner=Learner(),
+        learner=(learner := Learner()),
         sampler=Sampler(),
         pool=None,
+        turns=Turns(learner, None, shared=False),
         validation=None,
         monitors=Monitors(store, "train-x", ""),
         show=lambda _: None,

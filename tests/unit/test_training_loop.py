@@ -1,0 +1,158 @@
+"""The loop around a learner that loses ranks, and learner and engines that take turns on GPUs."""
+
+import json
+
+import pytest
+
+from infra.learner.group import RankLost
+from infra.store import Store
+from memagent.errors import TrainingError
+from memagent.rl.config import load_recipe
+from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.loop import Loop
+from pipelines.training.rollouts import Sampled
+from pipelines.training.turns import Turns
+from tests.unit.rl_samples import group
+
+SUMS = {"tokens": 1.0, "trained_tokens": 1.0, "gradient_norm": 1.0, "lr": 1e-3}
+
+
+class Learner:
+    """Its weights are the list of the batches that it has learnt; it loses a rank at chosen calls."""
+
+    def __init__(self, **losses):
+        self.losses = {method: list(calls) for method, calls in losses.items()}
+        self.weights, self.writing, self.calls = [], None, []
+
+    def _call(self, method):
+        self.calls.append(method)
+        if self.calls.count(method) in self.losses.get(method, ()):
+            self.weights = ["lost"]
+            raise RankLost("a rank is gone")
+
+    async def learn(self, groups):
+        self._call("learn")
+        self.weights.append(groups[0].sample_id)
+        return [SUMS]
+
+    async def restart(self):
+        self._call("restart")
+        self.weights = []
+
+    async def load(self, store, *parts):
+        self.weights = json.loads(store.read_bytes(*parts, "weights.json"))
+
+    async def save(self, store, *parts):
+        self._call("save")
+        self.writing = list(self.weights)
+
+    async def saved(self, store, *parts):
+        self._call("saved")
+        store.write_bytes(json.dumps(self.writing).encode(), *parts, "weights.json")
+
+    async def export(self, store, *parts):
+        self._call("export")
+        store.write_bytes(json.dumps(self.weights).encode(), *parts, "weights.json")
+
+
+class Sampler:
+    """A group a step, named after it."""
+
+    async def batch(self, step):
+        made = group([1, 0], step, f"batch-{step}")
+        return Sampled([made], step, [("t", made)])
+
+    async def close(self):
+        pass
+
+
+class Monitors:
+    """Keeps nothing."""
+
+    def write(self, row):
+        pass
+
+
+def loop(tmp_path, learner, *sets):
+    recipe, store = load_recipe("smoke", ["stage.max_steps=6", "stage.save_every=2", *sets]), Store(str(tmp_path))
+    checkpoints = Checkpoints(store, "train-x")
+    parts = {"validation": None, "monitors": Monitors(), "show": lambda _: None, "state": checkpoints.read()}
+    if parts["state"] is None:
+        del parts["state"]
+    turns = Turns(learner, None, shared=False)
+    return Loop(
+        "train-x",
+        recipe,
+        store,
+        checkpoints=checkpoints,
+        learner=learner,
+        sampler=Sampler(),
+        pool=None,
+        turns=turns,
+        **parts,
+    )
+
+
+LOSSES = [
+    {"learn": [1]},
+    {"learn": [4]},
+    {"learn": [4, 6]},
+    {"learn": [3], "saved": [1]},
+    {"save": [2]},
+    {"saved": [3]},
+    {"export": [1]},
+    {"learn": [5], "restart": [1]},
+]
+
+
+@pytest.mark.parametrize("losses", LOSSES, ids=str)
+async def test_a_lost_rank_costs_no_step(tmp_path, losses):
+    learner = Learner(**losses)
+    state = await loop(tmp_path, learner).run()
+    assert learner.weights == [f"batch-{step}" for step in range(1, 7)]
+    assert state.counts["ranks_lost"] == sum(map(len, losses.values())) and state.step == 6
+    saved = Checkpoints(Store(str(tmp_path)), "train-x")
+    assert saved.read().step == 6 and [row["step"] for row in saved.metrics] == [1, 2, 3, 4, 5, 6]
+    weights = Store(str(tmp_path)).read_bytes(*saved.checkpoint(6), "weights.json")
+    assert json.loads(weights) == learner.weights
+
+
+async def test_ranks_that_are_lost_again_and_again_end_the_run_at_a_whole_checkpoint(tmp_path):
+    learner = Learner(learn=range(4, 20))
+    with pytest.raises(TrainingError, match=r"after step 3: .* 3 times in a row\. .* resumes from step 2"):
+        await loop(tmp_path, learner).run()
+    assert Checkpoints(Store(str(tmp_path)), "train-x").read().step == 2
+    again = Learner()
+    await loop(tmp_path, again).run()
+    assert again.weights == [f"batch-{step}" for step in range(1, 7)]
+
+
+class Turning:
+    """Says in a common list what it is told."""
+
+    def __init__(self, said):
+        self.said = said
+
+    def __getattr__(self, method):
+        async def say():
+            self.said.append(method)
+
+        return say
+
+
+async def test_learner_and_engines_take_turns_on_a_gpu():
+    said = []
+    turns = Turns(Turning(said), Turning(said), shared=True)
+    await turns.start()
+    assert said == ["start", "offload", "start"], "an engine takes the memory that the learner has left"
+    said.clear()
+    async with turns.learners():
+        said.append("learn")
+        async with turns.learners():
+            said.append("weights")
+    assert said == ["sleep", "reload", "learn", "weights", "offload", "wake"]
+    said.clear()
+    apart = Turns(Turning(said), Turning(said), shared=False)
+    async with apart.learners():
+        said.append("learn")
+    assert said == ["learn"]
