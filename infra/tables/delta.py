@@ -18,6 +18,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from infra.store import Store
 from infra.tables.data_files import CLUSTERED, DataFile, milliseconds
 from infra.tables.distinct import first_of_each
+from infra.tables.retention import drop_versions
 from infra.tables.schemas import TABLES
 from memagent.records import stable_hash
 
@@ -34,7 +35,8 @@ _ENOUGH_FILES = 3
 """So few files are not compacted."""
 _SPILL = 2 * 2**30
 """Bytes that sorting holds in memory; the rest goes to disk."""
-_WEEK_HOURS = 7 * 24
+_SHARED_FOLDERS = ("runs", "policies")
+"""Tables whose folders hold other files, too: plans, logs, weights."""
 _GROUP = 10_000
 """Rows of a row group: a text can be long, and a reader holds a group at once."""
 _STATISTIC = 64
@@ -153,7 +155,7 @@ class Table:
         """Rewrite a corpus's files as few large ones, sorted by content hash; return the number of replaced files.
 
         Nothing is rewritten where the files are few for their size. Versions of the table older than `retention` then
-        lose their files and their entries in the log.
+        lose their files and their entries in the log (`drop_versions`).
         """
         delta = self._open()
         if delta is None:
@@ -172,13 +174,7 @@ class Table:
             else:
                 done = delta.optimize.compact(**options)
             replaced = int(done["numFilesRemoved"])
-        hours = int(retention.total_seconds() // 3600)
-        delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS)
-        log_retention = {"delta.logRetentionDuration": f"interval {hours} hours"}
-        if not log_retention.items() <= delta.metadata().configuration.items():
-            delta.alter.set_table_properties(log_retention)
-        delta.create_checkpoint()
-        delta.cleanup_metadata()  # deletes what the checkpoint replaces
+        drop_versions(delta, retention, only_table=self.name not in _SHARED_FOLDERS)
         return replaced
 
     def small_files(self, corpus: str) -> int:
