@@ -7,19 +7,21 @@ A run whose process is gone, or whose heartbeat has stopped, has no claims.
 """
 
 import json
+import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import TypedDict
-
-import psutil
 
 from infra.store import Corpus, Store
 from memagent.errors import MemagentError
 
+_log = logging.getLogger("memagent.claims")
 _BEAT_SECONDS = 10.0
 _DEAD_SECONDS = 90.0
 """A run without a heartbeat for so long is dead. Must exceed the clock skew between machines."""
@@ -30,9 +32,10 @@ class Heartbeat(TypedDict):
     """The process of a run."""
 
     host: str
+    """Kernel and process namespace, where `process` has its meaning."""
     process: int
-    started: float
-    """Start time of the process: its pid may be reused later."""
+    started: int
+    """Start time of the process in ticks of that kernel: its pid may be reused later."""
     at: float
     """Seconds since 1970."""
 
@@ -82,10 +85,10 @@ def is_alive(store: Store, run_id: str) -> bool:
     """Whether a run's process is alive, as far as this machine can tell."""
     try:
         last: Heartbeat = json.loads(store.read_bytes("runs", run_id, "heartbeat.json"))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError):
         return False
     if last["host"] == _host():
-        return psutil.pid_exists(last["process"]) and _started(last["process"]) == last["started"]
+        return 0 < last["started"] == _started(last["process"])
     return time.time() - last["at"] < _DEAD_SECONDS
 
 
@@ -123,11 +126,22 @@ def _try(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
 
 def _change(corpus: Corpus, change: Callable[[dict[str, list[str]]], object]) -> None:
     def changed(before: bytes | None) -> bytes:
-        claims: dict[str, list[str]] = json.loads(before) if before else {}
+        claims = _parsed(before, corpus)
         change(claims)
         return json.dumps(claims, indent=1).encode()
 
     corpus.store.update_bytes(changed, "claims", f"{corpus.name}.json")
+
+
+def _parsed(claims: bytes | None, corpus: Corpus) -> dict[str, list[str]]:
+    try:
+        parsed = json.loads(claims or b"{}")
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        _log.warning("claims/%s.json of %s is damaged, and begun anew", corpus.name, corpus.store.url)
+        return {}
+    return parsed
 
 
 def _beat_until(store: Store, run_id: str, stop: threading.Event) -> None:
@@ -138,12 +152,21 @@ def _beat_until(store: Store, run_id: str, stop: threading.Event) -> None:
             continue
 
 
+@cache
 def _host() -> str:
-    return f"{socket.gethostname()}-{psutil.boot_time():.0f}"
+    # Not by the time at which it started: the kernel reckons that back from the clock, so it moves when that is set.
+    names = [socket.gethostname()]
+    with suppress(OSError):  # sandboxes may lack them
+        names.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        names.append(str(Path("/proc/self/ns/pid").readlink()))
+    return "-".join(names)
 
 
-def _started(process: int) -> float:
+def _started(process: int) -> int:
+    """Return when a living process started, in ticks of the kernel; 0: there is none."""
     try:
-        return psutil.Process(process).create_time()
-    except psutil.Error:
-        return 0.0
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return 0
+    state = status.rpartition(")")[2].split()  # the name of a program may have blanks and brackets
+    return 0 if state[0] in "ZX" else int(state[19])  # one that ended stays until its parent has looked

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 
+import psutil
 import pytest
 
 from infra.store import Corpus, Store
@@ -61,7 +62,7 @@ def test_a_run_waits_for_the_one_that_has_claimed_and_says_for_which(store):
     assert (told, order) == (["one"], ["one", "one is done", "two"])
 
 
-@pytest.mark.parametrize("change", [{"process": 2**22 - 7}, {"started": 1.0}, {"host": "elsewhere", "at": 1.0}])
+@pytest.mark.parametrize("change", [{"process": 2**22 - 7}, {"started": 1}, {"host": "elsewhere", "at": 1.0}])
 def test_claims_of_a_run_that_is_gone_are_taken_over(store, change):
     beat(store, "dead")
     last = json.loads(store.read_bytes("runs", "dead", "heartbeat.json"))
@@ -71,8 +72,36 @@ def test_claims_of_a_run_that_is_gone_are_taken_over(store, change):
         assert list(json.loads(store.read_bytes("claims", "c.json"))) == ["two"]
 
 
+def test_a_run_lives_on_when_the_clock_is_set(store, monkeypatch):
+    """The kernel reckons its own start, and with it that of processes, back from the clock."""
+    beat(store, "run")
+    jumped = psutil.boot_time() + 200
+    monkeypatch.setattr(psutil, "boot_time", lambda: jumped)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: jumped + 50)
+    monkeypatch.setattr(time, "time", lambda after=time.time() + 200: after)
+    assert is_alive(store, "run")
+
+
+def test_a_process_that_ended_holds_no_claims_though_its_parent_has_not_looked(store):
+    child = os.fork()
+    if not child:
+        os._exit(0 if beat(store, "child") is None else 1)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert psutil.pid_exists(child) and not is_alive(store, "child")
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("damaged", [b"\0" * 40, b'{"one": ["a"', b"[]", b"\xff"])
+def test_a_damaged_claims_file_is_begun_anew(store, damaged, caplog):
+    store.write_bytes(damaged, "claims", "c.json")
+    with held(store, "one", "a"), pytest.raises(RunningError, match="run one"), held(store, "two", "a"):
+        pass
+    assert "claims/c.json" in caplog.text
+    assert json.loads(store.read_bytes("claims", "c.json")) == {}
+
+
 def test_a_run_on_another_machine_is_alive_while_its_heart_beats(store):
-    last = {"host": "elsewhere", "process": os.getpid(), "started": 0.0, "at": time.time() - 30}
+    last = {"host": "elsewhere", "process": os.getpid(), "started": 0, "at": time.time() - 30}
     store.write_bytes(json.dumps(last).encode(), "runs", "far", "heartbeat.json")
     assert is_alive(store, "far")
 
