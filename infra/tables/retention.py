@@ -19,9 +19,7 @@ def drop_versions(delta: DeltaTable, retention: timedelta, *, only_table: bool) 
             are as old: those of a job that was killed before its commit.
     """
     hours = math.ceil(retention / timedelta(hours=1))
-    delta.vacuum(
-        retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS, full=only_table
-    )
+    delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS, full=only_table)
     _keep_log(delta, hours)
     delta.create_checkpoint()
     delta.cleanup_metadata()  # deletes what the checkpoint replaces

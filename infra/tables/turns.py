@@ -8,9 +8,10 @@ keys (a part and its compacted copy), one counts.
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,8 +22,10 @@ from infra.tables.delta import now
 from infra.tables.distinct import first_of_each
 from infra.tables.runs import closed_runs
 from infra.tables.schemas import TURNS
+from memagent.errors import MemagentError
 from memagent.records import Turn
 
+_Read = TypeVar("_Read")
 _FOLDER = "turns"
 _TURN_FIELDS = [f.name for f in fields(Turn)]
 _KEY = ("reading_id", "lane", "step")
@@ -76,8 +79,9 @@ class TurnWriter:
 
 def turns(corpus: Corpus, reading_ids: Iterable[str], run_id: str | None = None) -> list[Turn]:
     """Return all logged turns of some readings, in order, each key once."""
-    table = _scan(corpus, list(reading_ids), _paths(corpus, [run_id] if run_id else None), _TURN_FIELDS)
-    return _turns(table)
+    wanted = list(reading_ids)
+    runs = [run_id] if run_id else None
+    return _turns(_with_parts(corpus, runs, lambda paths: _scan(corpus, wanted, paths, _TURN_FIELDS)))
 
 
 def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -> pa.Table:
@@ -85,7 +89,8 @@ def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -
 
     Without token ids, most of a row is not read. `columns` includes the key.
     """
-    return _scan(corpus, list(reading_ids), _paths(corpus), columns)
+    wanted = list(reading_ids)
+    return _with_parts(corpus, None, lambda paths: _scan(corpus, wanted, paths, columns))
 
 
 def unfinished_runs(corpus: Corpus) -> list[str]:
@@ -112,8 +117,11 @@ def resume_points(
         runs: search the turns of these runs only.
     """
     wanted = list(reading_ids)
-    paths = _paths(corpus, runs)
-    if not wanted or not paths:
+    return _with_parts(corpus, runs, lambda paths: _resume_points(corpus, wanted, paths)) if wanted else {}
+
+
+def _resume_points(corpus: Corpus, wanted: list[str], paths: list[str]) -> dict[str, list[Turn]]:
+    if not paths:
         return {}
     keys = _scan(corpus, wanted, paths, [*_KEY, "kind", "changed"])
     telling = keys.filter(_telling(keys)).select([*_KEY, "written_at"])
@@ -203,12 +211,17 @@ def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
     """
     count = size = 0
     batches: list[pa.RecordBatch] = []
-    for batch in _dataset(list(paths), corpus.store).to_batches(batch_size=_COMPACT_ROWS):
-        batches.append(batch)
-        size += batch.nbytes
-        if size >= _PART_BYTES:
-            _write_sorted(corpus, run_id, batches)
-            count, size, batches = count + 1, 0, []
+    try:
+        for batch in _dataset(list(paths), corpus.store).to_batches(batch_size=_COMPACT_ROWS):
+            batches.append(batch)
+            size += batch.nbytes
+            if size >= _PART_BYTES:
+                _write_sorted(corpus, run_id, batches)
+                count, size, batches = count + 1, 0, []
+    except OSError:
+        if all(corpus.store.exists(path.removeprefix(corpus.store.path(""))) for path in paths):
+            raise
+        return count  # another process compacts them
     if batches:
         _write_sorted(corpus, run_id, batches)
         count += 1
@@ -227,7 +240,8 @@ def _groups(store: Store, paths: list[str]) -> Iterator[list[str]]:
     size = 0
     for path in paths:
         group.append(path)
-        size += store.size(path)
+        with suppress(FileNotFoundError):  # another process has compacted it
+            size += store.size(path)
         if size >= _COMPACT_BYTES:
             yield group
             group, size = [], 0
@@ -240,6 +254,26 @@ def _paths(corpus: Corpus, runs: Collection[str] | None = None) -> list[str]:
     if runs is None:
         return corpus.store.list(_FOLDER, corpus.name)
     return [path for run_id in runs for path in corpus.store.list(_FOLDER, corpus.name, run_id)]
+
+
+def _with_parts(corpus: Corpus, runs: Collection[str] | None, read: Callable[[list[str]], _Read]) -> _Read:
+    """Read the parts of some runs, or of all; again if some were compacted, and so replaced, meanwhile.
+
+    Raises:
+        MemagentError: a part is damaged.
+    """
+    while True:
+        paths = _paths(corpus, runs)
+        try:
+            return read(paths)
+        except pa.ArrowInvalid as error:
+            raise MemagentError(
+                f"the turn log in {corpus.store.url} has a damaged part: {error}. Restore the file, or delete it: what "
+                "its readings still lack is then read again"
+            ) from error
+        except OSError:
+            if _paths(corpus, runs) == paths:
+                raise
 
 
 def _scan(corpus: Corpus, reading_ids: list[str], paths: list[str], columns: list[str]) -> pa.Table:

@@ -194,7 +194,9 @@ def _newest(corpus: Corpus) -> Iterator[GivenAnswer]:
             if answer["run_id"] in samples:
                 continue
             if answer["scope"] == "archive":
-                archive[answer["question"]] = answer
+                last = archive.get(answer["question"])  # of an archive as it was then: perhaps in another bucket
+                if last is None or last["answered_at"] <= answer["answered_at"]:
+                    archive[answer["question"]] = answer
             else:
                 newest[answer["content_hash"], answer["question"]] = answer
         questions = dict.fromkeys(question for _, question in newest)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
+from infra.tables.buckets import Bucket
 from infra.tables.corpora import remember
 from infra.tables.delta import Table
 from infra.tables.plans import read_plan
@@ -19,6 +21,7 @@ from infra.tables.streams import INLINE, StreamPlaces, read_places, stream_of, w
 from memagent.config import load_config
 from memagent.records import Question
 from pipelines.ask import ask, dry_run
+from pipelines.exchange import answers
 from pipelines.exchange.answers import answer_rows
 from pipelines.harvest import harvest
 from pipelines.report import build
@@ -77,6 +80,19 @@ def test_rows_of_a_large_archive_name_its_stream_and_do_not_hold_it(config, many
     assert names[row["evidence"][0]["content_hash"]].endswith("note-0700")
     page = build(corpus.store, summary["run_id"])
     assert '"id":"notes.jsonl#note-0700"' in page and f'"read",{COUNT},' in page
+
+
+def test_the_newest_answer_over_an_archive_counts_wherever_its_hash_stands(config, tmp_path, monkeypatch):
+    _write(tmp_path / "notes.jsonl", ["The pass number for amber-otter is 4711."])
+    corpus = _take(config, tmp_path / "notes.jsonl")
+    ask("c", [OTTER], config, archive=True)
+    (row,) = Table(corpus.store, "answers").read("c").to_pylist()
+    for digit in "0f":  # before it and after it
+        earlier = row["answered_at"] - timedelta(days=1)
+        other = {"answer": "of an archive as it was", "content_hash": digit * 64, "answered_at": earlier}
+        Table(corpus.store, "answers").append([{**row, **other, "reading_id": digit}])
+    monkeypatch.setattr(answers, "buckets", lambda count: [Bucket(index, 16) for index in range(16)])
+    assert [given["answer"] for given in answer_rows(corpus)] == ["4711"]
 
 
 def test_a_large_archive_that_grows_is_read_on(config, many):

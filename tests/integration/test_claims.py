@@ -78,7 +78,8 @@ def test_a_run_lives_on_when_the_clock_is_set(store, monkeypatch):
     jumped = psutil.boot_time() + 200
     monkeypatch.setattr(psutil, "boot_time", lambda: jumped)
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: jumped + 50)
-    monkeypatch.setattr(time, "time", lambda after=time.time() + 200: after)
+    after = time.time() + 200
+    monkeypatch.setattr(time, "time", lambda: after)
     assert is_alive(store, "run")
 
 

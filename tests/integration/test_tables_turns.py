@@ -13,6 +13,7 @@ from infra.tables import turns as turnlog
 from infra.tables.delta import now
 from infra.tables.schemas import TURNS
 from infra.tables.turns import TurnWriter, resume_points, turns
+from memagent.errors import MemagentError
 from memagent.records import Turn
 from pipelines.optimize import compact_turns
 
@@ -199,3 +200,56 @@ def test_a_log_of_more_than_2_gib_of_text_is_compacted_and_resumed(tmp_path: Pat
     )
     assert compact_turns(Corpus(store, "c"), "run") >= 1
     assert sum(map(len, resume_points(Corpus(store, "c"), everything[:10]).values())) == 20
+
+
+@pytest.mark.parametrize("reader", ["turns", "turn_table", "resume_points"])
+def test_a_log_that_is_compacted_while_it_is_read_is_read_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    corpus = Corpus(store, "c")
+    for step in range(3):
+        writer = TurnWriter(corpus, "run", "p")
+        writer.add(turn("r", step))
+        writer.flush()
+    listed = Store.list
+
+    def overtaken(self: Store, *parts: str, suffix: str = ".parquet") -> list[str]:
+        paths = listed(self, *parts, suffix=suffix)
+        if any("/sorted-" not in path for path in paths):
+            turnlog.compact(paths, corpus, "run")
+        return paths
+
+    monkeypatch.setattr(Store, "list", overtaken)
+    read = {
+        "turns": lambda: [one.step for one in turns(corpus, ["r"])],
+        "turn_table": lambda: turnlog.turn_table(corpus, ["r"], ["reading_id", "lane", "step"])["step"].to_pylist(),
+        "resume_points": lambda: [one.step for one in resume_points(corpus, ["r"])["r"]],
+    }[reader]
+    assert read() == [0, 1, 2]
+
+
+def test_two_compactions_at_once_lose_nothing(store: Store) -> None:
+    corpus = Corpus(store, "c")
+    for step in range(3):
+        writer = TurnWriter(corpus, "run", "p")
+        writer.add(turn("r", step))
+        writer.flush()
+    (group,) = turnlog.small_parts(corpus, "run")
+    assert turnlog.compact(group, corpus, "run") == 1
+    assert turnlog.compact(group, corpus, "run") == 0, "the other one has done it"
+    store.delete(group[0])
+    assert [one.step for one in turns(corpus, ["r"])] == [0, 1, 2]
+
+
+def test_a_damaged_part_is_named(store: Store) -> None:
+    writer = TurnWriter(Corpus(store, "c"), "run", "p")
+    writer.add(turn("r", 0))
+    writer.flush()
+    (path,) = store.list("turns")
+    name = path.rsplit("/", 1)[-1]
+    store.write_bytes(store.read_bytes("turns", "c", "run", name)[:-20], "turns", "c", "run", name)
+    for read in (turns, resume_points):
+        with pytest.raises(MemagentError, match=rf"damaged part: .*{name}.*delete it"):
+            read(Corpus(store, "c"), ["r"])
+    store.delete(path)
+    assert turns(Corpus(store, "c"), ["r"]) == []
