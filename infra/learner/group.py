@@ -75,7 +75,8 @@ class LearnerGroup:
             RankLost: a rank is gone; the weights are those of none of the steps.
         """
         recipe = self._recipe
-        batches = [items(batch) for batch in minibatches(groups, recipe.learner.minibatch_prompts)]
+        equal = recipe.loss.normaliser == "trajectories"
+        batches = [items(batch, equal=equal) for batch in minibatches(groups, recipe.learner.minibatch_prompts)]
         sizes = [len(batch) for batch in minibatches(groups, recipe.learner.minibatch_prompts)]
         shares = [self._shares(batch) for batch in batches]
         # With one step per batch, the old log-probabilities are those of its own forward pass.

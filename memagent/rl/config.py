@@ -95,8 +95,10 @@ class LossRecipe(Section):
 
     baseline: Literal["mean", "mean-std", "rloo"] = "mean"
     """Advantage within a group; the mean alone is Dr. GRPO's and MemAgent's."""
-    normaliser: Literal["tokens", "constant"] = "tokens"
-    """Token mean (DAPO, section 3.3), or a constant count of tokens a trajectory (Dr. GRPO, arXiv 2503.20783)."""
+    normaliser: Literal["tokens", "trajectories", "constant"] = "tokens"
+    """Token mean (DAPO, section 3.3); `trajectories`: the mean over trajectories of each one's token mean (GRPO, arXiv
+    2402.03300, equation 3), so that a reading of many segments weighs no more than a short one; or a constant count of
+    tokens a trajectory (Dr. GRPO, arXiv 2503.20783)."""
     constant_tokens: int = Field(1024, ge=1)
     """The constant, in tokens a trajectory."""
     clip_low: float = Field(0.2, gt=0, lt=1)

@@ -61,11 +61,17 @@ class Packed:
         return len(self.targets)
 
 
-def items(trajectories: Sequence[Trajectory]) -> list[Item]:
-    """Split trajectories into conversations, each with its trajectory's advantage."""
+def items(trajectories: Sequence[Trajectory], *, equal: bool = False) -> list[Item]:
+    """Split trajectories into conversations, each with its trajectory's advantage.
+
+    With `equal` every trajectory weighs the same in a token mean, however many response tokens it has: its advantage is
+    scaled by the mean number of tokens over its own (the KL term stays a token mean).
+    """
+    lengths = [trajectory.response_tokens for trajectory in trajectories]
+    mean = sum(lengths) / max(1, sum(length > 0 for length in lengths))
     return [
-        Item(conversation, trajectory.advantage)
-        for trajectory in trajectories
+        Item(conversation, trajectory.advantage * (mean / length if equal else 1.0))
+        for trajectory, length in zip(trajectories, lengths, strict=True)
         for conversation in trajectory.conversations
         if conversation.response_ids
     ]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memagent.rl.packing import Item, Unit, balance, items, pack, units
 from memagent.rl.trajectory import Conversation
-from tests.unit.rl_samples import alike, group
+from tests.unit.rl_samples import alike, group, trajectory
 
 LENGTHS = st.lists(st.integers(1, 400), max_size=60)
 
@@ -104,3 +104,16 @@ def test_a_common_head_does_not_hide_the_longer_prefixes_behind_it(head):
     assert {unit.shared for unit in made} == {head + 400}
     computed = sum(unit.tokens for unit in made)
     assert sum(item.conversation.tokens for item in flat) > 6 * computed
+
+
+def test_with_equal_trajectories_each_has_the_same_sum_of_weights_over_its_tokens():
+    rng = random.Random(0)
+    trajectories = [trajectory(rng, 1.0, conversations=(n, n)).with_advantage(a) for n, a in ((1, 1.0), (6, -1.0))]
+    plain, equal = items(trajectories), items(trajectories, equal=True)
+    assert [item.advantage for item in plain] == [1.0] + [-1.0] * 6
+    sums = {}
+    for item in equal:
+        sign = 1 if item.advantage > 0 else -1
+        sums[sign] = sums.get(sign, 0.0) + item.advantage * len(item.conversation.response_ids)
+    mean = sum(one.response_tokens for one in trajectories) / 2
+    assert sums == {1: pytest.approx(mean), -1: pytest.approx(-mean)}
