@@ -47,6 +47,7 @@ bench-scale: setup ## A million documents: ingest to answers, nights after it, k
 	@$(PY) -m benchmarks.cluster
 	@$(PY) -m benchmarks.driver
 	@$(PY) -m benchmarks.ray_data
+	@$(PY) -m benchmarks.turn_log
 	@$(PY) -m benchmarks.page
 
 docs: setup       ## The documentation as a site that needs no network, in build/site; a warning fails

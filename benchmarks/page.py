@@ -29,13 +29,13 @@ _MOST = 10
 SECTIONS = {
     "Start": ("quickstart", "engine-start", "suite"),
     "Cost": ("contracts-cost", "ceiling", "engine-steps", "linear", "memory", "growth", "long-cost", "pipeline"),
-    "Many documents": ("scale", "scale-s3", "scale-kills", "plan", "cluster", "driver", "ray-data"),
+    "Many documents": ("scale", "scale-s3", "scale-kills", "plan", "cluster", "driver", "ray-data", "turn-log"),
     "Kill and run again": ("kills",),
     "Contracts": ("contracts-held-out", "contracts-all", "entities", "entities-controls"),
     "Needles": ("needles", "needles-first-version", "needles-sft", "ruler", "controls", "methods", "hotpot"),
     "Making samples": ("generation",),
     "The bundled reader": ("nano-trial", "nano-training", "nano-again"),
-    "Training": ("training-right", "learner", "training-step", "training-stage", "training-gains", "longer"),
+    "Training": ("training-right", "learner", "sharing", "training-step", "training-stage", "training-gains", "longer"),
     "Promotion": ("promotion", "contract_loop"),
 }
 """Records by section, in order; others come last under "Others"."""
@@ -76,7 +76,8 @@ def cell(row: Row) -> str:
 
 
 def _headlines(results: Sequence[Result]) -> str:
-    machines = sorted({one.machine.label for one in results})
+    headlined = {record for _, record, _ in HEADLINES}
+    machines = sorted({one.machine.label for one in results if one.benchmark in headlined})
     lines = []
     for what, benchmark, name in HEADLINES:
         of = [one for one in results if one.benchmark == benchmark and any(row.name == name for row in one.rows)]
