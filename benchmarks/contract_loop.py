@@ -215,7 +215,7 @@ def check_rows(column: str, summary: dict[str, Any]) -> list[Row]:
         Row("power at +5 points, stated before reading", percent(record["power"]["power"]), "%", column=column),
     ]
     for group in (*record["groups"], record["overall"]):
-        name = group["name"]
+        name = " ".join(word.rpartition("/")[2] for word in group["name"].split(" "))
         low, high = percent(group["low"]), percent(group["high"])
         said = f"{percent(group['difference']):+.1f} points [{low:+.1f}, {high:+.1f}]"
         rows.append(Row(f"check: {name}", said, column=column, n=group["n"]))
