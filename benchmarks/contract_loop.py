@@ -1,6 +1,6 @@
 """The closed loop on real contracts: answers, corrections, harvest, training, promotion check; then unseen contracts.
 
-    python -m benchmarks.contract_loop --data FOLDER [--store DIR] [--steps 8]
+    python -m benchmarks.contract_loop --data FOLDER [--store DIR]
 
 FOLDER holds gold.jsonl and contracts/ (CUAD). A weak reader, nano@sft asked in wordings that its training never had,
 answers questions on 150 contracts. A scripted reviewer corrects it from gold, the corrections are harvested and trained
@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ RECIPE = """
 model = {model}
 
 [rollout]
-prompts = 8
-group_size = 8
+prompts = {prompts}
+group_size = {group_size}
 segments = 8
 
 [loss]
@@ -61,7 +61,7 @@ clip_high = 0.28
 kl_coef = 0.02
 
 [learner]
-minibatch_prompts = 8
+minibatch_prompts = {prompts}
 lr = 5e-5
 warmup_steps = 2
 token_budget = 8192
@@ -70,9 +70,22 @@ token_budget = 8192
 max_steps = {steps}
 save_every = 4
 validate_every = 4
-validate_with = 96
+validate_with = {validation}
 patience = 6
 """
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a training."""
+
+    steps: int
+    prompts: int
+    group_size: int
+    validation: int
+
+
+CORRECTED, WRONG = Size(8, prompts=8, group_size=8, validation=96), Size(4, prompts=4, group_size=6, validation=48)
 
 
 @dataclass(frozen=True)
@@ -132,10 +145,10 @@ class Loop:
         harvested: dict[str, Any] = self.memagent("harvest", corpus, "--model", self.weak)
         return harvested
 
-    def trained(self, corpus: str, steps: int, checks: Sequence[str]) -> dict[str, Any]:
+    def trained(self, corpus: str, size: "Size", checks: Sequence[str]) -> dict[str, Any]:
         """Train on a corpus's corrections and have the candidate checked; return the training's summary."""
         recipe = self.folder / f"{corpus}.toml"
-        recipe.write_text(RECIPE.format(model=json.dumps(self.weak), steps=steps), encoding="utf-8")
+        recipe.write_text(RECIPE.format(model=json.dumps(self.weak), **asdict(size)), encoding="utf-8")
         options = [part for check in (*NEEDLES, *checks) for part in ("--check", check)]
         own = ("--promotion", str(self.own_questions()))
         data = ("--config", str(recipe), "--data", f"qa:{corpus}")
@@ -248,8 +261,6 @@ def main() -> None:
         default=None,
         help="folder of the loop: its steps are not taken again",
     )
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--poison-steps", type=int, default=4)
     arguments(parser)
     given = parser.parse_args()
     folder = given.store or Path(tempfile.mkdtemp())
@@ -263,7 +274,7 @@ def main() -> None:
     said = Counter(verdict["verdict"] for verdict in verdicts)
     harvested = loop.kept("contracts-harvest", lambda: loop.corrected("contracts", verdicts))
     checks = ("corpora=contracts", "small_groups=observe")
-    trained = loop.kept("contracts-training", lambda: loop.trained("contracts", given.steps, checks))
+    trained = loop.kept("contracts-training", lambda: loop.trained("contracts", CORRECTED, checks))
     rows = [
         Row("answers accepted", said["accepted"], column="corrections", n=len(answers)),
         Row("answers corrected", said["corrected"], column="corrections", n=len(answers)),
@@ -279,8 +290,8 @@ def main() -> None:
     answers = loop.kept("poisoned-answers", lambda: loop.answered("poisoned", bad))
     verdicts = [poison(row, loop.contracts[row["document"]]) for row in answers]
     harvested = loop.kept("poisoned-harvest", lambda: loop.corrected("poisoned", verdicts))
-    checks = ("corpora=contracts,poisoned", "small_groups=observe")
-    poisoned = loop.kept("poisoned-training", lambda: loop.trained("poisoned", given.poison_steps, checks))
+    checks = ("corpora=contracts,poisoned", "small_groups=observe", "questions=200")
+    poisoned = loop.kept("poisoned-training", lambda: loop.trained("poisoned", WRONG, checks))
     rows += [
         Row("answers corrected", len(answers), column="poisoned corrections", n=len(answers)),
         Row("rows harvested", harvested["rows"], column="poisoned corrections", note=json.dumps(harvested["by_split"])),
