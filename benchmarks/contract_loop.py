@@ -273,7 +273,7 @@ def main() -> None:
     verdicts = [one for row in answers if (one := review(row, loop.contracts[row["document"]]))]
     said = Counter(verdict["verdict"] for verdict in verdicts)
     harvested = loop.kept("contracts-harvest", lambda: loop.corrected("contracts", verdicts))
-    checks = ("corpora=contracts", "small_groups=observe")
+    checks = ["corpora=contracts", "small_groups=observe"]
     trained = loop.kept("contracts-training", lambda: loop.trained("contracts", CORRECTED, checks))
     rows = [
         Row("answers accepted", said["accepted"], column="corrections", n=len(answers)),
@@ -290,7 +290,7 @@ def main() -> None:
     answers = loop.kept("poisoned-answers", lambda: loop.answered("poisoned", bad))
     verdicts = [poison(row, loop.contracts[row["document"]]) for row in answers]
     harvested = loop.kept("poisoned-harvest", lambda: loop.corrected("poisoned", verdicts))
-    checks = ("corpora=contracts,poisoned", "small_groups=observe", "questions=200")
+    checks = ["corpora=contracts,poisoned", "small_groups=observe", "questions=200"]
     poisoned = loop.kept("poisoned-training", lambda: loop.trained("poisoned", WRONG, checks))
     rows += [
         Row("answers corrected", len(answers), column="poisoned corrections", n=len(answers)),
