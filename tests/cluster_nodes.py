@@ -4,6 +4,7 @@ python -m tests.cluster_nodes SCENE FOLDER
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from ray.cluster_utils import Cluster
 
 from infra.cluster import nodes
 from infra.cluster.engine_pool import check_fits, run_on_engines
-from infra.cluster.placement import ranks_are_actors
+from infra.cluster.placement import GpuSlots, ranks_are_actors, start_engine
 from infra.store import Store
 from memagent.config import PoolConfig
 from memagent.errors import UsageError
@@ -119,6 +120,44 @@ def spread(folder: Path) -> None:
         assert not check_fits(PoolConfig(cpus=0.5, gpus=3, nodes=3))
 
 
+class OnGpu:
+    """Says on which GPU of which node it is."""
+
+    def where(self) -> tuple[str, list[int]]:
+        return str(ray.get_runtime_context().get_node_id()), ray.get_gpu_ids()
+
+    def has_ranks(self) -> bool:
+        return ranks_are_actors()
+
+    def bundles(self) -> str:
+        return os.environ.get("VLLM_RAY_BUNDLE_INDICES", "")
+
+
+def turns(folder: Path) -> None:
+    """Rank i and engine i of a training are on the same GPU, on any number of nodes, and free it in the end."""
+    with cluster(0) as started:
+        for _ in range(2):
+            started.add_node(num_cpus=2, num_gpus=2)
+        slots, pool = GpuSlots(4, cpus=1.0), PoolConfig(cpus=0.5, gpus=1)
+        ranks = [ray.remote(OnGpu).options(**slots.rank(i, 0.5)).remote() for i in range(4)]
+        engines = [start_engine(OnGpu, (), pool, slots.engine(i, pool)) for i in range(4)]
+        places = ray.get([rank.where.remote() for rank in ranks])
+        assert ray.get([engine.actor.where.remote() for engine in engines]) == places
+        assert len({(node, *gpus) for node, gpus in places}) == 4
+        assert not any(ray.get([engine.actor.has_ranks.remote() for engine in engines])), "each has its GPU itself"
+        for engine in engines:
+            engine.end()
+        pair = PoolConfig(cpus=0.5, gpus=2)  # of two GPUs: its ranks are actors on the slots that it is given
+        engine = start_engine(OnGpu, (), pair, slots.engine(1, pair))
+        assert ray.get(engine.actor.bundles.remote()) == "2,3" and ray.get(engine.actor.has_ranks.remote())
+        engine.end()
+        for rank in ranks:
+            ray.kill(rank)
+        slots.end()
+        again = GpuSlots(4, cpus=1.0)  # waits until the GPUs are free
+        again.end()
+
+
 def beside(folder: Path) -> None:
     """A cluster that somebody has started on this machine is left alone: a run here has Ray of its own."""
     from infra.cluster.session import ray_session
@@ -133,5 +172,5 @@ def beside(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    scenes = {"beside": beside, "seen": seen, "unseen": unseen, "joins": joins, "spread": spread}
+    scenes = {"beside": beside, "seen": seen, "unseen": unseen, "joins": joins, "spread": spread, "turns": turns}
     scenes[sys.argv[1]](Path(sys.argv[2]))
