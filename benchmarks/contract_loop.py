@@ -46,7 +46,9 @@ NOTE = """\
 The weak reader is `nano@sft`, asked in wordings that its training never had. The texts of the corrected contracts and
 of the check's own it knows from supervised training, in other wordings; the 80 unseen ones no training had. These are
 asked in four wordings, of which the corrections had two. The difference is paired, its interval by contract. The second
-reviewer names the title in place of every governing law, and says "not there" of every title and date.
+reviewer names the title in place of every governing law, and says "not there" of every title and date; the candidate
+learnt that (it was better on its own validation questions). None of that batch's contracts is for promotion, so it is
+asked nothing of what it learnt. The steps were taken in several calls, beside other work, and each kept what it gave.
 """
 RECIPE = """
 model = {model}
