@@ -89,7 +89,7 @@ def optimize(
 def compact_turns(corpus: Corpus, run_id: str) -> int:
     """Compact the small parts of a run's turn log; return the number of new parts."""
     groups = small_parts(corpus, run_id)
-    return sum(run_tasks(partial(compact, corpus=corpus, run_id=run_id), groups, small=True))
+    return sum(run_tasks(partial(compact, corpus=corpus, run_id=run_id), groups, corpus.store, small=True))
 
 
 def compact_tables(corpus: Corpus, names: Sequence[str]) -> None:
@@ -97,7 +97,7 @@ def compact_tables(corpus: Corpus, names: Sequence[str]) -> None:
     for table in (Table(corpus.store, name) for name in names):
         if table.small_files(corpus.name) >= MANY:
             few = table.count(corpus.name) <= FEW
-            list(run_tasks(partial(_compact_table, corpus=corpus), [table.name], small=few))
+            list(run_tasks(partial(_compact_table, corpus=corpus), [table.name], corpus.store, small=few))
 
 
 def _compact_table(name: str, corpus: Corpus) -> int:

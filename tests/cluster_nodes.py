@@ -6,7 +6,7 @@ python -m tests.cluster_nodes SCENE FOLDER
 import asyncio
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from ray.cluster_utils import Cluster
 from infra.cluster import nodes
 from infra.cluster.engine_pool import check_fits, run_on_engines
 from infra.cluster.placement import GpuSlots, ranks_are_actors, start_engine
-from infra.store import Store
-from memagent.config import PoolConfig
+from infra.cluster.tasks import run_tasks
+from infra.store import Corpus, Store
+from memagent.config import PoolConfig, load_config
 from memagent.errors import UsageError
+from pipelines.stages.ingest import ingest
 
 
 @contextmanager
@@ -53,12 +55,20 @@ def unseen(folder: Path) -> None:
             return (store if here == head else Store(f"{store.url}/elsewhere")).exists(name)
 
         nodes._sees = sees
-        try:
-            nodes.check_store(Store(str(folder)))
-        except UsageError as error:
-            assert "cannot be seen by the cluster's node" in str(error) and "s3://" in str(error)
-        else:
-            raise AssertionError("it was taken")
+        (folder / "note.txt").write_text("A note.")
+        store = Store(str(folder / "store"))
+        starts: list[Callable[[], object]] = [
+            lambda: nodes.check_store(store),
+            lambda: list(run_tasks(str, [1, 2], store, small=False)),
+            lambda: ingest(Corpus(store, "c"), [str(folder / "note.txt")], load_config(store=store.url), "run"),
+        ]
+        for start in starts:
+            try:
+                start()
+            except UsageError as error:
+                assert "cannot be seen by the cluster's node" in str(error) and "s3://" in str(error)
+            else:
+                raise AssertionError("it was taken")
 
 
 class Slow:

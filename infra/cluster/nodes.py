@@ -1,11 +1,31 @@
 """Checks of a cluster's nodes."""
 
 import uuid
+from functools import lru_cache
 
+from infra.cluster.session import ensure_ray
 from infra.store import Store
 from memagent.errors import UsageError
 
 _SECONDS = 60.0
+
+
+def ensure_nodes(store: Store) -> None:
+    """Start Ray if it is not running yet, and check once a session that its nodes see the store (`check_store`).
+
+    Raises:
+        UsageError: a node cannot see the store, or Ray cannot be used as configured.
+        MemagentError: Ray cannot be started.
+    """
+    import ray
+
+    ensure_ray()
+    _checked(store.url, ray.get_runtime_context().get_job_id())
+
+
+@lru_cache(maxsize=8)
+def _checked(url: str, session: str) -> None:
+    check_store(Store(url))
 
 
 def check_store(store: Store) -> None:

@@ -6,22 +6,26 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from infra.cluster.session import ensure_ray, quiet_ray_data
+from infra.cluster.nodes import ensure_nodes
+from infra.cluster.session import quiet_ray_data
+from infra.store import Store
 from memagent.errors import MemagentError, UsageError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], *, small: bool) -> Iterator[Result]:
+def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], store: Store, *, small: bool) -> Iterator[Result]:
     """Call `work` for each item; yield the results as they come.
 
     Args:
         work: a picklable function that returns plain data (JSON), and writes large data to the store.
         items: small and picklable.
+        store: which tasks read and write.
         small: whether a single item is run in this process, without Ray.
 
     Raises:
+        UsageError: a node of the cluster cannot see the store.
         UsageError, MemagentError: raised by `work`; other errors become a MemagentError with their message.
     """
     if not items:
@@ -29,7 +33,7 @@ def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], *, small: b
     if small and len(items) == 1:
         yield work(items[0])
         return
-    ensure_ray()
+    ensure_nodes(store)
     import ray.data
 
     quiet_ray_data()

@@ -69,10 +69,19 @@ def claimed(
         _claim(corpus, run_id, frozenset(work), wait=wait, waiting=waiting)
         yield
     finally:
-        _change(corpus, lambda claims: claims.pop(run_id, None))
         stop.set()
         thread.join()
-        store.delete(store.path("runs", run_id, "heartbeat.json"))
+        _release(corpus, run_id)
+
+
+def _release(corpus: Corpus, run_id: str) -> None:
+    """Give up a run's claims. Where the store is gone they end with the process; the run's own error is what counts."""
+    store = corpus.store
+    try:
+        store.delete(store.path("runs", run_id, "heartbeat.json"))  # a run without one holds no claims
+        _change(corpus, lambda claims: claims.pop(run_id, None))
+    except (OSError, MemagentError) as error:
+        _log.warning("the claims of run %s are not given up: %s: %s", run_id, type(error).__name__, error)
 
 
 def beat(store: Store, run_id: str) -> None:

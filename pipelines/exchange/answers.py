@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from fnmatch import translate
 from itertools import islice
 from pathlib import Path
 from typing import IO, NotRequired, TypedDict
@@ -120,8 +121,8 @@ def answer_rows(
 
 
 def _pattern(words: str) -> re.Pattern[str]:
-    wild = {"*": ".*", "?": "."}
-    return re.compile("".join(wild.get(c, re.escape(c)) for c in words), re.IGNORECASE | re.DOTALL)
+    only_stars = words.replace("[", "[[]")
+    return re.compile(translate(only_stars), re.IGNORECASE)
 
 
 def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path | None) -> None:

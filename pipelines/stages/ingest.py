@@ -14,8 +14,9 @@ from typing import Literal, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.nodes import ensure_nodes
 from infra.cluster.progress import Progress
-from infra.cluster.session import ensure_ray, quiet_ray_data
+from infra.cluster.session import quiet_ray_data
 from infra.sources import TITLE_CHARS, Parsed, Refused
 from infra.sources.diff import Plan, failed_stamp, make_plan
 from infra.sources.listing import path_of
@@ -124,7 +125,7 @@ def _parse_all(work: pa.Table, job: _Job) -> Iterator[pa.Table]:
     """Have workers parse and commit all sources; yield their results (`_RESULT`), a row per source."""
     if not work.num_rows:
         return
-    ensure_ray()
+    ensure_nodes(job[0])
     import ray
     from ray.data import from_arrow
 

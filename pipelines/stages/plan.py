@@ -139,7 +139,7 @@ def make_plan(request: PlanRequest) -> Plan:
     plan = Plan(parts)
     matched: set[tuple[str, str]] = set()
     work = partial(plan_bucket, request=request, named=named_questions(request), unfinished=unfinished_runs(corpus))
-    for done in run_tasks(work, parts, small=size <= FEW):
+    for done in run_tasks(work, parts, corpus.store, small=size <= FEW):
         plan.add(done)
         matched.update((question_id, name) for question_id, name in done["matched"])
     plan.unmatched = _unmatched(request.questions, matched, plan.missing)

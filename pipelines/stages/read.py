@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from infra.cluster.engine_pool import run_on_engines
-from infra.cluster.nodes import check_store
+from infra.cluster.nodes import ensure_nodes
 from infra.cluster.progress import Counters, ProgressReporter, Totals
 from infra.cluster.reading_worker import BlockResult, FailedItem, NumberedBlock, PassSpec, ReadingWorker
-from infra.cluster.session import board_name, ensure_ray
+from infra.cluster.session import board_name
 from infra.readers import ReaderSpec
 from infra.store import Corpus
 from infra.tables.data_files import FileCommits
@@ -72,8 +72,7 @@ def read(
         UsageError: a node of the cluster cannot see the store.
         MemagentError: no engine can be started, or engines die again and again.
     """
-    ensure_ray()
-    check_store(reading.corpus.store)
+    ensure_nodes(reading.corpus.store)
     result = PassResult()
     sink = _Sink(reading, result)
     left = dict(enumerate(plan.blocks))

@@ -70,7 +70,7 @@ def segment(
     quarantine = Table(corpus.store, "quarantine")
     work = partial(_segment_bucket, corpus=corpus, reader=reader)
     parts = [Bucket(index, tasks) for index in range(tasks)]
-    for done in run_tasks(work, parts, small=chars <= _SMALL_CHARS):
+    for done in run_tasks(work, parts, corpus.store, small=chars <= _SMALL_CHARS):
         commits.add(done["files"])
         quarantine.upsert(
             failure_row(corpus, "segment", name, reason="segment", detail=message, run_id=run_id)

@@ -91,7 +91,7 @@ def summarise(
     sums: Counter[str] = Counter()
     scored = sum(question.answers is not None for question in unmatched)
     rollups: dict[str, list[QuestionRollup]] = defaultdict(list)
-    for part in run_tasks(work, buckets, small=readings <= FEW):
+    for part in run_tasks(work, buckets, corpus.store, small=readings <= FEW):
         summary.found += part["found"]
         summary.answered += part["answered"]
         sums.update(part["sums"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 import time
 
@@ -13,6 +14,7 @@ from infra.tables.claims import RunningError, beat, claimed, is_alive
 from infra.tables.delta import Table
 from infra.tables.runs import begin_run, close_runs, closed_runs, run_ids
 from memagent.config import load_config
+from memagent.errors import UsageError
 from pipelines.ask import ask
 from pipelines.stages.ingest import ingest
 from pipelines.status import corpus_status
@@ -99,6 +101,15 @@ def test_a_damaged_claims_file_is_begun_anew(store, damaged, caplog):
         pass
     assert "claims/c.json" in caplog.text
     assert json.loads(store.read_bytes("claims", "c.json")) == {}
+
+
+def test_a_store_that_goes_leaves_the_runs_own_error(tmp_path, caplog):
+    store = Store(str(tmp_path / "store"))
+    with pytest.raises(UsageError, match="of the run itself"), held(store, "one", "a"):
+        shutil.rmtree(tmp_path / "store")
+        (tmp_path / "store").write_text("something else")
+        raise UsageError("of the run itself")
+    assert "claims of run one are not given up" in caplog.text
 
 
 def test_a_run_on_another_machine_is_alive_while_its_heart_beats(store):
