@@ -4,19 +4,22 @@
 
 Counted: groups of 16 rollouts over 8 segments of 5,000 tokens, as in MemAgent's 7B run (arXiv 2507.02259, section 4.1),
 with prompts of the template `chatml`; memories and responses have 256 to 1,024 tokens, the limit. The rows are made by
-the learner's own packing. Measured: the same at an eighth of the lengths, forward and backward pass of the bundled
-reader on this machine in float32; tokens per second count the sampled tokens, without padding.
+the learner's own packing. Measured: the same at a quarter of the lengths, forward and backward pass of the
+bundled reader in float32 on one thread, by the processor's time, so that what else runs does not count. Tokens per
+second count the sampled tokens, without padding.
 """
 
 import argparse
 import json
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from tokenizers import Tokenizer as HFTokenizer
 
-from benchmarks.learner import packed_rows, padded_batches, run_packed, run_padded, timed
+from benchmarks.learner import packed_rows, padded_batches, run_packed, run_padded
 from benchmarks.record import Row, arguments, result, write
 from memagent.nano import bundled
 from memagent.prompts import Prompts, load_template
@@ -25,6 +28,7 @@ from memagent.rl.packing import Item
 from memagent.rl.trajectory import Conversation
 from memagent.tokens import Tokenizer
 
+_T = TypeVar("_T")
 ROLLOUTS, SEGMENTS = 16, 8
 SEGMENT, LIMIT = 5_000, 1_024
 BUDGET = 32_768
@@ -90,8 +94,9 @@ def count(layout: str, groups: int) -> list[Row]:
     ]
 
 
-def measure(groups: int, scale: int = 8) -> list[Row]:
+def measure(groups: int, scale: int = 4) -> list[Row]:
     """Time the learner's passes over groups with shared prefixes, packed, and padded."""
+    torch.set_num_threads(1)
     from transformers import AutoModelForCausalLM
 
     model = load_model(bundled()).train()
@@ -104,15 +109,23 @@ def measure(groups: int, scale: int = 8) -> list[Row]:
         items = [_known(item, vocabulary) for item in group(prompts, number, scale)]
         tokens += sum(item.conversation.tokens for item in items)
         for name, share in (("packed, shared prefixes", True), ("packed", False)):
-            seconds[name] += timed(lambda row: run_packed(model, row), packed_rows(items, budget, share))
+            seconds[name] += spent(lambda row: run_packed(model, row), packed_rows(items, budget, share))
             model.zero_grad()
-        seconds["padded"] += timed(lambda batch: run_padded(plain, batch), padded_batches(items, budget))
+        seconds["padded"] += spent(lambda batch: run_padded(plain, batch), padded_batches(items, budget))
         plain.zero_grad()
     rates = {name: round(tokens / value) for name, value in seconds.items()}
     print(json.dumps(rates), flush=True)
     rows = [Row(name, rate, "tokens a second", column="measured", n=groups) for name, rate in rates.items()]
     times = round(rates["packed, shared prefixes"] / rates["padded"], 2)
     return [*rows, Row("shared against padded", times, "times", column="measured")]
+
+
+def spent(work: Callable[[_T], None], batches: Sequence[_T]) -> float:
+    """Return the seconds of the processor that some work takes."""
+    began = time.process_time()
+    for batch in batches:
+        work(batch)
+    return time.process_time() - began
 
 
 def _known(item: Item, vocabulary: int) -> Item:

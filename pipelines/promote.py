@@ -90,8 +90,8 @@ def run_promotion(
     incumbent = incumbent or current_id or _base_model(config, name)
     since = current["changed_at"] if current and incumbent == current_id else None
     spec = spec or PromotionSpec()
-    questions = find_questions(store, spec, "promotion", since, trained_files(store, row["run_id"]))
-    record = _compare(config, (candidate, incumbent), spec, questions, show)
+    questions = find_questions(store, spec, "promotion", since, trained_files=trained_files(store, row["run_id"]))
+    record = _compare(config, (candidate, incumbent), spec, questions=questions, show=show)
     if record["promoted"]:
         promote(store, candidate, record["reason"], dict(record), instead_of=current_id)
     else:
@@ -114,7 +114,7 @@ def compare_policies(
     spec = spec or PromotionSpec()
     spec = spec.model_copy(update={"seed": spec.seed + _COMPARED})
     questions = find_questions(Store(config.store), spec, "validation")
-    return _compare(config, (candidate, incumbent), spec, questions, show)
+    return _compare(config, (candidate, incumbent), spec, questions=questions, show=show)
 
 
 def _compare(

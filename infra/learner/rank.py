@@ -164,7 +164,9 @@ class Learner:
         Raises:
             TrainingError: the checkpoint is incomplete or of another model.
         """
-        self._steps = restore(self._states, folder, self._rank.index, self._rank.world, self._make_states)
+        self._steps = restore(
+            self._states, folder, rank=self._rank.index, world=self._rank.world, prepare=self._make_states
+        )
 
     def offload(self) -> None:
         """Move all states to main memory, so that an engine can use the GPU."""
@@ -226,8 +228,8 @@ class Learner:
             torch.tensor(row.ids, **place),  # type: ignore[arg-type]
             torch.tensor(row.positions, **place),  # type: ignore[arg-type]
             row.blocks,
-            torch.tensor(row.targets, **place),  # type: ignore[arg-type]
-            self._recipe.rollout.temperature,
+            targets=torch.tensor(row.targets, **place),  # type: ignore[arg-type]
+            temperature=self._recipe.rollout.temperature,
         )
         return out
 

@@ -80,7 +80,7 @@ def plan(recipe: Recipe, shape: ModelShape, machines: Machines, fill: float = 0.
     engines, engine_gpus = int(recipe.pool.get("max_size", 1)), max(1, round(float(recipe.pool.get("gpus", 1))))
     tokens = step_tokens(recipe, fill, kept)
     share = float(recipe.engine.get("gpu_memory", 0.9))
-    engine = _engine_memory(shape, recipe, machines.gpu, engine_gpus, share)
+    engine = _engine_memory(shape, recipe, machines.gpu, size=engine_gpus, share=share)
     made = TrainingPlan(
         machines,
         learner.world_size,
@@ -92,7 +92,7 @@ def plan(recipe: Recipe, shape: ModelShape, machines: Machines, fill: float = 0.
         host=_host_memory(shape, recipe, engine_gpus),
         disk=disk(shape, recipe),
         tokens=tokens,
-        minutes=_minutes(shape, recipe, machines.gpu, tokens, engines * engine_gpus),
+        minutes=_minutes(shape, recipe, machines.gpu, tokens=tokens, engine_gpus=engines * engine_gpus),
     )
     made.problems.extend(_problems(made, recipe))
     return made
