@@ -2,6 +2,7 @@
 
 import uuid
 from functools import lru_cache
+from typing import Any
 
 from infra.cluster.session import ensure_ray
 from infra.store import Store
@@ -31,7 +32,8 @@ def _checked(url: str, session: str) -> None:
 def check_store(store: Store) -> None:
     """Refuse a store that some node of the cluster cannot see: its work there would be lost.
 
-    Needs a Ray session. A cluster of one node is not checked; nodes that do not answer within a minute are skipped.
+    Needs a Ray session. A cluster of one node is not checked; nodes that do not answer within a minute, or are lost,
+    are skipped.
 
     Raises:
         UsageError: naming the nodes.
@@ -51,7 +53,7 @@ def check_store(store: Store) -> None:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             calls[look.options(scheduling_strategy=there).remote(store, name)] = host
         done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_SECONDS)
-        blind = sorted(calls[call] for call in done if not ray.get(call))
+        blind = sorted(calls[call] for call in done if not _saw(call))
     finally:
         store.delete(path)
     if blind:
@@ -59,6 +61,19 @@ def check_store(store: Store) -> None:
             f"the store {store.url} cannot be seen by the cluster's node {', '.join(blind)}: give an s3:// URL, or a "
             "folder that all nodes share"
         )
+
+
+def _saw(call: Any) -> bool:
+    """Return what a node said; one that was lost meanwhile is given no work, and passes."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return bool(ray.get(call))
+    except RayTaskError:
+        raise
+    except RayError:
+        return True
 
 
 def _sees(store: Store, name: str) -> bool:
