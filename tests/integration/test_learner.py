@@ -8,9 +8,10 @@ import socket
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from infra.learner.rank import Learner, Rank
+from infra.learner.weight_broadcast import Rendezvous, receive
 from memagent.errors import TrainingError
 from memagent.nano.export import config
 from memagent.nano.model import Shape
@@ -193,8 +194,8 @@ def test_bfloat16_with_float32_masters_stays_near(folder, expected, tmp_path):
     assert_same(weights, expected, atol=4e-3)
 
 
-def uneven(folder, made, rank, out, steps):
-    """A rank of a model of which every parameter is sharded, with many response tokens on the first rank only."""
+def all_sharded():
+    """Shard every parameter, also those that are below DeepSpeed's threshold; score eight tokens at a time."""
     from infra.learner import rank as module
 
     settings = module._settings
@@ -204,6 +205,11 @@ def uneven(folder, made, rank, out, steps):
     )
     head._LOGITS_BYTES = 8 * 4 * 64
     torch.set_num_threads(1)
+
+
+def uneven(folder, made, rank, out, steps):
+    """A rank of a model of which every parameter is sharded, with many response tokens on the first rank only."""
+    all_sharded()
     learner = Learner(str(folder), made, rank)
     rows, tokens = uneven_rows()
     mine = rows if rank.world == 1 else [rows[rank.index]]
@@ -232,6 +238,40 @@ def test_ranks_with_different_numbers_of_response_tokens_meet_in_the_same_collec
     weights = train(folder, made, tmp_path / "sharded", steps=2, target=uneven)
     plain = recipe(0, 1, budget=4096, kl_coef=reference)
     assert_same(weights, train(folder, plain, tmp_path / "plain", steps=2, target=uneven))
+
+
+def sending(folder, made, rank, out, steps):
+    """A rank that scores, learns and sends its weights to an engine's process, which the first rank starts."""
+    all_sharded()
+    learner = Learner(str(folder), made, rank)
+    rows, tokens = uneven_rows()
+    for _ in range(steps):
+        old = learner.score([rows[rank.index]])
+        learner.learn([rows[rank.index]], tokens, old)
+    meeting = Rendezvous("127.0.0.1", _port(), 2, learner.layout())
+    engine = multiprocessing.get_context("spawn").Process(target=receiving, args=(meeting, out))
+    if rank.index == 0:
+        out.mkdir()
+        engine.start()
+    learner.send(meeting)
+    if rank.index == 0:
+        engine.join()
+        assert engine.exitcode == 0
+    learner.export(out)
+    learner.stop()
+
+
+def receiving(meeting, out):
+    weights = {name: weight.clone() for name, weight in receive(meeting, 1, torch.device("cpu"))}
+    save_file(weights, out / "received")
+
+
+def test_sharded_ranks_score_learn_and_broadcast_what_they_export(folder, tmp_path):
+    weights = train(folder, recipe(3, 2, budget=4096, kl_coef=0.01), tmp_path / "out", steps=2, target=sending)
+    assert moved(folder, weights) > 1e-4
+    received = load_file(tmp_path / "out" / "received")
+    assert received.keys() == weights.keys()
+    assert_same(received, weights, atol=0)
 
 
 @pytest.mark.parametrize(("zero", "ranks"), [pytest.param(0, 1, marks=pytest.mark.slow), (3, 2)])
