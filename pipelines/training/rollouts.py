@@ -107,7 +107,7 @@ class EngineSampler:
                 if batch.take(group):
                     kept.append((draw.number, group))
             self.show({"groups": len(batch.kept), "groups_total": batch.size, "sampled": batch.seen})
-        if rollout.max_off_policy_steps:
+        if rollout.max_off_policy_steps and step < self.recipe.stage.max_steps:
             self._fill(math.ceil(batch.size * rollout.oversampling), batch.limit, step - 1)  # while the learner works
         else:
             await self._drop()
