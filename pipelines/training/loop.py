@@ -84,6 +84,11 @@ class Loop:
                 await self._validate_start()
             while self.state.step < stage.max_steps and self.state.stale < stage.patience:
                 await self._step()
+        except RanksLost:
+            raise
+        except TrainingError:
+            await self._commit_saved()  # what ends a run must not cost the checkpoint that is being written
+            raise
         finally:
             await self.sampler.close()
         await self._commit_saved()

@@ -127,6 +127,21 @@ async def test_ranks_that_are_lost_again_and_again_end_the_run_at_a_whole_checkp
     assert again.weights == [f"batch-{step}" for step in range(1, 7)]
 
 
+async def test_a_batch_that_cannot_be_sampled_costs_no_checkpoint(tmp_path):
+    failing = loop(tmp_path, Learner())
+    batch = failing.sampler.batch
+
+    async def until_three(step):
+        if step == 3:
+            raise TrainingError("groups failed")
+        return await batch(step)
+
+    failing.sampler.batch = until_three
+    with pytest.raises(TrainingError, match="groups failed"):
+        await failing.run()
+    assert Checkpoints(Store(str(tmp_path)), "train-x").read().step == 2, "it was still being written"
+
+
 class Turning:
     """Says in a common list what it is told."""
 
