@@ -24,7 +24,7 @@ from tests.pages import blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-STEPS = 4
+STEPS = 6
 CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 REWARD = """
 def score(said):
@@ -47,7 +47,7 @@ weights = { "own_rewards:score" = 1.0 }
 
 [learner]
 minibatch_prompts = 4
-lr = 5e-3
+lr = 1e-3
 warmup_steps = 0
 world_size = 2
 zero_stage = 2
@@ -61,7 +61,7 @@ min_size = 2
 max_size = 2
 
 [stage]
-max_steps = 4
+max_steps = 6
 export_every = 2
 validate_every = 1
 validate_with = 8
