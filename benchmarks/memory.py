@@ -80,7 +80,7 @@ def work(url: str, sets: list[str], place: SegmentedRow, out: Any) -> None:
         "rows": 1,
         "conversations": conversations,
         "longest": conversations,
-        "again": False,
+        "losses": 0,
         "number": 0,
     }
 

@@ -27,7 +27,7 @@ from pipelines.optimize import compact_turns
 RUN = "broken-off"
 TURNS = 100
 _TEXT = 4_600
-_PART = 5_000
+_PART = 4 * 2**20
 _ASKED = 1_000
 _WORDS = "party notice term region agreement shall renew payment seller buyer clause governed county district".split()
 
@@ -60,7 +60,7 @@ def fill(config: Config, readings: int) -> Step:
                     finish_reason="stop",
                 )
             )
-        if writer.buffered >= _PART:
+        if writer.buffered_bytes >= _PART:
             writer.flush()
     writer.flush()
     return _step(began, readings * TURNS)

@@ -81,7 +81,7 @@ class Slow:
 
 def joins(folder: Path) -> None:
     """A node that joins is used, and one that is lost loses nothing."""
-    items = [{"number": number, "conversations": 400, "again": False} for number in range(300)]
+    items = [{"number": number, "conversations": 400, "losses": 0} for number in range(300)]
     results: list[Mapping[str, Any]] = []
     with cluster(0) as started:
         first = started.add_node(num_cpus=1)
@@ -118,7 +118,7 @@ class Rank:
 
 def spread(folder: Path) -> None:
     """An engine of more GPUs than a node has gets them on several; what it had is free when it ends."""
-    work = [{"number": 0, "conversations": 1, "again": False}]
+    work = [{"number": 0, "conversations": 1, "losses": 0}]
     with cluster(0) as started:
         for _ in range(2):
             started.add_node(num_cpus=1, num_gpus=1)

@@ -2,7 +2,8 @@
 
 The pool starts with `pool.min_size` engines and grows to `pool.max_size` while there is more work than the running ones
 take; idle engines are ended. An actor that dies, with its process or its node, is replaced; an engine that gives up is
-retired. Their items go to the others, and only when no engine is left does the run fail.
+retired. Their items go to the others, and only when no engine is left does the run fail. An item whose workers die
+again and again is given to one alone, and halved, until what they die of is found.
 """
 
 import logging
@@ -22,6 +23,10 @@ _CALLS = 64
 """Most items that one engine works on at once."""
 _CONVERSATIONS = 16_384
 """Conversations of these items, beyond which the engine is given no more."""
+_SUSPECT = 1
+"""Lost workers beyond which an item is given to one alone."""
+_BISECTIONS = 16
+"""Deaths in a row that count as a search for what kills workers; more are the machine's."""
 _WAIT_SECONDS = 1.0
 
 
@@ -30,8 +35,8 @@ class PoolItem(TypedDict):
 
     conversations: int
     """About how much work it is."""
-    again: bool
-    """Whether another worker may have begun it."""
+    losses: int
+    """How often a worker ended that had begun it."""
 
 
 class Fatal(TypedDict):
@@ -56,6 +61,16 @@ class Worker(Protocol[_Taken, _Given]):
         """Do an item of work; start the engine first, if this is the first one. The result is plain data."""
 
 
+class Culprits(Protocol[Item, _Given]):
+    """What becomes of items whose workers' processes die of them."""
+
+    def halves(self, item: Item) -> list[Item]:
+        """Return an item as two, or as itself if it cannot be cut."""
+
+    def lost(self, item: Item) -> _Given:
+        """Return the result of an item that kills its worker and cannot be cut."""
+
+
 @dataclass(slots=True, eq=False)
 class _Engine(Generic[Item]):
     placed: EngineActor
@@ -63,6 +78,8 @@ class _Engine(Generic[Item]):
     """Items in progress, by the reference of the call."""
     answered: bool = False
     """Whether any call has returned: the engine is up."""
+    alone: bool = False
+    """Whether its item is one that may kill it, and gets no company."""
 
     @property
     def conversations(self) -> int:
@@ -70,7 +87,11 @@ class _Engine(Generic[Item]):
 
 
 def run_on_engines(
-    worker: type[Worker[Item, Result]], arguments: tuple[Any, ...], items: Iterable[Item], pool: PoolConfig
+    worker: type[Worker[Item, Result]],
+    arguments: tuple[Any, ...],
+    items: Iterable[Item],
+    pool: PoolConfig,
+    culprits: Culprits[Item, Result] | None = None,
 ) -> Iterator[Result]:
     """Hand items to workers with an engine each; yield the results as they come.
 
@@ -81,6 +102,7 @@ def run_on_engines(
         arguments: of its constructor.
         items: largest first.
         pool: how many engines, and what each of them needs of the cluster.
+        culprits: how to find the items that kill their workers. None: the run fails once too many processes have died.
 
     Raises:
         UsageError: an engine needs more than the machine has.
@@ -88,7 +110,7 @@ def run_on_engines(
         EngineDied: no engine is left.
     """
     check_fits(pool)
-    engines = _Pool(worker, arguments, deque(items), pool)
+    engines = _Pool(worker, arguments, deque(items), pool, culprits)
     try:
         yield from engines.results()
     finally:
@@ -129,14 +151,20 @@ def fatal(error: MemagentError) -> Fatal:
 
 class _Pool(Generic[Item, Result]):
     def __init__(
-        self, worker: type[Worker[Item, Result]], arguments: tuple[Any, ...], queue: deque[Item], pool: PoolConfig
+        self,
+        worker: type[Worker[Item, Result]],
+        arguments: tuple[Any, ...],
+        queue: deque[Item],
+        pool: PoolConfig,
+        culprits: Culprits[Item, Result] | None,
     ) -> None:
-        self._queue, self._config = queue, pool
+        self._queue, self._config, self._culprits = queue, pool, culprits
+        self._suspects: deque[Item] = deque()
         self._new = partial(start_engine, worker, arguments, pool, max_concurrency=_CALLS + 1, max_restarts=0)
         self._most = min(pool.max_size, max(1, len(queue)))
         self._left = sum(item["conversations"] for item in queue)
         self._engines: list[_Engine[Item]] = []
-        self._replacements = self._most * (1 + pool.engine_restarts)
+        self._replacements, self._bisections = self._enough(), _BISECTIONS
         self._last_error: MemagentError = EngineDied("no engine is left")
 
     def results(self) -> Iterator[Result]:
@@ -145,7 +173,7 @@ class _Pool(Generic[Item, Result]):
 
         for _ in range(min(self._config.min_size, self._most)):
             self._start()
-        while self._queue or any(engine.items for engine in self._engines):
+        while self._queue or self._suspects or any(engine.items for engine in self._engines):
             self._hand_out()
             calls = {call: engine for engine in self._engines for call in engine.items}
             ready, _ = ray.wait(list(calls), num_returns=1, timeout=_WAIT_SECONDS)
@@ -156,7 +184,7 @@ class _Pool(Generic[Item, Result]):
                 try:
                     result = ray.get(call)
                 except ray.exceptions.RayActorError as error:
-                    self._replace(engine, error)
+                    yield from self._replace(engine, error)
                     continue
                 except ray.exceptions.RayTaskError as error:
                     raise MemagentError(f"a worker failed: {error.cause or error}") from error
@@ -165,12 +193,17 @@ class _Pool(Generic[Item, Result]):
                     continue
                 self._left -= engine.items.pop(call)["conversations"]
                 engine.answered = True
+                self._replacements, self._bisections = self._enough(), _BISECTIONS
                 yield result
 
     def end(self) -> None:
         """End all engines."""
         for engine in list(self._engines):
             self._end(engine)
+
+    def _enough(self) -> int:
+        """Return how many processes may die without an item done in between."""
+        return self._most * (1 + self._config.engine_restarts)
 
     def _start(self) -> None:
         self._engines.append(_Engine(self._new()))
@@ -183,13 +216,18 @@ class _Pool(Generic[Item, Result]):
         """Hand items to the least loaded engines until all are busy; grow or shrink the pool."""
         # An engine gets at most half of its share of the remaining work, so that the others find some too.
         share = self._left / (2 * self._most)
-        while self._queue:
-            engine = min(self._engines, key=lambda engine: engine.conversations)
+        free = [engine for engine in self._engines if not engine.items]
+        while self._suspects and free:
+            self._give(free.pop(), self._suspects.popleft()).alone = True
+        shared = [engine for engine in self._engines if not (engine.items and engine.alone)]
+        if self._suspects and len(shared) == len(self._engines):
+            shared.remove(min(shared, key=lambda engine: engine.conversations))  # it gets nothing new before it is free
+        while self._queue and shared:
+            engine = min(shared, key=lambda engine: engine.conversations)
             full = len(engine.items) >= _CALLS or engine.conversations >= min(_CONVERSATIONS, share)
             if full and engine.items:
                 break
-            item = self._queue.popleft()
-            engine.items[engine.placed.actor.run.remote(item)] = item
+            self._give(engine, self._queue.popleft()).alone = False
         if self._queue and len(self._engines) < self._most:
             # An engine that cannot be placed yet waits for a node.
             self._start()
@@ -198,13 +236,32 @@ class _Pool(Generic[Item, Result]):
             if not self._queue and len(self._engines) > 1:
                 self._end(engine)
 
-    def _take_back(self, engine: _Engine[Item]) -> None:
-        self._end(engine)
-        self._queue.extendleft(cast(Item, {**item, "again": True}) for item in engine.items.values())
+    def _give(self, engine: _Engine[Item], item: Item) -> _Engine[Item]:
+        engine.items[engine.placed.actor.run.remote(item)] = item
+        return engine
 
-    def _replace(self, engine: _Engine[Item], error: Exception) -> None:
-        """Start another actor in place of one that died."""
-        self._take_back(engine)
+    def _take_back(self, engine: _Engine[Item], losses: int) -> None:
+        """Put an engine's items back into the queue, with so many more losses; end it."""
+        self._end(engine)
+        for item in engine.items.values():
+            item = cast(Item, {**item, "losses": item["losses"] + losses})
+            suspect = self._culprits is not None and item["losses"] > _SUSPECT
+            (self._suspects if suspect else self._queue).appendleft(item)
+
+    def _replace(self, engine: _Engine[Item], error: Exception) -> Iterator[Result]:
+        """Start another actor in place of one that died; yield the result of an item that it died of."""
+        item = next(iter(engine.items.values()), None)
+        if self._culprits is not None and engine.alone and item is not None and self._bisections:
+            self._bisections -= 1
+            self._replacements += 1  # this death brings the search on
+            engine.items.clear()
+            halves = self._culprits.halves(item)
+            if len(halves) > 1:
+                self._suspects.extendleft(halves)
+            else:
+                self._left -= item["conversations"]
+                yield self._culprits.lost(item)
+        self._take_back(engine, losses=1)
         words = str(error).strip().splitlines()[-1:] or ["no words"]
         self._last_error = EngineDied(f"the engines' processes end ({type(error).__name__}: {words[0]})")
         if self._replacements:
@@ -217,7 +274,7 @@ class _Pool(Generic[Item, Result]):
         """Retire an engine that cannot continue."""
         if result["usage"]:
             raise ConfigError(result["fatal"])
-        self._take_back(engine)
+        self._take_back(engine, losses=1)
         self._most = max(1, self._most - 1)
         self._last_error = EngineDied(result["fatal"])
         _log.warning("an engine is retired (%s); %d are left", result["fatal"], len(self._engines))

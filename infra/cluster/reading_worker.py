@@ -37,8 +37,10 @@ from memagent.records import ReadingResult, Turn
 
 _log = logging.getLogger("memagent.pool")
 _REPORT_SECONDS = 0.5
-_FLUSH_TURNS = 256
-"""So many buffered turns are written before `flush_seconds` have passed: what a crash costs a fast engine."""
+_PART_BYTES = 4 * 2**20
+"""A part of the turn log is written when it has so many bytes, before compression."""
+_PART_SHARE, _SHORTEST_PART = 400, 1.0
+"""Or after this share of the run's time so far: a crash costs as little of it, and a long run writes few parts."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
 """Bounds of the seconds between two answer files, and their number over a long run."""
 
@@ -128,7 +130,7 @@ class ReadingWorker:
     async def _block(self, block: Block, number: int) -> BlockResult:
         await self._ready()
         items = await asyncio.to_thread(read_work, self._store, block)
-        logged = await self._logged([item["reading_id"] for item in items]) if block["again"] else {}
+        logged = await self._logged([item["reading_id"] for item in items]) if block["losses"] else {}
         open_readings = Counter(item["content_hash"] for item in items)
         tasks = [
             asyncio.create_task(self._read_item(item, logged.get(item["reading_id"], []), open_readings))
@@ -245,7 +247,7 @@ class ReadingWorker:
 
     def _record(self, turn: Turn) -> None:
         self._writer.add(turn)
-        if self._writer.buffered >= _FLUSH_TURNS:
+        if self._writer.buffered_bytes >= _PART_BYTES:
             self._full.set()
         counts = self._counts
         counts.conversations += 1
@@ -268,8 +270,9 @@ class ReadingWorker:
 
     async def _flush_forever(self) -> None:
         while True:
-            until = time.monotonic() + self._spec.flush_seconds
-            while (left := until - time.monotonic()) > 0 and self._writer.buffered < _FLUSH_TURNS:
+            began = time.monotonic()
+            until = began + part_seconds(began - self._started, self._spec.flush_seconds)
+            while (left := until - time.monotonic()) > 0 and self._writer.buffered_bytes < _PART_BYTES:
                 self._full.clear()  # set again by each turn while the last flush was writing
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._full.wait(), min(left, _REPORT_SECONDS))
@@ -312,6 +315,11 @@ class ReadingWorker:
         self._counts.engine_deaths = self._engine.deaths
         if self._tally is not None:
             self._tally.report(self._worker, self._counts.as_dict())
+
+
+def part_seconds(elapsed: float, most: float) -> float:
+    """Return after how many seconds the next part of the turn log is due, in a run of so many seconds."""
+    return min(most, max(_SHORTEST_PART, elapsed / _PART_SHARE))
 
 
 class _Asker:

@@ -5,15 +5,19 @@ import logging
 from collections.abc import Callable
 
 from memagent.engine import Completion, Engine, Sampling
-from memagent.errors import EngineDied
+from memagent.errors import EngineDied, RequestError
 
 _log = logging.getLogger("memagent.engine")
+_SUSPECT = 2
+"""Deaths of the engine during a request, after which it is sent with nothing beside it."""
 
 
 class SupervisedEngine:
     """Wraps an engine; requests in flight when it dies are sent again to its successor.
 
-    Readings that wait here keep their memory, so the death of an engine costs only the conversations in flight."""
+    Readings that wait here keep their memory, so the death of an engine costs only the conversations in flight. A
+    request during which it dies again and again is sent alone; if it then dies, the request fails and the others go on.
+    """
 
     def __init__(self, make: Callable[[], Engine], restarts: int, watchdog: float | None = None) -> None:
         """Start engines made by `make`, with at most `restarts` restarts without an answer in between.
@@ -26,7 +30,12 @@ class SupervisedEngine:
         self._watchdog = watchdog
         self._left = restarts
         self._generation = 0
+        self._replaced = -1
+        """The generation that was replaced on purpose: no request is to blame."""
         self._lock = asyncio.Lock()
+        self._running = self._suspects = 0
+        self._alone = False
+        self._changed = asyncio.Event()
         self.deaths = 0
 
     @property
@@ -40,6 +49,7 @@ class SupervisedEngine:
 
     async def restart(self) -> None:
         """Replace the engine, as if it had died; requests in flight are sent to its successor."""
+        self._replaced = self._generation
         await self._replace(self._generation, EngineDied("it was to be replaced"))
 
     async def stop(self) -> None:
@@ -47,24 +57,60 @@ class SupervisedEngine:
         await self._engine.stop()
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """Continue `ids`; raises EngineDied once the restarts are used up."""
+        """Continue `ids`.
+
+        Raises:
+            RequestError: the engine dies of this request.
+            EngineDied: the restarts are used up.
+        """
+        deaths = 0
         while True:
+            alone = deaths >= _SUSPECT
+            await self._enter(alone)
             generation = self._generation
             try:
                 async with asyncio.timeout(self._watchdog):
                     completion = await self._engine.generate(ids, sampling, priority)
             except TimeoutError:
-                await self._replace(generation, EngineDied(f"the engine has not answered for {self._watchdog:.0f} s"))
-            except EngineDied as error:
-                await self._replace(generation, error)
+                error = EngineDied(f"the engine has not answered for {self._watchdog:.0f} s")
+            except EngineDied as died:
+                error = died
             else:
                 self._left = self._restarts
                 return completion
+            finally:
+                self._leave(alone)
+            mine = await self._replace(generation, error)
+            deaths += generation != self._replaced
+            if alone and mine and generation != self._replaced:
+                raise RequestError(f"the engine dies of this request, also with nothing beside it: {error}")
 
-    async def _replace(self, generation: int, error: EngineDied) -> None:
+    async def _enter(self, alone: bool) -> None:
+        """Wait for the engine: a request that is sent alone waits for the others, and these for it."""
+        self._suspects += alone
+        try:
+            while self._alone or (self._running if alone else self._suspects):
+                self._changed.clear()
+                await self._changed.wait()
+        except BaseException:
+            self._suspects -= alone
+            self._changed.set()
+            raise
+        self._running += 1
+        self._alone = alone
+
+    def _leave(self, alone: bool) -> None:
+        self._running -= 1
+        if alone:
+            self._suspects -= 1
+            self._alone = False
+        self._changed.set()
+
+    async def _replace(self, generation: int, error: EngineDied) -> bool:
+        """Start another engine, unless that is done already; return whether it was not."""
         async with self._lock:
             if generation != self._generation:
-                return  # another reading noticed the death first
+                return False  # another reading noticed the death first
             if self._left == 0:
                 raise error
             self._left -= 1
@@ -74,3 +120,4 @@ class SupervisedEngine:
             self._engine = self._make()
             await self._engine.start()
             self._generation += 1
+            return True

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from fsspec.utils import glob_translate
 
 from infra.naming import quoted
+from infra.sources.delta_log import LOG_FOLDER, add_delta_table
 from infra.sources.listing import Listing, Source, Unusable
 from infra.store import file_system
 from memagent.errors import UsageError
@@ -18,8 +19,9 @@ _MAGIC = re.compile(r"[*?\[]")
 def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tuple) -> Listing:
     """Find everything that `arguments` name, each file once, in a stable order.
 
-    Folders are read recursively. Links to files are followed where they stay within their folder, links
-    to folders are not. Names that start with a dot are passed over unless given.
+    Folders are read recursively; of one that is a Delta table, the files of its newest version. Links to files are
+    followed where they stay within their folder, links to folders are not. Names that start with a dot are passed over
+    unless given.
 
     Args:
         arguments: folders, globs (``*``, ``?``, ``[..]``, ``**``), files, and ``s3://`` URLs of each kind.
@@ -95,6 +97,9 @@ def _walk(root: str, matches: Callable[[str], bool], depth: int | None, listing:
             detail = f"the folder cannot be listed: {error.strerror}"
             listing.unusable.append(Unusable(quoted(folder), "unreadable", detail))
             continue
+        if names.get(LOG_FOLDER):
+            add_delta_table(folder.rstrip("/"), prefix, listing, _matching(matches))
+            continue
         shown = sorted(name for name in names if not name.startswith("."))
         listing.hidden += len(names) - len(shown)
         if depth is None or prefix.count("/") < depth:
@@ -102,6 +107,14 @@ def _walk(root: str, matches: Callable[[str], bool], depth: int | None, listing:
         for name in shown:
             if not names[name] and matches(prefix + name):
                 _add_local(os.path.join(folder, name), prefix + name, inside, listing)
+
+
+def _matching(matches: Callable[[str], bool]) -> Callable[[str, str, str | None, Listing], None]:
+    def add(path: str, relative: str, inside: str | None, listing: Listing) -> None:
+        if matches(relative):
+            _add_local(path, relative, inside, listing)
+
+    return add
 
 
 def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -> None:
@@ -157,14 +170,24 @@ def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int,
             return True
         return source.startswith(shown) and (matches is None or matches(source.removeprefix(shown)) is not None)
 
-    count = 0
+    before = listing.count
+    if not pattern and file_system(url).exists(f"{url.rstrip('/')}/{LOG_FOLDER}"):
+        add_delta_table(url.rstrip("/"), "", listing, _add_local)
+        return max(1, listing.count - before), covers
+    inside = ""
     for path, size, etag in _s3_objects(prefix if pattern else url, flat=bool(pattern) and "/" not in pattern):
         relative = path.removeprefix(prefix) if path.startswith(prefix) else path.rsplit("/", 1)[-1]
+        table, log, _ = path.partition(f"/{LOG_FOLDER}/")
+        if log and not pattern and table != inside:  # the log comes before files whose names begin with a letter
+            inside = table
+            add_delta_table(table, table.removeprefix(prefix) + "/", listing, _add_local)
+        if log or (inside and path.startswith(inside + "/")):
+            continue
         if any(part.startswith(".") and part.strip(".") for part in relative.split("/")):
             listing.hidden += 1
         elif matches is None or matches(relative):
             listing.add(Source(path, quoted(path), quoted(relative), size=size, stamp=f"{size}-{etag}"))
-            count += 1
+    count = listing.count - before
     return count, covers
 
 

@@ -281,7 +281,7 @@ def _check(file: pq.ParquetFile, schema: pa.Schema, packed: int, request: Reques
     kind = schema.field(options.text_column).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise SourceError("wrong-type", f"column {options.text_column!r} is {kind}, not text; set ingest.text_column")
     inflated = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
     if inflated > max(_RATIO_FROM, packed * options.max_ratio):

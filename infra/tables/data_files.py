@@ -69,7 +69,7 @@ def _stats(table: pa.Table) -> dict[str, object]:
     nulls: dict[str, int] = {}
     for field in table.schema:
         kind = field.type
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
         if not (text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)):
             continue
         column = table[field.name]

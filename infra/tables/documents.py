@@ -1,11 +1,8 @@
-"""The current documents of a corpus, and the writer that adds to them."""
+"""The current documents of a corpus."""
 
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from operator import itemgetter
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,11 +13,12 @@ from infra.tables.buckets import WHOLE, Bucket, buckets
 from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
 from infra.tables.distinct import first_of_each
+from infra.tables.document_writer import NewDocument
 from infra.tables.rows import DocumentRow, FailureRow, SourceRow
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
 
-_FLUSH_CHARS = 32 * 2**20
-_FLUSH_ROWS = 10_000
+_ROWS = 10_000
+"""Rows that are Python objects at once."""
 
 
 def current_documents(
@@ -170,22 +168,6 @@ def newest(table: pa.Table, *key: str) -> pa.Table:
     return first_of_each(table, key, [("seen_at", "descending"), *state])
 
 
-class NewDocument(TypedDict):
-    """A document to write: a row of `documents` without the columns that `DocumentWriter` fills in."""
-
-    doc_id: str
-    content_hash: str
-    title: str
-    source: str
-    source_stamp: str
-    media_type: str
-    encoding: str
-    size_bytes: int
-    chars: int
-    state: Literal["present"]
-    first_seen: datetime
-
-
 class PresentDocuments:
     """The documents of some sources that are present, without their texts, as Arrow: a source may have millions."""
 
@@ -213,78 +195,12 @@ class PresentDocuments:
     def documents(self, rows: Iterable[int]) -> Iterator[DocumentRow]:
         """Yield rows of the documents table."""
         waiting = iter(rows)
-        while batch := list(islice(waiting, _FLUSH_ROWS)):
+        while batch := list(islice(waiting, _ROWS)):
             yield from self._table.take(batch).to_pylist()
 
 
 def column_rows(table: pa.Table | pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
     """Yield chosen columns row by row, as Python objects of few rows at a time."""
     table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    for batch in table.select(list(names)).to_batches(max_chunksize=_FLUSH_ROWS):
+    for batch in table.select(list(names)).to_batches(max_chunksize=_ROWS):
         yield from zip(*(batch[name].to_pylist() for name in names), strict=True)
-
-
-class DocumentWriter:
-    """Commits documents as they arrive: texts and documents first, then quarantine rows, then sources.
-
-    So a source that has a row has all its documents even after a kill; one without is parsed again, and gives the same
-    rows.
-    """
-
-    def __init__(self, corpus: Corpus, run_id: str, started_at: datetime, seconds: float) -> None:
-        """Prepare to write.
-
-        Args:
-            corpus: the documents' corpus.
-            run_id: what rows are marked with.
-            started_at: when the run began; all its rows have it.
-            seconds: a commit is due this long after the last one.
-        """
-        self._tables = {name: Table(corpus.store, name) for name in ("texts", "documents", "quarantine", "sources")}
-        self._rows: dict[str, list[Mapping[str, object]]] = {name: [] for name in self._tables}
-        self._common = {"corpus": corpus.name, "run_id": run_id}
-        self._mine = {"corpus": corpus.name, "seen_at": started_at}
-        self._at = started_at
-        self._seconds = seconds
-        self._chars = 0
-        self._flushed = time.monotonic()
-
-    def document(self, row: NewDocument, text: str) -> None:
-        """Add a document and its text."""
-        self._rows["documents"].append({**row, **self._mine})
-        self._rows["texts"].append({**self._mine, "content_hash": row["content_hash"], "text": text})
-        self._chars += len(text)
-        if self._chars >= _FLUSH_CHARS or len(self._rows["documents"]) >= _FLUSH_ROWS:
-            self.flush()
-
-    def supersede(self, row: DocumentRow) -> None:
-        """Add the row of a superseded version."""
-        self._rows["documents"].append({**row, **self._mine, "state": "superseded"})
-
-    def delete(self, rows: Iterable[DocumentRow]) -> None:
-        """Add the rows of deleted documents."""
-        for row in rows:
-            self._rows["documents"].append({**row, **self._mine, "state": "deleted", "chars": 0})
-
-    def refuse(self, item: str, reason: str, detail: str) -> None:
-        """Take a quarantine row."""
-        row = {**self._common, "stage": "ingest", "item": item, "reason": reason, "detail": detail, "at": self._at}
-        self._rows["quarantine"].append(row)
-        if len(self._rows["quarantine"]) >= _FLUSH_ROWS:
-            self.flush()
-
-    def source(self, source: str, doc_id: str, stamp: str, state: str, documents: int) -> None:
-        """Add the row of a source, after everything that belongs to it."""
-        row = {"source": source, "doc_id": doc_id, "source_stamp": stamp, "state": state, "documents": documents}
-        self._rows["sources"].append({**self._common, **row, "seen_at": self._at})
-        if time.monotonic() - self._flushed >= self._seconds:
-            self.flush()
-
-    def flush(self) -> None:
-        """Commit all rows that were added."""
-        for name, table in self._tables.items():
-            rows = self._rows[name]
-            table.append(sorted(rows, key=itemgetter("content_hash")) if name in ("texts", "documents") else rows)
-            self._rows[name] = []
-        self._chars = 0
-        self._flushed = time.monotonic()

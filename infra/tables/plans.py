@@ -55,8 +55,8 @@ class Block(TypedDict):
     conversations: int
     longest: int
     """Conversations of its longest reading."""
-    again: bool
-    """Whether another worker may have begun it."""
+    losses: int
+    """How often a worker ended that had begun it."""
 
 
 def write_plan(store: Store, run_id: str, bucket: Bucket, rows: pa.Table) -> None:

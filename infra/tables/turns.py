@@ -33,6 +33,8 @@ _COMPACT_BYTES = 8 * 2**20
 """Compressed bytes of parts that one task compacts."""
 _PART_BYTES = 64 * 2**20
 """Bytes of a sorted part, before compression."""
+_ROW_BYTES = 300
+"""Of a turn without its response."""
 _COMPACT_ROWS = 1_000
 """Turns that are read at once."""
 
@@ -48,22 +50,21 @@ class TurnWriter:
         self._parts = 0
         self._buffer: list[Mapping[str, object]] = []
         self._lock = threading.Lock()
-
-    @property
-    def buffered(self) -> int:
-        """Turns that are not written yet."""
-        return len(self._buffer)
+        self.buffered_bytes = 0
+        """About how many bytes are not written yet, before compression."""
 
     def add(self, turn: Turn) -> None:
         """Add a turn; it is durable after the next `flush`."""
         row = {**asdict(turn), **self._extra, "written_at": now()}
         with self._lock:  # else it could go into a buffer that has just been written
             self._buffer.append(row)
+            self.buffered_bytes += _size(turn)
 
     def flush(self) -> int:
         """Write what is buffered as one part; return how many turns."""
         with self._lock:
             rows, self._buffer = self._buffer, []
+            size, self.buffered_bytes = self.buffered_bytes, 0
         if not rows:
             return 0
         try:
@@ -72,9 +73,14 @@ class TurnWriter:
         except BaseException:
             with self._lock:
                 self._buffer[:0] = rows
+                self.buffered_bytes += size
             raise
         self._parts += 1
         return len(rows)
+
+
+def _size(turn: Turn) -> int:
+    return _ROW_BYTES + len(turn.response) + 4 * len(turn.response_ids) + 4 * len(turn.logprobs or ())
 
 
 def turns(corpus: Corpus, reading_ids: Iterable[str], run_id: str | None = None) -> list[Turn]:

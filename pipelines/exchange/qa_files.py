@@ -15,7 +15,8 @@ from infra.dataset_files import PARQUET, open_records
 from infra.store import Corpus
 from infra.tables.corpora import check_name, remember
 from infra.tables.delta import now
-from infra.tables.documents import DocumentWriter, current_documents, document_texts
+from infra.tables.document_writer import DocumentWriter
+from infra.tables.documents import current_documents, document_texts
 from infra.tables.qa import CorpusIndex, read_qa
 from infra.tables.runs import write_run
 from memagent.curation import Qa
@@ -30,7 +31,6 @@ from pipelines.runs import new_run_id
 _SOURCE = "qa:"
 _ROWS = 64
 _TITLE_CHARS = 80
-_COMMIT_SECONDS = 5.0
 
 
 class _Writer(Protocol):
@@ -93,7 +93,7 @@ def import_qa(
     records, parse = open_records(path, columns, format)
     check_name(corpus.name)
     hashes = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())
-    writer = DocumentWriter(corpus, run_id, started, _COMMIT_SECONDS)
+    writer = DocumentWriter(corpus, run_id, started)
     fresh: list[Qa] = []
     documents = 0
     for raw in records:
@@ -109,9 +109,9 @@ def import_qa(
                 _write(writer, text, content_hash, started)
                 documents += 1
         fresh.append(Qa(record.question, record.answers, stream, documents=(), source="gold"))
-    writer.flush()
     if not fresh:
         raise UsageError(f"{path} has no usable row: {dict(refused)}")
+    writer.commit()
     remember(corpus)
     summary = settle(corpus, fresh, run_id, refused=refused) | {"documents": documents, "file": str(path)}
     summary["seconds"] = round((now() - started).total_seconds(), 2)

@@ -1,10 +1,11 @@
 """Ingest: sources become documents (a Ray Data job).
 
-Sources are listed here and parsed by workers, each of which commits what it has parsed. A source counts
-as read once its row in the sources table is committed, after its documents; so a killed run resumes when it is started
+Sources are listed here and parsed by workers, which write data files; this process commits them. A source counts as
+read once its row in the sources table is committed, after its documents; so a killed run resumes when it is started
 again.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,9 +25,8 @@ from infra.sources.sandbox import Guard
 from infra.store import Corpus, Store
 from infra.tables.corpora import check_name
 from infra.tables.delta import Table, now
+from infra.tables.document_writer import DocumentCommits, DocumentWriter, NewDocument
 from infra.tables.documents import (
-    DocumentWriter,
-    NewDocument,
     PresentDocuments,
     column_rows,
     current_sources,
@@ -72,10 +72,12 @@ def ingest(
     started_at = max(now(), last + timedelta(microseconds=1)) if last else now()
     plan = make_plan(sources, known.filter(pc.not_equal(known["state"], "deleted")), config.ingest)
     del known
-    writer = DocumentWriter(corpus, run_id, started_at, config.commit_seconds)
+    commits = DocumentCommits(corpus, run_id, config.commit_seconds)
     tally = Counter[str]()
     reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)
     for results in _parse_all(plan.work, (corpus.store, corpus.name, run_id, started_at, config)):
+        for files in filter(None, results["files"].to_pylist()):
+            commits.add(json.loads(files))
         for refused in results["refused"].to_pylist():
             reasons.update(dict(refused))
         tally.update(done=results.num_rows, **dict(Counter(results["kind"].to_pylist())))
@@ -83,11 +85,13 @@ def ingest(
         if progress is not None:
             counts = {key: tally[key] for key in ("done", "documents", "bytes")}
             progress({**counts, "total": plan.work.num_rows, "quarantined": reasons.total()})
+    writer = DocumentWriter(corpus, run_id, started_at)
     for bad in plan.listing.unusable:
         writer.refuse(bad.source, bad.reason, bad.detail)
         writer.source(bad.source, plan.unusable_ids.get(bad.source, ""), "", state="failed", documents=0)
     _delete(corpus, plan, writer, keep=config.ingest.keep_deleted)
-    writer.flush()
+    commits.add(writer.take_files())
+    commits.commit()
     for name in ("documents", "sources"):
         Table(corpus.store, name).compact(corpus.name)
     return IngestSummary(
@@ -122,7 +126,7 @@ _Job = tuple[Store, str, str, datetime, Config]
 
 
 def _parse_all(work: pa.Table, job: _Job) -> Iterator[pa.Table]:
-    """Have workers parse and commit all sources; yield their results (`_RESULT`), a row per source."""
+    """Have workers parse all sources; yield their results (`_RESULT`), a row per source."""
     if not work.num_rows:
         return
     ensure_nodes(job[0])
@@ -166,14 +170,15 @@ def _guard(options: IngestConfig) -> Guard:
 
 
 def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
-    """Parse and commit the sources of a block; return one result per source."""
+    """Parse the sources of a block; return one result per source, and with the first one the files of all."""
     store, corpus, run_id, started_at, config = job
-    writer = DocumentWriter(Corpus(store, corpus), run_id, started_at, config.commit_seconds)
+    writer = DocumentWriter(Corpus(store, corpus), run_id, started_at)
     items: list[_WorkItem] = block.to_pylist()
     old = [name for item in items for name in (item["source"] if item["known"] else "", item["was"]) if name]
     present = PresentDocuments(Corpus(store, corpus), old)
     results = [_parse_source(item, present, writer, started_at=started_at, options=config.ingest) for item in items]
-    writer.flush()
+    if results:
+        results[0]["files"] = json.dumps(writer.take_files())
     return pa.Table.from_pylist(results, schema=_RESULT)
 
 
@@ -198,6 +203,8 @@ class _ParseResult(TypedDict):
     bytes: int
     chars: int
     refused: list[tuple[str, int]]
+    files: str
+    """The data files of a block (`DocumentFiles`) as JSON, in its first row; else empty."""
 
 
 _RESULT = pa.schema(
@@ -207,6 +214,7 @@ _RESULT = pa.schema(
         ("bytes", pa.int64()),
         ("chars", pa.int64()),
         ("refused", pa.map_(pa.string(), pa.int64())),
+        ("files", pa.large_string()),
     ]
 )
 
@@ -257,7 +265,14 @@ def _parse_source(
         writer.delete(present.documents(before.values()))
     state = "failed" if kind == "failed" else "read"
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
-    return {"kind": kind, "documents": written, "bytes": item["size"], "chars": chars, "refused": refused}
+    return {
+        "kind": kind,
+        "documents": written,
+        "bytes": item["size"],
+        "chars": chars,
+        "refused": refused,
+        "files": "",
+    }
 
 
 class _Refusals:

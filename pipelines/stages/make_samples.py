@@ -19,7 +19,8 @@ from infra.cluster.session import quiet_ray_data
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import now
-from infra.tables.documents import DocumentWriter, NewDocument, current_sources
+from infra.tables.document_writer import DocumentWriter, NewDocument
+from infra.tables.documents import current_sources
 from memagent.errors import UsageError
 from memagent.records import Question, text_hash
 from memagent.tasks.ruler import write_jsonl
@@ -142,7 +143,7 @@ def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator
     """Yield each sample with its document, and write those that are not there."""
     known = {row["source"]: row["doc_id"] for row in current_sources(corpus).to_pylist()}
     there = set(known.values())
-    writer = DocumentWriter(corpus, run_id, written_at := now(), seconds=5.0)
+    writer = DocumentWriter(corpus, run_id, written_at := now())
     for sample in samples:
         source = f"{_SOURCE}{sample.sample_id}"
         if source in known:
@@ -155,7 +156,7 @@ def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator
             writer.document(_document(sample, source, doc_id, text=text, first_seen=written_at), text)
         writer.source(source, doc_id, doc_id, state="read", documents=1)
         yield sample, doc_id
-    writer.flush()
+    writer.commit()
 
 
 def _document(sample: Sample, source: str, doc_id: str, text: str, first_seen: datetime) -> NewDocument:

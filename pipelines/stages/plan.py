@@ -304,7 +304,7 @@ def _write_blocks(request: PlanRequest, items: list[WorkItem], asked: RequestedR
     first = 0
     for group in groups:
         if not blocks or blocks[-1]["conversations"] >= most:
-            blocks.append({"file": file, "first": first, "rows": 0, "conversations": 0, "longest": 0, "again": False})
+            blocks.append({"file": file, "first": first, "rows": 0, "conversations": 0, "longest": 0, "losses": 0})
         block = blocks[-1]
         block["rows"] += len(group)
         block["conversations"] += sum(item["left"] + 1 for item in group)

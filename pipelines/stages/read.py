@@ -18,7 +18,7 @@ from infra.cluster.progress import Counters, ProgressReporter, Totals
 from infra.cluster.reading_worker import BlockResult, FailedItem, NumberedBlock, PassSpec, ReadingWorker
 from infra.cluster.session import board_name
 from infra.readers import ReaderSpec
-from infra.store import Corpus
+from infra.store import Corpus, Store
 from infra.tables.data_files import FileCommits
 from infra.tables.delta import Table
 from infra.tables.plans import Block, read_work
@@ -76,6 +76,7 @@ def read(
     result = PassResult()
     sink = _Sink(reading, result)
     left = dict(enumerate(plan.blocks))
+    rows = {number: block["rows"] for number, block in left.items()}
     started = time.monotonic()
     for attempt in range(_ROUNDS):
         if not left:
@@ -83,7 +84,9 @@ def read(
         done: set[int] = set()
         try:
             for outcome in _round(reading, left, result, progress):
-                done.add(outcome["block"])
+                rows[outcome["block"]] -= outcome["answered"] + len(outcome["failures"])
+                if not rows[outcome["block"]]:  # a block that was cut has several results
+                    done.add(outcome["block"])
                 sink.take(outcome)
         except MemagentError:
             raise
@@ -93,7 +96,8 @@ def read(
             _log.warning("the pass was broken off (%s); continuing with what is left", type(error).__name__)
         finally:
             sink.commit()
-        left = {number: {**block, "again": True} for number, block in left.items() if number not in done}
+        left = {n: {**block, "losses": block["losses"] + 1} for n, block in left.items() if n not in done}
+        rows = {number: block["rows"] for number, block in left.items()}
     for block in left.values():
         sink.lose(block)
     sink.commit()
@@ -114,9 +118,42 @@ def _round(
     reporter = ProgressReporter(board_name())
     items: Iterator[NumberedBlock] = ({**block, "number": number} for number, block in blocks.items())
     with _Watch(reporter, dict(result.counts), result, progress) as watch:
-        for block in run_on_engines(ReadingWorker, (spec, reporter), items, pool):
+        culprits = _Culprits(reading.corpus.store)
+        for block in run_on_engines(ReadingWorker, (spec, reporter), items, pool, culprits):
             watch.take(block["worker"], block["counts"])
             yield block
+
+
+@dataclass(frozen=True, slots=True)
+class _Culprits:
+    """Cuts blocks whose workers die, down to the reading that they die of."""
+
+    store: Store
+
+    def halves(self, item: NumberedBlock) -> list[NumberedBlock]:
+        half = item["rows"] // 2
+        if not half:
+            return [item]
+        share = item["conversations"] // 2
+        first: NumberedBlock = {**item, "rows": half, "conversations": share}
+        rest = item["conversations"] - share
+        return [first, {**item, "first": item["first"] + half, "rows": item["rows"] - half, "conversations": rest}]
+
+    def lost(self, item: NumberedBlock) -> BlockResult:
+        detail = "the worker's process dies of it, also with nothing beside it; see pool and engine settings for memory"
+        failures: list[FailedItem] = [
+            {"item": row["item"], "reason": "kills-worker", "detail": detail} for row in read_work(self.store, item)
+        ]
+        counts = {**Counters().as_dict(), "readings": len(failures), "failures": len(failures)}
+        worker = f"lost-{item['number']}-{item['first']}"
+        return {
+            "block": item["number"],
+            "answered": 0,
+            "failures": failures,
+            "files": [],
+            "worker": worker,
+            "counts": counts,
+        }
 
 
 class _Watch:

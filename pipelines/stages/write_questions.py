@@ -75,7 +75,7 @@ def generate(
         return [], Counter()
     _check_window(reader)
     cuts = [chosen[i : i + _BLOCK] for i in range(0, len(chosen), _BLOCK)]
-    items: list[_SegmentBlock] = [{"segments": cut, "conversations": len(cut), "again": False} for cut in cuts]
+    items: list[_SegmentBlock] = [{"segments": cut, "conversations": len(cut), "losses": 0} for cut in cuts]
     rows: list[Qa] = []
     refused: Counter[str] = Counter()
     for result in run_on_engines(Writer, (store.url, reader, config.pool.inflight), items, config.pool):

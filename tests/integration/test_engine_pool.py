@@ -29,9 +29,11 @@ class Counting:
         import asyncio
 
         await asyncio.sleep(item.get("seconds", 0))
-        if item.get("dies") and not item["again"]:
+        if item.get("dies") and not item["losses"]:
             os._exit(1)
-        if item.get("retires") and not item["again"]:
+        if item.get("kills") is not None and item["number"] <= item["kills"] < item["number"] + item["conversations"]:
+            os._exit(1)
+        if item.get("retires") and not item["losses"]:
             return fatal(EngineDied("this engine is bad"))
         if item.get("wrong"):
             return fatal(ConfigError("no such model"))
@@ -39,15 +41,27 @@ class Counting:
 
 
 def work(count, **more):
-    return [{"number": number, "conversations": 1, "again": False, **more} for number in range(count)]
+    return [{"number": number, "conversations": 1, "losses": 0, **more} for number in range(count)]
 
 
-def run(folder, items, **pool):
+def run(folder, items, culprits=None, **pool):
     folder.mkdir(exist_ok=True)
-    return list(run_on_engines(Counting, (folder,), items, PoolConfig(cpus=0.1, **pool)))
+    return list(run_on_engines(Counting, (folder,), items, PoolConfig(cpus=0.1, **pool), culprits))
 
 
-@pytest.mark.parametrize("engines", [1, 2, 4])
+class Halving:
+    """Cuts items by their conversations."""
+
+    def halves(self, item):
+        half = item["conversations"] // 2
+        rest = {"number": item["number"] + half, "conversations": item["conversations"] - half}
+        return [{**item, "conversations": half}, {**item, **rest}] if half else [item]
+
+    def lost(self, item):
+        return {"number": item["number"], "process": "lost"}
+
+
+@pytest.mark.parametrize("engines", [1, 2, 4, 8])
 def test_every_engine_gets_work_and_every_item_is_done_once(tmp_path, engines):
     results = run(tmp_path / "w", work(200, seconds=0.1), min_size=1, max_size=engines)
     assert sorted(result["number"] for result in results) == list(range(200))
@@ -75,6 +89,20 @@ def test_a_process_that_dies_is_replaced(tmp_path):
     results = run(tmp_path / "w", items, min_size=1, max_size=1)
     assert sorted(result["number"] for result in results) == list(range(20))
     assert len(list((tmp_path / "w").iterdir())) == 2
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_what_kills_its_workers_is_found_and_the_rest_is_done(tmp_path, engines):
+    items = [item | {"number": 8 * item["number"], "conversations": 8} for item in work(5, kills=21)]
+    results = run(tmp_path / "w", items, Halving(), min_size=engines, max_size=engines)
+    assert [result["number"] for result in results if result["process"] == "lost"] == [21]
+    assert sorted(result["number"] for result in results) == [0, 8, 16, 20, 21, 22, 24, 32], "halves of the block at 16"
+
+
+def test_a_machine_on_which_every_process_dies_ends_the_run(tmp_path):
+    items = [item | {"conversations": 2**30, "kills": 10**6} for item in work(3)]
+    with pytest.raises(EngineDied, match="processes end"):
+        run(tmp_path / "w", items, Halving(), min_size=1, max_size=1, engine_restarts=1)
 
 
 def test_a_bad_engine_is_retired_and_its_work_goes_elsewhere(tmp_path):

@@ -17,7 +17,8 @@ from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.corpora import tag
 from infra.tables.delta import Table, now
-from infra.tables.documents import DocumentWriter, document_texts
+from infra.tables.document_writer import DocumentWriter
+from infra.tables.documents import document_texts
 from infra.tables.qa import CorpusIndex, Written, count_new, qa_version, read_qa, write_qa
 from infra.tables.segments import write_segments
 from memagent.config import load_config
@@ -63,14 +64,14 @@ def text_of(name):
 def write(store, doc_id, text, first_seen=None):
     """Write a version of a document; None deletes it."""
     at = now()
-    writer = DocumentWriter(Corpus(store, "c"), "run", at, 5.0)
+    writer = DocumentWriter(Corpus(store, "c"), "run", at)
     row = {"doc_id": doc_id, "title": doc_id, "source": f"/docs/{doc_id}", "media_type": "text/plain"}
     row |= {"first_seen": first_seen or at, "content_hash": text_hash(text or ""), "size_bytes": 1, "source_stamp": "1"}
     if text is None:
         writer.delete([row])
     else:
         writer.document(row | {"chars": len(text), "state": "present"}, text)
-    writer.flush()
+    writer.commit()
 
 
 def asks(name, gold=None, folder="open"):

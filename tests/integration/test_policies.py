@@ -12,7 +12,7 @@ import pipelines.promote
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
-from infra.tables.documents import DocumentWriter
+from infra.tables.document_writer import DocumentWriter
 from infra.tables.policies import fetch, policies, policy, promote, promoted, publish, rollback
 from memagent.config import load_config
 from memagent.errors import ConfigError, MemagentError, UsageError
@@ -146,7 +146,7 @@ SIDES = ("train", "validation", "promotion", "promotion", "promotion", "test")
 
 def questions(store, count=24):
     """An archive with documents, and a question on each; half of them are for promotion."""
-    writer = DocumentWriter(Corpus(store, "archive"), "run", now(), 1.0)
+    writer = DocumentWriter(Corpus(store, "archive"), "run", now())
     rows = []
     for i in range(count):
         rest = "Nothing else is told in this report. " * 30
@@ -159,7 +159,7 @@ def questions(store, count=24):
         row = {"corpus": "archive", "qa_id": f"q{i}", **asked, "documents": [f"{i}.txt"], "source": "gold"}
         row |= {"evidence": [], "tags": [], "reading_id": "", "policy_id": ""}
         rows.append({**row, "split": SIDES[i % 6], "split_version": 2, "harvested_at": now()})
-    writer.flush()
+    writer.commit()
     Table(store, "qa").append(rows)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
-from infra.tables.documents import DocumentWriter
+from infra.tables.document_writer import DocumentWriter
 from infra.tables.qa import read_qa, read_rows, write_qa
 from infra.tables.runs import write_run
 from infra.tables.schemas import POLICIES_OF
@@ -28,12 +28,12 @@ def store(tmp_path):
 
 def documents(store, corpus, names):
     """Write documents; return each one's content hash."""
-    writer = DocumentWriter(Corpus(store, corpus), "run", now(), 1.0)
+    writer = DocumentWriter(Corpus(store, corpus), "run", now())
     texts = {name: f"The pass number of {name} is {i}." for i, name in enumerate(names)}
     for name, text in texts.items():
         stands = {"doc_id": name, "content_hash": text_hash(text), "state": "present", "chars": len(text)}
         writer.document({**stands, "title": "", "source": name, "source_stamp": "", "first_seen": now()}, text)
-    writer.flush()
+    writer.commit()
     return {name: text_hash(text) for name, text in texts.items()}
 
 

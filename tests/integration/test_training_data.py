@@ -10,7 +10,8 @@ from deltalake import write_deltalake
 from infra.store import Corpus, Store
 from infra.tables.corpora import remember
 from infra.tables.delta import Table, now
-from infra.tables.documents import DocumentWriter, current_documents
+from infra.tables.document_writer import DocumentWriter
+from infra.tables.documents import current_documents
 from infra.tables.qa import read_qa, to_row, write_qa
 from infra.tables.schemas import QA
 from memagent.curation import Qa
@@ -29,14 +30,14 @@ def archive(tmp_path, model_folder):
     """Twelve documents with a row each, every fourth of them for validation."""
     store, rows = Store(str(tmp_path / "store")), []
     remember(Corpus(store, "a"), sources=["/x"])
-    writer = DocumentWriter(Corpus(store, "a"), "run", now(), 1.0)
+    writer = DocumentWriter(Corpus(store, "a"), "run", now())
     for i in range(12):
         text = f"{filler(random.Random(i), 60)}\n\nThe pass number for amber-otter is {1000 + i}."
         stands = {"doc_id": f"{i}.txt", "content_hash": text_hash(text), "state": "present"}
         about = {"title": "", "source": f"{i}.txt", "source_stamp": "", "first_seen": now(), "chars": len(text)}
         writer.document({**stands, **about}, text)
         rows.append(Qa(QUESTION, (f"{1000 + i}",), (text_hash(text),), (f"{i}.txt",), "gold"))
-    writer.flush()
+    writer.commit()
     keep(store, rows)
     return store
 
@@ -63,9 +64,9 @@ def test_rows_of_earlier_versions_know_segments_alone_and_gain_spans(tmp_path):
 
 def delete(store, chosen):
     rows = current_documents(Corpus(store, "a")).to_pylist()
-    writer = DocumentWriter(Corpus(store, "a"), "later", now(), 1.0)
+    writer = DocumentWriter(Corpus(store, "a"), "later", now())
     writer.delete([row for row in rows if int(row["doc_id"].split(".")[0]) in chosen])
-    writer.flush()
+    writer.commit()
 
 
 def made(store):

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from infra.cluster import reading_worker
-from infra.cluster.reading_worker import PassSpec, ReadingWorker
+from infra.cluster.reading_worker import PassSpec, ReadingWorker, part_seconds
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from memagent.config import load_config
@@ -32,11 +32,12 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
         async def flush():
             nonlocal flushes
             flushes += 1
+            worker._writer.buffered_bytes = 0
             worker._full.set()  # as many turns as are written at once have come again
             await asyncio.sleep(0.05)
 
         monkeypatch.setattr(worker, "_flush", flush)
-        monkeypatch.setattr(type(worker._writer), "buffered", property(lambda _: 0 if flushes else 10**6))
+        worker._writer.buffered_bytes = 10**9
         task = asyncio.create_task(worker._flush_forever())
         await asyncio.sleep(0.6)
         task.cancel()
@@ -46,3 +47,8 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
 
     flushes, reports = asyncio.run(run())
     assert flushes == 1 and 2 < reports < 20
+
+
+def test_a_crash_costs_little_of_a_short_run_and_a_long_one_writes_few_parts():
+    assert [part_seconds(elapsed, 30.0) for elapsed in (0, 400, 4_000, 10**6)] == [1, 1, 10, 30]
+    assert part_seconds(10**6, 0.2) == 0.2, "what is asked for"

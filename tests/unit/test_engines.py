@@ -48,6 +48,54 @@ async def test_requests_survive_the_death_of_an_engine():
     assert (engine.deaths, Dying.made) == (1, 2)
 
 
+class Poisoned(Dying):
+    """Dies of one request, and then answers nothing more; counts what is in flight."""
+
+    most = 0
+
+    async def generate(self, ids, sampling, priority=0):
+        self._calls += 1
+        type(self).most = max(self.most, self._calls)
+        try:
+            await asyncio.sleep(0.01)
+            if ids == [13] or self.stopped:
+                self.stopped = True
+                raise EngineDied("out of memory")
+            return Completion([len(ids)], "stop", len(ids))
+        finally:
+            self._calls -= 1
+
+
+async def test_the_request_that_an_engine_dies_of_fails_and_the_others_are_answered():
+    engine = SupervisedEngine(lambda: Poisoned(0), restarts=3)
+    await engine.start()
+    requests = [engine.generate([number], Sampling(1)) for number in range(30)]
+    done = await asyncio.gather(*requests, return_exceptions=True)
+    failed = [number for number, result in enumerate(done) if isinstance(result, Exception)]
+    assert failed == [13] and isinstance(done[13], RequestError)
+    assert engine.deaths == 3
+    assert (await engine.generate([0], Sampling(1))).ids == [1]
+    assert Poisoned.most == 30, "before and after, requests run side by side"
+
+
+async def test_an_engine_that_dies_of_everything_is_given_up():
+    engine = SupervisedEngine(lambda: Dying(0), restarts=3)
+    await engine.start()
+    done = await asyncio.gather(*(engine.generate([n], Sampling(1)) for n in range(9)), return_exceptions=True)
+    assert [type(error) for error in done].count(EngineDied) >= 8 and engine.deaths == 3
+
+
+async def test_engines_that_are_replaced_on_purpose_put_no_blame_on_requests():
+    engine = SupervisedEngine(lambda: Hanging(0), restarts=9)
+    await engine.start()
+    request = asyncio.create_task(engine.generate([1], Sampling(1)))
+    for _ in range(4):
+        await asyncio.sleep(0.01)
+        await engine.restart()
+    assert not request.done()
+    request.cancel()
+
+
 class Hanging(Dying):
     """Never answers."""
 
