@@ -25,7 +25,7 @@ _CONVERSATIONS = 16_384
 """Conversations of these items, beyond which the engine is given no more."""
 _SUSPECT = 1
 """Lost workers beyond which an item is given to one alone."""
-_BISECTIONS = 16
+_BISECTIONS = 12
 """Deaths in a row that count as a search for what kills workers; more are the machine's."""
 _WAIT_SECONDS = 1.0
 

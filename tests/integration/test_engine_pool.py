@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from infra.cluster import session
+from infra.cluster import engine_pool, session
 from infra.cluster.engine_pool import check_fits, fatal, run_on_engines
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
@@ -99,7 +99,8 @@ def test_what_kills_its_workers_is_found_and_the_rest_is_done(tmp_path, engines)
     assert sorted(result["number"] for result in results) == [0, 8, 16, 20, 21, 22, 24, 32], "halves of the block at 16"
 
 
-def test_a_machine_on_which_every_process_dies_ends_the_run(tmp_path):
+def test_a_machine_on_which_every_process_dies_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_pool, "_BISECTIONS", 2)
     items = [item | {"conversations": 2**30, "kills": 10**6} for item in work(3)]
     with pytest.raises(EngineDied, match="processes end"):
         run(tmp_path / "w", items, Halving(), min_size=1, max_size=1, engine_restarts=1)
