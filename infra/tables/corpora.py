@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from typing import TypedDict
 
@@ -46,6 +46,8 @@ class CorpusRecord(TypedDict, total=False):
     questions: list[QuestionRecord]
     tags: dict[str, list[str]]
     """By source."""
+    forgotten: list[str]
+    """Content hashes of texts that are not to come back."""
     versions_marked: bool
     """Whether each superseded version of a document has a row that says so."""
 
@@ -81,6 +83,17 @@ def tag(corpus: Corpus, sources: Sequence[str], tags: Sequence[str]) -> None:
 def sources_of(corpus: Corpus) -> list[str]:
     """Return the sources that the corpus was ingested from."""
     return list(_load(corpus).get("sources", []))
+
+
+def forgotten(corpus: Corpus, more: Collection[str] = ()) -> frozenset[str]:
+    """Return the content hashes of the texts that an ingest is to pass over; add some first."""
+
+    def change(known: CorpusRecord) -> None:
+        known["forgotten"] = sorted({*known.get("forgotten", []), *more})
+
+    if more:
+        _change(corpus, change)
+    return frozenset(_load(corpus).get("forgotten", []))
 
 
 def versions_are_marked(corpus: Corpus, *, now_they_are: bool = False) -> bool:

@@ -160,7 +160,7 @@ class Table:
         delta = self._open()
         if delta is None:
             return 0
-        sizes = self._files(corpus)["size_bytes"]
+        sizes = self.files(corpus)["size_bytes"]
         replaced = 0
         if len(sizes) > _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // _FULL:
             options: dict[str, Any] = {
@@ -174,14 +174,19 @@ class Table:
             else:
                 done = delta.optimize.compact(**options)
             replaced = int(done["numFilesRemoved"])
-        drop_versions(delta, retention, only_table=self.name not in _SHARED_FOLDERS)
+        self.drop_versions(retention)
         return replaced
+
+    def drop_versions(self, retention: timedelta) -> None:
+        """Delete the versions older than `retention` (`infra.tables.retention`)."""
+        if delta := self._open():
+            drop_versions(delta, retention, only_table=self.name not in _SHARED_FOLDERS)
 
     def small_files(self, corpus: str) -> int:
         """Return how many small files a corpus has."""
-        return int(pc.sum(pc.less(self._files(corpus)["size_bytes"], _FULL // 2)).as_py() or 0)
+        return int(pc.sum(pc.less(self.files(corpus)["size_bytes"], _FULL // 2)).as_py() or 0)
 
-    def _files(self, corpus: str) -> pa.Table:
+    def files(self, corpus: str) -> pa.Table:
         """Return path, size_bytes and num_records of the files of a corpus, from the log."""
         delta = self._open()
         names = ["path", "size_bytes", "num_records"]
@@ -253,11 +258,11 @@ class Table:
 
     def fingerprint(self, corpus: str) -> str:
         """Return a hash of the corpus's files: it changes whenever the rows do."""
-        return stable_hash(sorted(self._files(corpus)["path"].to_pylist()))
+        return stable_hash(sorted(self.files(corpus)["path"].to_pylist()))
 
     def count(self, corpus: str) -> int:
         """Return how many rows the files of a corpus have, from the log alone."""
-        return int(pc.sum(self._files(corpus)["num_records"]).as_py() or 0)
+        return int(pc.sum(self.files(corpus)["num_records"]).as_py() or 0)
 
     def _dataset(self, delta: DeltaTable) -> ds.FileSystemDataset:
         """Return the table's files as a dataset, with corpus and range of content hashes as partition expressions.

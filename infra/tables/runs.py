@@ -293,6 +293,18 @@ def close_runs(corpus: Corpus, work: Collection[str]) -> list[str]:
     return [row["run_id"] for row in done]
 
 
+def forget_rollups(corpus: Corpus) -> None:
+    """Take out of all summaries of a corpus what they say of single documents and answers."""
+    table = Table(corpus.store, "runs")
+    changed = []
+    for row in table.read(corpus.name).to_pylist():
+        summary = json.loads(row["summary"] or "{}")
+        if summary.pop("rollup", None) is not None:
+            summary.pop("inputs", None)  # a digest that would repeat this one computes its rollup anew
+            changed.append({**row, "summary": json.dumps(summary)})
+    table.upsert(changed)
+
+
 def _is(run_id: str) -> pc.Expression:
     return pc.field("run_id") == run_id
 

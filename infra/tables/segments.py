@@ -176,6 +176,46 @@ def segment_hashes(store: Store, span: SegmentRange) -> list[str]:
     return _part(store.url, span["part"]).hashes(first, first + span["segments"])
 
 
+def damaged_segments(store: Store, rows: Iterable[SegmentedRow]) -> dict[str, str]:
+    """Return why the segments of documents are not as they were cut, by `segment_key`; those that are, are left out.
+
+    A row group is held at a time.
+    """
+    by_part: dict[str, list[SegmentedRow]] = {}
+    for row in rows:
+        by_part.setdefault(row["part"], []).append(row)
+    bad: dict[str, str] = {}
+    for part, mine in by_part.items():
+        try:
+            hashes, indices, wrong = _contents(store, part)
+        except (pa.ArrowException, OSError) as error:
+            bad |= {row["segment_key"]: f"{part} cannot be read: {str(error)[:200]}" for row in mine}
+            continue
+        for row in mine:
+            places = range(row["first_row"], row["first_row"] + row["segments"])
+            same = hashes[places.start : places.stop] == [row["content_hash"]] * len(places)
+            if not same or indices[places.start : places.stop] != list(range(len(places))):
+                bad[row["segment_key"]] = f"{part} does not have them from row {row['first_row']} on"
+            elif wrong.intersection(places):
+                bad[row["segment_key"]] = f"{part} has another text than its hash says"
+    return bad
+
+
+def _contents(store: Store, part: str) -> tuple[list[str], list[int], set[int]]:
+    """Return content hash and index of a part's segments, and the rows whose text is another than its hash says."""
+    file = pq.ParquetFile(store.path(part), filesystem=store.arrow, pre_buffer=False)
+    hashes: list[str] = []
+    indices: list[int] = []
+    wrong: set[int] = set()
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, columns=["content_hash", "index", "segment_hash", "text"], use_threads=False)
+        texts = zip(table["segment_hash"].to_pylist(), table["text"].to_pylist(), strict=True)
+        wrong |= {len(hashes) + row for row, (name, text) in enumerate(texts) if stable_hash(text) != name}
+        hashes += table["content_hash"].to_pylist()
+        indices += table["index"].to_pylist()
+    return hashes, indices, wrong
+
+
 class StoredStream:
     """The segments of a list of documents as one stream, loaded a row group at a time."""
 

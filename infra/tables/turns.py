@@ -109,6 +109,26 @@ def logged_runs(corpus: Corpus) -> list[str]:
     return corpus.store.folders(_FOLDER, corpus.name)
 
 
+def part_paths(corpus: Corpus, run_id: str) -> list[str]:
+    """Return the paths of a run's parts."""
+    return corpus.store.list(_FOLDER, corpus.name, run_id)
+
+
+def answered_in_log(corpus: Corpus, reading_ids: Collection[str]) -> set[str]:
+    """Return those of some readings whose final answer is logged."""
+    if not reading_ids:
+        return set()
+    answer = ds.field("kind") == "answer"
+
+    def read(paths: list[str]) -> set[str]:
+        if not paths:
+            return set()
+        table = _dataset(paths, corpus.store).to_table(columns=["reading_id"], filter=answer & _of(list(reading_ids)))
+        return set(table["reading_id"].to_pylist())
+
+    return _with_parts(corpus, None, read)
+
+
 def resume_points(
     corpus: Corpus, reading_ids: Iterable[str], runs: Collection[str] | None = None
 ) -> dict[str, list[Turn]]:
@@ -274,8 +294,8 @@ def _with_parts(corpus: Corpus, runs: Collection[str] | None, read: Callable[[li
             return read(paths)
         except pa.ArrowInvalid as error:
             raise MemagentError(
-                f"the turn log in {corpus.store.url} has a damaged part: {error}. Restore the file, or delete it: what "
-                "its readings still lack is then read again"
+                f"the turn log in {corpus.store.url} has a damaged part: {error}. `memagent check {corpus.name} "
+                "--repair` sets it aside; what its readings lack is then read again"
             ) from error
         except OSError:
             if _paths(corpus, runs) == paths:

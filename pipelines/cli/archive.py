@@ -1,4 +1,6 @@
-"""The commands that show and maintain an archive: answers, report, status, optimize, quarantine."""
+"""The commands that show and maintain an archive: answers, report, status, optimize, check, forget,
+quarantine.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -99,6 +101,71 @@ def optimize(
     else:
         kept = f"; replaced files are deleted after {retention_days:g} days" if retention_days else ""
         typer.echo(f"{corpus}: {summary['files_before']:,} files before, {summary['files_after']:,} now{kept}")
+
+
+def check(
+    corpus: CorpusArgument,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Drop what is damaged; the next ingest and digest make it again.")
+    ] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Check a corpus's files, texts, segments, turn log, answers and policies against hashes and counts."""
+    from pipelines.check import check as run_check
+
+    with display(json_) as show:
+        summary = run_check(corpus, configured(store, config, set_), repair=repair, show=show)
+    if json_:
+        out(summary)
+    else:
+        for damage in summary["damages"]:
+            does = damage["repair"] or "nothing can be done"
+            typer.echo(f"{damage['part']}: {damage['item']}: {damage['detail']} ({does})")
+        counts = ", ".join(f"{count:,} {what}" for what, count in summary["checked"].items() if count)
+        found = sum(summary["found"].values())
+        left = "" if repair or not summary["lasting"] else f": memagent check {corpus} --repair"
+        typer.echo(f"{corpus}: {counts} checked; {found:,} damaged, {summary['lasting']:,} left{left}")
+    raise typer.Exit(1 if summary["lasting"] else 0)
+
+
+def forget(
+    corpus: CorpusArgument,
+    where: Annotated[
+        list[str],
+        typer.Option(help="doc_id=PATTERN, source=PATTERN or title=PATTERN (* and ?); what matches any is forgotten."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be forgotten; change nothing.")] = False,
+    canary: Annotated[list[str] | None, typer.Option(help="A text that must not be in the store afterwards.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Forget documents: texts, segments, memories, answers, training rows, and all earlier versions of them."""
+    from pipelines.forget import forget as run_forget
+
+    chosen = [(field, pattern) for field, _, pattern in (item.partition("=") for item in where)]
+    summary = run_forget(corpus, configured(store, config, set_), chosen, dry=dry_run, canaries=canary or ())
+    if json_:
+        out(summary)
+    else:
+        does = "would forget" if dry_run else "forgot"
+        typer.echo(
+            f"{corpus}: {does} {summary['documents_count']:,} documents, {summary['texts']:,} texts, "
+            f"{summary['readings']:,} readings and {summary['training_rows']:,} training rows"
+        )
+        for kept in filter(None, [summary["kept_texts"] and f"{summary['kept_texts']:,} texts stay: others have them"]):
+            typer.echo(kept)
+        for policy_id in summary["policies"]:
+            typer.echo(f"{policy_id} may have learnt from them: train again without them, or retire it")
+        for found in summary["found"]:
+            typer.echo(f"still there: {found['passage']!r} in {found['file']}")
+        if not dry_run:
+            typer.echo(f"searched every file for {summary['searched']:,} passages: {len(summary['found']):,} found")
+    raise typer.Exit(1 if summary["found"] else 0)
 
 
 def quarantine(

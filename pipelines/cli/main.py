@@ -9,7 +9,7 @@ import typer
 from memagent import __version__
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
-from pipelines.cli.archive import answers, optimize, quarantine, report, status
+from pipelines.cli.archive import answers, check, forget, optimize, quarantine, report, status
 from pipelines.cli.evaluate import evaluate, scores
 from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.options import (
@@ -75,7 +75,7 @@ def root(
     """Read archives of long documents with a memory of fixed size, and answer questions with evidence."""
 
 
-for _command in (answers, report, status, optimize, quarantine):
+for _command in (answers, report, status, optimize, check, forget, quarantine):
     app.command()(_command)
 app.command()(evaluate)
 app.command()(scores)

@@ -8,8 +8,9 @@ again.
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal, TypedDict
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from infra.sources.diff import Plan, failed_stamp, make_plan
 from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
 from infra.store import Corpus, Store
-from infra.tables.corpora import check_name
+from infra.tables.corpora import check_name, forgotten
 from infra.tables.delta import Table, now
 from infra.tables.document_writer import DocumentCommits, DocumentWriter, NewDocument
 from infra.tables.documents import (
@@ -176,7 +177,15 @@ def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
     items: list[_WorkItem] = block.to_pylist()
     old = [name for item in items for name in (item["source"] if item["known"] else "", item["was"]) if name]
     present = PresentDocuments(Corpus(store, corpus), old)
-    results = [_parse_source(item, present, writer, started_at=started_at, options=config.ingest) for item in items]
+    parse = partial(
+        _parse_source,
+        present=present,
+        writer=writer,
+        gone=forgotten(Corpus(store, corpus)),
+        started_at=started_at,
+        options=config.ingest,
+    )
+    results = [parse(item) for item in items]
     if results:
         results[0]["files"] = json.dumps(writer.take_files())
     return pa.Table.from_pylist(results, schema=_RESULT)
@@ -220,7 +229,13 @@ _RESULT = pa.schema(
 
 
 def _parse_source(
-    item: _WorkItem, present: PresentDocuments, writer: DocumentWriter, started_at: datetime, options: IngestConfig
+    item: _WorkItem,
+    *,
+    present: PresentDocuments,
+    writer: DocumentWriter,
+    gone: Collection[str],
+    started_at: datetime,
+    options: IngestConfig,
 ) -> _ParseResult:
     """Write the changes of one source.
 
@@ -228,6 +243,7 @@ def _parse_source(
         item: the source.
         present: the documents that the source has so far.
         writer: takes the rows.
+        gone: content hashes of texts that were forgotten.
         started_at: when the run began.
         options: limits and columns.
     """
@@ -243,6 +259,9 @@ def _parse_source(
                 refusals.row(record)
                 continue
             parsed, content_hash = record
+            if content_hash in gone:
+                refusals.row(Refused(parsed.row or "", "forgotten", "memagent forget has taken this text out"))
+                continue
             row = _document(item, parsed, content_hash, started_at)
             documents += 1
             old = before.pop(row["doc_id"], None)

@@ -1,0 +1,77 @@
+"""Damage: files of the store that are gone or cannot be read, and how they are set aside.
+
+A file that cannot be read is never deleted: it goes to ``damaged/``, under the path that it had.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Literal, TypedDict
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from infra.store import Corpus, Store
+from infra.tables.delta import Table
+
+Part = Literal["tables", "texts", "sources", "segments", "turn log", "answers", "policies"]
+_FOLDER = "damaged"
+_GROUP_BYTES = 64 * 2**20
+
+
+class Damage(TypedDict):
+    """Something in the store that is not as it was written."""
+
+    part: Part
+    item: str
+    """A file of the store, a document's content hash, a source, a reading or a policy."""
+    detail: str
+    repair: str
+    """What a repair does about it; empty: nothing can."""
+
+
+def unreadable(store: Store, path: str) -> str:
+    """Return why a Parquet file of the store cannot be read whole; empty: it can.
+
+    Args:
+        store: where it is.
+        path: as `Store.path` gives it.
+    """
+    try:
+        file = pq.ParquetFile(path, filesystem=store.arrow, pre_buffer=False, page_checksum_verification=True)
+        for _ in file.iter_batches(batch_size=1024, use_threads=False):
+            pass
+    except FileNotFoundError:
+        return "it is gone"
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        return f"it cannot be read: {str(error)[:200]}"
+    return ""
+
+
+def table_paths(corpus: Corpus, name: str) -> Iterator[list[str]]:
+    """Yield the paths of a table's files that a corpus has, in groups of some megabytes."""
+    files = Table(corpus.store, name).files(corpus.name)
+    group: list[str] = []
+    size = 0
+    for path, more in zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True):
+        group.append(corpus.store.path(name, path))
+        size += more
+        if size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def set_aside(store: Store, path: str) -> None:
+    """Move a file to ``damaged/``, if it is there."""
+    if store.fs.exists(path):
+        relative = path.removeprefix(store.path(""))
+        store.write_bytes(store.fs.cat_file(path), _FOLDER, relative)
+        store.delete(path)
+
+
+def drop_files(store: Store, name: str, paths: Collection[str]) -> None:
+    """Set files of a Delta table aside, and commit that they are gone."""
+    for path in paths:
+        set_aside(store, path)
+    DeltaTable(store.delta_uri(name), storage_options=store.delta_options).repair(dry_run=False)

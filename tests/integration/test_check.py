@@ -1,0 +1,117 @@
+"""Something of a store was lost or overwritten: a check says what, and after a repair the next night puts it back."""
+
+import pytest
+
+from infra.store import Corpus, Store
+from infra.tables.delta import Table
+from infra.tables.documents import current_documents
+from memagent.config import load_config
+from memagent.errors import MemagentError
+from pipelines.ask import ask
+from pipelines.check import check
+from pipelines.exchange.answers import answer_table
+from pipelines.stages.ingest import ingest
+from tests.integration.test_pipeline import HERON, OTTER, write_archive
+
+pytestmark = pytest.mark.usefixtures("ray_in_process")
+DOCUMENTS = 6
+
+
+class Archive:
+    def __init__(self, url, model, folder):
+        self.folder = folder
+        self.config = load_config(
+            store=url, engine__kind="scripted", engine__model=str(model), sets=["flush_seconds=0.2"]
+        )
+        self.store = Store(url)
+        write_archive(folder, count=DOCUMENTS, words=80)
+
+    def night(self, question=OTTER):
+        taken = ingest(Corpus(self.store, "c"), [str(self.folder)], self.config, "ingest")
+        return taken, ask("c", [question], self.config)
+
+    def answers(self, run):
+        return {row["document"]: row["answer"] for row in answer_table(self.config, "c", run)}
+
+    def check(self, **options):
+        return check("c", self.config, **options)
+
+    def files(self, folder, suffix=".parquet"):
+        return [path for path in self.store.list(folder, suffix=suffix) if "_delta_log" not in path]
+
+
+@pytest.fixture
+def archive(store, tmp_path, model_folder):
+    return Archive(store.url, model_folder, tmp_path / "docs")
+
+
+def test_what_is_whole_is_left_alone(archive):
+    _, asked = archive.night()
+    checked = archive.check(repair=True)
+    assert checked["found"] == {} and checked["lasting"] == 0
+    counts = checked["checked"]
+    assert (counts["documents"], counts["answers"], counts["segmented"]) == (DOCUMENTS, DOCUMENTS, DOCUMENTS)
+    taken, again = archive.night()
+    assert taken["unchanged"] == DOCUMENTS and again["conversations"] == 0
+    assert archive.answers(again["run_id"]) == archive.answers(asked["run_id"])
+
+
+def garbage(store, path):
+    store.write_bytes(b"PAR1 this was a table once PAR1", path.removeprefix(store.path("")))
+
+
+def cut(store, path):
+    data = store.fs.cat_file(path)
+    store.write_bytes(
+        data[: len(data) // 2] + bytes(20) + data[len(data) // 2 + 20 :], path.removeprefix(store.path(""))
+    )
+
+
+@pytest.mark.slow_on_s3
+@pytest.mark.parametrize("harm", [garbage, cut, lambda store, path: store.delete(path)], ids=["garbage", "cut", "gone"])
+@pytest.mark.parametrize("folder", ["documents", "texts", "sources", "segmented", "segments", "answers", "turns"])
+def test_what_was_damaged_is_found_and_comes_back(archive, folder, harm):
+    _, asked = archive.night()
+    expected = archive.answers(asked["run_id"])
+    for path in archive.files(folder):
+        harm(archive.store, path)
+    seen = archive.check()
+    if folder == "turns" and not archive.files("turns"):
+        assert seen["found"] == {"answers": DOCUMENTS}, "the answers stand, and how they came about is lost"
+        return
+    assert seen["found"] and seen["lasting"] == sum(seen["found"].values())
+    repaired = archive.check(repair=True)
+    assert all(damage["repair"] for damage in repaired["damages"] if damage["part"] != "answers")
+    taken, again = archive.night()
+    assert taken["failed"] == 0 and again["readings"]["failed"] == 0
+    assert archive.answers(again["run_id"]) == expected
+    left = archive.check()
+    assert left["found"] == ({"answers": DOCUMENTS} if folder == "turns" else {})
+    if folder not in ("turns",):
+        assert again["conversations"] == 0, "all is in the turn log"
+    if harm is garbage:
+        assert archive.store.list("damaged", suffix=""), "nothing is deleted"
+
+
+def test_a_text_that_is_another_one_than_its_hash_says_is_taken_again(archive):
+    archive.night()
+    texts = Table(archive.store, "texts")
+    row = texts.read("c").to_pylist()[0]
+    texts.delete("c", content_hash=[row["content_hash"]])
+    texts.append([{**row, "text": "somebody else's words"}])
+    assert archive.check()["found"] == {"texts": 1}
+    archive.check(repair=True)
+    taken, _ = archive.night()
+    assert taken["documents"] == 1
+    assert archive.check()["found"] == {}
+    assert current_documents(Corpus(archive.store, "c")).num_rows == DOCUMENTS
+
+
+def test_garbage_in_the_turn_log_names_its_cure(archive):
+    archive.night()
+    archive.store.write_bytes(b"no part", "turns", "c", "some-run", "part.parquet")
+    with pytest.raises(MemagentError, match="memagent check c --repair"):
+        archive.night(HERON)
+    archive.check(repair=True)
+    _, asked = archive.night()
+    assert asked["readings"]["failed"] == 0
