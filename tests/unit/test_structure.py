@@ -142,6 +142,8 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--method",
         }
         | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"},
+        "check": common | {"--repair", "--json"},
+        "forget": common | {"--where", "--dry-run", "--canary", "--json"},
         "scores": common | {"--suite", "--run", "--pictures", "--output", "-o", "--json"},
     }
     commands = get_command(app).commands
