@@ -22,7 +22,7 @@ class Tokenizer:
         self._literal = HFTokenizer.from_str(spec)
         self._literal.no_truncation()
         self._literal.no_padding()
-        self._plain = HFTokenizer.from_str(spec)
+        self._plain = HFTokenizer.from_str(_with_all_special(spec))
         self._plain.no_truncation()
         self._plain.no_padding()
         self._plain.encode_special_tokens = True
@@ -34,7 +34,7 @@ class Tokenizer:
         return list(self._literal.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str) -> list[int]:
-        """Tokenise text from outside; special tokens in it are plain characters."""
+        """Tokenise text from outside; added tokens in it, special or not, are plain characters."""
         return list(self._plain.encode(text, add_special_tokens=False).ids)
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -50,6 +50,17 @@ class Tokenizer:
         """Return the id of one token, or None."""
         token_id: int | None = self._literal.token_to_id(token)
         return token_id
+
+
+def _with_all_special(spec: str) -> str:
+    """Return a ``tokenizer.json`` in which every added token counts as special, and so can be kept out of a text.
+
+    Models add control tokens that are not special, such as ``</think>`` and ``<tool_call>``. Runs of blanks stay.
+    """
+    record = json.loads(spec)
+    for token in record.get("added_tokens", []):
+        token["special"] = token["special"] or bool(token["content"].strip())
+    return json.dumps(record)
 
 
 def tokenizer_file(model: str) -> Path:

@@ -19,7 +19,7 @@ from infra.tables.runs import RunExtras, RunSummary, SegmentSummary, begin_run, 
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
-from pipelines.runs import Recorder, RunLog, finish, new_run_id, repeat
+from pipelines.runs import Recorder, RunLog, finish, new_run_id, repeat, run_id_or_new
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
@@ -79,7 +79,7 @@ class Request:
 
 def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
     """Segment, plan, read and summarise; see `ask`."""
-    started, run_id = request.started or now(), request.run_id or new_run_id()
+    started, run_id = request.started or now(), run_id_or_new(request.run_id)
     config, questions, kind, archive = request.config, request.questions, request.kind, request.archive
     reading = ReadingPass(Corpus(Store(config.store), request.name), run_id, ReaderSpec(config), config)
     corpus = reading.corpus
@@ -182,7 +182,7 @@ def digest(
     Raises:
         UsageError: there are no standing questions.
     """
-    started, corpus, run_id = now(), Corpus(Store(config.store), name), run_id or new_run_id()
+    started, corpus, run_id = now(), Corpus(Store(config.store), name), run_id_or_new(run_id)
     check_known(corpus)
     if questions is not None:
         remember(corpus, questions=questions)

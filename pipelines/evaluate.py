@@ -25,7 +25,7 @@ from memagent.stats import Paired, paired
 from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
 from pipelines.ask import Request, run_readings
-from pipelines.runs import new_run_id, run_answers
+from pipelines.runs import run_answers, run_id_or_new
 from pipelines.stages.make_samples import Taken, questions, take
 
 
@@ -79,7 +79,7 @@ def evaluate(
     """
     suite.check()
     store, reader = Store(config.store), ReaderSpec(config)
-    run_id = run_id or new_run_id()
+    run_id = run_id_or_new(run_id)
     with ray_session(config.ray):
         name, taken = take(store, suite, texts, reader=reader, run_id=run_id)
         if not taken:

@@ -18,7 +18,7 @@ from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
 from memagent.records import Question
 from pipelines.ask import Request, run_readings
-from pipelines.runs import Recorder, new_run_id
+from pipelines.runs import Recorder, run_id_or_new
 from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers
 from pipelines.stages.segment import segment
 from pipelines.stages.write_questions import choose, generate
@@ -61,7 +61,7 @@ def harvest(
         MemagentError: the engine cannot be started.
     """
     options = options or HarvestOptions()
-    corpus, started, run_id = Corpus(Store(config.store), name), now(), run_id or new_run_id()
+    corpus, started, run_id = Corpus(Store(config.store), name), now(), run_id_or_new(run_id)
     store = corpus.store
     if not current_documents(corpus, ["doc_id"]).num_rows:
         raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import secrets
 import time
 from collections import Counter, deque
@@ -27,6 +28,7 @@ from infra.tables.runs import (
     run_ids,
     write_run,
 )
+from memagent.errors import UsageError
 from memagent.records import Json
 from pipelines.formatting import failures
 from pipelines.optimize import compact_tables, compact_turns
@@ -38,6 +40,7 @@ _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
 _MOST_POINTS = 2_000
 _LOGGERS = ("memagent", "ray")
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LOG_LINES = 2_000
 """The newest ones are kept."""
 _COMPACTED = ("answers", "segmented", "quarantine", "runs")
@@ -46,6 +49,21 @@ _COMPACTED = ("answers", "segmented", "quarantine", "runs")
 def new_run_id() -> str:
     """Return a run id that sorts by time."""
     return now().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+
+
+def run_id_or_new(given: str | None) -> str:
+    """Return the run id that was given, or a new one.
+
+    Raises:
+        UsageError: it is no plain word: it becomes part of paths.
+    """
+    if given is None:
+        return new_run_id()
+    if not _RUN_ID.fullmatch(given):
+        raise UsageError(
+            f"run id {given!r}: use letters, digits, '.', '_' and '-' (at most 128), as in night-2026-11-24"
+        )
+    return given
 
 
 class Recorder:

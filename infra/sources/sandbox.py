@@ -22,6 +22,10 @@ _BYTES_PER_CHAR = 4
 """A message is a head or a text in UTF-8; one that is longer than any text may be is not taken in."""
 
 
+_ENVIRONMENT = ("AWS_", "LANG", "LC_", "LD_LIBRARY_PATH", "PATH", "SSL_CERT_", "TMPDIR", "TZ", "http_proxy", "no_proxy")
+"""What the child is given of the environment: no keys of engines or of Prefect. It opens ``s3://`` sources itself."""
+
+
 class Guard:
     """A child process that parses one source after another, and is replaced when it dies.
 
@@ -109,7 +113,8 @@ class Guard:
     def _start(self) -> Connection:
         self.close()
         ours, theirs = Pipe()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, for as long as it lives
         self._process = subprocess.Popen(
             # -P: a file in the working folder, perhaps the archive itself, must not be imported as a module.

@@ -119,11 +119,11 @@ def ingest(
     from infra.store import Corpus, Store
     from infra.tables.corpora import check_name, remember
     from infra.tables.corpora import tag as set_tags
-    from pipelines.runs import keep_ingest, new_run_id
+    from pipelines.runs import keep_ingest, run_id_or_new
     from pipelines.stages.ingest import ingest as run_ingest
 
     settings = configured(store, config, set_)
-    target, run_id = Corpus(Store(settings.store), check_name(corpus)), run_id or new_run_id()
+    target, run_id = Corpus(Store(settings.store), check_name(corpus)), run_id_or_new(run_id)
     absolute = [_absolute(source) for source in sources]
     if tag:
         set_tags(target, absolute, tag)  # before: no document may be in the corpus without its tag

@@ -26,7 +26,7 @@ from memagent.tasks.records import Columns, IncompleteRecord
 from pipelines.exchange.qa_formats import FORMATS, ExportedRow, QaFormat
 from pipelines.harvest import settle
 from pipelines.output_file import output_file
-from pipelines.runs import new_run_id
+from pipelines.runs import run_id_or_new
 
 _SOURCE = "qa:"
 _ROWS = 64
@@ -89,7 +89,7 @@ def import_qa(
     Raises:
         UsageError: the file cannot be read, is of no known format, or a record is malformed.
     """
-    started, run_id, refused = now(), run_id or new_run_id(), Counter[str]()
+    started, run_id, refused = now(), run_id_or_new(run_id), Counter[str]()
     records, parse = open_records(path, columns, format)
     check_name(corpus.name)
     hashes = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())

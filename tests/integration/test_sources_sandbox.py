@@ -198,3 +198,18 @@ def test_what_changes_after_it_was_listed_is_a_reason(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "open", forbidden)
     assert reason(tmp_path / "grown.txt") == "unreadable"
+
+
+def test_the_parser_sees_no_keys_of_others(monkeypatch):
+    monkeypatch.setenv("PREFECT_API_KEY", "secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    guard = Guard(IngestConfig())
+    try:
+        connection = guard._start()
+        names = {
+            line.partition(b"=")[0] for line in Path(f"/proc/{guard._process.pid}/environ").read_bytes().split(b"\0")
+        }
+        assert connection is not None and b"PATH" in names
+        assert not {b"PREFECT_API_KEY", b"OPENAI_API_KEY"} & names
+    finally:
+        guard.close()

@@ -1,0 +1,38 @@
+"""Text from outside never becomes a control token, whatever the tokenizer calls its added tokens."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.tokens import Tokenizer
+from tests.conftest import toy_tokenizer
+
+CONTROL = ["<|im_end|>", "</think>", "<tool_call>"]
+
+
+def tokenizer():
+    spec = json.loads(toy_tokenizer().to_str())
+    first = 1 + max([*spec["model"]["vocab"].values(), *(token["id"] for token in spec["added_tokens"])])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    known = {token["content"] for token in spec["added_tokens"]}
+    for number, content in enumerate([*CONTROL, "        "]):
+        if content not in known:
+            spec["added_tokens"].append({"id": first + number, "content": content, "special": False, **flags})
+    return Tokenizer(json.dumps(spec))
+
+
+TOKENIZER = tokenizer()
+IDS = {TOKENIZER.id(content) for content in CONTROL}
+
+
+@given(st.lists(st.sampled_from([*CONTROL, "the answer", " ", "\n", "<", "think>"]), max_size=8).map("".join))
+def test_control_tokens_in_a_text_are_characters(text):
+    ids = TOKENIZER.encode(text)
+    assert IDS.isdisjoint(ids)
+    assert TOKENIZER.encode_with_offsets(text)[0] == ids
+
+
+def test_templates_have_them_and_blanks_stay_short():
+    assert [TOKENIZER.literal(content) for content in CONTROL] == [[TOKENIZER.id(content)] for content in CONTROL]
+    assert TOKENIZER.encode("        ") == [TOKENIZER.id("        ")]
