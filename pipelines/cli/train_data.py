@@ -27,6 +27,9 @@ PromotionOption = Annotated[str, typer.Option(help="Such a file to compare the c
 ColumnsOption = Annotated[
     list[str] | None, typer.Option(help="Columns of these files: question=NAME, text=NAME, answers=NAME.")
 ]
+RunNameOption = Annotated[
+    str, typer.Option("--run", help="Name of this training: the same name goes on where it stopped.")
+]
 TextOption = Annotated[list[str] | None, typer.Option(help="Files or folders whose text needles are planted in.")]
 
 

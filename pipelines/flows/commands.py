@@ -90,6 +90,7 @@ def train(run: Run) -> list[str]:
         validation=files.validation,
         promotion=files.promotion,
         columns=columns,
+        run=run.given_name,
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from prefect import flow, task
@@ -29,6 +30,7 @@ from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, subm
 from pipelines.harvest import HarvestOptions, harvest
 from pipelines.promote import PromotionRecord, run_promotion
 from pipelines.runs import new_run_id
+from pipelines.training.names import check_name
 from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare
 
@@ -78,6 +80,7 @@ def retrain(
     store: str | None = None,
     config: str | None = None,
     sets: list[str] | None = None,
+    run_name: str = "",
 ) -> dict[str, Any]:
     """Train a stage, compare its candidate with the promoted policy, and promote or refuse it.
 
@@ -90,6 +93,7 @@ def retrain(
         store: the store.
         config: configuration file of the evaluation.
         sets: ``section.key=value`` strings, for recipe and configuration alike.
+        run_name: name of the training; the same name goes on where it stopped, and takes no other recipe or data.
     """
     wanted = load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)])
     check_access(config, sets, wanted.engine, wanted.reward.weights)
@@ -98,6 +102,7 @@ def retrain(
     run = prepare(
         recipe, data or ["qa"], texts or [], store=store, sets=[*_operator_settings(), *(sets or []), _NO_CODE]
     )
+    run = replace(run, given_name=check_name(run_name))
     summary = train_stage(run)
     candidate = summary["candidate"]
     resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(candidate or summary['parent'])}"}

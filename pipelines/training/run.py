@@ -23,6 +23,7 @@ from pipelines.training.data import audited, splits
 from pipelines.training.loop import Loop
 from pipelines.training.machines import known_gpus, load_shape
 from pipelines.training.monitors import Compute, Monitors
+from pipelines.training.names import claim
 from pipelines.training.plan import check_memory
 from pipelines.training.records import code_version, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
@@ -42,11 +43,12 @@ def train(run: Run, *, replay: str | None = None, show: Progress | None = None) 
         show: is called with the loop's events.
 
     Raises:
-        UsageError: the data are missing, have only one answer, or their audit fails.
+        UsageError: the data are missing, have only one answer, or their audit fails; or the run's name is another's.
         ConfigError: Ray has not enough resources.
         TrainingError: a step cannot be taken; the last checkpoint stays.
     """
     store, started = Store(run.config.store), now()
+    claim(store, run)
     checkpoints = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
     state = checkpoints.read() or State()
     stage = run.recipe.stage

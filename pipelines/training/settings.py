@@ -104,6 +104,8 @@ class Run:
     data_version: int | None
     """Delta version of the `qa` table."""
     files: DataFiles = field(default_factory=DataFiles)
+    given_name: str = ""
+    """What a person calls the run (`pipelines.training.names`); empty: nothing."""
 
     @staticmethod
     def is_recipe(item: str) -> bool:
@@ -112,11 +114,13 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """Id of the run: a hash of all that changes its result.
+        """Id of the run: the name that a person gave it, or a hash of all that changes its result.
 
         How the learner is laid out over processes and memory does not (`LAYOUT`), so a run that ran out of memory is
         resumed with other keys of it. The first version hashed them too: what it began keeps its id.
         """
+        if self.given_name:
+            return self.given_name
         recipe = self.recipe.first_keys()
         del recipe["engine"], recipe["pool"]
         # Its length and logging interval do not change which run it is.

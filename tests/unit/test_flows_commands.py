@@ -23,7 +23,12 @@ def parsed(argv: list[str]) -> dict[str, object]:
 
 FILES = DataFiles("/v.jsonl", "/p.jsonl", Columns("q", "t", "a"))
 RUN = SimpleNamespace(
-    name="nano-cpu", data=("qa", "needles"), texts=("/texts",), sets=("stage.max_steps=2",), files=FILES
+    name="nano-cpu",
+    data=("qa", "needles"),
+    texts=("/texts",),
+    sets=("stage.max_steps=2",),
+    files=FILES,
+    given_name="first",
 )
 
 
@@ -50,6 +55,7 @@ RUN = SimpleNamespace(
             {
                 "validation": "/v.jsonl",
                 "promotion": "/p.jsonl",
+                "run_name": "first",
                 "columns": ["question=q", "text=t", "answers=a"],
             },
         ),

@@ -1,0 +1,104 @@
+"""A training that a person named goes on under its name, and nothing else does."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from infra.store import Store
+from memagent.errors import TrainingError, UsageError
+from pipelines.training.checkpoints import Checkpoints, State
+from pipelines.training.names import check_name, claim, learnt, named_runs
+from pipelines.training.run import train
+from pipelines.training.settings import Run, prepare
+
+
+def named(store, *sets: str, name: str = "first", recipe: str = "smoke") -> Run:
+    return replace(prepare(recipe, ["needles"], store=str(store), sets=sets), given_name=name)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ["learner.token_budget=64", "learner.world_size=4", "learner.zero_stage=3", "learner.gpus=1"],
+        ["stage.max_steps=9", "stage.save_every=3", "stage.record=true"],
+        ["pool.max_size=2", "engine.max_num_seqs=7", "audit.tasks=0"],
+    ],
+)
+def test_a_named_training_goes_on_with_another_layout_or_length(tmp_path, other):
+    store = Store(str(tmp_path))
+    run, again = named(tmp_path), named(tmp_path, *other)
+    claim(store, run)
+    claim(store, again)
+    assert again.run_id == run.run_id == "first" != replace(run, given_name="").run_id
+    assert named_runs(store) == ["first"]
+
+
+def test_another_recipe_under_the_same_name_is_refused_with_the_keys_that_differ(tmp_path):
+    store = Store(str(tmp_path))
+    claim(store, named(tmp_path))
+    with pytest.raises(UsageError) as refused:
+        train(named(tmp_path, "learner.lr=0.5", "reading.memory_tokens=32", "reward.weights={task=2.0}"))
+    said = str(refused.value)
+    assert "the training 'first' was begun with another recipe" in said
+    assert "learner.lr was 1e-06 and is 0.5" in said
+    assert "reading.memory_tokens was 64 and is 32" in said
+    assert 'reward.weights was {"exact": 1.0} and is {"task": 2.0}' in said
+    assert "zero_stage" not in said and "another --run" in said
+    claim(store, named(tmp_path, "learner.lr=0.5", name="second"))
+    with pytest.raises(UsageError, match=r'data was \["needles"\] and is \["qa"\]'):
+        claim(store, replace(named(tmp_path), data=("qa",)))
+    with pytest.raises(UsageError, match="; and 1 more"):
+        sets = ["lr=1", "warmup_steps=9", "weight_decay=1", "gradient_clip=2", "dtype='bfloat16'", "lora_rank=3"]
+        claim(
+            store,
+            named(tmp_path, *(f"learner.{one}" for one in sets), "stage.seed=3", "rollout.top_p=0.5", "loss.kl_coef=1"),
+        )
+
+
+def test_a_key_that_did_not_exist_then_counts_as_its_default(tmp_path):
+    store = Store(str(tmp_path))
+    run = named(tmp_path)
+    kept = {key: value for key, value in learnt(run).items() if key != "rollout.oversampling"}
+    store.write_bytes(json.dumps(kept).encode(), "training", "first", "named.json")
+    claim(store, run)
+    with pytest.raises(UsageError, match=r"rollout\.oversampling was 1\.0 and is 2\.0"):
+        claim(store, named(tmp_path, "rollout.oversampling=2"))
+    store.write_bytes(b"{", "training", "first", "named.json")
+    with pytest.raises(TrainingError, match="cannot be read"):
+        claim(store, run)
+
+
+def test_a_run_that_nobody_named_is_not_taken_over(tmp_path):
+    store = Store(str(tmp_path))
+    Checkpoints(store, "copied").commit(State())
+    with pytest.raises(UsageError, match="was not begun by --run"):
+        claim(store, named(tmp_path, name="copied"))
+
+
+def test_a_name_that_looks_like_another_one_is_said(tmp_path, caplog):
+    store = Store(str(tmp_path))
+    claim(store, named(tmp_path, name="contracts-may"))
+    claim(store, named(tmp_path, name="contract-may"))
+    assert "to go on with 'contracts-may', say --run contracts-may" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a", "contracts.v2", "7B_first-try"])
+def test_names(name):
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("../etc", "did you mean 'etc'"),
+        ("two words", "did you mean 'two-words'"),
+        ("a" * 64, "63 at most"),
+        ("first-replay", "did you mean 'first'"),
+        ("last", "that is what `last`"),
+        ("train-0123456789", "runs without a name"),
+    ],
+)
+def test_what_cannot_be_a_name_is_refused(name, said):
+    with pytest.raises(UsageError, match=said):
+        check_name(name)
