@@ -13,7 +13,7 @@ from infra.store import Store
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, MemagentError, TrainingError
 from memagent.rl.config import Recipe
-from memagent.rl.packing import Item, Packed, balance, items, pack, units
+from memagent.rl.packing import Item, Packed, Unit, balance, items, pack, units
 from memagent.rl.trajectory import Group, minibatches
 
 if TYPE_CHECKING:
@@ -97,6 +97,26 @@ class LearnerGroup:
             sampled = sum(item.conversation.tokens for item in batch)
             steps.append(_summed(sums) | {"trained_tokens": float(sampled), "computed_tokens": float(computed)})
         return steps
+
+    async def likelihoods(self, groups: Sequence[Group]) -> list[list[list[float]]]:
+        """Return for each group, trajectory and probe the mean log-probability of a token of the gold answer."""
+        asked = [probe for group in groups for trajectory in group.trajectories for probe in trajectory.probes]
+        same = {(*probe.prompt_ids, *probe.response_ids): probe for probe in asked}  # most memories are alike
+        flat = [Item(probe, 0.0) for probe in same.values()]
+        bins, made = self._bins(flat)
+        scores = await self._score([[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins])
+        means: dict[tuple[int, ...], float] = {}
+        for rank, rows in zip(bins, scores, strict=True):
+            for bin_, values in zip(rank, rows, strict=True):
+                start = 0
+                for item in (item for i in bin_ for item in made[i].items):
+                    probe, stop = item.conversation, start + len(item.conversation.response_ids)
+                    means[(*probe.prompt_ids, *probe.response_ids)] = sum(values[start:stop]) / (stop - start)
+                    start = stop
+        return [
+            [[means[(*probe.prompt_ids, *probe.response_ids)] for probe in one.probes] for one in group.trajectories]
+            for group in groups
+        ]
 
     async def weights(self, version: str) -> Weights:
         """Return the current weights for engines."""
@@ -214,10 +234,14 @@ class LearnerGroup:
         raise (raised(error) if isinstance(error, MemagentError) else error) from error
 
     def _shares(self, batch: Sequence[Item]) -> list[list[Packed]]:
+        bins, made = self._bins(batch)
+        return [[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins]
+
+    def _bins(self, batch: Sequence[Item]) -> tuple[list[list[list[int]]], list[Unit]]:
+        """Return for each rank and micro-batch the indices of its units, and the units."""
         learner = self._recipe.learner
         made = units(batch, learner.token_budget, share=learner.share_prefixes)
-        bins = balance([unit.tokens for unit in made], learner.world_size, learner.token_budget)
-        return [[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins]
+        return balance([unit.tokens for unit in made], learner.world_size, learner.token_budget), made
 
 
 async def _answer(reference: Any) -> Any:

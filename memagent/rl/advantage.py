@@ -1,10 +1,11 @@
-"""Group-relative advantages: the reward of a rollout relative to the other rollouts of its prompt."""
+"""Group-relative advantages: of a rollout, and of an update, relative to the other rollouts of its prompt."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from memagent.rl.trajectory import Group
+from memagent.rl.trajectory import Group, Trajectory
 
 Baseline = Literal["mean", "mean-std", "rloo"]
 _EPSILON = 1e-6
@@ -46,3 +47,34 @@ def with_advantages(group: Group, baseline: Baseline = "mean") -> Group:
     values = advantages(group.rewards, baseline)
     pairs = zip(group.trajectories, values, strict=True)
     return Group(group.sample_id, tuple(trajectory.with_advantage(value) for trajectory, value in pairs))
+
+
+def turn_advantages(values: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the values of each rollout's updates less the mean of the group at the same update.
+
+    Rollouts may have different numbers of updates; one that is alone at an update has 0 there.
+    """
+    longest = max(map(len, values), default=0)
+    at = [[turns[i] for turns in values if i < len(turns)] for i in range(longest)]
+    means = [math.fsum(same) / len(same) for same in at]
+    return [[value - mean for value, mean in zip(turns, means, strict=False)] for turns in values]
+
+
+def add_turns(group: Group, turns: Sequence[Sequence[float]], weight: float) -> Group:
+    """Return a group with advantages in which each update has one of its own added.
+
+    Args:
+        group: with advantages; the updates of a rollout are its first conversations, in order.
+        turns: of each rollout's updates, or nothing of a rollout.
+        weight: of `turns`.
+    """
+    pairs = zip(group.trajectories, turns, strict=True)
+    return Group(group.sample_id, tuple(_with_turns(trajectory, own, weight) for trajectory, own in pairs))
+
+
+def _with_turns(trajectory: Trajectory, turns: Sequence[float], weight: float) -> Trajectory:
+    rest = len(trajectory.conversations) - len(turns)
+    added = (*(weight * value for value in turns), *[0.0] * rest)
+    return (
+        replace(trajectory, advantages=tuple(trajectory.advantage + value for value in added)) if turns else trajectory
+    )

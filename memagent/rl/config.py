@@ -25,7 +25,11 @@ _RENAMED = {
     "stage": {"steps": "max_steps"},
 }
 """Renamed keys: section -> old key -> new key."""
-_LATER = {"rollout": ("oversampling",), "learner": ("placement", "restarts")}
+_LATER = {
+    "rollout": ("oversampling",),
+    "learner": ("placement", "restarts"),
+    "method": ("name", "weight"),
+}
 """Keys that recipes did not have when run ids were first made: hashed only where they are not at their default."""
 
 
@@ -73,6 +77,23 @@ class RewardRecipe(Section):
         for name in self.weights:
             if not is_place(name) and name not in FUNCTIONS:
                 raise ValueError(FUNCTIONS.unknown(name))
+        return self
+
+
+class MethodRecipe(Section):
+    """What is paid beside the answer (`memagent.rl.methods`)."""
+
+    name: str = "dapo"
+    """Training method: dapo, gru-mem, infomem, himpo, or one that an installed package brings."""
+    weight: float = Field(0.5, ge=0)
+    """Weight of what the method adds to the reward of the answer; dapo adds nothing."""
+
+    @model_validator(mode="after")
+    def _known(self) -> "MethodRecipe":
+        from memagent.rl.methods import METHODS
+
+        if self.name not in METHODS:
+            raise ValueError(METHODS.unknown(self.name))
         return self
 
 
@@ -197,6 +218,7 @@ class Recipe(Section):
     """Keys of the rollout workers (`memagent.config.PoolConfig`)."""
     rollout: RolloutRecipe = RolloutRecipe()
     reward: RewardRecipe = RewardRecipe()
+    method: MethodRecipe = MethodRecipe()
     audit: AuditRecipe = AuditRecipe()
     loss: LossRecipe = LossRecipe()
     learner: LearnerRecipe = LearnerRecipe()
@@ -229,7 +251,7 @@ class Recipe(Section):
             for name in names:
                 if data[section][name] == defaults[section][name]:
                     del data[section][name]
-        return data
+        return data if data["method"] else {key: value for key, value in data.items() if key != "method"}
 
     @model_validator(mode="after")
     def _batches(self) -> "Recipe":

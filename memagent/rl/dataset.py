@@ -11,6 +11,7 @@ from typing import Protocol
 
 from memagent.config import ReadingConfig
 from memagent.conversations import ListStream
+from memagent.evidence import says
 from memagent.metrics import normalise
 from memagent.records import Segment
 from memagent.registry import Registry
@@ -22,6 +23,8 @@ from memagent.tasks.sample import Sample
 from memagent.tokens import Tokenizer
 
 _LURED = 0.5
+_VERDICTS = frozenset({"yes", "no"})
+"""Answers whose words say nothing of where a text answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,26 @@ class Task:
         """Return what a reading reads."""
         return ListStream(self.segments)
 
+    def evidence(self) -> tuple[bool, ...] | None:
+        """Return of each segment whether it holds evidence: a fact of the sample, or else a gold answer.
+
+        None where the question has an answer and no segment is known to hold it.
+        """
+        if not any(gold.strip() for gold in self.gold):
+            return (False,) * len(self.segments)
+        text, places = segment_places(self.segments)
+        held = [False] * len(places)
+        for fact in filter(None, self.sample.facts):
+            at = text.find(fact)
+            while at >= 0:
+                held = [
+                    one or (start < at + len(fact) and end > at) for one, (start, end) in zip(held, places, strict=True)
+                ]
+                at = text.find(fact, at + 1)
+        if not any(held) and not _VERDICTS.issuperset(map(normalise, self.gold)):
+            held = [says(segment.text, self.gold) for segment in self.segments]
+        return tuple(held) if any(held) else None
+
     def judge(self, answer: str) -> float:
         """Score an answer by the strict form of the task's own metric, 0 to 1; an empty answer is "not found"."""
         return strict_score(self.sample, answer)
@@ -63,11 +86,18 @@ class Task:
 
 def joined(segments: Sequence[Segment]) -> str:
     """Return the text of segments, with a line between those that do not follow one another in a document."""
-    parts: list[str] = []
+    return segment_places(segments)[0]
+
+
+def segment_places(segments: Sequence[Segment]) -> tuple[str, list[tuple[int, int]]]:
+    """Return `joined` with the start and the end of each segment in it."""
+    text, places = "", []
     for before, segment in zip((None, *segments), segments, strict=False):
         follows = before and (before.content_hash, before.char_end) == (segment.content_hash, segment.char_start)
-        parts += [segment.text] if follows or before is None else ["\n", segment.text]
-    return "".join(parts)
+        text += "" if follows or before is None else "\n"
+        places.append((len(text), len(text) + len(segment.text)))
+        text += segment.text
+    return text, places
 
 
 class Dataset(Protocol):

@@ -19,7 +19,7 @@ _LEAST = 32
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A conversation with its trajectory's advantage."""
+    """A conversation with the advantage of its response tokens."""
 
     conversation: Conversation
     advantage: float
@@ -62,7 +62,7 @@ class Packed:
 
 
 def items(trajectories: Sequence[Trajectory], *, equal: bool = False) -> list[Item]:
-    """Split trajectories into conversations, each with its trajectory's advantage.
+    """Split trajectories into conversations, each with its advantage.
 
     With `equal` every trajectory weighs the same in a token mean, however many response tokens it has: its advantage is
     scaled by the mean number of tokens over its own (the KL term stays a token mean).
@@ -70,9 +70,9 @@ def items(trajectories: Sequence[Trajectory], *, equal: bool = False) -> list[It
     lengths = [trajectory.response_tokens for trajectory in trajectories]
     mean = sum(lengths) / max(1, sum(length > 0 for length in lengths))
     return [
-        Item(conversation, trajectory.advantage * (mean / length if equal else 1.0))
+        Item(conversation, advantage * (mean / length if equal else 1.0))
         for trajectory, length in zip(trajectories, lengths, strict=True)
-        for conversation in trajectory.conversations
+        for conversation, advantage in zip(trajectory.conversations, trajectory.of_conversations(), strict=True)
         if conversation.response_ids
     ]
 

@@ -19,6 +19,7 @@ from memagent.records import text_hash
 from memagent.registry import Registry
 from memagent.rl.judging import exact as strictly
 from memagent.rl.judging import listed
+from memagent.rl.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Answered:
     """Score by the strict form of the task's own metric, 0 to 1 (`memagent.rl.judging`)."""
     every: bool = False
     """All gold answers are asked for, not one of them."""
+    trace: Trace | None = None
+    """What the memory updates did; None if there were none, or several lanes."""
 
     @property
     def answerable(self) -> bool:
@@ -111,6 +114,7 @@ FUNCTIONS: Registry[RewardFunction] = Registry(
         "abstention": abstention,
         "task": by_task,
         "format": formed,
+        "exit": "memagent.rl.methods.gru_mem:exit_reward",
     },
 )
 

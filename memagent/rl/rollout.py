@@ -9,20 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memagent.conversations import Generate, ReadingRequest, ReadingSpec
-from memagent.engine import Completion, Sampling
+from memagent.engine import CUT, Completion, Sampling
 from memagent.reading import Reading
-from memagent.records import Turn, stable_hash
+from memagent.records import ReadingResult, Turn, stable_hash
 from memagent.rl.dataset import Task
+from memagent.rl.methods import Memories
 from memagent.rl.reward import Answered, Reward, overlong, reward
+from memagent.rl.trace import MemoryUpdate, Trace
 from memagent.rl.trajectory import Conversation, Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class RewardConfig:
-    """The reward (`memagent.rl.config.RewardRecipe`)."""
+    """The reward (`memagent.rl.config.RewardRecipe`), and what the method wants to know of each rollout."""
 
     weights: Mapping[str, float]
     overlong_tokens: int = 0
+    memories: Memories = "none"
+    """Memories of a rollout from which the gold answer is to be scored."""
 
 
 class _Recorder:
@@ -33,6 +37,7 @@ class _Recorder:
         self._seed = seed
         self._asked: dict[asyncio.Task[object] | None, tuple[list[int], Completion]] = {}
         self.kept: dict[tuple[int, int], Conversation] = {}
+        self.turns: dict[tuple[int, int], Turn] = {}
         self.limits: dict[tuple[int, int], int] = {}
         self._limit: dict[asyncio.Task[object] | None, int] = {}
 
@@ -52,7 +57,7 @@ class _Recorder:
         ids, completion = self._asked.pop(task)
         assert turn.kind != "carried", "a rollout begins at the beginning"
         place = (turn.lane, turn.step)
-        self.limits[place] = self._limit.pop(task)
+        self.limits[place], self.turns[place] = self._limit.pop(task), turn
         self.kept[place] = Conversation(
             ids,
             completion.ids,
@@ -78,8 +83,47 @@ async def roll_out(
     places = sorted(recorder.kept)
     conversations = tuple(recorder.kept[place] for place in places)
     limits = [recorder.limits[place] for place in places]
-    paid = _paid(task, outcome.answer, outcome.found, conversations=conversations, limits=limits, pay=pay)
-    return Trajectory(task.sample_id, rollout, conversations, reward=paid, answer=outcome.answer)
+    turns = [recorder.turns[place] for place in places]
+    said = _answered(task, outcome, conversations, trace_of(task, turns))
+    return Trajectory(
+        task.sample_id,
+        rollout,
+        conversations,
+        reward=_paid(said, conversations, limits, pay),
+        answer=outcome.answer,
+        trace=said.trace,
+        probes=probes(task, scheme, turns, pay.memories),
+    )
+
+
+def trace_of(task: Task, turns: Sequence[Turn]) -> Trace | None:
+    """Return the trace of a rollout's turns, in order; None if it was read in several lanes."""
+    if any(turn.kind == "merge" for turn in turns):
+        return None
+    updates = (turn for turn in turns if turn.kind == "update")
+    made = tuple(MemoryUpdate(turn.changed, turn.finish_reason not in CUT) for turn in updates)
+    return Trace(made, len(task.segments), task.evidence())
+
+
+def probes(task: Task, scheme: ReadingSpec, turns: Sequence[Turn], memories: Memories) -> tuple[Conversation, ...]:
+    """Return the gold answer after the answer prompt: without a memory, and from the memories that are wanted.
+
+    Args:
+        task: whose gold is the response, as a reading would say it: the first right answer, or "not found".
+        scheme: the prompts.
+        turns: of the rollout, in order.
+        memories: ``last``, or ``all``: after every update.
+    """
+    if memories == "none":
+        return ()
+    prompts, gold = scheme.prompts, [answer for answer in task.gold if answer.strip()]
+    text = " and ".join(gold) if task.sample.match == "all" else "".join(gold[:1])
+    response = [*prompts.tokenizer.encode(text or prompts.template.not_found), *prompts.stop_ids[:1]]
+    question = prompts.tokenizer.encode(task.question)
+    held = [turn.memory_ids for turn in turns if turn.kind in ("update", "merge")]
+    chosen = [prompts.no_memory, *(held if memories == "all" else held[-1:])]
+    unknown = [0.0] * len(response)
+    return tuple(Conversation(prompts.answer(question, memory), response, unknown, "answer") for memory in chosen)
 
 
 async def roll_out_group(
@@ -98,18 +142,22 @@ async def roll_out_group(
         raise
 
 
-def _paid(
-    task: Task,
-    answer: str,
-    found: bool,
-    conversations: Sequence[Conversation],
-    limits: Sequence[int],
-    pay: RewardConfig,
-) -> Reward:
-    formed = not any(conversation.cut for conversation in conversations)
-    judged = task.judge(answer if found else "")
-    every = task.sample.match == "all"
-    paid = reward(Answered(answer, found, task.gold, formed=formed, judged=judged, every=every), pay.weights)
+def _answered(
+    task: Task, outcome: ReadingResult, conversations: Sequence[Conversation], trace: Trace | None
+) -> Answered:
+    return Answered(
+        outcome.answer,
+        outcome.found,
+        task.gold,
+        formed=not any(conversation.cut for conversation in conversations),
+        judged=task.judge(outcome.answer if outcome.found else ""),
+        every=task.sample.match == "all",
+        trace=trace,
+    )
+
+
+def _paid(said: Answered, conversations: Sequence[Conversation], limits: Sequence[int], pay: RewardConfig) -> Reward:
+    paid = reward(said, pay.weights)
     # The worst response counts, so long readings are not penalised for their number of turns.
     fine = min(
         (

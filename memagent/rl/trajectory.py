@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from memagent.rl.reward import Reward
+from memagent.rl.trace import MemoryUpdate, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,17 @@ class Trajectory:
     answer: str = ""
     advantage: float = 0.0
     """Advantage of all response tokens of all conversations."""
+    advantages: tuple[float, ...] = ()
+    """Advantage of each conversation's response tokens, where a method tells them apart; empty: `advantage`."""
+    trace: Trace | None = None
+    """What its updates did; None if it was read in several lanes."""
+    probes: tuple[Conversation, ...] = ()
+    """The gold answer as response to the answer prompt without a memory, and with each memory that the method wants;
+    they are scored and not trained on (`memagent.rl.methods.Method.memories`)."""
+
+    def of_conversations(self) -> tuple[float, ...]:
+        """Return the advantage of each conversation."""
+        return self.advantages or (self.advantage,) * len(self.conversations)
 
     @property
     def response_tokens(self) -> int:
@@ -82,8 +94,14 @@ def from_dict(data: dict[str, Any]) -> Trajectory:
         ValueError: tokens and log-probabilities do not match.
         TypeError: a field is missing or unknown.
     """
-    conversations = tuple(Conversation(**conversation) for conversation in data["conversations"])
-    return Trajectory(**{**data, "conversations": conversations, "reward": Reward(**data["reward"])})
+    parts: dict[str, Any] = {"reward": Reward(**data["reward"])}
+    for name in ("conversations", "probes"):
+        parts[name] = tuple(Conversation(**conversation) for conversation in data.get(name, ()))
+    if (trace := data.get("trace")) is not None:
+        updates = tuple(MemoryUpdate(**update) for update in trace["updates"])
+        evidence = None if trace["evidence"] is None else tuple(trace["evidence"])
+        parts["trace"] = Trace(updates, trace["segments"], evidence)
+    return Trajectory(**{**data, **parts, "advantages": tuple(data.get("advantages", ()))})
 
 
 def minibatches(groups: Sequence[Group], prompts: int) -> Iterator[list[Trajectory]]:

@@ -94,9 +94,7 @@ def _train(
     """Train one stage by Multi-Conv DAPO; its best weights become a candidate. Repeat the command to resume."""
     if context.invoked_subcommand is not None:
         return
-    from dataclasses import replace
-
-    from pipelines.training.names import check_name
+    from pipelines.training.names import named
     from pipelines.training.progress import Progress, show_summary
     from pipelines.training.run import train
     from pipelines.training.settings import prepare
@@ -104,7 +102,7 @@ def _train(
     spec = promotion_spec(check, None, [promotion] if promotion else None, columns)  # fails before hours of training
     given, files = sources(data, dataset, validation, promotion, columns=columns)
     run = prepare(config, given, text or [], store=store, sets=set_ or [], model=policy, files=files)
-    run = replace(run, given_name=check_name(run_name))
+    run = named(run, run_name)
     with Progress(quiet=json_) as progress:
         summary = train(run, replay=replay, show=progress.show)
     if output is not None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from prefect import flow, task
@@ -30,7 +29,7 @@ from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, subm
 from pipelines.harvest import HarvestOptions, harvest
 from pipelines.promote import PromotionRecord, run_promotion
 from pipelines.runs import new_run_id
-from pipelines.training.names import check_name
+from pipelines.training.names import named
 from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare
 
@@ -99,10 +98,8 @@ def retrain(
     check_access(config, sets, wanted.engine, wanted.reward.weights)
     # Wrong keys fail before hours of training.
     spec = validate(PromotionSpec, {"corpora": tuple(corpora or ()), **(check or {})}, "check.")
-    run = prepare(
-        recipe, data or ["qa"], texts or [], store=store, sets=[*_operator_settings(), *(sets or []), _NO_CODE]
-    )
-    run = replace(run, given_name=check_name(run_name))
+    over = [*_operator_settings(), *(sets or []), _NO_CODE]
+    run = named(prepare(recipe, data or ["qa"], texts or [], store=store, sets=over), run_name)
     summary = train_stage(run)
     candidate = summary["candidate"]
     resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(candidate or summary['parent'])}"}

@@ -13,9 +13,9 @@ from infra.cluster.rollout_pool import RolloutPool, Weights
 from infra.learner.group import LearnerGroup, RankLost
 from infra.store import Store
 from memagent.errors import TrainingError
-from memagent.rl.advantage import with_advantages
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
+from memagent.rl.methods import METHODS
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
 from pipelines.training.monitors import Compute, Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
@@ -118,9 +118,9 @@ class Loop:
                 f"same reward ({sampled.counts}). The tasks are too easy or too hard for this policy."
             )
         self.show({"stage": "learn", "step": step, "steps": self.recipe.stage.max_steps})
-        groups = [with_advantages(group, self.recipe.loss.baseline) for group in sampled.groups]
         async with self.turns.learners():
             with self._timed("learn"):
+                groups = await self._with_advantages(step, sampled.groups)
                 steps = await self._learn(step, groups)
             self.state.step, self.state.cursor, self.state.pending = step, sampled.cursor, sampled.pending
             weights = await self._collect_weights()
@@ -138,6 +138,20 @@ class Loop:
         if ends or (stage.export_every and step % stage.export_every == 0):
             await self._export()
         await self._log(row, saves)
+
+    async def _with_advantages(self, step: int, groups: list[Group]) -> list[Group]:
+        """Set the advantages of a batch by the recipe's method."""
+        recipe = self.recipe
+        method = METHODS.find(recipe.method.name)
+        likelihoods: list[list[list[float]]] = [[] for _ in groups]
+        if method.memories != "none":
+            if not all(one.probes for group in groups for one in group.trajectories):
+                raise TrainingError(
+                    f"step {step}: the rollouts were recorded for a method other than {recipe.method.name}"
+                )
+            likelihoods = await self._on_ranks(lambda: self.learner.likelihoods(groups))
+        pairs = zip(groups, likelihoods, strict=True)
+        return [method.assign(group, recipe.loss.baseline, recipe.method.weight, scores) for group, scores in pairs]
 
     async def _export(self) -> None:
         """Keep the current weights with the run, in Hugging Face format, and LoRA's factors beside them."""

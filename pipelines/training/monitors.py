@@ -8,6 +8,7 @@ from typing import Any
 
 from infra.store import Store
 from memagent.errors import ConfigError
+from memagent.rl.methods.gru_mem import right_updates
 from memagent.rl.rollout import pass_rate
 from memagent.rl.trajectory import Group, Trajectory
 from pipelines.training.checkpoints import MetricsRow
@@ -90,6 +91,7 @@ def rollout_metrics(sampled: Sampled) -> MetricsRow:
         "response_tokens": _mean([float(n) for n in _responses(trajectories)]),
         "memory_tokens": _mean([float(n) for n in _responses(trajectories, "update")]),
         "cut_share": _mean([float(c.cut) for trajectory in trajectories for c in trajectory.conversations]),
+        **_gates(trajectories),
         "rollout_tokens": tokens,
         "rollout_tokens_per_second": tokens / sampled.seconds if sampled.seconds else 0.0,
         "tasks": by_task(sampled.seen),
@@ -132,6 +134,14 @@ def learning_metrics(steps: Sequence[dict[str, float]], seconds: float, compute:
         "computed_tokens": computed,
         **(compute.metrics(computed, seconds) if compute else {}),
     }
+
+
+def _gates(trajectories: Sequence[Trajectory]) -> MetricsRow:
+    """Return the share of the segments that were read before an exit, and of the updates whose gate was right."""
+    traces = [trajectory.trace for trajectory in trajectories if trajectory.trace is not None]
+    right = [value for trace in traces for value in right_updates(trace)]
+    read = [len(trace.updates) / trace.segments for trace in traces if trace.segments]
+    return ({"segments_read": _mean(read)} if read else {}) | ({"gates_right": _mean(right)} if right else {})
 
 
 def validation_metrics(groups: Sequence[tuple[str, Group]]) -> MetricsRow:

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -53,6 +54,15 @@ def check_name(name: str) -> str:
             "A run without a name goes on by the command that began it"
         )
     return name
+
+
+def named(run: Run, name: str) -> Run:
+    """Return a run with a name, if there is one to give.
+
+    Raises:
+        UsageError: it cannot be a name.
+    """
+    return replace(run, given_name=check_name(name)) if name else run
 
 
 def learnt(run: Run) -> dict[str, JsonValue]:

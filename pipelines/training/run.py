@@ -17,6 +17,7 @@ from infra.tables.policies import Provenance, publish
 from infra.tables.runs import TrainingSummary, write_run
 from memagent.errors import ConfigError
 from memagent.rl.dataset import DatasetSplits
+from memagent.rl.methods import METHODS
 from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import audited, splits
@@ -141,7 +142,7 @@ def _rollout_pool(run: Run, slots: GpuSlots | None) -> RolloutPool:
     if slots is not None:
         reader = copy(reader)
         reader.engine_config = reader.engine_config.model_copy(update={"sleep_mode": True})
-    rewards = RewardConfig(reward.weights, reward.overlong_tokens)
+    rewards = RewardConfig(reward.weights, reward.overlong_tokens, METHODS.find(run.recipe.method.name).memories)
     return RolloutPool(RolloutSpec(reader, rewards, rollout.temperature, rollout.top_p), run.config.pool, slots)
 
 

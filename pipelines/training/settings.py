@@ -10,11 +10,12 @@ from infra.models import local_folder
 from infra.readers import ReaderSpec
 from infra.store import Store
 from infra.tables.qa import qa_version
-from memagent.config import Config, load_config
-from memagent.errors import UsageError
+from memagent.config import Config, ReadingConfig, load_config
+from memagent.errors import ConfigError, UsageError
 from memagent.records import stable_hash
 from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
+from memagent.rl.methods import METHODS
 from memagent.rl.reward import check_rewards, reward_code
 from memagent.settings import as_settings, beneath
 from memagent.tasks.records import Columns, columns_of
@@ -33,7 +34,7 @@ LAYOUT = (
     "restarts",
 )
 """Keys of the learner, under their first names, that do not change what is learnt, but for rounding."""
-_RECIPE = ("model", "rollout", "reward", "audit", "loss", "learner", "stage")
+_RECIPE = ("model", "rollout", "reward", "method", "audit", "loss", "learner", "stage")
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,7 @@ def prepare(
             "training samples with vLLM, which gives token ids and log-probabilities: --set engine.kind=vllm"
         )
     reader = ReaderSpec(config)
+    _check_method(recipe, reader.reading)
     version = qa_version(Store(config.store))
     paths = [str(Path(text).expanduser().resolve()) for text in texts]
     folder = local_folder(reader.folder)
@@ -208,3 +210,19 @@ def prepare(
         data_version=version,
         files=files or DataFiles.of(data),
     )
+
+
+def _check_method(recipe: Recipe, reading: ReadingConfig) -> None:
+    """Refuse a method whose gates are off, or that cannot tell what an update did.
+
+    Raises:
+        ConfigError: saying what to set.
+    """
+    name = recipe.method.name
+    wanted = dict.fromkeys(METHODS.find(name).needs, f"training method {name}")
+    wanted |= {"early_exit": "reward exit"} if "exit" in recipe.reward.weights else {}
+    for key, what in wanted.items():
+        if not getattr(reading, key):
+            raise ConfigError(f"{what} needs reading.{key}: --set reading.{key}=true")
+    if name != "dapo" and reading.lanes_of(recipe.rollout.segments) > 1:
+        raise ConfigError(f"training method {name} reads in one lane: --set reading.lanes=1")

@@ -100,5 +100,5 @@ def test_broken_templates_say_what_is_wrong(tmp_path, change, says):
 
 
 def test_an_unknown_template_lists_the_known():
-    with pytest.raises(ConfigError, match=r"chatml, nano, plain"):
+    with pytest.raises(ConfigError, match=r"chatml, nano, nano-exit, plain"):
         load_template("nope")

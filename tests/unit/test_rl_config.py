@@ -13,7 +13,9 @@ def test_shipped_recipes_load(path):
 
 
 def test_there_are_the_recipes_that_are_documented():
-    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"nano-cpu", "reader-7b", "reader-14b", "smoke"}
+    methods = {"gru-mem", "infomem", "himpo", "per-trajectory"}
+    expected = {"nano-cpu", "reader-7b", "reader-14b", "smoke"} | methods
+    assert {path.stem for path in SHIPPED.glob("*.toml")} == expected
 
 
 def test_the_papers_values():
