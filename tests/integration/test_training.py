@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 
 from infra.learner.group import LearnerGroup
 from infra.store import Store
-from memagent.errors import TrainingError
+from memagent.errors import TrainingError, UsageError
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.exports import exported_models
+from pipelines.training.names import named
 from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare
 from tests.conftest import filler
@@ -219,3 +220,27 @@ def test_a_run_keeps_its_weights_and_the_factors_that_make_them(inputs, tmp_path
             assert torch.allclose(merged[weight].float(), wanted.float(), rtol=1e-2, atol=1e-6), weight
         assert any(factors[f"{name}.lora_B.weight"].abs().max() > 1e-3 for name in names), "it has learnt"
     assert {path.name for path in models[STEPS].iterdir()} >= {"config.json", "tokenizer.json", "model.safetensors"}
+
+
+def test_a_named_run_goes_on_by_its_name_on_other_ranks(inputs, tmp_path, ray_in_process):
+    store = Store(str(tmp_path / "store"))
+    record(store)
+    sets = ("stage.max_steps=2", "stage.export_every=1")
+    begun = train(named(prepare(inputs[0], ["needles"], [inputs[1]], store.url, sets), "first"), replay=RUN)
+    assert (begun["run_id"], begun["steps"]) == ("first-replay", 2)
+    layout = ("learner.world_size=2", "learner.zero_stage=2", "learner.token_budget=256", "stage.export_every=1")
+    again = train(named(prepare(inputs[0], ["needles"], [inputs[1]], store.url, layout), "first"), replay=RUN)
+    assert (again["run_id"], again["steps"]) == ("first-replay", STEPS)
+    assert [row["step"] for row in steps_of(store, "first-replay")] == list(range(1, STEPS + 1))
+    undisturbed = train(prepare(inputs[0], ["needles"], [inputs[1]], store.url, ("stage.export_every=1",)), replay=RUN)
+    assert undisturbed["run_id"] != again["run_id"]
+
+    def last(run_id: str) -> dict[str, torch.Tensor]:
+        return load_file(Path(store.path(*Checkpoints(store, run_id).exported(STEPS, "model"))) / "model.safetensors")
+
+    base = load_file(prepare(inputs[0], ["needles"], [inputs[1]], store.url).model / "model.safetensors")
+    one, other = last("first-replay"), last(undisturbed["run_id"])
+    learnt, apart = (sum(one[name].float().sub(two[name].float()).abs().sum() for name in one) for two in (base, other))
+    assert apart.item() < 0.05 * learnt.item(), "the same weights but for rounding"
+    with pytest.raises(UsageError, match=r"learner\.lr was 0\.001 and is 0\.5"):
+        train(named(prepare(inputs[0], ["needles"], [inputs[1]], store.url, ("learner.lr=0.5",)), "first"), replay=RUN)
