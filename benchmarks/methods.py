@@ -76,6 +76,7 @@ minibatch_prompts = 8
 lr = 5e-5
 warmup_steps = 1
 token_budget = 8192
+threads = 1
 
 [stage]
 save_every = 100

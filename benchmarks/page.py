@@ -35,7 +35,16 @@ SECTIONS = {
     "Needles": ("needles", "needles-first-version", "needles-sft", "ruler", "controls", "methods", "hotpot"),
     "Making samples": ("generation",),
     "The bundled reader": ("nano-trial", "nano-training", "nano-again"),
-    "Training": ("training-right", "learner", "sharing", "training-step", "training-stage", "training-gains", "longer"),
+    "Training": (
+        "training-right",
+        "learner",
+        "sharing",
+        "training-step",
+        "training-stage",
+        "training-gains",
+        "longer",
+        "training-methods",
+    ),
     "Promotion": ("promotion", "contract_loop"),
 }
 """Records by section, in order; others come last under "Others"."""

@@ -10,6 +10,7 @@ from memagent.engine import ENGINES
 from memagent.errors import ConfigError
 from memagent.registry import Registry
 from memagent.rl.dataset import DATASETS
+from memagent.rl.methods import METHODS as TRAINING
 from memagent.rl.reward import FUNCTIONS
 from memagent.tasks.loaders import FORMATS
 from memagent.tasks.ruler.kinds import FAMILIES, KINDS
@@ -65,7 +66,9 @@ def test_a_name_that_nothing_has_or_two_packages_bring(brought):
         known.find("one")
 
 
-@pytest.mark.parametrize("known", [METHODS, FUNCTIONS, FORMATS, DATASETS, FAMILIES, ENGINES], ids=lambda k: k.group)
+@pytest.mark.parametrize(
+    "known", [METHODS, TRAINING, FUNCTIONS, FORMATS, DATASETS, FAMILIES, ENGINES], ids=lambda k: k.group
+)
 def test_all_that_is_built_in_can_be_imported(known):
     assert all(known.find(name) is not None for name in known.built_in)
 
