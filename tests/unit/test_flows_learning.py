@@ -11,7 +11,7 @@ from infra.tables.runs import write_run
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, RayConfig
 from memagent.curation import Qa
-from memagent.errors import ConfigError, MemagentError
+from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.rl.promotion import PromotionSpec
 from pipelines.flows import commands, learning
 
@@ -75,6 +75,22 @@ def test_a_wrong_key_of_the_promotion_check_is_said_before_training(monkeypatch)
     monkeypatch.setattr(learning, "train_stage", None)
     with pytest.raises(ConfigError, match=r"check\.lenghts"):
         learning.retrain.fn(check={"lenghts": [1]})
+
+
+def test_a_flow_goes_on_with_a_training_by_its_name(tmp_path, monkeypatch):
+    begun = []
+
+    def begin(run):
+        begun.append(run.run_id)
+        raise MemagentError("far enough")
+
+    monkeypatch.setattr(learning, "train_stage", begin)
+    for name in ("first", "first", ""):
+        with pytest.raises(MemagentError, match="far enough"):
+            learning.retrain.fn("smoke", ["needles"], store=str(tmp_path), run_name=name)
+    assert begun[:2] == ["first", "first"] and begun[2].startswith("train-")
+    with pytest.raises(UsageError, match="a training cannot be called 'last'"):
+        learning.retrain.fn("smoke", ["needles"], store=str(tmp_path), run_name="last")
 
 
 def test_the_flow_compares_on_the_recipes_engines(tmp_path, monkeypatch):
