@@ -85,6 +85,8 @@ validate_with = 1
 """
 _OVERLOOKED, _LEAVES = 0.5, 0.1
 _SFT_STEPS, _TREES = 150, 4
+_LAST = 4
+"""Steps at the end of a training whose rollouts are looked at."""
 NOTE = """\
 The weak reader is `nano@sft` after {sft} supervised steps whose targets leave out every other fact and write the exit's
 marker in a tenth of all updates, whatever they hold. "Conversations saved" is the share of a reading's conversations
@@ -163,6 +165,8 @@ def trained(run: Run) -> Path:
 
 async def read_all(folder: Path, readers: dict[str, Path], count: int, longest: int) -> None:
     """Have each reader read the held-out tasks greedily, and keep what came out in ``NAME.json``."""
+    if all((folder / f"{name}.json").exists() for name in readers):
+        return
     weak = readers["weak reader"]
     run = settings(folder, "Multi-Conv DAPO", 99, 1, weak, f"rollout.segments={longest}")
     tasks = [splits(run).validation.task(i) for i in range(count)]
@@ -205,8 +209,16 @@ def values(folder: Path, method: str, seeds: Sequence[int], what: str) -> tuple[
     return found, clusters
 
 
-def rows(folder: Path, seeds: Sequence[int]) -> list[Row]:
-    """Return what was measured of the seeds that all methods have."""
+def sampled(folder: Path, run_id: str) -> float:
+    """Return the share of the segments that rollouts read in the last steps of a training."""
+    checkpoints = Checkpoints(Store(str(folder / "store")), run_id)
+    checkpoints.read()
+    last = [float(row["segments_read"]) for row in checkpoints.metrics[-_LAST:]]
+    return sum(last) / len(last)
+
+
+def rows(folder: Path, seeds: Sequence[int], run_ids: dict[str, str]) -> list[Row]:
+    """Return what was measured of the seeds that all methods have; trainings are named by method and seed."""
     weak = json.loads((folder / "weak reader.json").read_text(encoding="utf-8"))
     made = []
     for what in weak[0]:
@@ -217,11 +229,21 @@ def rows(folder: Path, seeds: Sequence[int]) -> list[Row]:
             own, _ = values(folder, method, seeds, what)
             made.append(_row(what, method, compare(own, [0.0] * len(own), clusters), "%"))
             if method != "Multi-Conv DAPO":
-                difference = compare(own, base, clusters)
-                within = difference.low <= 0.0 <= difference.high
-                note = "within noise" if within else "beyond noise"
-                made.append(replace(_row(f"{what}: difference", method, difference, "points"), note=note))
+                made.append(_difference(what, method, compare(own, base, clusters)))
+    what, names = "segments read by rollouts, last steps", [str(seed) for seed in seeds]
+    base = [sampled(folder, run_ids[f"Multi-Conv DAPO {seed}"]) for seed in seeds]
+    for method in METHODS:
+        own = [sampled(folder, run_ids[f"{method} {seed}"]) for seed in seeds]
+        made.append(_row(what, method, compare(own, [0.0] * len(own), names), "%"))
+        if method != "Multi-Conv DAPO":
+            made.append(_difference(what, method, compare(own, base, names)))
     return made
+
+
+def _difference(what: str, method: str, found: Comparison) -> Row:
+    within = found.low <= 0.0 <= found.high
+    note = "none" if not found.better and not found.worse else "within noise" if within else "beyond noise"
+    return replace(_row(f"{what}: difference", method, found, "points"), note=note)
 
 
 def _row(name: str, column: str, found: Comparison, unit: str) -> Row:
@@ -243,16 +265,17 @@ def main() -> None:
     weak = folder / "reader"
     if not weak.exists():
         make_weak(weak)
-    readers, done = {"weak reader": weak}, []
+    readers, run_ids, done = {"weak reader": weak}, dict[str, str](), list[int]()
     for seed in SEEDS:
         runs = {method: settings(folder, method, seed, given.steps, weak) for method in METHODS}
+        run_ids |= {f"{method} {seed}": run.run_id for method, run in runs.items()}
         with ray_session(runs["HiMPO"].config.ray):
             readers |= {f"{method} {seed}": trained(run) for method, run in runs.items()}
         asyncio.run(read_all(folder, readers, given.tasks, given.longest))
         done.append(seed)
         name = "training-methods" if given.record is None else given.record
         given.record = name
-        made = result("methods", "Training methods on a weak reader", rows(folder, done), given, seed=SEEDS[0])
+        made = result("methods", "Training methods on a weak reader", rows(folder, done, run_ids), given, seed=SEEDS[0])
         write(replace(made, note=NOTE.format(sft=_SFT_STEPS, steps=given.steps)))
     if given.folder is None:
         shutil.rmtree(folder)
