@@ -32,6 +32,7 @@ from pipelines.cli.options import (
 )
 from pipelines.cli.policies import CheckOption, GateOption, promotion_spec
 from pipelines.cli.policies import app as policies_app
+from pipelines.cli.storage_errors import storage_error
 from pipelines.cli.train import app as train_app
 
 if TYPE_CHECKING:
@@ -262,6 +263,10 @@ def main() -> None:
     except SystemExit as end:
         if end.code == _INTERRUPTED:  # Typer has taken the interrupt
             typer.echo("memagent: stopped; run the same command to continue", err=True)
+        raise
+    except Exception as error:
+        if said := storage_error(error):
+            _fail(said, 1)
         raise
 
 
