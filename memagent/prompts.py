@@ -65,7 +65,7 @@ def load_template(name_or_path: str) -> Template:
         raise ConfigError(f"no prompt template {name_or_path!r}. Shipped: {names}; or give a .toml file.")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"prompt template {path}: {error}") from error
     known = {key.name: key for key in fields(Template)}
     for name in data:

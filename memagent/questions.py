@@ -107,7 +107,7 @@ def _csv(path: Path, text: str) -> Iterator[FileRow]:
 def _toml(path: Path, text: str) -> Iterator[FileRow]:
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: {error}") from error
     rows = tables.get("question", [])
     if unknown := sorted(set(tables) - {"question"}):

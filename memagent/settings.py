@@ -54,7 +54,7 @@ def read_toml(path: str) -> Json:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # editors on Windows add the mark
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {path}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise ConfigError(f"configuration file {path}: {error}") from error
 
 
@@ -123,5 +123,5 @@ def as_settings(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text

@@ -96,5 +96,13 @@ def tokenizer_file(model: str) -> Path:
 
 
 def load_tokenizer(model: str) -> Tokenizer:
-    """Load the tokenizer of a model folder or of a Hugging Face name."""
-    return Tokenizer(tokenizer_file(model).read_text(encoding="utf-8"))
+    """Load the tokenizer of a model folder or of a Hugging Face name.
+
+    Raises:
+        ConfigError: there is none, or it cannot be used.
+    """
+    path = tokenizer_file(model)
+    try:
+        return Tokenizer(path.read_text(encoding="utf-8"))
+    except Exception as error:  # tokenizers raises no class of its own
+        raise ConfigError(f"{path} cannot be used ({error}): save the model with its fast tokenizer again") from error

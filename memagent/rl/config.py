@@ -295,7 +295,7 @@ def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
         for item in sets:
             put_setting(data, item)
         return validate(Recipe, data, "")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         raise ConfigError(f"recipe {path}: {error}") from error
 
 

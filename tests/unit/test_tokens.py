@@ -2,10 +2,12 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.tokens import Tokenizer
+from memagent.errors import ConfigError
+from memagent.tokens import Tokenizer, load_tokenizer
 from tests.conftest import toy_tokenizer
 
 CONTROL = ["<|im_end|>", "</think>", "<tool_call>"]
@@ -36,3 +38,10 @@ def test_control_tokens_in_a_text_are_characters(text):
 def test_templates_have_them_and_blanks_stay_short():
     assert [TOKENIZER.literal(content) for content in CONTROL] == [[TOKENIZER.id(content)] for content in CONTROL]
     assert TOKENIZER.encode("        ") == [TOKENIZER.id("        ")]
+
+
+@pytest.mark.parametrize("content", ['{"broken', "{}", '{"model": 5}'])
+def test_a_broken_tokenizer_is_an_error_that_names_its_file(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json cannot be used"):
+        load_tokenizer(str(tmp_path))
