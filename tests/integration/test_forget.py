@@ -25,7 +25,7 @@ def test_a_forgotten_document_is_in_no_file_and_does_not_come_back(store, tmp_pa
     folder = tmp_path / "docs"
     write_archive(folder, count=5, words=80)
     secret = folder / "ogilvie.txt"
-    secret.write_text(f"{CANARY}.\n\nThe pass number for amber-otter is 4711.\n\n{CANARY}.")
+    secret.write_text(f"The pass number for amber-otter is 4711.\n\n{CANARY}.\n\n{CANARY}.")
     sets = ["flush_seconds=0.2"]
     config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
     corpus = Corpus(store, "c")
