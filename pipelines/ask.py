@@ -19,12 +19,11 @@ from infra.tables.runs import RunExtras, RunSummary, SegmentSummary, begin_run, 
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
-from pipelines.runs import Recorder, RunLog, finish, new_run_id, repeat, run_id_or_new
-from pipelines.stages.estimate import Estimate, estimate
+from pipelines.runs import Recorder, RunLog, finish, repeat, run_id_or_new
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import PlanRequest
-from pipelines.stages.read import PassResult, ReadingPass, read
+from pipelines.stages.read import AnswerWatch, PassResult, ReadingPass, read
 from pipelines.stages.segment import segment
 
 
@@ -75,6 +74,8 @@ class Request:
     """When the run began; None: now."""
     extra: RunExtras = field(default_factory=lambda: RunExtras())
     """Further keys of the run's summary."""
+    watch: AnswerWatch | None = None
+    """Is told of the answers as they are found."""
 
 
 def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
@@ -111,7 +112,9 @@ def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: da
             segments_total=plan.segments,
             engine=config.engine.kind,
         )
-        result = read(reading, plan, recorder) if plan.blocks else PassResult()
+        if request.watch is not None:
+            request.watch.planned(corpus, run_id)
+        result = read(reading, plan, recorder, request.watch) if plan.blocks else PassResult()
         recorder.stage("done")
         recorder.save()
         more: RunExtras = {**request.extra, "segmented": cut, "stage_seconds": recorder.seconds}
@@ -133,36 +136,18 @@ def check_questions(reading: ReadingPass, questions: Sequence[Question]) -> None
     Raises:
         UsageError: the corpus is empty, or model, template and question do not fit together.
     """
-    corpus, reader = reading.corpus, reading.reader
+    corpus = reading.corpus
     if not has_documents(corpus):
         name = corpus.name
         raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: memagent ingest {name} FOLDER")
+    check_window(reading.reader, questions)
+
+
+def check_window(reader: ReaderSpec, questions: Sequence[Question]) -> None:
+    """Check that each question fits into the model's window. Raises UsageError: one does not."""
     if reader.max_model_len:
         for question in questions:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
-
-
-def dry_run(
-    name: str,
-    questions: Sequence[Question],
-    config: Config,
-    *,
-    archive: bool = False,
-    reread: bool = False,
-    show: Progress | None = None,
-) -> Estimate:
-    """Estimate what `ask` would read, and how long it would take. Documents are segmented; nothing is read.
-
-    Raises:
-        UsageError: as `ask`.
-    """
-    run_id = new_run_id()
-    reading = ReadingPass(Corpus(Store(config.store), name), run_id, ReaderSpec(config), config)
-    check_questions(reading, questions)
-    with lazy_ray(config.ray):
-        recorder = Recorder(reading.corpus.store, run_id, show)
-        _, plan = _planned(reading, questions, recorder, archive=archive, reread=reread, dry=True)
-        return estimate(reading.corpus, reading.reader, plan, config)
 
 
 def digest(
@@ -186,7 +171,7 @@ def digest(
     check_known(corpus)
     if questions is not None:
         remember(corpus, questions=questions)
-    standing, extra = _standing(corpus, questions), RunExtras()
+    standing, extra = standing_of(corpus, questions), RunExtras()
     with lazy_ray(config.ray):
         if fetch and (sources := sources_of(corpus)):
             extra["ingest"] = ingest(corpus, sources, config, run_id=run_id, progress=show)
@@ -196,27 +181,6 @@ def digest(
             return repeat(reading, same, started=started, extra=extra)
         request = Request(name, standing, config, kind="digest", run_id=run_id, started=started, extra=extra)
         return run_readings(request, show)
-
-
-def digest_dry_run(
-    name: str,
-    questions: Sequence[Question] | None,
-    config: Config,
-    *,
-    fetch: bool = True,
-    show: Progress | None = None,
-) -> Estimate:
-    """Estimate what `digest` would read. Documents are ingested; nothing is read, and the standing questions stay.
-
-    Raises:
-        UsageError: there are no standing questions.
-    """
-    corpus = Corpus(Store(config.store), name)
-    standing = _standing(corpus, questions)
-    with lazy_ray(config.ray):
-        if fetch and (sources := sources_of(corpus)):
-            ingest(corpus, sources, config, run_id=new_run_id(), progress=show)
-        return dry_run(name, standing, config, show=show)
 
 
 def _inputs(reading: ReadingPass, questions: Sequence[Question]) -> dict[str, str]:
@@ -238,7 +202,8 @@ def _previous(corpus: Corpus, inputs: dict[str, str]) -> RunSummary | None:
     return cast(RunSummary, summary) if same else None
 
 
-def _standing(corpus: Corpus, questions: Sequence[Question] | None) -> list[Question]:
+def standing_of(corpus: Corpus, questions: Sequence[Question] | None) -> list[Question]:
+    """Return the standing questions: `questions`, or those that the corpus has. Raises UsageError: there are none."""
     standing = standing_questions(corpus) if questions is None else list(questions)
     if not standing:
         name = corpus.name
@@ -247,13 +212,7 @@ def _standing(corpus: Corpus, questions: Sequence[Question] | None) -> list[Ques
 
 
 def _planned(
-    reading: ReadingPass,
-    questions: Sequence[Question],
-    recorder: Recorder,
-    *,
-    archive: bool,
-    reread: bool,
-    dry: bool = False,
+    reading: ReadingPass, questions: Sequence[Question], recorder: Recorder, *, archive: bool, reread: bool
 ) -> tuple[SegmentSummary, Plan]:
     """Segment new documents, and plan the readings."""
     corpus, reader = reading.corpus, reading.reader
@@ -268,7 +227,6 @@ def _planned(
         engines=reading.config.pool.max_size,
         archive=archive,
         reread=reread,
-        dry=dry,
     )
     return cut, make_plan(request)
 

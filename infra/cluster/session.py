@@ -79,8 +79,10 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     global started_here
     started_here = not config.address
     try:
-        # Ray prints warnings to standard output, which is reserved for the command's result.
-        with redirect_stdout(sys.stderr):
+        # Ray prints warnings to standard output, which is reserved for the command's result. A run in a thread is part
+        # of a program that prints in others, and a redirection is of the whole process.
+        main = threading.current_thread() is threading.main_thread()
+        with redirect_stdout(sys.stderr) if main else nullcontext():
             yield
     finally:
         started_here = False

@@ -103,13 +103,14 @@ class FileCommits:
         self._files: list[DataFile] = []
         self._due = time.monotonic() + seconds
 
-    def add(self, files: Sequence[DataFile]) -> None:
-        """Add files, ignoring repeated ones; commit if it is time."""
+    def add(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Add files, ignoring repeated ones; commit if it is time. Return those that are new."""
         new = {file["path"]: file for file in files if file["path"] not in self._known}
         self._known.update(new)
         self._files += new.values()
         if time.monotonic() > self._due:
             self.commit()
+        return list(new.values())
 
     def commit(self) -> None:
         """Commit all files that were added."""

@@ -160,7 +160,7 @@ def group_rows(segment_tokens: int) -> int:
     return max(1, _GROUP_TOKENS // segment_tokens)
 
 
-def segment_range(row: SegmentedRow) -> SegmentRange:
+def segment_range(row: SegmentRange) -> SegmentRange:
     """Return where the segments stand that a row of ``segmented`` is about."""
     return {
         "content_hash": row["content_hash"],

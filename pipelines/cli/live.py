@@ -53,6 +53,11 @@ class Display:
         self._line_stage = ""
         self._live: Live | None = None
 
+    @property
+    def console(self) -> Console:
+        """Where it is shown; what is printed to it meanwhile stands above the panel."""
+        return self._console
+
     def __enter__(self) -> "Display":
         self._began = self._moved = time.monotonic()
         if self.mode == "live":

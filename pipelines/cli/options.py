@@ -85,8 +85,12 @@ def finish(summary: Mapping[str, Any], json_: bool, failed: bool) -> NoReturn:
         from rich.console import Console
 
         from pipelines.cli.live import summary as show_summary
+        from pipelines.cli.rollup import show_rollup
 
-        show_summary(Console(), summary)
+        console = Console()
+        if summary.get("rollup"):
+            show_rollup(console, summary["rollup"], summary["corpus"], summary["run_id"])
+        show_summary(console, summary)
     raise typer.Exit(1 if failed else 0)
 
 

@@ -42,8 +42,10 @@ def ask(
     corpus: str, run_id: str, questions: Sequence[str] | None, questions_file: str | None, archive: bool
 ) -> list[str]:
     """Ask questions of a corpus; the answers stay in the store."""
-    scope = {"archive": True} if archive else {}
-    return command("ask", corpus, run_id=run_id, answers=False, question=questions, questions=questions_file, **scope)
+    more = {"archive": True} if archive else {}
+    return command(
+        "ask", corpus, run_id=run_id, fetch=False, answers=False, question=questions, questions=questions_file, **more
+    )
 
 
 def optimize(corpus: str, retention_days: float) -> list[str]:

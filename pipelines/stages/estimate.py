@@ -26,6 +26,8 @@ class Estimate(TypedDict):
 
     corpus: str
     dry_run: bool
+    sources_to_ingest: int
+    """New and changed ones, which a dry run leaves alone."""
     documents: int
     readings: int
     readings_answered_before: int
@@ -57,6 +59,7 @@ def estimate(corpus: Corpus, reader: ReaderSpec, plan: Plan, config: Config) -> 
     return {
         "corpus": corpus.name,
         "dry_run": True,
+        "sources_to_ingest": 0,
         "documents": plan.counts["documents"],
         "readings": plan.counts["readings"],
         "readings_answered_before": plan.counts["answered"],

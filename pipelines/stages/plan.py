@@ -139,7 +139,9 @@ def make_plan(request: PlanRequest) -> Plan:
     plan = Plan(parts)
     matched: set[tuple[str, str]] = set()
     work = partial(plan_bucket, request=request, named=named_questions(request), unfinished=unfinished_runs(corpus))
-    for done in run_tasks(work, parts, corpus.store, small=size <= FEW):
+    # A dry run starts no Ray: its buckets are planned one after another.
+    dry = request.guess is not None
+    for done in map(work, parts) if dry else run_tasks(work, parts, corpus.store, small=size <= FEW):
         plan.add(done)
         matched.update((question_id, name) for question_id, name in done["matched"])
     plan.unmatched = _unmatched(request.questions, matched, plan.missing)
@@ -182,7 +184,7 @@ def plan_bucket(
         corpus, reader, pending, unfinished=unfinished, grown=asked.grown, streams=asked.stream, reread=request.reread
     )
     _mark_continued(rows, past)
-    if not request.dry:
+    if request.guess is None:
         write_plan(corpus.store, request.run_id, bucket, pa.Table.from_pylist(rows, schema=PLAN))
     items = [_item(row, asked, past.get(reading, [])) for reading, row in pending.items()]
     return {
@@ -289,7 +291,7 @@ def _write_blocks(request: PlanRequest, items: list[WorkItem], asked: RequestedR
     Questions on one stream stay together: they share its segments and prompt prefixes. With little work the blocks are
     smaller, so every engine gets some.
     """
-    if request.dry or not items:
+    if request.guess is not None or not items:
         return []
     _write_streams(request, items, asked)
     streams: dict[str, list[WorkItem]] = defaultdict(list)

@@ -1,5 +1,6 @@
 """Which readings are asked for: a question and a document each, or a question and the archive as one stream."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +16,7 @@ from infra.store import Corpus
 from infra.tables.buckets import Bucket
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents
-from infra.tables.rows import DocumentRow, PlannedReading, Scope, SegmentedRow
+from infra.tables.rows import DocumentRow, PlannedReading, Scope, SegmentRange
 from infra.tables.schemas import PLACES
 from infra.tables.segments import segmented, segmented_table
 from infra.tables.streams import inline
@@ -23,6 +24,20 @@ from memagent.records import Question, reading_names, stable_hash
 
 Document = TypeVar("Document")
 _MAGIC = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentGuess:
+    """How a text would be cut, as a sample of texts shows."""
+
+    chars_per_token: float
+    segment_tokens: float
+    """Tokens of a segment on average."""
+
+    def of(self, chars: int) -> tuple[int, int]:
+        """Return about how many segments and tokens a text of so many characters has."""
+        tokens = math.ceil(chars / self.chars_per_token)
+        return max(1, math.ceil(tokens / self.segment_tokens)), tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +54,8 @@ class PlanRequest:
     """Read all documents as one stream."""
     reread: bool = False
     """Read again what other versions of the policy have answered."""
-    dry: bool = False
-    """Count only, and write nothing."""
+    guess: "SegmentGuess | None" = None
+    """A dry run: count only, write nothing and start nothing, and guess the segments of documents that have none."""
 
 
 @dataclass(slots=True)
@@ -54,7 +69,7 @@ class RequestedReadings:
     """Documents that are asked about and have no segments."""
     matched: list[tuple[str, str]]
     """See `pipelines.stages.plan.BucketPlan`."""
-    places: dict[str, SegmentedRow] = field(default_factory=dict)
+    places: dict[str, "_Place"] = field(default_factory=dict)
     """By content hash of the document."""
     streams: dict[str, pa.Table] = field(default_factory=dict)
     """The places (`PLACES`) of an archive's documents in reading order, by content hash of their list."""
@@ -67,6 +82,17 @@ class RequestedReadings:
             return row["stream"]
         hashes: list[str] = self.streams[row["content_hash"]]["content_hash"].to_pylist()
         return hashes
+
+
+class _Place(SegmentRange):
+    """Where a document's segments are, and how many tokens they have."""
+
+    tokens: int
+
+
+def _guessed(content_hash: str, chars: int, guess: SegmentGuess) -> _Place:
+    segments, tokens = guess.of(chars)
+    return {"content_hash": content_hash, "part": "", "first_row": 0, "segments": segments, "tokens": tokens}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +119,12 @@ def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[st
         named: ids of the questions whose documents are named one by one (`named_questions`).
     """
     corpus, reader = request.corpus, request.reader
-    columns = ["doc_id", "content_hash", "title", "first_seen", "seen_at"]
+    columns = ["doc_id", "content_hash", "title", "chars", "first_seen", "seen_at"]
     documents: list[DocumentRow] = current_documents(corpus, columns, bucket).to_pylist()
-    places = segmented(corpus, reader.tokenizer, reader.reading, bucket)
+    places: dict[str, _Place] = dict(segmented(corpus, reader.tokenizer, reader.reading, bucket))
+    if request.guess is not None:
+        uncut = {row["content_hash"]: row["chars"] for row in documents if row["content_hash"] not in places}
+        places |= {name: _guessed(name, chars, request.guess) for name, chars in uncut.items()}
     by_id = {
         document["doc_id"]: _Stream(
             scope="document",
@@ -134,8 +163,10 @@ def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedR
         named: as in `document_readings`.
     """
     corpus, reader = request.corpus, request.reader
-    documents = current_documents(corpus, ["doc_id", "content_hash"])
+    documents = current_documents(corpus, ["doc_id", "content_hash", "chars"])
     table = segmented_table(corpus, reader.tokenizer, reader.reading, columns=[*PLACES.names, "tokens"])
+    if request.guess is not None:
+        table = _with_guesses(table, documents, request.guess)
     table = table.set_column(table.column_names.index("part"), "part", pc.dictionary_encode(table["part"]))
     positions = pc.index_in(documents["content_hash"], value_set=table["content_hash"].combine_chunks())
     segmented_here = pc.is_valid(positions)
@@ -169,6 +200,15 @@ def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedR
             name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
             result.rows.append(_row(name(hashes), question, stream))
     return result
+
+
+def _with_guesses(table: pa.Table, documents: pa.Table, guess: SegmentGuess) -> pa.Table:
+    """Add guessed places for the documents that have no segments."""
+    known = table["content_hash"].combine_chunks()
+    uncut = documents.filter(pc.invert(pc.is_in(documents["content_hash"], value_set=known)))
+    chars = dict(zip(uncut["content_hash"].to_pylist(), uncut["chars"].to_pylist(), strict=True))
+    rows = [_guessed(name, count, guess) for name, count in chars.items()]
+    return pa.concat_tables([table, pa.Table.from_pylist(rows, schema=table.schema)])
 
 
 def named_questions(request: PlanRequest) -> frozenset[str]:

@@ -8,9 +8,9 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
 
 from infra.cluster.engine_pool import run_on_engines
 from infra.cluster.nodes import ensure_nodes
@@ -19,7 +19,7 @@ from infra.cluster.reading_worker import BlockResult, FailedItem, NumberedBlock,
 from infra.cluster.session import board_name
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
-from infra.tables.data_files import FileCommits
+from infra.tables.data_files import DataFile, FileCommits
 from infra.tables.delta import Table
 from infra.tables.plans import Block, read_work
 from infra.tables.quarantine import failure_row
@@ -48,6 +48,19 @@ class PassResult:
     """Seconds from the first running engine to the last answer."""
 
 
+class AnswerWatch(Protocol):
+    """Is told of a run's answers as they are found. Its calls hold the run up, so they are short.
+
+    A `MemagentError` that it raises ends the run, which the same command continues; after any other it is told no more.
+    """
+
+    def planned(self, corpus: Corpus, run_id: str) -> None:
+        """Note that the plan is written: what earlier runs have answered can be looked up."""
+
+    def answered(self, files: Sequence[DataFile]) -> None:
+        """Note files of table `answers` that a worker has written; they are committed within seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadingPass:
     """Whose documents are read, by which reader, in which run."""
@@ -62,8 +75,9 @@ def read(
     reading: ReadingPass,
     plan: Plan,
     progress: Callable[[dict[str, int]], None] | None = None,
+    watch: AnswerWatch | None = None,
 ) -> PassResult:
-    """Run a plan's pending readings, and commit the answers.
+    """Run a plan's pending readings, and commit the answers; tell `watch` of them as they come.
 
     Needs a Ray session. Turns are logged as they come and answers committed every few seconds; the same call after a
     crash continues from there. A reading that fails becomes a quarantine row.
@@ -87,7 +101,8 @@ def read(
                 rows[outcome["block"]] -= outcome["answered"] + len(outcome["failures"])
                 if not rows[outcome["block"]]:  # a block that was cut has several results
                     done.add(outcome["block"])
-                sink.take(outcome)
+                files = sink.take(outcome)
+                watch = _tell(watch, files) if files else watch
         except MemagentError:
             raise
         except Exception as error:
@@ -103,6 +118,19 @@ def read(
     sink.commit()
     result.seconds = time.monotonic() - started
     return result
+
+
+def _tell(watch: AnswerWatch | None, files: Sequence[DataFile]) -> AnswerWatch | None:
+    """Tell a watch of new answers; return it, or None if it cannot go on: a closed pipe must not stop the readings."""
+    try:
+        if watch is not None:
+            watch.answered(files)
+    except MemagentError:
+        raise
+    except Exception as error:
+        _log.warning("answers are not shown any more (%s: %s); they are in the store", type(error).__name__, error)
+        return None
+    return watch
 
 
 def _round(
@@ -223,11 +251,11 @@ class _Sink:
         self._quarantine = Table(corpus.store, "quarantine")
         self._failures: list[FailureRow] = []
 
-    def take(self, block: BlockResult) -> None:
-        """Add the result of a block."""
+    def take(self, block: BlockResult) -> list[DataFile]:
+        """Add the result of a block; return the answer files that are new."""
         self._result.answered += block["answered"]
         self._fail(block["failures"])
-        self._commits.add(block["files"])
+        return self._commits.add(block["files"])
 
     def lose(self, block: Block) -> None:
         """Count the readings of a block that no worker finished as failed."""

@@ -31,6 +31,20 @@ def test_the_bundled_reader_answers_with_evidence(answered):
     assert said["summary"]["engine"] == "vllm"
 
 
+def test_a_folder_is_asked_in_one_command(memagent, tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "monday.md").write_text("Visitors sign in. The access code of cedar-gate is 4471902. Doors close at six.")
+    (folder / "tuesday.md").write_text("Costs are shared between the offices. The garden is open on weekdays.")
+    said = memagent("ask", str(folder), "-q", "What is the access code of cedar-gate?")
+    rows = [line.split("\t") for line in said.splitlines() if "\t" in line]
+    assert sorted(row[0] for row in rows) == ["monday.md", "tuesday.md"]
+    (monday,) = [row for row in rows if row[0] == "monday.md"]
+    assert monday[2] == "4471902" and "4471902" in monday[3]
+    again = memagent.json("ask", "notes", "What is the access code of cedar-gate?")
+    assert again["summary"]["readings"]["answered_before"] == 2
+
+
 def test_the_same_command_again_reads_nothing(answered):
     memagent, questions, said = answered
     again = memagent.json("ask", "a", "--questions", str(questions))
@@ -69,7 +83,10 @@ def test_wrong_use_ends_with_2_and_says_what_to_do(tmp_path):
     cases = {
         ("ask", "c"): "-q 'a question'",
         ("ask", "c", "-q", "x", *scripted): "memagent ingest c FOLDER",
-        ("ask", "../c", "-q", "x", *scripted): "use letters",
+        ("ask", "./no-such-folder", "-q", "x", *scripted): "no such file or folder",
+        ("ask", "c", __file__, *scripted): "is taken for a question",
+        ("ask", "c", "x", "--watch", *scripted): "memagent ingest c FOLDER",
+        ("ask", str(tmp_path), "x", "--watch", "--json", *scripted): "--watch",
         ("ask", "c", "-q", "x", "--set", "engine.nope=1"): "engine.nope: no such key",
         ("ask", "c", "-q", "x", "--model", "/nowhere"): "/nowhere",
         ("ask", "c", "--questions", "none.jsonl"): "no questions file",

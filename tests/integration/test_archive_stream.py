@@ -20,7 +20,9 @@ from infra.tables.segments import StoredStream, segment_range, segmented
 from infra.tables.streams import INLINE, StreamPlaces, read_places, stream_of, write_places
 from memagent.config import load_config
 from memagent.records import Question
-from pipelines.ask import ask, dry_run
+from pipelines.ask import ask
+from pipelines.asked import Asked
+from pipelines.dry_run import ask_dry_run
 from pipelines.exchange import answers
 from pipelines.exchange.answers import answer_rows
 from pipelines.harvest import harvest
@@ -62,7 +64,7 @@ def _take(config, path):
 
 def test_rows_of_a_large_archive_name_its_stream_and_do_not_hold_it(config, many):
     corpus = _take(config, many)
-    dry = dry_run("c", [OTTER], config, archive=True)
+    dry = ask_dry_run(Asked(corpus), [OTTER], config, archive=True)
     assert dry["conversations"] == COUNT + 1 and not corpus.store.list("streams"), "a dry run writes nothing"
     summary = ask("c", [OTTER, TENS], config, archive=True)
     assert summary["readings"]["read_now"] == 2 and summary["documents"] == COUNT

@@ -12,15 +12,15 @@ import ray
 from infra.cluster import session as jobs
 from infra.readers import ReaderSpec
 from infra.store import Corpus
-from infra.tables.corpora import remember, standing_questions
-from infra.tables.delta import Table, now
+from infra.tables.corpora import remember
+from infra.tables.delta import Table
 from infra.tables.plans import read_plan
 from infra.tables.turns import turns
 from memagent.config import load_config
 from memagent.errors import ItemError, UsageError
 from memagent.records import Question, text_hash
 from memagent.segmenting import segments
-from pipelines.ask import ask, digest, digest_dry_run, dry_run
+from pipelines.ask import ask, digest
 from pipelines.exchange.answers import answer_rows, answer_table
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
@@ -265,35 +265,6 @@ def test_every_option_gives_the_same_answers(store, archive, config, option):
     assert _said(other, summary) == _said(config, plain)
 
 
-def test_dry_run_counts_without_reading(store, archive, config):
-    take(store, archive, config)
-    dry = dry_run("c", [OTTER, HERON], config)
-    assert not Table(store, "answers").read("c").num_rows and not store.list("turns", "c")
-    done = ask("c", [OTTER, HERON], config)
-    assert dry["conversations"] == done["conversations"] and dry["segments"] == done["segments"]
-    assert dry["readings_to_read"] == 16
-    assert abs(dry["prompt_tokens"] - done["prompt_tokens"]) < 0.1 * done["prompt_tokens"]
-
-
-def test_a_dry_run_estimates_by_the_last_run_and_its_engine_start(store, archive, config):
-    take(store, archive, config)
-    assert dry_run("c", [OTTER], config)["estimated_seconds"] is None, "a scripted reader has no size"
-    summary = {
-        "policy": ReaderSpec(config).policy.name,
-        "engine": "scripted",
-        "conversations": 200,
-        "engine_seconds": 10.0,
-        "stage_seconds": {"read": 40.0},
-        "config": {"pool": {"max_size": 1}},
-    }
-    at = now()
-    row = {"corpus": "other", "run_id": "r1", "kind": "ask", "status": "completed", "started_at": at, "ended_at": at}
-    Table(store, "runs").append([{**row, "config": "{}", "summary": json.dumps(summary)}])
-    dry = dry_run("c", [OTTER], config)
-    assert dry["estimate_from"] == "run r1"
-    assert dry["estimated_seconds"] == pytest.approx(dry["conversations"] / 20 + 30, abs=0.1)
-
-
 def test_counts_come_with_the_answers_where_the_board_has_died(store, archive, config):
     take(store, archive, config)
     ray.kill(ray.get_actor(jobs.board_name()))
@@ -305,17 +276,6 @@ def test_counts_come_with_the_answers_where_the_board_has_died(store, archive, c
     assert done["conversations"] == len(log) == done["segments"] + 8
     assert done["prompt_tokens"] == sum(row["prompt_tokens"] for row in log)
     assert done["readings"]["read_now"] == 8
-
-
-def test_a_dry_digest_sees_new_files_and_leaves_the_questions(store, archive, config):
-    take(store, archive, config)
-    remember(Corpus(store, "c"), sources=[str(archive)])
-    digest("c", [OTTER], config)
-    (archive / "late.txt").write_text("The pass number for amber-otter is 4829104.")
-    dry = digest_dry_run("c", [OTTER, HERON], config)
-    assert (dry["documents"], dry["readings_to_read"]) == (9, 10)
-    assert standing_questions(Corpus(store, "c")) == [OTTER]
-    assert digest("c", None, config)["readings"]["read_now"] == 1
 
 
 def test_deleted_documents_leave_and_equal_texts_are_read_once(store, archive, config):

@@ -84,6 +84,18 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     model = {"--model", "--engine"}
     expected = {
         "doctor": common | model | {"--json"},
+        "init": {
+            "--store",
+            "--engine",
+            "--model",
+            "--gpus",
+            "--engines",
+            "--base-url",
+            "--tokenizer",
+            "--yes",
+            "--force",
+        }
+        | {"--output", "-o"},
         "ingest": common | {"--json", "--tag", "--run-id"},
         "harvest": common
         | model
@@ -97,6 +109,10 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--questions",
             "--archive",
             "--reread",
+            "--fetch",
+            "--show",
+            "--open",
+            "--watch",
             "--lanes",
             "--dry-run",
             "--wait",
@@ -106,7 +122,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         },
         "digest": common
         | model
-        | {"--questions", "--fetch", "--lanes", "--dry-run", "--wait", "--json", "--answers", "--run-id"},
+        | {"--questions", "--fetch", "--open", "--lanes", "--dry-run", "--wait", "--json", "--answers", "--run-id"},
         "answers": common | {"--format", "--output", "-o", "--run", "--where", "--limit"},
         "report": common | {"--output", "-o"},
         "status": common | {"--json"},

@@ -1,0 +1,241 @@
+"""A folder is asked: its corpus is made on the way, answers come as they are found, and a dry run starts nothing."""
+
+import json
+import threading
+
+import pytest
+
+from infra.cluster import session
+from infra.readers import ReaderSpec
+from infra.store import Corpus, Store
+from infra.tables.corpora import corpora, remember, sources_of, standing_questions
+from infra.tables.delta import Table, now
+from memagent.config import load_config
+from memagent.errors import MemagentError, UsageError
+from memagent.records import Question
+from pipelines.ask import Request, ask, digest
+from pipelines.asked import Asked, absolute, ask_asked, asked, news
+from pipelines.dry_run import ask_dry_run, digest_dry_run
+from pipelines.exchange.answers import answer_table
+from pipelines.exchange.found import answered_before, newly_answered
+from pipelines.stages.ingest import ingest
+from tests.integration.test_pipeline import HERON, OTTER, write_archive
+
+pytestmark = pytest.mark.usefixtures("ray_in_process")
+
+
+@pytest.fixture
+def archive(tmp_path):
+    write_archive(tmp_path / "docs")
+    return tmp_path / "docs"
+
+
+@pytest.fixture
+def config(store, model_folder):
+    return load_config(
+        store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=["flush_seconds=0.2"]
+    )
+
+
+class Watch:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.before, self.after, self.early = [], [], False
+
+    def planned(self, corpus, run_id):
+        self.corpus, self.run_id = corpus, run_id
+        self.before = list(answered_before(corpus, run_id))
+
+    def answered(self, files):
+        committed = Table(self.corpus.store, "answers").read("docs", ["run_id"])["run_id"].to_pylist()
+        self.early |= self.run_id not in committed
+        self.after += newly_answered(self.corpus, self.run_id, files)
+
+
+def without_gold(rows):
+    return sorted(({**row, "gold": None} for row in rows), key=lambda row: (row["document"], row["question_id"]))
+
+
+def test_a_folder_is_a_corpus_and_answers_come_before_the_run_ends(store, archive, config):
+    (archive / "copy.txt").write_text((archive / "doc0.txt").read_text())
+    whom = asked(store, str(archive))
+    assert (whom.corpus.name, whom.sources) == ("docs", (str(archive),))
+    watch = Watch()
+    summary = ask_asked(whom, Request("docs", [OTTER], config, watch=watch))
+    assert summary["ingest"]["new"] == 9 and summary["readings"]["read_now"] == 8
+    assert watch.early, "answers are told of before they are committed"
+    assert watch.before == [] and len(watch.after) == 9, "equal texts are read once and answered for each document"
+    assert without_gold(watch.after) == without_gold(answer_table(config, "docs", summary["run_id"]))
+    again = Watch()
+    ask_asked(asked(store, str(archive)), Request("docs", [OTTER, HERON], config, watch=again))
+    assert without_gold(again.before) == without_gold(watch.after)
+    assert {row["question_id"] for row in again.after} == {"heron"}
+
+
+def test_a_watch_that_cannot_go_on_does_not_stop_the_readings(store, archive, config):
+    class Closed(Watch):
+        def answered(self, files):
+            self.files = getattr(self, "files", 0) + 1
+            raise BrokenPipeError
+
+    watch = Closed()
+    summary = ask_asked(asked(store, str(archive)), Request("docs", [OTTER, HERON], config, watch=watch))
+    assert summary["readings"]["read_now"] == 16 and watch.files == 1
+
+
+def test_a_watch_that_ends_the_run_leaves_what_was_answered(store, archive, config):
+    class Enough(Watch):
+        def answered(self, files):
+            raise MemagentError("enough")
+
+    with pytest.raises(MemagentError, match="enough"):
+        ask_asked(asked(store, str(archive)), Request("docs", [OTTER], config, watch=Enough()))
+    assert Table(store, "answers").read("docs").num_rows
+    done = ask("docs", [OTTER], config)["readings"]
+    assert done["answered_before"] > 0 and done["answered_before"] + done["read_now"] == 8
+
+
+def test_the_archive_as_one_stream_is_told_like_any_answer(store, archive, config):
+    watch = Watch()
+    ask_asked(asked(store, str(archive)), Request("docs", [OTTER], config, archive=True, watch=watch))
+    (row,) = watch.after
+    assert (row["document"], row["title"]) == ("", "the archive as one stream") and row["found"]
+
+
+def test_what_is_asked_is_found_by_name_or_path(store, archive, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other" / "docs"
+    other.mkdir(parents=True)
+    assert asked(store, "docs") == Asked(Corpus(store, "docs"), (str(archive),))
+    remember(Corpus(store, "docs"), sources=[str(archive)])
+    assert asked(store, "docs") == asked(store, "./docs") == asked(store, "docs/")
+    assert asked(store, "docs", fetch=False) == Asked(Corpus(store, "docs"))
+    second = asked(store, str(other))
+    assert second.corpus.name.startswith("docs-") and second.sources == (str(other),)
+    remember(second.corpus, sources=[str(other)])
+    assert asked(store, str(other)).corpus == second.corpus
+    remember(Corpus(store, "mine"), sources=["s3://bucket/a/*.txt"])
+    assert asked(store, "mine") == Asked(Corpus(store, "mine")), "a corpus that is no folder here is asked as it is"
+    assert asked(store, "s3://bucket/a/*.txt").corpus.name == "mine"
+    assert asked(store, "s3://bucket/Für Sie/").corpus.name == "F-r-Sie"
+    for given, says in {"dosc": "'docs'", "othr": "'./other'", "x": "memagent ingest x FOLDER", " ": "nothing"}.items():
+        with pytest.raises(UsageError, match=says):
+            asked(store, given)
+
+
+def test_news_are_what_an_ingest_would_look_at(store, archive, config):
+    whom = asked(store, str(archive))
+    first = news(whom, config)
+    assert first and first == news(whom, config)
+    ingest(whom.corpus, list(whom.sources), config, "r1")
+    assert news(whom, config) == ""
+    (archive / "late.txt").write_text("Late.")
+    second = news(whom, config)
+    assert second and second != first
+    (archive / "late.txt").unlink()
+    (archive / "doc1.txt").unlink()
+    assert news(whom, config) not in ("", first, second)
+
+
+def nothing_starts(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a dry run starts no Ray")
+
+    for module in ("pipelines.stages.segment", "pipelines.stages.plan"):
+        monkeypatch.setattr(f"{module}.run_tasks", refuse)
+    monkeypatch.setattr(session, "ensure_ray", refuse)
+    monkeypatch.setattr(session, "ray_session", refuse)
+
+
+def files_of(store):
+    return sorted(path for suffix in (".parquet", ".json") for path in store.list(suffix=suffix))
+
+
+def test_a_dry_run_of_a_folder_writes_and_starts_nothing(store, archive, config, monkeypatch):
+    nothing_starts(monkeypatch)
+    whom = asked(store, str(archive))
+    dry = ask_dry_run(whom, [OTTER, HERON], config)
+    assert not corpora(store) and not files_of(store)
+    assert (dry["sources_to_ingest"], dry["documents"], dry["readings_to_read"]) == (8, 8, 16)
+    monkeypatch.undo()
+    done = ask_asked(whom, Request("docs", [OTTER, HERON], config))
+    for name in ("segments", "conversations", "prompt_tokens"):
+        assert dry[name] == pytest.approx(done[name], rel=0.15), name
+
+
+def test_a_dry_run_of_a_corpus_guesses_its_segments_and_then_knows_them(store, archive, config, monkeypatch):
+    corpus = Corpus(store, "c")
+    ingest(corpus, [str(archive)], config, "r1")
+    before = files_of(store)
+    with monkeypatch.context() as patches:
+        nothing_starts(patches)
+        dry = ask_dry_run(Asked(corpus), [OTTER, HERON], config)
+        whole = ask_dry_run(Asked(corpus), [OTTER], config, archive=True)
+    assert files_of(store) == before
+    done = ask("c", [OTTER, HERON], config)
+    assert dry["readings_to_read"] == 16
+    for name in ("segments", "conversations", "prompt_tokens"):
+        assert dry[name] == pytest.approx(done[name], rel=0.15), name
+    assert whole["segments"] == pytest.approx(done["segments"] / 2, rel=0.15) and whole["readings_to_read"] == 1
+    another = Question("another", "What is the pass number for blue-crane?")
+    known = ask_dry_run(Asked(corpus), [OTTER, another], config)
+    assert (known["readings_answered_before"], known["readings_to_read"]) == (8, 8)
+    assert known["segments"] == done["segments"] // 2, "segments that are there are counted, not guessed"
+
+
+def test_a_dry_run_estimates_by_the_last_run_and_its_engine_start(store, archive, config):
+    corpus = Corpus(store, "c")
+    ingest(corpus, [str(archive)], config, "r1")
+    assert ask_dry_run(Asked(corpus), [OTTER], config)["estimated_seconds"] is None, "a scripted reader has no size"
+    summary = {
+        "policy": ReaderSpec(config).policy.name,
+        "engine": "scripted",
+        "conversations": 200,
+        "engine_seconds": 10.0,
+        "stage_seconds": {"read": 40.0},
+        "config": {"pool": {"max_size": 1}},
+    }
+    at = now()
+    row = {"corpus": "other", "run_id": "r1", "kind": "ask", "status": "completed", "started_at": at, "ended_at": at}
+    Table(store, "runs").append([{**row, "config": "{}", "summary": json.dumps(summary)}])
+    dry = ask_dry_run(Asked(corpus), [OTTER], config)
+    assert dry["estimate_from"] == "run r1"
+    assert dry["estimated_seconds"] == pytest.approx(dry["conversations"] / 20 + 30, abs=0.1)
+
+
+def test_a_dry_digest_sees_new_files_and_leaves_everything_as_it_is(store, archive, config, monkeypatch):
+    corpus = Corpus(store, "c")
+    remember(corpus, sources=[str(archive)])
+    digest("c", [OTTER], config)
+    (archive / "late.txt").write_text("The pass number for amber-otter is 4829104.")
+    (archive / "doc0.txt").write_text("The pass number for amber-otter is 4829105.")
+    before = files_of(store)
+    with monkeypatch.context() as patches:
+        nothing_starts(patches)
+        dry = digest_dry_run("c", [OTTER, HERON], config)
+    assert files_of(store) == before and standing_questions(corpus) == [OTTER]
+    assert (dry["sources_to_ingest"], dry["documents"]) == (2, 9)
+    # A new and a changed document for each question, and the other question of the seven unchanged ones and of the old
+    # version of the changed one, which is among the documents until it is ingested.
+    assert dry["readings_to_read"] == 8 + 4
+    assert digest("c", None, config)["readings"]["read_now"] == 2
+
+
+def test_a_dry_run_says_what_no_run_could_do(store, config):
+    with pytest.raises(UsageError, match="memagent ingest c FOLDER"):
+        ask_dry_run(Asked(Corpus(store, "c")), [OTTER], config)
+    with pytest.raises(UsageError, match="no such file"):
+        ask_dry_run(Asked(Corpus(store, "c"), (absolute("/nowhere/docs"),)), [OTTER], config)
+
+
+def test_a_run_in_a_thread_leaves_standard_output_alone(tmp_path, archive, config, capsys):
+    """A program that reads answers in one thread and prints them in another keeps its own output."""
+    elsewhere = config.model_copy(update={"store": str(tmp_path / "elsewhere")})
+    whom = asked(Store(elsewhere.store), str(archive))
+    run = threading.Thread(target=lambda: ask_asked(whom, Request("docs", [OTTER], elsewhere)))
+    run.start()
+    while run.is_alive():
+        print("mine")
+        run.join(0.05)
+    assert "mine" in capsys.readouterr().out and sources_of(whom.corpus)

@@ -1,0 +1,78 @@
+import re
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+from memagent.config import Config, ReadingConfig, load_config
+from memagent.config_file import configuration_file
+from pipelines.cli.main import app
+
+
+def test_every_key_stands_in_the_file_once_with_what_it_does():
+    text = configuration_file({})
+    assert tomllib.loads(text) == {name: {} for name in ("engine", "reading", "pool", "ingest", "ray")}
+    sections = re.split(r"\n\[(\w+)\]\n", "\n[top]\n" + text)[1:]
+    keys = {
+        name: re.findall(r"^# (\w+)(?: = |: not set)", body, re.M)
+        for name, body in zip(sections[::2], sections[1::2], strict=True)
+    }
+    assert keys["reading"] == list(ReadingConfig.model_fields)
+    for name in ("engine", "pool", "ingest", "ray"):
+        assert keys[name] == list(Config.model_fields[name].annotation.model_fields)
+    assert "Tokens of a segment at most" in text
+
+
+def test_what_stands_as_a_comment_is_the_default(tmp_path):
+    text = re.sub(r"^# (\w+ = )", r"\1", configuration_file({"engine.model": "nano"}), flags=re.M)
+    path = tmp_path / "all.toml"
+    path.write_text(text)
+    everything, nothing = load_config(str(path)).model_dump(), load_config().model_dump()
+    assert everything.pop("reading") == ReadingConfig().model_dump() and nothing.pop("reading") == {}
+    assert everything == nothing
+
+
+def invoke(*argv, answers=None):
+    return CliRunner().invoke(app, ["init", *map(str, argv)], input=answers)
+
+
+def test_init_writes_what_is_given_and_asks_nothing_without_a_terminal(tmp_path):
+    path = tmp_path / "m.toml"
+    given = ["--store", "s3://bucket/x", "--engine", "openai", "--model", "gpt", "--tokenizer", "t"]
+    assert "memagent ask FOLDER" in invoke("-o", path, *given).output
+    config = load_config(str(path))
+    assert (config.store, config.engine.kind, config.engine.model) == ("s3://bucket/x", "openai", "gpt")
+    assert config.engine.tokenizer == "t"
+
+
+def test_init_asks_five_things_on_a_terminal(tmp_path, monkeypatch):
+    asked = []
+
+    def prompt(words, default, **_):
+        asked.append(words)
+        return {"GPUs": 2, "side by side": 3}.get(
+            next((k for k in ("GPUs", "side by side") if k in words), ""), default
+        )
+
+    monkeypatch.setattr("pipelines.cli.init._asks", lambda: True)
+    monkeypatch.setattr("pipelines.cli.init.typer.prompt", prompt)
+    assert invoke("-o", tmp_path / "m.toml").exit_code == 0
+    config = load_config(str(tmp_path / "m.toml"))
+    assert len(asked) == 5
+    assert (config.pool.gpus, config.pool.max_size, config.engine.tensor_parallel) == (2, 3, 2)
+
+
+def test_init_leaves_a_file_alone_and_refuses_what_cannot_be_used(tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text("mine")
+    assert "--force" in str(invoke("-o", path).exception)
+    assert path.read_text() == "mine"
+    assert "no engine 'magic'" in str(invoke("-o", tmp_path / "n.toml", "--engine", "magic").exception)
+    assert not (tmp_path / "n.toml").exists()
+
+
+@pytest.mark.parametrize("value", ['a "quoted" name', "C:\\folder", "ä"])
+def test_values_of_every_kind_come_back(tmp_path, value):
+    path = tmp_path / "m.toml"
+    path.write_text(configuration_file({"store": value, "engine.tensor_parallel": 2}))
+    assert load_config(str(path)).store == value
