@@ -1,5 +1,8 @@
 """memagent: read documents of any length with a memory of fixed size (MemAgent, arXiv 2507.02259)."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from memagent.config import Config, ReadingConfig, load_config
 from memagent.conversations import ReadingSpec, Stream
 from memagent.engine import Completion, Engine, Sampling
@@ -9,11 +12,18 @@ from memagent.reading import Reading, read
 from memagent.records import Document, Evidence, Policy, Question, ReadingResult, Segment, Turn
 from memagent.scripted import ScriptedEngine
 from memagent.segmenting import segments
+from memagent.text_engine import from_text
 from memagent.tokens import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from pipelines.archive import Answer, Answers, Archive
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "Answers",
+    "Archive",
     "Completion",
     "Config",
     "Document",
@@ -35,9 +45,23 @@ __all__ = [
     "Tokenizer",
     "Turn",
     "UsageError",
+    "from_text",
     "load_config",
     "load_template",
     "load_tokenizer",
     "read",
     "segments",
 ]
+
+_ABOVE = {"Answer": "pipelines.archive", "Answers": "pipelines.archive", "Archive": "pipelines.archive"}
+"""Names that stand on the whole pipeline: their module is imported when they are asked for, not with this package."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ABOVE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ABOVE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
+from infra.readers import ReaderSpec
 from infra.sources.diff import make_plan
 from infra.store import Corpus, Store
 from infra.tables.corpora import check_name, corpora, remember, sources_of
@@ -19,7 +20,7 @@ from infra.tables.runs import RunExtras, RunSummary
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import stable_hash
-from pipelines.ask import Request, run_readings
+from pipelines.ask import Request, check_window, run_readings
 from pipelines.runs import run_id_or_new
 from pipelines.stages.ingest import ingest
 
@@ -85,6 +86,8 @@ def ask_asked(asked: Asked, request: Request, show: Progress | None = None) -> R
         MemagentError: the engine cannot be started.
     """
     started, run_id = now(), run_id_or_new(request.run_id)
+    if asked.sources:
+        check_window(ReaderSpec(request.config), request.questions)  # before hours of ingest
     with lazy_ray(request.config.ray):
         extra = RunExtras(**request.extra)
         if asked.sources:

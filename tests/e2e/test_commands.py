@@ -88,7 +88,7 @@ def test_wrong_use_ends_with_2_and_says_what_to_do(tmp_path):
         ("ask", "c", "x", "--watch", *scripted): "memagent ingest c FOLDER",
         ("ask", str(tmp_path), "x", "--watch", "--json", *scripted): "--watch",
         ("ask", "c", "-q", "x", "--set", "engine.nope=1"): "engine.nope: no such key",
-        ("ask", "c", "-q", "x", "--model", "/nowhere"): "/nowhere",
+        ("ask", __file__, "x", "--model", "/nowhere"): "/nowhere",
         ("ask", "c", "--questions", "none.jsonl"): "no questions file",
         ("digest", "c", *scripted): "no corpus 'c'",
         ("report", "last"): "no run",

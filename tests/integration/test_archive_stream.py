@@ -65,7 +65,8 @@ def _take(config, path):
 def test_rows_of_a_large_archive_name_its_stream_and_do_not_hold_it(config, many):
     corpus = _take(config, many)
     dry = ask_dry_run(Asked(corpus), [OTTER], config, archive=True)
-    assert dry["conversations"] == COUNT + 1 and not corpus.store.list("streams"), "a dry run writes nothing"
+    assert dry["conversations"] == pytest.approx(COUNT + 1, rel=0.02), "texts that have no segments yet are guessed"
+    assert not corpus.store.list("streams"), "a dry run writes nothing"
     summary = ask("c", [OTTER, TENS], config, archive=True)
     assert summary["readings"]["read_now"] == 2 and summary["documents"] == COUNT
     answers = {row["question_id"]: row for row in Table(corpus.store, "answers").read("c").to_pylist()}

@@ -24,6 +24,17 @@ def test_an_example_runs(example, tmp_path: Path):
         assert "4471902" in done.stdout
 
 
+def test_the_example_of_the_readme_runs_as_it_stands(tmp_path: Path):
+    (example,) = blocks(ROOT / "README.md", "python")
+    assert len(example.splitlines()) <= 6
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "monday.md").write_text(NOTE)
+    scripted = {**HERE, "MEMAGENT_CONFIG": '{"engine": {"kind": "scripted"}}'}
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=scripted, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("monday.md 4471902 ") and "The access code of cedar-gate is 4471902." in done.stdout
+
+
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_of_the_tables_runs(query, tmp_path: Path):
     (tmp_path / "notes").mkdir()

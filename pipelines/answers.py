@@ -1,0 +1,265 @@
+"""Answers from Python: as they are found, and as tables of pandas, Polars and Arrow."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from infra.cluster.progress import Progress
+from infra.store import Corpus
+from infra.tables.data_files import DataFile
+from infra.tables.runs import RunSummary
+from memagent.errors import MemagentError, UsageError
+from memagent.records import Evidence
+from pipelines.ask import Request
+from pipelines.asked import Asked, ask_asked
+from pipelines.exchange.answers import COLUMNS, GivenAnswer, answer_rows
+from pipelines.exchange.found import answered_before, newly_answered
+from pipelines.notebook import answers_html, progress_display
+from pipelines.runs import new_run_id
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+_SHOWN = 20
+"""Rows that a notebook shows."""
+_ROWS = 10_000
+
+
+class _Turns:
+    """Runs of this process, one after another: Ray's session is the process's.
+
+    They share a thread that never ends: Ray's processes end with the thread that has started them.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have a job run when those before it have ended."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True, name="memagent runs")
+                self._thread.start()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+
+
+_TURNS = _Turns()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer, with its evidence."""
+
+    document: str
+    """Id of the document; empty for the archive as one stream."""
+    title: str
+    source: str
+    """Where the document was read from."""
+    question_id: str
+    question: str
+    answer: str
+    """Empty where the document does not say."""
+    found: bool
+    evidence: tuple[Evidence, ...]
+    """The places that the answer came from, with the quote where the document says it verbatim."""
+    policy_id: str
+    """The version of the model that answered."""
+    reading_id: str
+    run_id: str
+    """The run that answered."""
+    answered_at: datetime
+
+    @property
+    def quote(self) -> str:
+        """The first quote of the evidence; empty: there is none."""
+        return next((place.quote for place in self.evidence if place.quote), "")
+
+    def __str__(self) -> str:
+        quote = f" (“{' '.join(self.quote.split())}”)" if self.quote else ""
+        return f"{self.document or self.title}: {self.answer if self.found else 'not found'}{quote}"
+
+    def _repr_html_(self) -> str:
+        return answers_html([self])
+
+    @classmethod
+    def from_row(cls, row: GivenAnswer) -> "Answer":
+        """Make one of an exported row."""
+        evidence = tuple(Evidence(**place) for place in row["evidence"])
+        fields = {name: row[name] for name in cls.__slots__ if name != "evidence"}  # type: ignore[literal-required]
+        return cls(**fields, evidence=evidence)
+
+
+class AnswerTable:
+    """Answers in the store: of a run, or the newest of a corpus. Rows are read as they are asked for."""
+
+    def __init__(self, corpus: Corpus, run_id: str | None = None) -> None:
+        self.corpus, self.run_id = corpus, run_id
+
+    def __iter__(self) -> Iterator[Answer]:
+        """Yield the answers, a part of the corpus at a time."""
+        yield from map(Answer.from_row, answer_rows(self.corpus, self.run_id))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the answers as Arrow batches, a bounded number of rows each."""
+        rows = iter(answer_rows(self.corpus, self.run_id))
+        while batch := list(islice(rows, _ROWS)):
+            yield from pa.Table.from_pylist(batch, schema=COLUMNS).combine_chunks().to_batches()
+
+    def to_arrow(self) -> pa.Table:
+        """Return an Arrow table with the columns of ``memagent answers``."""
+        return pa.Table.from_batches(self.batches(), COLUMNS)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a data frame of pandas. Raises UsageError: pandas is not installed."""
+        _needs("pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Return a data frame of Polars. Raises UsageError: Polars is not installed."""
+        polars = _needs("polars")
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
+        return frame
+
+    def _repr_html_(self) -> str:
+        rows = list(islice(self, _SHOWN + 1))
+        more = "<p>These are the first ones: to_pandas() has all of them.</p>" if len(rows) > _SHOWN else ""
+        return answers_html(rows[:_SHOWN]) + more
+
+
+class Answers(AnswerTable):
+    """The answers of a run, which goes on in a thread.
+
+    Iterating gives each answer as it is found, from the first one each time; all else waits for the run's end.
+    """
+
+    def __init__(self, asked: Asked, request: Request, progress: bool | None = None) -> None:
+        """Begin the run; see `pipelines.archive.Archive.ask`."""
+        run_id = request.run_id or new_run_id()
+        super().__init__(asked.corpus, run_id)
+        self._run_id = run_id
+        self._news = threading.Condition()
+        self._told: list[DataFile | None] = []
+        """None: the plan is written, and with it what earlier runs have answered; then the files of new answers."""
+        self._stopped, self._ended = False, False
+        self._summary: RunSummary | None = None
+        self._error: BaseException | None = None
+        self._request = replace(request, run_id=run_id, watch=self)
+        shown = progress_display(progress)
+        _TURNS.put(partial(self._run, asked, shown))
+
+    def __repr__(self) -> str:
+        state = "running" if not self._ended else "failed" if self._error else "done"
+        return f"<Answers of run {self.run_id}: {state}>"
+
+    @property
+    def summary(self) -> RunSummary:
+        """The run's summary, as ``memagent ask --json`` has it; waits for its end."""
+        return self.wait()
+
+    def wait(self) -> RunSummary:
+        """Wait for the end of the run; return its summary. Raises what the run raised."""
+        try:
+            with self._news:
+                while not self._ended:
+                    self._news.wait(0.2)  # in steps, so that a notebook's stop button is heard
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        if self._error is not None:
+            raise self._error
+        assert self._summary is not None
+        return self._summary
+
+    def stop(self) -> None:
+        """End the run with its next answers. What was answered stays, and asking again goes on from there."""
+        self._stopped = True
+
+    def __iter__(self) -> Iterator[Answer]:
+        """Yield the answers as they are found, those of earlier runs first. Raises what the run raised."""
+        if self._ended and self._error is None:
+            yield from super().__iter__()
+            return
+        run_id, seen = self._run_id, 0
+        while new := self._wait_for_news(seen):
+            seen += len(new)
+            for file in new:
+                rows = newly_answered(self.corpus, run_id, [file]) if file else answered_before(self.corpus, run_id)
+                yield from map(Answer.from_row, rows)
+        self.wait()
+
+    def planned(self, corpus: Corpus, run_id: str) -> None:
+        """Take note of the plan (`pipelines.stages.read.AnswerWatch`)."""
+        self._tell([None])
+
+    def answered(self, files: Sequence[DataFile]) -> None:
+        """Take note of new answers (`pipelines.stages.read.AnswerWatch`)."""
+        self._tell(files)
+
+    def _tell(self, new: Sequence[DataFile | None]) -> None:
+        if self._stopped:
+            raise MemagentError("the run was stopped; what was answered stays, and asking again goes on from there")
+        with self._news:
+            self._told += new
+            self._news.notify_all()
+
+    def _wait_for_news(self, seen: int) -> Sequence[DataFile | None]:
+        """Wait for what comes after the first `seen` notes; nothing: the run has ended."""
+        try:
+            with self._news:
+                while not self._ended and len(self._told) == seen:
+                    self._news.wait(0.2)  # in steps, so that a notebook's stop button is heard
+                return self._told[seen:]
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def _run(self, asked: Asked, shown: AbstractContextManager[Progress | None]) -> None:
+        try:
+            with shown as show:
+                self._summary = ask_asked(asked, self._request, show)
+        except BaseException as error:  # raised where the answers are waited for
+            self._error = error
+        finally:
+            with self._news:
+                self._ended = True
+                self._news.notify_all()
+
+    def to_arrow(self) -> pa.Table:
+        """Wait for the end of the run; return an Arrow table with the columns of ``memagent answers``."""
+        self.wait()
+        return super().to_arrow()
+
+    def report(self, path: str | Path) -> Path:
+        """Wait for the end of the run; write its report as one HTML file."""
+        from pipelines.report import write
+
+        self.wait()
+        return write(self.corpus.store, self._run_id, path)
+
+    def _repr_html_(self) -> str:
+        self.wait()
+        return super()._repr_html_()
+
+
+def _needs(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UsageError(f"{package} is not installed: pip install {package}; to_arrow() needs nothing more") from error

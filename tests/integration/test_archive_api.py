@@ -1,0 +1,145 @@
+"""Archives from Python: answers as they are found, tables, an event loop, errors."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pytest
+
+import memagent
+from infra.tables.delta import Table
+from memagent import Archive, MemagentError, Question, UsageError
+from pipelines.exchange.answers import COLUMNS, answer_table
+from tests.integration.test_pipeline import HERON, OTTER, write_archive
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("ray_in_process")
+
+
+@pytest.fixture
+def archive(tmp_path, store, model_folder):
+    write_archive(tmp_path / "docs")
+    return Archive(tmp_path / "docs", store=store.url, engine="scripted", model=str(model_folder))
+
+
+def test_answers_stream_and_are_tables(archive, store):
+    answers = archive.ask(OTTER.text)
+    found = list(answers)
+    assert [answer.document for answer in found if answer.found] and len(found) == 8
+    right = next(answer for answer in found if answer.document == "doc2.txt")
+    assert right.answer == "1002" and "amber-otter is 1002" in right.quote
+    assert right.evidence[0].quote_start >= 0 and right.source.endswith("doc2.txt") and right.run_id == answers.run_id
+    assert answers.summary["readings"]["read_now"] == 8
+    rows = answer_table(archive.config, "docs", answers.run_id)
+    table = answers.to_arrow()
+    assert table.schema == COLUMNS and table.num_rows == len(rows) == 8
+    frame, polars = answers.to_pandas(), answers.to_polars()
+    assert isinstance(frame, pd.DataFrame) and isinstance(polars, pl.DataFrame)
+    assert sorted(frame["answer"]) == sorted(polars["answer"]) == sorted(answer.answer for answer in found)
+    assert {str(answer) for answer in answers} == {str(answer) for answer in found}, "again, from the store"
+    assert "<b>1002</b>" in answers._repr_html_() and "done" in repr(answers)
+    assert answers.report(store.path("r.html") if not store.is_s3 else "/tmp/memagent-r.html").exists()
+
+
+def test_what_was_asked_before_comes_first_and_the_newest_of_all_can_be_had(archive):
+    first = archive.ask(OTTER.text)
+    first.wait()
+    both = archive.ask(OTTER.text, Question("heron", HERON.text, ("doc1.txt",)))
+    assert [answer.question for answer in both] == [OTTER.text] * 8 + [HERON.text]
+    assert both.summary["readings"]["answered_before"] == 8
+    assert len(list(archive.answers())) == 9 and archive.answers().to_arrow().num_rows == 9
+    assert len(list(archive.ask(OTTER.text, archive=True))) == 1
+
+
+def test_an_event_loop_goes_on_meanwhile(archive):
+    async def main():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.01)
+
+        ticking = asyncio.create_task(tick())
+        streamed = [answer async for answer in archive.aask(OTTER.text)]
+        ended = await archive.aask(HERON.text)
+        ticking.cancel()
+        return streamed, ended, ticks
+
+    streamed, ended, ticks = asyncio.run(main())
+    assert len(streamed) == 8 and len(ended.to_arrow()) == 8 and ticks > 20
+
+
+def test_two_questions_at_once_take_turns(archive):
+    first, second = archive.ask(OTTER.text), archive.ask(HERON.text)
+    assert len(list(second)) == 8 and first.summary["readings"]["failed"] == 0
+    assert sum(thread.name == "memagent runs" for thread in threading.enumerate()) == 1
+
+
+def test_wrong_use_is_said_at_once_and_what_fails_later_where_it_is_waited_for(archive, store, tmp_path):
+    with pytest.raises(UsageError, match="no question"):
+        archive.ask()
+    with pytest.raises(UsageError, match="is empty"):
+        archive.ask(" ")
+    with pytest.raises(UsageError, match="no corpus 'nowhere'"):
+        Archive("nowhere", store=store.url).ask("x")
+    with pytest.raises(UsageError, match="no such key"):
+        Archive("x", settings=["engine.nope=1"])
+    answers = Archive(tmp_path / "missing", config=archive.config).ask("x")
+    for wait in (answers.wait, lambda: list(answers), answers.to_pandas):
+        with pytest.raises(UsageError, match="no such file"):
+            wait()
+    assert "failed" in repr(answers)
+
+
+def test_a_run_that_is_stopped_keeps_what_was_answered(archive, store):
+    config = archive.config
+    slow = config.model_copy(update={"engine": config.engine.model_copy(update={"scripted_delay": 0.2})})
+    answers = Archive(archive.source, config=slow).ask(OTTER.text)
+    next(iter(answers))
+    answers.stop()
+    with pytest.raises(MemagentError, match="stopped"):
+        answers.wait()
+    kept = Table(store, "answers").read("docs").num_rows
+    again = archive.ask(OTTER.text)
+    assert 0 < kept <= 8 and again.summary["readings"]["answered_before"] >= kept
+
+
+def test_a_package_that_is_missing_is_named(archive, monkeypatch):
+    answers = archive.ask(OTTER.text)
+    answers.wait()
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(UsageError, match="pip install polars"):
+        answers.to_polars()
+
+
+def test_a_program_of_six_lines(tmp_path, model_folder):
+    """In a process of its own, which starts Ray and ends it."""
+    write_archive(tmp_path / "docs", count=3)
+    program = f"""
+from memagent import Archive
+
+with Archive("docs", engine="scripted", model={str(model_folder)!r}, settings=["ray.cpus=2"]) as archive:
+    for answer in archive.ask({OTTER.text!r}):
+        print(answer.document, answer.answer)
+    print(len(archive.ask({OTTER.text!r}, {HERON.text!r}).to_pandas()))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "6" and "doc2.txt 1002" in lines and (tmp_path / ".memagent").is_dir()
+
+
+def test_the_names_are_those_of_the_package():
+    assert memagent.Archive is Archive and "Archive" in dir(memagent)
+    with pytest.raises(AttributeError, match="Archve"):
+        getattr(memagent, "Archve")  # noqa: B009
