@@ -59,13 +59,18 @@ def json_lines(path: Path, text: str, fields: str) -> Iterator[FileRow]:
 def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
     """Yield the rows of CSV with a header; a row that is shorter than the header has empty cells at its end.
 
+    Cells are separated by commas; by semicolons or tabs, as spreadsheets of many countries write them, where only these
+    give the header the columns it needs.
+
     Raises:
         UsageError: the header lacks one of the `needed` columns (`advice` says what to do), a row is longer than the
             header, or the file is no CSV.
     """
     csv.field_size_limit(_CELL)
     lines = io.StringIO(text, newline="")  # quotes of documents hold line ends of other kinds
-    reader = csv.DictReader(lines, strict=True)  # strict: a quote that is never closed takes the rest of the file
+    reader = csv.DictReader(
+        lines, strict=True, delimiter=_delimiter(text, needed)
+    )  # strict: a quote that is never closed takes the rest of the file
     begins = 1
     try:
         names = list(reader.fieldnames or [])
@@ -83,3 +88,11 @@ def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> 
             yield FileRow(where, {name: value or "" for name, value in row.items()})
     except csv.Error as error:
         raise UsageError(f"{path}, line {begins}: {error}") from error
+
+
+def _delimiter(text: str, needed: Sequence[str]) -> str:
+    header = text[: text.find("\n") + 1 or len(text)].strip("\r\n")
+    for mark in (",", ";", "\t"):
+        if set(needed) <= {name.strip('"') for name in header.split(mark)}:
+            return mark
+    return ","

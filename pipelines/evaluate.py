@@ -211,18 +211,6 @@ def score_table(store: Store, suite: str | None = None) -> pa.Table:
     return table.sort_by([("scored_at", "ascending"), ("length", "ascending"), ("task", "ascending")])
 
 
-def last_evaluation(store: Store, suite: str | None = None) -> str:
-    """Return the run id of the newest evaluation.
-
-    Raises:
-        UsageError: there is none.
-    """
-    table = score_table(store, suite)
-    if not table.num_rows:
-        raise UsageError("there is no evaluation yet: memagent evaluate --suite needles --lengths 8k")
-    return str(table["run_id"][-1].as_py())
-
-
 def by_run(table: pa.Table) -> list[Evaluation]:
     """Group score rows (`infra.tables.schemas.SCORES`) by run."""
     runs: dict[str, Evaluation] = {}

@@ -20,8 +20,8 @@ from infra.tables.documents import quarantined as documents_quarantined
 from infra.tables.rows import FailureRow, RunRow
 from infra.tables.runs import ENDED
 from memagent.config import Config
-from memagent.errors import UsageError
-from pipelines.cli.live import plain
+from pipelines.formatting import duration, number, plain
+from pipelines.run_names import resolve
 from pipelines.runs import sampled_runs
 
 _LAST_RUNS = 10
@@ -67,21 +67,24 @@ class StoreStatus(TypedDict):
     corpora: list[CorpusStatus]
 
 
-def find_run(store: Store, run: str) -> str:
-    """Return the run id; ``last`` is the newest run of ask, digest or evaluate.
+def find_run(store: Store, run: str, corpus: str | None = None) -> str:
+    """Return the id of a run of ask, digest or evaluate by its id, the beginning of it, or ``last``.
+
+    Args:
+        store: the store.
+        run: as people give it.
+        corpus: only its runs, of which those count that have not ended, too; but ``last`` is the last one that has.
 
     Raises:
-        UsageError: there is no such run; the message lists the newest.
+        UsageError: there is no such run; the message names the nearest.
     """
-    runs = (
-        Table(store, "runs").read(columns=["run_id", "kind", "ended_at"], filters=ENDED).sort_by("ended_at").to_pylist()
-    )
-    ids = [row["run_id"] for row in runs if row["kind"] in _ANSWERING]
-    if run == "last" and ids:
-        return str(ids[-1])
-    if run in ids:
-        return run
-    raise UsageError(f"no run {run!r} in {store.url}; the newest are: {', '.join(ids[-5:]) or 'none'}")
+    columns = ["run_id", "kind", "status", "started_at", "ended_at"]
+    runs = Table(store, "runs").read(corpus, columns, None if corpus else ENDED)
+    runs = runs.filter(pc.is_in(runs["kind"], value_set=pa.array(_ANSWERING)))
+    if run == "last":
+        runs = runs.filter(pc.is_in(runs["status"], value_set=pa.array(["completed", "failed"])))
+    ids = runs.sort_by("ended_at" if run == "last" or not corpus else "started_at")["run_id"].to_pylist()
+    return resolve(run, ids, f"corpus {corpus!r}" if corpus else store.url)
 
 
 def corpus_status(config: Config, corpus: str | None) -> StoreStatus:
@@ -130,13 +133,14 @@ def _status(store: Store, run: RunRow) -> str:
 
 
 def _counts(corpus: Corpus) -> _Counts:
-    """Count documents, characters and answers."""
+    """Count documents, characters and newest answers, one a document and question as `memagent answers` has them."""
     samples = pa.array(sampled_runs(corpus), pa.string())
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(usable_cores()) as threads:  # Arrow computes outside the interpreter's lock
         parts = buckets(documents_count(corpus), _BUCKET)
         for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, samples), parts):
             counts.update(part)
+    counts.update(_archive_counts(corpus, samples))
     return _Counts(
         documents=counts["documents"], chars=counts["chars"], answers=counts["answers"], found=counts["found"]
     )
@@ -145,17 +149,33 @@ def _counts(corpus: Corpus) -> _Counts:
 def _bucket_counts(corpus: Corpus, bucket: Bucket, samples: pa.Array) -> _Counts:
     documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
     columns = ["content_hash", "question", "found", "run_id", "answered_at"]
-    answers = Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash"))
-    current = pc.is_in(answers["content_hash"], value_set=documents["content_hash"].combine_chunks())
-    if len(samples):
-        current = pc.and_(current, pc.invert(pc.is_in(answers["run_id"], value_set=samples)))
-    newest = first_of_each(answers.filter(current), ("content_hash", "question"), [("answered_at", "descending")])
+    answers = _asked_for(
+        Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash")), samples
+    )
+    # Several documents may have the same text, which is read once and answers for each of them.
+    texts = documents.group_by("content_hash").aggregate([([], "count_all")])
+    position = pc.index_in(answers["content_hash"], value_set=texts["content_hash"].combine_chunks())
+    answers = answers.append_column("documents", texts["count_all"].take(position)).filter(pc.is_valid(position))
+    newest = first_of_each(answers, ("content_hash", "question"), [("answered_at", "descending")])
     return {
         "documents": documents.num_rows,
         "chars": pc.sum(documents["chars"]).as_py() or 0,
-        "answers": newest.num_rows,
-        "found": pc.sum(newest["found"]).as_py() or 0,
+        "answers": pc.sum(newest["documents"]).as_py() or 0,
+        "found": pc.sum(newest.filter(newest["found"])["documents"]).as_py() or 0,
     }
+
+
+def _archive_counts(corpus: Corpus, samples: pa.Array) -> dict[str, int]:
+    """Count the newest answers over the archive as one stream, one a question."""
+    columns = ["question", "found", "run_id", "answered_at"]
+    answers = Table(corpus.store, "answers").read(corpus.name, columns, pc.field("scope") == "archive")
+    newest = first_of_each(_asked_for(answers, samples), ("question",), [("answered_at", "descending")])
+    return {"answers": newest.num_rows, "found": pc.sum(newest["found"]).as_py() or 0}
+
+
+def _asked_for(answers: pa.Table, samples: pa.Array) -> pa.Table:
+    """Leave out the answers that were sampled for a harvest."""
+    return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=samples))) if len(samples) else answers
 
 
 def show_status(state: StoreStatus) -> None:
@@ -174,11 +194,15 @@ def show_status(state: StoreStatus) -> None:
         )
         grid = Grid(box=SIMPLE_HEAD, show_edge=False)
         grid.add_column("run", no_wrap=True, min_width=_RUN_ID)  # to be copied, whatever the terminal's width
-        for name in ("kind", "status", "answered\nbefore", "read\nnow", "failed", "seconds"):
-            grid.add_column(name, overflow="fold")
+        for name in ("kind", "status"):
+            grid.add_column(name, no_wrap=True)
+        for name in ("before", "read", "failed", "time"):
+            grid.add_column(name, no_wrap=True, justify="right")
         for run in corpus["runs"]:
-            counts = [str((run["readings"] or {}).get(k, "")) for k in ("answered_before", "read_now", "failed")]
-            cells = (run["run_id"], run["kind"], run["status"], *counts, str(run["seconds"] or ""))
+            readings = run["readings"] or {}
+            counts = [number(readings[k]) if k in readings else "" for k in ("answered_before", "read_now", "failed")]
+            seconds = duration(run["seconds"]) if run["seconds"] is not None else ""
+            cells = (run["run_id"], run["kind"], run["status"], *counts, seconds)
             grid.add_row(*cells)
         console.print(grid)
     if not state["corpora"]:

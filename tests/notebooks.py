@@ -23,4 +23,4 @@ def _cell(source: str) -> str:
         return source
     lines = source.splitlines()
     shown = ast.get_source_segment(source, last)
-    return "\n".join([*lines[: last.lineno - 1], f"{_SHOW}({shown})"])
+    return "\n".join([*lines[: last.lineno - 1], f"{_SHOW}(({shown}))"])

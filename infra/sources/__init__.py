@@ -3,12 +3,16 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import BinaryIO
 
-from infra.sources.base import Allowance, Parsed, Refused, Request, SourceFormat
+from infra.sources.base import Allowance, Parsed, Parser, Refused, Request, SourceFormat
 from infra.sources.decoding import blank
 from infra.sources.docx import parse_docx
+from infra.sources.mail import parse_eml
 from infra.sources.opening import open_source, split_codec
 from infra.sources.pdf import parse_pdf
+from infra.sources.rtf import parse_rtf
+from infra.sources.spreadsheet import parse_xlsx
 from infra.sources.tabular import parse_csv, parse_json, parse_json_lines, parse_parquet
 from infra.sources.text import parse_html, parse_markdown, parse_text
 from memagent.config import IngestConfig
@@ -28,6 +32,9 @@ FORMATS: Registry[SourceFormat] = Registry(
         ".xhtml": SourceFormat(parse_html),
         ".pdf": SourceFormat(parse_pdf),
         ".docx": SourceFormat(parse_docx),
+        ".xlsx": SourceFormat(parse_xlsx),
+        ".eml": SourceFormat(parse_eml),
+        ".rtf": SourceFormat(parse_rtf),
         ".csv": SourceFormat(parse_csv, table=True),
         ".tsv": SourceFormat(parse_csv, table=True),
         ".jsonl": SourceFormat(parse_json_lines, table=True),
@@ -41,6 +48,15 @@ FORMATS: Registry[SourceFormat] = Registry(
 TITLE_CHARS = 300
 """Characters of a title at most."""
 _TEXT = SourceFormat(parse_text)
+_ADVICE = {
+    **dict.fromkeys((".doc", ".odt", ".pages", ".wps"), "save it as .docx"),
+    **dict.fromkeys((".xls", ".xlsb", ".ods", ".numbers"), "save it as .xlsx or .csv"),
+    **dict.fromkeys((".ppt", ".pptx", ".odp", ".key", ".epub", ".mobi", ".djvu"), "save it as .pdf"),
+    **dict.fromkeys((".msg", ".pst", ".mbox"), "save each mail as .eml"),
+    **dict.fromkeys((".zip", ".tar", ".7z", ".rar", ".tgz"), "unpack it"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif", ".heic"), "it is a picture: run OCR on it"),
+}
+"""What to do with files that are not read, by suffix."""
 
 
 def is_table(name: str) -> bool:
@@ -74,7 +90,7 @@ def parse(path: str, name: str, options: IngestConfig) -> Iterator[Parsed | Refu
     stream, size = open_source(path, codec, options.max_bytes, options.max_ratio)
     allowance = Allowance(options, size, is_table(name))
     with stream:
-        for record in parser(stream, Request(stem, options, allowance)):
+        for record in _parsed(parser, stream, Request(stem, options, allowance)):
             count += 1
             if isinstance(record, Parsed):
                 if record.row is None and blank(record.text):
@@ -84,6 +100,18 @@ def parse(path: str, name: str, options: IngestConfig) -> Iterator[Parsed | Refu
             yield record
     if not count:
         raise SourceError("empty", "there is nothing to read in it")
+
+
+def _parsed(parser: Parser, stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+    """Parse; say what to do with a file whose kind is known and not read."""
+    try:
+        yield from parser(stream, request)
+    except SourceError as error:
+        if error.reason != "binary":
+            raise
+        suffix = _suffix(request.name)
+        advice = _ADVICE.get(suffix, f"give it the suffix of its kind; read are {', '.join(FORMATS.built_in)} and text")
+        raise SourceError("binary", f"{error.detail.partition(';')[0]}; {advice}") from error
 
 
 def _suffix(name: str) -> str:

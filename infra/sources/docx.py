@@ -24,7 +24,7 @@ def parse_docx(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     import docx
 
     file = seekable(stream)
-    _check_archive(file, request)
+    check_archive(file, request, "Word document", ".docx")
     try:
         document = docx.Document(file)  # resolves no entities
         text = "\n".join(_lines(document, request.allowance))
@@ -34,16 +34,28 @@ def parse_docx(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     yield Parsed(clean(text), clean(title), MEDIA_TYPE)
 
 
-def _check_archive(file: BinaryIO, request: Request) -> None:
+def check_archive(file: BinaryIO, request: Request, kind: str, suffix: str) -> None:
+    """Refuse an Office file that is none, or would inflate out of all proportion.
+
+    Args:
+        file: at its start, where it is left.
+        request: the limits.
+        kind: of file, for the message.
+        suffix: of such files.
+
+    Raises:
+        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    """
     head = file.read(4)
     file.seek(0)
     if head == _OLE:
-        raise SourceError("encrypted", "it is encrypted or in the old .doc format; save it as a plain .docx")
+        old = suffix[:-1]
+        raise SourceError("encrypted", f"it is encrypted or in the old {old} format; save it as a plain {suffix}")
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
+        raise SourceError("broken", f"it is no {kind}, or a damaged one; save it again as {suffix}") from error
     # An entry that inflates to more than it declares is cut off and refused by zipfile itself.
     inflated = sum(entry.file_size for entry in entries)
     packed = max(1, sum(entry.compress_size for entry in entries))

@@ -23,10 +23,13 @@ from pipelines.cli.options import (
 def answers(
     corpus: CorpusArgument,
     format_: Annotated[
-        str | None, typer.Option("--format", help="table, csv, jsonl or parquet; by default as the file's name ends.")
+        str | None,
+        typer.Option("--format", help="table, csv, xlsx, jsonl or parquet; by the file's name."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File; standard output by default.")] = None,
-    run: Annotated[str | None, typer.Option("--run", help="Only the answers of this run.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Only of this run: its id, the beginning of it, or 'last'.")
+    ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(help="field=pattern for whole values, as in 'document=*.pdf' (* and ?); all must match."),
@@ -40,18 +43,22 @@ def answers(
     from itertools import islice
 
     from infra.store import Corpus, Store
+    from infra.tables.corpora import check_known
     from pipelines.exchange.answers import answer_rows, write_answers
+    from pipelines.status import find_run
 
     settings = configured(store, config, set_)
     patterns = [(field, pattern) for field, _, pattern in (item.partition("=") for item in where or [])]
     if wrong := [item for item in where or [] if "=" not in item]:
         raise UsageError(f"--where {wrong[0]!r}: write it as field=pattern, as in 'document=*.pdf'")
-    rows = answer_rows(Corpus(Store(settings.store), corpus), run, patterns)
+    where_from = Corpus(Store(settings.store), corpus)
+    run_id = find_run(where_from.store, run, check_known(where_from).name) if run else None
+    rows = answer_rows(where_from, run_id, patterns)
     write_answers(islice(rows, limit), format_, output)
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="A run id, or 'last'.")],
+    run: Annotated[str, typer.Argument(help="A run id, the beginning of one, or 'last'.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = Path("report.html"),
     store: StoreOption = None,
     config: ConfigOption = None,

@@ -25,6 +25,7 @@ from pipelines.cli.options import (
     out,
 )
 from pipelines.formatting import plain
+from pipelines.run_names import resolve
 
 if TYPE_CHECKING:
     from infra.tables.runs import RunSummary, ScoreLine
@@ -111,26 +112,32 @@ def scores(
 ) -> None:
     """Show and plot the scores of all evaluations."""
     from infra.store import Store
-    from pipelines.evaluate import by_run, last_evaluation, score_table
+    from pipelines.evaluate import by_run, score_table
     from pipelines.report.evaluation import draw, write_evaluation
 
     tables = Store(configured(store, config, set_).store)
-    run_ids = {last_evaluation(tables, suite) if name == "last" else name for name in run or []}
-    evaluations = [row for row in by_run(score_table(tables, suite)) if not run_ids or row["run_id"] in run_ids]
+    evaluations = by_run(score_table(tables, suite))
     if not evaluations:
-        raise UsageError("there are no such scores: see memagent scores, or run memagent evaluate")
+        of = f" of suite {suite}" if suite else ""
+        raise UsageError(f"there are no scores{of} in {tables.url} yet: memagent evaluate --suite needles --lengths 8k")
+    known = [row["run_id"] for row in evaluations]
+    chosen = {resolve(name, known, tables.url, "evaluation") for name in run or []}
+    evaluations = [row for row in evaluations if not chosen or row["run_id"] in chosen]
     run_ids_shown = [row["run_id"] for row in evaluations]
     plots = [str(path) for path in draw(tables, run_ids_shown, pictures)] if pictures else []
+    report = ""
     if output is not None:
-        write_evaluation(tables, evaluations[-1]["run_id"], output)
+        report = str(write_evaluation(tables, evaluations[-1]["run_id"], output))
     if json_:
-        out({"runs": evaluations, "pictures": plots})
+        out({"runs": evaluations, "pictures": plots, **({"report": report} if report else {})})
         return
     console = Console()
     for evaluation in evaluations:
         console.print(scores_table(evaluation))
     for path in plots:
         console.print(path, markup=False, highlight=False)
+    if report:
+        console.print(f"report of {evaluations[-1]['run_id']}: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _write(suite: "Suite", texts: tuple[str, ...], settings: "Config", folder: Path, json_: bool) -> None:

@@ -65,7 +65,7 @@ def harvest(
 
 
 def feedback(
-    file: Annotated[Path, typer.Argument(help="A .csv or .jsonl file: reading_id, verdict, answer.")],
+    file: Annotated[Path, typer.Argument(help="A .csv, .xlsx or .jsonl file: reading_id, verdict, answer.")],
     corpus: Annotated[str | None, typer.Argument(help="Only readings of this corpus; by default of all.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,

@@ -1,5 +1,6 @@
 """Export the answers of a corpus."""
 
+import codecs
 import csv
 import io
 import json
@@ -45,11 +46,12 @@ COLUMNS = pa.schema(
         ("answered_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""Columns of all formats; csv has only the first piece of evidence, as quote and position."""
+"""Columns of all formats; csv and xlsx have only the first piece of evidence, as quote and position."""
 FIELDS = ("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id")
 """Fields that answers can be filtered by."""
 _SHOWN = 1_000
 """Most rows of a table on the terminal."""
+_BINARY = ("xlsx", "parquet")
 _BATCH = 10_000
 """Rows of a Parquet row group."""
 
@@ -126,7 +128,7 @@ def _pattern(words: str) -> re.Pattern[str]:
 
 
 def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path | None) -> None:
-    """Write rows as table, csv, jsonl or parquet, to a file (atomically) or to standard output.
+    """Write rows as table, csv, xlsx, jsonl or parquet, to a file (atomically) or to standard output.
 
     Args:
         rows: the answers.
@@ -134,7 +136,7 @@ def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path
         output: the file; None: standard output.
 
     Raises:
-        UsageError: the format is unknown, the file cannot be written, or parquet would go to the terminal.
+        UsageError: the format is unknown, the file cannot be written, or a binary one would go to the terminal.
     """
     format_ = format_ or (output.suffix.removeprefix(".") if output else "table")
     if format_ == "table" and output is None:
@@ -148,15 +150,17 @@ def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path
             Console(stderr=True).print(f"only the first {_SHOWN:,} are shown: see --limit, --where and --format")
         return
     writers: dict[str, Callable[[Iterable[GivenAnswer], IO[bytes]], None]]
-    writers = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}
+    writers = {"csv": _csv, "xlsx": _xlsx, "jsonl": _jsonl, "parquet": _parquet}
     if format_ not in writers:
         where = f"{output} has no known format" if output else f"there is no format {format_!r}"
-        raise UsageError(f"{where}: give --format csv, jsonl or parquet (or table, on the terminal)")
+        raise UsageError(f"{where}: give --format csv, xlsx, jsonl or parquet (or table, on the terminal)")
     if output is not None:
         with output_file(output) as aside, aside.open("wb") as file:
+            if format_ == "csv":
+                file.write(codecs.BOM_UTF8)  # by which a spreadsheet knows the encoding
             writers[format_](rows, file)
-    elif format_ == "parquet" and sys.stdout.isatty():
-        raise UsageError("parquet is not for the terminal: give -o FILE")
+    elif format_ in _BINARY and sys.stdout.isatty():
+        raise UsageError(f"{format_} is not for the terminal: give -o FILE")
     else:
         writers[format_](rows, sys.stdout.buffer)
 
@@ -228,19 +232,33 @@ def _row(document: AnsweredDocument, answer: AnswerRow) -> GivenAnswer:
     }
 
 
+_FLAT = (*(name for name in COLUMNS.names if name != "evidence"), "quote", "segment", "char_start", "char_end")
+_FLAT_COLUMNS = (*_FLAT, "quote_start", "quote_end")
+"""Columns of csv and xlsx: `char_start` to `char_end` is the segment, `quote_start` to `quote_end` the quote in it."""
+
+
+def _flat(row: GivenAnswer) -> list[object]:
+    first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
+    gold = "|".join(row["gold"]) if row["gold"] is not None else ""
+    cells = [gold if name == "gold" else row.get(name, "") for name in COLUMNS.names if name != "evidence"]
+    keys = ("quote", "segment_index", "char_start", "char_end", "quote_start", "quote_end")
+    places = [first.get(key, "") for key in keys]
+    return [*cells, *("" if place == -1 else place for place in places)]  # -1: it does not stand there verbatim
+
+
 def _csv(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
-    names = [name for name in COLUMNS.names if name != "evidence"]
-    evidence_columns = ["quote", "segment", "char_start", "char_end"]
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text)
-    writer.writerow([*names, *evidence_columns])
+    writer.writerow(_FLAT_COLUMNS)
     for row in rows:
-        first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
-        gold = "|".join(row["gold"]) if row["gold"] is not None else ""
-        cells = [gold if name == "gold" else row.get(name, "") for name in names]
-        evidence = [first.get(k, "") for k in ("quote", "segment_index", "char_start", "char_end")]
-        writer.writerow([_escape(cell) for cell in (*cells, *evidence)])
+        writer.writerow([_escape(cell) for cell in _flat(row)])
     text.detach()  # the file stays open
+
+
+def _xlsx(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
+    from pipelines.exchange.workbook import write_xlsx
+
+    write_xlsx(_FLAT_COLUMNS, map(_flat, rows), file)
 
 
 def _escape(cell: object) -> object:

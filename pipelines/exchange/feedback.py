@@ -13,6 +13,7 @@ from infra.tables.rows import FeedbackRow
 from memagent.errors import UsageError
 from memagent.records import Json, half
 from memagent.row_files import FileRow, csv_rows, json_lines, read_text
+from pipelines.exchange.workbook import xlsx_rows
 
 VERDICTS = ("accepted", "rejected", "corrected")
 _NEEDED = ("reading_id", "verdict")
@@ -44,7 +45,7 @@ class FeedbackSummary(TypedDict):
 
 
 def load_verdicts(path: Path) -> tuple[list[Verdict], int]:
-    """Read a .csv or .jsonl file; return its verdicts and the number of rows without one.
+    """Read a .csv, .xlsx or .jsonl file; return its verdicts and the number of rows without one.
 
     Columns are `reading_id`, `verdict` and, for corrections, `answer`. Others are ignored, so a file of
     ``memagent answers --format csv`` with a verdict column works. Rows with an empty verdict are skipped.
@@ -54,10 +55,10 @@ def load_verdicts(path: Path) -> tuple[list[Verdict], int]:
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise UsageError(f"{path}: a feedback file is .csv or .jsonl")
+        raise UsageError(f"{path}: a feedback file is .csv, .xlsx or .jsonl")
     verdicts: dict[str, Verdict] = {}
     empty = 0
-    for row in reader(path, read_text(path, "feedback file")):
+    for row in reader(path):
         verdict = _verdict(row.where, row.values)
         if verdict is None:
             empty += 1
@@ -144,16 +145,22 @@ def _unescaped(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@") else cell
 
 
-def _json_lines(path: Path, text: str) -> Iterator[FileRow]:
-    return json_lines(path, text, "reading_id and verdict")
+_ADVICE = (
+    ". Take the answers with memagent answers CORPUS -o answers.xlsx (or .csv), and add a column verdict: accepted, "
+    "rejected or corrected (then answer holds what is right)"
+)
 
 
-def _csv(path: Path, text: str) -> Iterator[FileRow]:
-    advice = (
-        ". Take the answers with memagent answers CORPUS --format csv, and add a column verdict: accepted, rejected or "
-        "corrected (then answer holds what is right)"
-    )
-    return csv_rows(path, text, _NEEDED, advice)
+def _json_lines(path: Path) -> Iterator[FileRow]:
+    return json_lines(path, read_text(path, "feedback file"), "reading_id and verdict")
 
 
-_READERS = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
+def _csv(path: Path) -> Iterator[FileRow]:
+    return csv_rows(path, read_text(path, "feedback file"), _NEEDED, _ADVICE)
+
+
+def _xlsx(path: Path) -> Iterator[FileRow]:
+    return xlsx_rows(path, _NEEDED, _ADVICE)
+
+
+_READERS = {".csv": _csv, ".xlsx": _xlsx, ".jsonl": _json_lines, ".ndjson": _json_lines}

@@ -29,6 +29,7 @@ from pipelines.output_file import output_file
 from pipelines.runs import run_id_or_new
 
 _SOURCE = "qa:"
+_JSON_LINES = (".jsonl", ".ndjson", ".json")
 _ROWS = 64
 _TITLE_CHARS = 80
 
@@ -40,8 +41,8 @@ class _Writer(Protocol):
 def export_qa(corpus: Corpus, path: Path, format: str | None = None) -> int:
     """Write the training rows of a corpus to a file atomically; return their number.
 
-    Rows whose documents were deleted since the last harvest are left out. A ``.parquet`` file is Parquet, any other is
-    JSON lines.
+    Rows whose documents were deleted since the last harvest are left out. A ``.parquet`` file is Parquet, a ``.jsonl``
+    file JSON lines.
 
     Args:
         corpus: whose rows.
@@ -50,10 +51,15 @@ def export_qa(corpus: Corpus, path: Path, format: str | None = None) -> int:
             lines.
 
     Raises:
-        UsageError: there are no rows or no such format, or the file cannot be written.
+        UsageError: there are no rows or no such format, or the file is of another kind or cannot be written.
     """
     check_name(corpus.name)
     parquet = path.suffix.lower() in PARQUET
+    if not parquet and path.suffix.lower() not in _JSON_LINES:
+        raise UsageError(
+            f"{path}: training rows are written as .parquet or .jsonl; answers as a table: memagent answers "
+            f"{corpus.name} -o {path.name}"
+        )
     name = format or ("verl" if parquet else "own")
     if name not in FORMATS:
         raise UsageError(f"no format {name!r}. There are: {', '.join(FORMATS)}")

@@ -10,7 +10,8 @@ from infra.store import Store
 from infra.tables.policies import PolicyRow, policies
 from infra.tables.runs import TrainingSummary, read_summary
 from infra.tables.schemas import POLICIES_OF
-from memagent.errors import TrainingError, UsageError
+from memagent.errors import TrainingError
+from pipelines.run_names import resolve
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
 from pipelines.training.settings import Run
 
@@ -70,17 +71,12 @@ def training_runs(store: Store) -> list[str]:
 
 
 def find_training(store: Store, run: str) -> str:
-    """Return the run id; ``last`` is the run that wrote last.
+    """Return the run id, which may be given by its beginning; ``last`` is the run that wrote last.
 
     Raises:
         UsageError: there is no such run; the message lists the runs.
     """
-    ids = training_runs(store)
-    if run == "last" and ids:
-        return ids[-1]
-    if run in ids:
-        return run
-    raise UsageError(f"no training run {run!r} in {store.url}. There are: {', '.join(ids[-10:]) or 'none'}.")
+    return resolve(run, training_runs(store), store.url, "training run")
 
 
 def metrics_of(store: Store, run_id: str) -> list[MetricsRow]:

@@ -19,6 +19,7 @@ from pipelines.dry_run import ask_dry_run, digest_dry_run
 from pipelines.exchange.answers import answer_table
 from pipelines.exchange.found import answered_before, newly_answered
 from pipelines.stages.ingest import ingest
+from pipelines.status import corpus_status, find_run, show_status
 from tests.integration.test_pipeline import HERON, OTTER, write_archive
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")
@@ -239,3 +240,38 @@ def test_a_run_in_a_thread_leaves_standard_output_alone(tmp_path, archive, confi
         print("mine")
         run.join(0.05)
     assert "mine" in capsys.readouterr().out and sources_of(whom.corpus)
+
+
+def test_status_counts_what_answers_shows(store, archive, config):
+    """A text that several documents have answers for each of them; a changed document's old answer counts no more."""
+    (archive / "copy.txt").write_text((archive / "doc0.txt").read_text())
+    whom = asked(store, str(archive))
+    ask_asked(whom, Request("docs", [OTTER, HERON], config))
+    ask_asked(whom, Request("docs", [OTTER], config, archive=True))
+    (archive / "doc2.txt").write_text("Nothing is here.")
+    (archive / "doc4.txt").unlink()
+    ask_asked(whom, Request("docs", [OTTER], config))
+    rows = answer_table(config, "docs")
+    state = corpus_status(config, "docs")["corpora"][0]
+    assert (state["documents"], state["answers"]) == (8, len(rows))
+    assert state["found"] == sum(row["found"] for row in rows) > 0
+    show_status({"store": store.url, "corpora": [state]})
+
+
+def test_a_run_is_found_by_its_beginning_in_its_corpus(store, archive, config):
+    whom = asked(store, str(archive))
+    first = ask_asked(whom, Request("docs", [OTTER], config, run_id="20261122-071933-85a043"))
+    last = ask_asked(whom, Request("docs", [HERON], config, run_id="20261123-071933-11ff00"))
+    assert find_run(store, "20261122", "docs") == first["run_id"]
+    assert find_run(store, "last", "docs") == find_run(store, "last") == last["run_id"]
+    with pytest.raises(UsageError, match="in corpus 'other'; the newest are: none"):
+        find_run(store, "last", "other")
+
+
+def test_the_status_fits_eighty_columns(store, archive, config, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    summary = ask_asked(asked(store, str(archive)), Request("docs", [OTTER], config))
+    show_status(corpus_status(config, None))
+    said = capsys.readouterr().out
+    assert summary["run_id"] in said and "completed" in said
+    assert max(map(len, said.splitlines()[1:])) <= 80

@@ -1,0 +1,160 @@
+"""Answers as files for spreadsheets, and back with verdicts."""
+
+import csv
+import io
+from datetime import UTC, datetime
+
+import openpyxl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.errors import UsageError
+from pipelines.exchange import workbook
+from pipelines.exchange.answers import write_answers
+from pipelines.exchange.feedback import load_verdicts
+from pipelines.exchange.workbook import write_xlsx, xlsx_rows
+
+PLACE = {
+    "content_hash": "h",
+    "segment_index": 3,
+    "char_start": 100,
+    "char_end": 400,
+    "quote": "the laws of Nevada",
+    "quote_start": 150,
+    "quote_end": 168,
+}
+
+
+def answer(reading="r1", text="Nevada", place=PLACE):
+    return {
+        "document": "a.pdf",
+        "title": "=HYPERLINK(1)",
+        "source": "s",
+        "question_id": "law",
+        "question": "Which law — für alle?",
+        "answer": text,
+        "found": True,
+        "evidence": [place] if place else [],
+        "gold": ["Nevada", "NV"],
+        "policy_id": "p",
+        "reading_id": reading,
+        "run_id": "run",
+        "answered_at": datetime(2026, 11, 24, 9, 30, tzinfo=UTC),
+    }
+
+
+def test_csv_in_a_file_is_what_a_spreadsheet_opens(tmp_path):
+    write_answers([answer()], None, tmp_path / "a.csv")
+    data = (tmp_path / "a.csv").read_bytes()
+    assert data.startswith(b"\xef\xbb\xbfdocument,"), "the mark of UTF-8"
+    (row,) = csv.DictReader(io.StringIO(data.decode("utf-8-sig")))
+    assert (row["char_start"], row["char_end"]) == ("100", "400")
+    assert (row["quote"], row["quote_start"], row["quote_end"]) == ("the laws of Nevada", "150", "168")
+    assert (
+        row["question"] == "Which law — für alle?" and row["title"] == "'=HYPERLINK(1)" and row["gold"] == "Nevada|NV"
+    )
+
+
+def test_csv_on_standard_output_has_no_mark(capfdbinary):
+    write_answers([answer()], "csv", None)
+    assert capfdbinary.readouterr().out.startswith(b"document,")
+
+
+def test_a_quote_that_is_not_verbatim_has_no_place(tmp_path):
+    write_answers([answer(place={**PLACE, "quote": "", "quote_start": -1, "quote_end": -1})], None, tmp_path / "a.csv")
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text("utf-8-sig")))
+    assert (row["quote"], row["quote_start"], row["quote_end"], row["segment"]) == ("", "", "", "3")
+
+
+def test_a_workbook_has_texts_numbers_and_times_and_no_formula(tmp_path):
+    path = tmp_path / "a.xlsx"
+    write_answers([answer(text="=1+1\x0b")], None, path)
+    sheet = openpyxl.load_workbook(path).active
+    names = [cell.value for cell in sheet[1]]
+    row = dict(zip(names, sheet[2], strict=True))
+    assert row["answer"].value == "=1+1" and row["answer"].data_type == "s" and row["title"].data_type == "s"
+    assert row["quote_start"].value == 150 and row["found"].value is True
+    assert row["answered_at"].value == datetime(2026, 11, 24, 9, 30) and sheet.freeze_panes == "A2"
+
+
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=5))
+def test_texts_come_back_from_a_workbook(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("x") / "a.xlsx"
+    with path.open("wb") as file:
+        write_xlsx(["reading_id", "text"], [(str(n), text) for n, text in enumerate(texts)], file)
+    rows = {row.values["reading_id"]: row.values["text"] for row in xlsx_rows(path, ["reading_id"])}
+    for number, text in enumerate(texts):
+        clean = workbook_text(text)
+        assert rows[str(number)] == clean
+
+
+def workbook_text(text):
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+    return ILLEGAL_CHARACTERS_RE.sub("", text)
+
+
+def test_a_sheet_has_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(workbook, "_ROWS", 3)
+    with pytest.raises(UsageError, match="3 rows at most"):
+        write_answers((answer(str(n)) for n in range(9)), None, tmp_path / "a.xlsx")
+    assert list(tmp_path.iterdir()) == [], "and nothing is left"
+
+
+def test_another_suffix_is_said(tmp_path):
+    with pytest.raises(UsageError, match="xlsx, jsonl or parquet"):
+        write_answers([], None, tmp_path / "a.ods")
+
+
+def with_verdicts(path, delimiter=","):
+    write_answers([answer("r1"), answer("r2"), answer("r3")], "csv", path)
+    rows = list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"))))
+    marks = ["accepted", "corrected", ""]
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], "verdict"], delimiter=delimiter)
+        writer.writeheader()
+        for row, verdict in zip(rows, marks, strict=True):
+            writer.writerow({**row, "verdict": verdict, "answer": "Delaware; or so" if verdict == "corrected" else "x"})
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_file_that_a_spreadsheet_saved_comes_back(tmp_path, delimiter):
+    path = tmp_path / "a.csv"
+    with_verdicts(path, delimiter)
+    verdicts, empty = load_verdicts(path)
+    assert [(v.reading_id, v.verdict, v.answer) for v in verdicts] == [
+        ("r1", "accepted", ""),
+        ("r2", "corrected", "Delaware; or so"),
+    ]
+    assert empty == 1
+
+
+def test_a_workbook_comes_back_with_verdicts(tmp_path):
+    path = tmp_path / "a.xlsx"
+    write_answers([answer("r1"), answer("r2"), answer("r3")], None, path)
+    book = openpyxl.load_workbook(path)
+    sheet = book.active
+    column, correct = sheet.max_column + 1, [cell.value for cell in sheet[1]].index("answer") + 1
+    sheet.cell(1, column, "verdict")
+    sheet.cell(2, column, "Rejected")
+    sheet.cell(3, column, "corrected")
+    sheet.cell(3, correct, 4471902)
+    book.save(path)
+    verdicts, empty = load_verdicts(path)
+    assert [(v.reading_id, v.verdict, v.answer) for v in verdicts] == [
+        ("r1", "rejected", ""),
+        ("r2", "corrected", "4471902"),
+    ]
+    assert empty == 1 and verdicts[1].where == f"{path}, row 3"
+
+
+def test_what_is_no_workbook_or_lacks_a_column_is_said(tmp_path):
+    (tmp_path / "a.xlsx").write_text("no")
+    with pytest.raises(UsageError, match="no Excel workbook"):
+        load_verdicts(tmp_path / "a.xlsx")
+    write_answers([answer()], None, tmp_path / "b.xlsx")
+    with pytest.raises(UsageError, match=r"no column 'verdict'.*accepted"):
+        load_verdicts(tmp_path / "b.xlsx")
+    with pytest.raises(UsageError, match="no file"):
+        load_verdicts(tmp_path / "c.xlsx")

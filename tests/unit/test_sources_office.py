@@ -1,0 +1,114 @@
+"""Mails, rich text and workbooks, and what is said of kinds that are not read."""
+
+import io
+from datetime import date, datetime
+from email.message import EmailMessage
+
+import openpyxl
+import pytest
+
+from infra.sources import parse
+from infra.sources.mail import parse_eml
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+
+
+def parsed(path, **options):
+    return list(parse(str(path), path.name, IngestConfig(**options)))
+
+
+def mail(html=False):
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = "Ann <ann@example.org>", "b@example.org", "Kündigung"
+    if html:
+        message.set_content("<p>The notice period is <b>30 days</b>.</p>", subtype="html")
+    else:
+        message.set_content("The notice period is 30 days.\nGrüße\n")
+    return message
+
+
+def test_a_mail_is_its_headers_and_what_was_written(tmp_path):
+    message = mail()
+    message.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="draft 2.pdf")
+    (tmp_path / "a.eml").write_bytes(message.as_bytes())
+    (document,) = parsed(tmp_path / "a.eml")
+    assert document.title == "Kündigung" and document.media_type == "message/rfc822"
+    assert document.text.startswith("From: Ann <ann@example.org>\nTo: b@example.org\nSubject: Kündigung\n\n")
+    assert "The notice period is 30 days.\nGrüße" in document.text
+    assert document.text.endswith("Attachment: draft 2.pdf") and "%PDF" not in document.text
+
+
+def test_a_mail_of_html_alone_is_its_text(tmp_path):
+    (tmp_path / "a.eml").write_bytes(mail(html=True).as_bytes())
+    (document,) = parsed(tmp_path / "a.eml")
+    assert "The notice period is 30 days." in document.text and "<b>" not in document.text
+
+
+def test_what_is_no_mail_is_said():
+    with pytest.raises(SourceError, match="no mail"):
+        list(parse_eml(io.BytesIO(b"Some text.\n"), None))
+
+
+def test_rich_text_is_its_text(tmp_path):
+    (tmp_path / "a.rtf").write_bytes(
+        rb"{\rtf1\ansi\ansicpg1252{\fonttbl\f0\fswiss Helvetica;}\f0\pard The term is \b 30\b0  days.\par F\'fcr alle.}"
+    )
+    (document,) = parsed(tmp_path / "a.rtf")
+    assert document.text.split() == "The term is 30 days. Für alle.".split() and document.media_type == "text/rtf"
+    (tmp_path / "b.rtf").write_text("no")
+    with pytest.raises(SourceError, match="no rich text"):
+        parsed(tmp_path / "b.rtf")
+
+
+def test_a_workbook_is_its_sheets_rows(tmp_path):
+    book = openpyxl.Workbook()
+    first, second = book.active, book.create_sheet("2026")
+    first.title = "register"
+    first.append(["party", "since", "amount"])
+    first.append([])
+    first.append(["Otter\nLtd", date(2026, 1, 31), 12.5])
+    second.append([None, datetime(2026, 1, 31, 9, 30), None])
+    book.properties.title = "Register of contracts"
+    book.save(tmp_path / "register.xlsx")
+    (document,) = parsed(tmp_path / "register.xlsx")
+    assert document.title == "Register of contracts"
+    assert document.text.splitlines() == [
+        "register",
+        "",
+        "party\tsince\tamount",
+        "Otter Ltd\t2026-01-31\t12.5",
+        "",
+        "2026",
+        "",
+        "\t2026-01-31 09:30:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason", "says"),
+    [
+        ("a.xlsx", b"PK\x03\x04 broken", "broken", "save it again as .xlsx"),
+        ("a.xlsx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64), "encrypted", "old .xls format"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64), "binary", "save it as .xlsx or .csv"),
+        ("a.pptx", b"PK\x03\x04" + bytes(64), "binary", "save it as .pdf"),
+        ("a.zip", b"PK\x03\x04" + bytes(64), "binary", "unpack it"),
+        ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(64), "binary", "OCR"),
+        ("a.bin", bytes(range(256)) * 4, "binary", "read are .md, .markdown"),
+    ],
+)
+def test_a_kind_that_is_not_read_says_what_to_do(tmp_path, name, data, reason, says):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=says) as caught:
+        parsed(tmp_path / name)
+    assert caught.value.reason == reason
+
+
+def test_a_workbook_that_would_inflate_beyond_all_limits_is_refused(tmp_path):
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet()
+    for _ in range(3000):
+        sheet.append(["x" * 10_000])
+    book.save(tmp_path / "a.xlsx")
+    with pytest.raises(SourceError) as caught:
+        parsed(tmp_path / "a.xlsx", max_bytes=2**20)
+    assert caught.value.reason in ("bomb", "too-large")
