@@ -67,7 +67,25 @@ class ReaderSpec:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The policy's tokenizer."""
-        return load_tokenizer(self.engine_config.tokenizer or self.folder)
+        return load_tokenizer(self.tokenizer_source)
+
+    @property
+    def tokenizer_source(self) -> str:
+        """Folder or hub name of the tokenizer: that of ``engine.tokenizer``, or the model's.
+
+        Raises:
+            ConfigError: a served model's is not known.
+        """
+        given = self.engine_config.tokenizer
+        if given is not None:
+            return str(_bundled(given) or given)
+        if self.engine_config.kind == "openai" and not Path(self.folder).is_dir() and self.folder.count("/") != 1:
+            raise ConfigError(
+                f"engine openai: {self.folder!r} names no tokenizer, which counts a document's tokens: "
+                "--set engine.tokenizer=NAME, a folder or a Hugging Face name (nano is at hand, and counts well enough "
+                "where engine.protocol is text or chat)"
+            )
+        return self.folder
 
     @cached_property
     def scheme(self) -> ReadingSpec:

@@ -203,6 +203,34 @@ class Store:
         except FileNotFoundError:
             return
 
+    def check_reachable(self) -> None:
+        """Ask a bucket for one name, so that wrong keys, a missing bucket or server are said at once and in one line.
+
+        Raises:
+            ConfigError: saying which variable or bucket is wrong.
+        """
+        if not self.is_s3:
+            return
+        bucket, _, prefix = self.path().partition("/")
+        server = s3_options().get("AWS_ENDPOINT_URL", "AWS")
+        try:
+            self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"store {self.url}: {server} has no bucket {bucket!r}: make it, or correct --store"
+            ) from error
+        except PermissionError as error:
+            raise ConfigError(
+                f"store {self.url}: {server} refuses the keys, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({error})"
+            ) from error
+        except Exception as error:  # botocore's own, for each way in which a server is not there
+            if "NoCredentials" in type(error).__name__:
+                raise ConfigError(
+                    f"store {self.url}: no keys; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                ) from error
+            detail = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"store {self.url}: no answer from {server} ({detail}): see AWS_ENDPOINT_URL") from error
+
     def check(self) -> None:
         """Check that the store can be written and read.
 

@@ -112,8 +112,10 @@ class Archive:
 
         if not questions:
             raise UsageError("no question: archive.ask('a question')")
+        tables = Store(self.config.store)
+        tables.check_reachable()
         wanted = [text if isinstance(text, Question) else make_question(text) for text in questions]
-        whom = asked(Store(self.config.store), self.source, fetch=fetch)
+        whom = asked(tables, self.source, fetch=fetch)
         request = Request(whom.corpus.name, wanted, self.config, archive=archive, reread=reread)
         return Answers(whom, request, progress)
 

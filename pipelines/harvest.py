@@ -38,6 +38,14 @@ class HarvestOptions:
     """Share of the sampled readings that must agree."""
 
 
+NOTHING = "nothing was answered with gold yet"
+"""How the message of `NothingToHarvest` begins."""
+
+
+class NothingToHarvest(UsageError):
+    """A corpus has neither gold answers nor verdicts, nor rows from before."""
+
+
 def harvest(
     name: str,
     config: Config,
@@ -82,8 +90,8 @@ def harvest(
             fresh += written
     recorder.stage("choose")
     if not (fresh or refused or verdicts(corpus) or read_qa(store, corpus.name)):
-        raise UsageError(
-            f"nothing was answered with gold yet: memagent ask {name} --questions FILE with answers in it, "
+        raise NothingToHarvest(
+            f"{NOTHING}: memagent ask {name} --questions FILE with answers in it, "
             "memagent feedback FILE, or harvest with --agreement N or --generate N"
         )
     summary = settle(corpus, fresh, run_id, options=options, refused=refused)

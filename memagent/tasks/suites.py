@@ -11,7 +11,7 @@ from memagent.errors import UsageError
 from memagent.records import stable_hash, text_hash
 from memagent.tasks.contract_suite import contract_samples
 from memagent.tasks.controls import CONTROLS, Control, control, reword
-from memagent.tasks.loaders import load_samples
+from memagent.tasks.loaders import FORMATS, load_samples
 from memagent.tasks.ruler import KINDS, DraftRequest, find_kind, make_samples
 from memagent.tasks.ruler.kinds import FAMILIES
 from memagent.tasks.ruler.qa import load_questions, question_kind
@@ -92,7 +92,8 @@ class Suite:
                     f"{wrong[0]} wants questions: --data with a file of SQuAD's format for qa_1, HotpotQA's for qa_2"
                 )
         elif not self.data:
-            raise UsageError(f"suite {self.name} wants --data {'FOLDER' if self.name == 'contracts' else 'FILE'}")
+            wanted = "FOLDER (of CUAD)" if self.name == "contracts" else f"FILE, of the formats {', '.join(FORMATS)}"
+            raise UsageError(f"suite {self.name} wants --data {wanted}")
         if self.control is not None and self.control not in CONTROLS:
             raise UsageError(f"no control {self.control!r}. There are: {', '.join(CONTROLS)}.")
 

@@ -59,18 +59,27 @@ def answers(
 
 def report(
     run: Annotated[str, typer.Argument(help="A run id, the beginning of one, or 'last'.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = Path("report.html"),
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file; report.html.")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser; without -o, the store's own.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
 ) -> None:
     """Write a run's report as one self-contained HTML file."""
     from infra.store import Store
+    from pipelines.cli.browser import open_report, show_file
     from pipelines.report import write
     from pipelines.status import find_run
 
     tables = Store(configured(store, config, set_).store)
-    typer.echo(str(write(tables, find_run(tables, run), output)))
+    run_id = find_run(tables, run)
+    if open_ and output is None:
+        open_report(tables, run_id)
+        return
+    path = write(tables, run_id, output or Path("report.html"))
+    typer.echo(str(path))
+    if open_:
+        show_file(path)
 
 
 def status(

@@ -11,6 +11,7 @@ import typer
 
 from memagent.config import Config
 from memagent.errors import UsageError
+from pipelines.cli.browser import open_report
 from pipelines.cli.found import SHOWN, AnswerPrinter
 from pipelines.cli.options import (
     AnswersOption,
@@ -103,7 +104,7 @@ def ask(
         return
     summary = _answered(whom, request, show, json_)
     if open_:
-        _open(settings, summary["run_id"])
+        open_report(Store(settings.store), summary["run_id"])
     _conclude(settings, summary, json_, answers)
 
 
@@ -125,6 +126,7 @@ def digest(
     run_id: RunIdOption = None,
 ) -> None:
     """Update a corpus and the answers to its standing questions; print what changed and what is new."""
+    from infra.store import Store
     from infra.tables.corpora import check_name
     from memagent.questions import load_questions
     from pipelines.ask import digest as run_digest
@@ -139,7 +141,7 @@ def digest(
     with display(json_) as show:
         summary = run_digest(corpus, standing, settings, fetch=fetch, run_id=run_id, show=show)
     if open_:
-        _open(settings, summary["run_id"])
+        open_report(Store(settings.store), summary["run_id"])
     _conclude(settings, summary, json_, answers)
 
 
@@ -167,6 +169,7 @@ def _answered(whom: "Asked", request: "Request", most: int, json_: bool, *, agai
 def _watch(whom: "Asked", request: "Request", most: int, open_: bool) -> None:
     """Ask, and ask again whenever a source is new, changed or gone, until the user interrupts it."""
     from infra.cluster.session import lazy_ray
+    from infra.store import Store
     from infra.tables.documents import has_documents
     from pipelines.asked import news
 
@@ -180,26 +183,9 @@ def _watch(whom: "Asked", request: "Request", most: int, open_: bool) -> None:
             if (found and found != last) or (not again and has_documents(whom.corpus)):
                 summary = _answered(whom, request, most, json_=False, again=again)
                 if open_ and not again:
-                    _open(request.config, summary["run_id"])
+                    open_report(Store(request.config.store), summary["run_id"])
                 again, last = True, found  # a source that cannot be opened is news in every look, and asked about once
             time.sleep(max(_LOOK_SECONDS, _PATIENCE * looked))
-
-
-def _open(settings: Config, run_id: str) -> None:
-    """Write a run's report and open it in the browser; its path is printed, whether there is one or not."""
-    import tempfile
-    import webbrowser
-
-    from infra.store import Store
-    from pipelines.report import write, write_to_store
-
-    tables = Store(settings.store)
-    if tables.is_s3:
-        path = write(tables, run_id, Path(tempfile.mkdtemp(prefix="memagent-")) / f"{run_id}.html")
-    else:
-        path = Path(write_to_store(tables, run_id))
-    typer.echo(str(path), err=True)
-    webbrowser.open(path.as_uri())
 
 
 def _conclude(settings: Config, summary: "RunSummary", json_: bool, answers: bool) -> NoReturn:

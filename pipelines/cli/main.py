@@ -166,6 +166,7 @@ def up(
         check=keys,
         at_once=at_once,
     )
+    plan.check_schedules()
     run_up(configured(store, config, set_, model=model, engine=engine), plan, port)
 
 

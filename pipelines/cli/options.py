@@ -53,6 +53,10 @@ def configured(
         folder = Path(settings.store).expanduser().resolve()
         _check_folder(folder)
         settings = settings.model_copy(update={"store": str(folder)})
+    elif settings.store.startswith("s3://"):
+        from infra.store import Store
+
+        Store(settings.store).check_reachable()
     return settings
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_link_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
@@ -161,8 +161,13 @@ def publish_stage(settings: Config, summary: RunSummary) -> str:
     ]
     rows += [{"count": f"failed, {reason}", "value": count} for reason, count in failures(summary).items()]
     create_table_artifact(rows, key=f"{key}-summary", description=f"Run {summary['run_id']}")
-    create_link_artifact(address, key=f"{key}-report", link_text=f"Report of run {summary['run_id']}")
+    create_markdown_artifact(_where(address, summary["run_id"]), key=f"{key}-report")
     return address
+
+
+def _where(address: str, run_id: str) -> str:
+    """Say where a report is and how it is opened: a page of a server may not open a file or ``s3://`` by a link."""
+    return f"Report of run {run_id}: `{address}`\n\nOpen it by `memagent report {run_id} --open`"
 
 
 def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary:

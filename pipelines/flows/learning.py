@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from prefect import flow, task
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
@@ -16,7 +16,7 @@ from infra.tables.qa import count_new, qa_corpora
 from infra.tables.runs import HarvestSummary, TrainingSummary
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, validate
-from memagent.errors import MemagentError, UsageError
+from memagent.errors import MemagentError
 from memagent.records import Json
 from memagent.rl.config import load_recipe
 from memagent.rl.dataset import dataset_name
@@ -26,7 +26,7 @@ from pipelines.flows import commands
 from pipelines.flows.access import check as check_access
 from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
-from pipelines.harvest import HarvestOptions, harvest
+from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
 from pipelines.promote import PromotionRecord, run_promotion
 from pipelines.runs import new_run_id
 from pipelines.training.names import named
@@ -54,10 +54,9 @@ def harvest_qa(
     """Update a corpus's training rows; emit an event when `enough` rows are new since the last training."""
     settings = settings_for(config, sets, store)
     run_id = new_run_id()
-    try:
-        summary = harvest_stage(settings, corpus, samples, run_id)
-    except UsageError as error:  # an answering run without gold or feedback
-        return {"corpus": corpus, "rows": 0, "waiting": 0, "nothing": str(error)}
+    summary = harvest_stage(settings, corpus, samples, run_id)
+    if isinstance(summary, str):
+        return {"corpus": corpus, "rows": 0, "waiting": 0, "nothing": summary}
     tables = Store(settings.store)
     waiting = _waiting(tables)
     resource = {"prefect.resource.id": f"memagent.corpus.{corpus}", "prefect.resource.name": corpus}
@@ -126,10 +125,20 @@ def retrain(
 
 
 @task(name="harvest", cache_policy=NO_CACHE)
-def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> HarvestSummary:
-    """Make training rows from answers."""
+def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> HarvestSummary | str:
+    """Make training rows from answers; return a sentence where there is nothing to make them from.
+
+    That is how most nights are, until somebody corrects an answer: no failure of this task.
+    """
     argv = commands.harvest(corpus, samples, run_id)
-    return work(settings, argv, run_id, lambda: harvest(corpus, settings, HarvestOptions(samples), run_id))
+    try:
+        return work(settings, argv, run_id, lambda: harvest(corpus, settings, HarvestOptions(samples), run_id))
+    except MemagentError as error:
+        # Of a Ray job only its output comes back.
+        if not isinstance(error, NothingToHarvest) and NOTHING not in str(error):
+            raise
+        get_run_logger().info("nothing to harvest in %s: %s", corpus, error)
+        return str(error)
 
 
 @task(name="train", cache_policy=NO_CACHE)

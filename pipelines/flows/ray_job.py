@@ -21,6 +21,8 @@ from memagent.errors import MemagentError
 from memagent.records import Json
 
 _PROGRESS_SECONDS = 3.0
+_REASON = 300
+"""Characters of an error in an artifact."""
 _log = logging.getLogger("memagent.flows")
 Summary = TypeVar("Summary", RunSummary, HarvestSummary, TrainingSummary)
 
@@ -64,6 +66,8 @@ class Progress:
         self._what = what
         self._artifact: UUID | None = None
         self._last = 0.0
+        self._reached = 0.0
+        """Percent of the segments."""
         self._lock = threading.Lock()
         self._watcher = watcher.get()
 
@@ -72,27 +76,32 @@ class Progress:
         self._artifact = created if isinstance(created, UUID) else None
         return self.show
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if kind is None:
             self._set(100.0)
+        else:  # how far it came, and why no further
+            why = str(error).partition("\n")[0][:_REASON]
+            self._set(self._reached, f"{self._what}: stopped at {self._reached:.0f}% ({kind.__name__}: {why})")
 
     def show(self, counts: Json) -> None:
         """Take the newest counts of the run."""
         if self._watcher is not None:
             self._watcher(counts)
         total = counts.get("segments_total")
+        if total:
+            self._reached = min(99.0, 100.0 * counts.get("segments", 0) / total)
         if total and time.monotonic() - self._last > _PROGRESS_SECONDS and self._lock.acquire(blocking=False):
             try:
                 self._last = time.monotonic()
-                self._set(min(99.0, 100.0 * counts.get("segments", 0) / total))
+                self._set(self._reached)
             finally:
                 self._lock.release()
 
-    def _set(self, percent: float) -> None:
+    def _set(self, percent: float, description: str | None = None) -> None:
         if self._artifact is None:
             return
         try:
-            update_progress_artifact(self._artifact, progress=percent)
+            update_progress_artifact(self._artifact, progress=percent, description=description)
         except Exception as error:  # an unreachable server must not end a long run
             _log.warning("the progress artifact cannot be updated: %s", error)
 

@@ -10,6 +10,7 @@ Token, origins and the page's URL come from ``PREFECT_`` variables: see `variabl
 
 import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -20,8 +21,10 @@ import urllib.request
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Self
+from zoneinfo import available_timezones
 
 from infra.processes import end, tree
 from memagent.errors import ConfigError, MemagentError, UsageError
@@ -31,6 +34,7 @@ HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
 _START_SECONDS = 300  # a busy machine is slow; a server that fails ends at once
 _LAST_LINES = 20
+_CRON = re.compile(r"@\w+|[\w*/,\-#?]+(?:\s+[\w*/,\-#?]+){4,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,25 @@ class ServingPlan:
     """Keys of `memagent.rl.promotion.PromotionSpec`."""
     at_once: int = 1
     """Flow runs at the same time."""
+
+    def check_schedules(self) -> None:
+        """Refuse a time zone or a schedule that cannot be, before a server is started.
+
+        Raises:
+            UsageError: naming the nearest time zone, or the option whose schedule it is.
+        """
+        zones = available_timezones()
+        if self.timezone not in zones:
+            near = get_close_matches(self.timezone, zones, n=1, cutoff=0.5)
+            advice = f"did you mean {near[0]!r}?" if near else "as in Europe/Berlin"
+            raise UsageError(f"--timezone {self.timezone!r}: there is no such time zone; {advice}")
+        for option in ("cron", "scores_cron", "optimize_cron", "retrain_cron"):
+            given = getattr(self, option)
+            if given is not None and not _CRON.fullmatch(given.strip()):
+                raise UsageError(
+                    f"--{option.replace('_', '-')} {given!r}: write five fields, minute hour day month weekday, as in "
+                    "'0 2 * * *' for two at night"
+                )
 
 
 def variables(port: int, auth: str) -> dict[str, str]:

@@ -41,6 +41,7 @@ class Estimate(TypedDict):
     estimate_from: str
     """The source of the estimate."""
     unmatched_questions: list[str]
+    """Their texts: they are about documents of which none is in the corpus."""
 
 
 def estimate(corpus: Corpus, reader: ReaderSpec, plan: Plan, config: Config) -> Estimate:
@@ -70,7 +71,7 @@ def estimate(corpus: Corpus, reader: ReaderSpec, plan: Plan, config: Config) -> 
         "output_tokens_at_most": plan.segments * reader.reading.memory_tokens + pending * reader.reading.answer_tokens,
         "estimated_seconds": round(conversations / expected.rate + start, 1) if expected.rate else None,
         "estimate_from": expected.source,
-        "unmatched_questions": [question.question_id for question in plan.unmatched],
+        "unmatched_questions": [question.text for question in plan.unmatched],
     }
 
 

@@ -105,7 +105,7 @@ def _segment_bucket(bucket: Bucket, corpus: Corpus, reader: ReaderSpec) -> _Segm
     missing = set(_missing(corpus, reader, bucket)["content_hash"].to_pylist())
     if not missing:
         return {"counts": NOTHING_SEGMENTED, "files": [], "failures": {}}
-    tokenizer = _tokenizer(reader.engine_config.tokenizer or reader.folder)
+    tokenizer = _tokenizer(reader.tokenizer_source)
     rows, failures = write_segments(corpus, document_texts(corpus, missing, bucket), tokenizer, reader.reading)
     return {
         "counts": {

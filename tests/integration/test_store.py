@@ -123,3 +123,23 @@ def test_a_change_that_fails_leaves_the_file_and_the_next_one_goes_on(store: Sto
         store.update_bytes(fail, "f")
     store.update_bytes(lambda before: (before or b"") + b" two", "f")
     assert store.read_bytes("f") == b"one two"
+
+
+@pytest.mark.parametrize(
+    ("variables", "bucket", "says"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, None, "refuses the keys, AWS_ACCESS_KEY_ID"),
+        ({}, "no-such-bucket", "has no bucket 'no-such-bucket'"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, None, r"no answer from http://127.0.0.1:9 .*AWS_ENDPOINT_URL"),
+    ],
+)
+def test_a_bucket_that_cannot_be_used_is_said_in_one_line(s3_bucket, monkeypatch, variables, bucket, says):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=says) as caught:
+        Store(f"s3://{bucket}/x" if bucket else f"{s3_bucket}/x").check_reachable()
+    assert "\n" not in str(caught.value) and "test-secret" not in str(caught.value)
+
+
+def test_a_store_that_can_be_used_is_let_be(store):
+    store.check_reachable()

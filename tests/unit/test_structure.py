@@ -143,7 +143,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         | model
         | {"--questions", "--fetch", "--open", "--lanes", "--dry-run", "--wait", "--json", "--answers", "--run-id"},
         "answers": common | {"--format", "--output", "-o", "--run", "--where", "--limit"},
-        "report": common | {"--output", "-o"},
+        "report": common | {"--output", "-o", "--open"},
         "status": common | {"--json"},
         "optimize": common | {"--retention-days", "--json"},
         "quarantine": common | {"--json"},

@@ -101,7 +101,7 @@ def recognise(row: Row) -> str:
         known = "; ".join(f"{name}: {', '.join(sorted(format.fields))}" for name, format in FORMATS.items())
         raise UsageError(
             f"{row.where}: fields {', '.join(row.values) or '(none)'} are of no known format. Known are {known}. "
-            "Give the format by name."
+            "A package adds another (docs/extending.md); questions to train on are given by memagent train --dataset"
         )
     return best
 

@@ -1,0 +1,64 @@
+"""What a person sees of a run in Prefect: its progress, also of one that failed, and its report."""
+
+import uuid
+
+import pytest
+
+from memagent.errors import MemagentError, UsageError
+from pipelines.flows import answering, learning, ray_job
+from pipelines.harvest import NOTHING, NothingToHarvest
+
+
+@pytest.fixture
+def artifacts(monkeypatch):
+    """Keep what is written of the progress artifact."""
+    told = []
+    monkeypatch.setattr(ray_job, "create_progress_artifact", lambda **_: uuid.uuid4())
+    monkeypatch.setattr(ray_job, "update_progress_artifact", lambda _, **given: told.append(given))
+    monkeypatch.setattr(ray_job, "_PROGRESS_SECONDS", 1e9)  # no update but the last
+    return told
+
+
+def test_a_run_that_ends_is_at_a_hundred_percent(artifacts):
+    with ray_job.Progress("digest of c") as show:
+        show({"segments": 10, "segments_total": 40})
+    assert artifacts == [{"progress": 100.0, "description": None}]
+
+
+def test_a_run_that_fails_says_how_far_it_came_and_why(artifacts):
+    with pytest.raises(MemagentError), ray_job.Progress("digest of c") as show:
+        show({"segments": 10, "segments_total": 40})
+        raise MemagentError("no engine is left\nsecond line")
+    (last,) = artifacts
+    assert last["progress"] == 25.0
+    assert last["description"] == "digest of c: stopped at 25% (MemagentError: no engine is left)"
+
+
+@pytest.mark.parametrize(
+    "error", [NothingToHarvest(f"{NOTHING}: ask"), MemagentError(f"the Ray job ended: {NOTHING}: ask")]
+)
+def test_a_night_without_gold_is_no_failure(monkeypatch, error):
+    def work(*_):
+        raise error
+
+    said = []
+    monkeypatch.setattr(learning, "work", work)
+    monkeypatch.setattr(
+        learning, "get_run_logger", lambda: type("L", (), {"info": lambda self, *words: said.append(words)})()
+    )
+    assert NOTHING in learning.harvest_stage.fn(None, "c", 0, "run")
+    assert said
+
+
+def test_what_else_goes_wrong_in_a_harvest_is_one(monkeypatch):
+    def work(*_):
+        raise UsageError("corpus 'c' has no documents")
+
+    monkeypatch.setattr(learning, "work", work)
+    with pytest.raises(UsageError, match="no documents"):
+        learning.harvest_stage.fn(None, "c", 0, "run")
+
+
+def test_a_report_is_named_with_the_command_that_opens_it():
+    said = answering._where("/store/runs/run-1/report.html", "run-1")
+    assert "`/store/runs/run-1/report.html`" in said and "`memagent report run-1 --open`" in said
