@@ -1,8 +1,9 @@
-"""The pages of settings and commands, made from the product itself: what stands below their marker.
+"""The pages of settings, commands and tables, made from the product itself: what stands below their marker.
 
 python docs/site/reference.py [--check]
 
-Writes docs/configuration.md and docs/cli.md; with --check it writes nothing, and ends with 1 if they would differ.
+Writes docs/configuration.md, docs/cli.md and docs/tables.md; with --check it writes nothing, and ends with 1 if they
+would differ.
 """
 
 import re
@@ -18,6 +19,7 @@ from typer.main import get_command
 DOCS = Path(__file__).parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
+from infra.tables import schemas  # noqa: E402
 from memagent.config import Config, ReadingConfig  # noqa: E402
 from memagent.rl.config import Recipe  # noqa: E402
 from pipelines.cli.main import app  # noqa: E402
@@ -117,10 +119,51 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("``", "`").split())
 
 
+def tables() -> Iterator[str]:
+    """Yield the lines of all tables: their key, and their columns as `infra/tables/schemas.py` has them."""
+    source = Path(schemas.__file__).read_text(encoding="utf-8")
+    said = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n(?:.*\n)*?\)\n\"\"\"((?:.|\n)*?)\"\"\"", source, re.MULTILINE))
+    bodies = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n((?:.*\n)*?)\)\n", source, re.MULTILINE))
+    for name, table in schemas.TABLES.items():
+        yield from _table(f"`{name}`: Delta", table.schema, bodies[name.upper()], said.get(name.upper(), ""), table.key)
+    for name, where, key in _FILES:
+        yield from _table(f"`{where}`: Parquet", getattr(schemas, name), bodies[name], said.get(name, ""), key)
+
+
+_FILES = (
+    ("SEGMENTS", "segments/", ("content_hash", "index")),
+    ("TURNS", "turns/", ("reading_id", "lane", "step")),
+    ("PLAN", "runs/<run_id>/plan/", ("reading_id", "doc_id", "question_id")),
+    ("RESULTS", "runs/<run_id>/results.parquet", ("sample_id",)),
+)
+"""Parquet files: schema, place in the store, key."""
+
+
+def _table(title: str, schema: Any, body: str, said: str, key: tuple[str, ...]) -> Iterator[str]:
+    yield from (f"## {title}", "")
+    if said:
+        yield from (_cell(said), "")
+    yield from (f"Key: {', '.join(f'`{name}`' for name in key)}.", "", "| column | type | |", "|---|---|---|")
+    comments = dict(re.findall(r"\(\"(\w+)\", .*\),?[ ]*# (.*)$", body, re.MULTILINE))
+    for field in schema:
+        yield f"| `{field.name}` | {_column(field.type)} | {_cell(comments.get(field.name, ''))} |"
+    yield ""
+
+
+def _column(kind: Any) -> str:
+    """Return a column's type in words."""
+    if hasattr(kind, "value_type"):
+        return f"list of {_column(kind.value_type)}"
+    if hasattr(kind, "num_fields") and kind.num_fields:
+        return "struct of " + ", ".join(f"`{inner.name}` {_column(inner.type)}" for inner in kind)
+    return f"{kind}".replace("large_string", "string").replace("timestamp[us, tz=UTC]", "timestamp (UTC)")
+
+
 def main() -> int:
     """Write the pages; with --check, compare them."""
     stale = []
-    for name, lines in (("configuration.md", configuration()), ("cli.md", commands())):
+    pages = (("configuration.md", configuration()), ("cli.md", commands()), ("tables.md", tables()))
+    for name, lines in pages:
         page = DOCS / name
         text = page.read_text(encoding="utf-8")
         marker = _MARKER.search(text)

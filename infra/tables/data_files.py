@@ -54,7 +54,9 @@ def write_data_file(corpus: Corpus, name: str, rows: pa.Table | Sequence[object]
     if CLUSTERED in table.column_names:
         table = table.sort_by(CLUSTERED)
     file = uuid.uuid4().hex
-    path = f"{file[:2]}/{file}.parquet"  # spread prefixes: S3 limits requests by prefix
+    # The partition is in the log, and in the path for readers that look for it there (Polars). Spread prefixes: S3
+    # limits requests by prefix.
+    path = f"corpus={corpus.name}/{file[:2]}/{file}.parquet"
     full = corpus.store.write_part(table, name, path, row_group_size=_ROW_GROUP)
     return {"path": path, "size": corpus.store.size(full), "rows": table.num_rows, "stats": json.dumps(_stats(table))}
 

@@ -13,18 +13,18 @@ _IDS = pa.large_list(pa.int32())
 DOCUMENTS = pa.schema(
     [
         ("corpus", pa.string()),
-        ("doc_id", pa.string()),
-        ("content_hash", pa.string()),
-        ("title", pa.string()),
-        ("source", pa.string()),
+        ("doc_id", pa.string()),  # its path under the source that it was found under; of a table's row <file>#<row>
+        ("content_hash", pa.string()),  # of the text
+        ("title", pa.string()),  # of the document itself, or its file name
+        ("source", pa.string()),  # where it was read from
         ("source_stamp", pa.string()),  # size and time, or ETag: an unchanged one is not opened again
         ("media_type", pa.string()),
-        ("encoding", pa.string()),
-        ("size_bytes", pa.int64()),
-        ("chars", pa.int64()),
+        ("encoding", pa.string()),  # that the text was decoded from
+        ("size_bytes", pa.int64()),  # of the source
+        ("chars", pa.int64()),  # of the text
         ("state", pa.string()),  # present | superseded (by another version of the document) | deleted
-        ("seen_at", _TIME),
-        ("first_seen", _TIME),
+        ("seen_at", _TIME),  # when this row's state was noted
+        ("first_seen", _TIME),  # when the document was first there
     ]
 )
 """Append-only: the newest row of a (doc_id, content_hash) is its present state."""
@@ -32,7 +32,7 @@ DOCUMENTS = pa.schema(
 TEXTS = pa.schema(
     [
         ("corpus", pa.string()),
-        ("content_hash", pa.string()),
+        ("content_hash", pa.string()),  # of the text
         ("text", _TEXT),
     ]
 )
@@ -73,8 +73,8 @@ SEGMENTED = pa.schema(
 SEGMENTS = pa.schema(
     [
         ("content_hash", pa.string()),
-        ("index", pa.int32()),
-        ("char_start", pa.int64()),
+        ("index", pa.int32()),  # from 0
+        ("char_start", pa.int64()),  # in the document's text
         ("char_end", pa.int64()),
         ("segment_hash", pa.string()),
         ("text", _TEXT),
@@ -87,14 +87,14 @@ TURNS = pa.schema(
         ("reading_id", pa.string()),
         ("lane", pa.int32()),
         ("step", pa.int32()),
-        ("kind", pa.string()),
+        ("kind", pa.string()),  # update | merge | answer | carried
         ("content_hash", pa.string()),
         ("segment_index", pa.int32()),
         ("response_ids", _IDS),
         ("response", _TEXT),
         ("memory_ids", _IDS),
-        ("memory", _TEXT),
-        ("changed", pa.bool_()),
+        ("memory", _TEXT),  # after the turn
+        ("changed", pa.bool_()),  # whether it changed the memory
         ("prompt_tokens", pa.int32()),
         ("cached_tokens", pa.int32()),
         ("finish_reason", pa.string()),
@@ -124,28 +124,28 @@ EVIDENCE = pa.struct(
 ANSWERS = pa.schema(
     [
         ("corpus", pa.string()),
-        ("reading_id", pa.string()),
-        ("question_id", pa.string()),
+        ("reading_id", pa.string()),  # hash of texts, question, the model's version and the reading configuration
+        ("question_id", pa.string()),  # as the questions file has it
         ("question", _TEXT),
         ("scope", pa.string()),  # document | archive
         ("content_hash", pa.string()),  # of the document; of the list of documents for an archive
         ("stream", pa.list_(pa.string())),  # content hashes in reading order; empty: see `infra.tables.streams`
-        ("policy_id", pa.string()),
-        ("config_hash", pa.string()),
-        ("answer", _TEXT),
-        ("found", pa.bool_()),
-        ("evidence", pa.list_(EVIDENCE)),
-        ("segments", pa.int32()),
-        ("conversations", pa.int32()),
+        ("policy_id", pa.string()),  # the model's version
+        ("config_hash", pa.string()),  # of the reading configuration
+        ("answer", _TEXT),  # empty: not found
+        ("found", pa.bool_()),  # whether the documents say it
+        ("evidence", pa.list_(EVIDENCE)),  # places that the answer came from
+        ("segments", pa.int32()),  # read for it
+        ("conversations", pa.int32()),  # with the model
         ("prompt_tokens", pa.int64()),
         ("cached_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
-        ("seconds", pa.float64()),
+        ("seconds", pa.float64()),  # from its first conversation to its answer
         ("engine_seconds", pa.float64()),  # its share of the engine's time (`infra.cluster.reading_worker`)
         ("carried_from", pa.string()),  # the reading whose memory this one went on from, if any
         ("carried_segments", pa.int32()),
-        ("run_id", pa.string()),
-        ("answered_at", _TIME),
+        ("run_id", pa.string()),  # that answered
+        ("answered_at", _TIME),  # when
     ]
 )
 
