@@ -400,7 +400,8 @@ def test_readings_that_nobody_knows_are_counted_and_named(store, tmp_path):
         ("f.jsonl", '{"reading_id": "r0", "verdict": "accepted"}\nno\n', "line 2: not JSON"),
         ("f.jsonl", '{"verdict": "accepted"}\n', "line 1: no field 'reading_id'"),
         ("f.jsonl", '{"reading_id": 3, "verdict": "accepted"}\n', "line 1: field 'reading_id' must be a text"),
-        ("f.xlsx", "", "a feedback file is .csv or .jsonl"),
+        ("f.ods", "", "a feedback file is .csv, .xlsx or .jsonl"),
+        ("f.xlsx", "", "no Excel workbook"),
     ],
 )
 def test_feedback_that_cannot_be_read_says_where_and_why(store, tmp_path, name, text, words):
