@@ -10,7 +10,8 @@ from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import now
 from infra.tables.documents import current_documents
-from infra.tables.qa import CorpusIndex, qa_version, read_qa, verdicts, write_qa
+from infra.tables.feedback import verdicts
+from infra.tables.qa import CorpusIndex, qa_version, read_qa, write_qa
 from infra.tables.runs import HarvestSummary, run_ids, write_run
 from infra.tables.segments import segmented
 from memagent.config import Config
@@ -176,7 +177,12 @@ def settle(
     corrected, rejected = feedback_rows(verdicts(corpus))
     new = [*fresh, *corrected]
     new_keys = {(row.qa_id, row.source) for row in new}
-    stored = [row for row in read_qa(corpus.store, corpus.name) if (row.qa_id, row.source) not in new_keys]
+    stored = [
+        row
+        for row in read_qa(corpus.store, corpus.name)
+        # What people said is all there is of feedback: a verdict that was withdrawn has left a row and nothing else.
+        if (row.qa_id, row.source) not in new_keys and (row.source != "feedback" or row.qa_id in rejected)
+    ]
     index = CorpusIndex(corpus)
     chosen = gather(map(index.place, [*new, *stored]), options.exclude, options.least_share, rejected)
     written = write_qa(corpus, chosen.kept, run_id)

@@ -1,4 +1,4 @@
-"""The `qa` table: training questions; and people's feedback on answers."""
+"""The `qa` table: training questions."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,7 +14,7 @@ from infra.store import Corpus, Store
 from infra.tables.corpora import tagger
 from infra.tables.delta import Table, now
 from infra.tables.documents import newest
-from infra.tables.rows import AnswerRow, FeedbackRow, QaRow, SpanRow
+from infra.tables.rows import AnswerRow, QaRow, SpanRow
 from memagent.curation import SPLIT_VERSION, Qa, Split, families, split_of, stored_split
 from memagent.records import TextSpan
 
@@ -165,21 +165,6 @@ class CorpusIndex:
         documents = {self._document[name] for name in qa.stream} if there else set()
         tags = {tag for name in qa.stream for tag in self.tags(name)}
         return replace(qa, documents=tuple(sorted(documents)), tags=tuple(sorted(tags)))
-
-
-class JudgedAnswer(FeedbackRow):
-    """A person's verdict on an answer, and the answer."""
-
-    of: AnswerRow
-
-
-def verdicts(corpus: Corpus) -> list[JudgedAnswer]:
-    """Return the last feedback on each reading (`infra.tables.schemas.FEEDBACK`), its answer's row as `of`."""
-    latest: dict[str, FeedbackRow] = {}
-    for row in Table(corpus.store, "feedback").read(corpus.name).sort_by("given_at").to_pylist():
-        latest[row["reading_id"]] = row
-    answers = {row["reading_id"]: row for row in answers_of(corpus.store, corpus.name, latest)}
-    return [{**row, "of": answers[name]} for name, row in sorted(latest.items()) if name in answers]
 
 
 def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> list[AnswerRow]:

@@ -6,6 +6,8 @@ A read of some of a table's columns gives rows with these alone; a type says wha
 from datetime import datetime
 from typing import Literal, TypedDict
 
+from memagent.reviews import VerdictKind
+
 Scope = Literal["document", "archive"]
 
 
@@ -217,9 +219,14 @@ class FeedbackRow(TypedDict):
 
     corpus: str
     reading_id: str
-    verdict: Literal["accepted", "rejected", "corrected"]
+    verdict: VerdictKind
     answer: str
     given_at: datetime
+    reviewer: str | None
+    """Empty: a file of verdicts. None in rows of earlier versions, as what follows."""
+    comment: str | None
+    spans: list[SpanRow] | None
+    decides: bool | None
 
 
 class ResultRow(TypedDict):

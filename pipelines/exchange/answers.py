@@ -11,7 +11,7 @@ from datetime import datetime
 from fnmatch import translate
 from itertools import islice
 from pathlib import Path
-from typing import IO, NotRequired, TypedDict
+from typing import IO, Literal, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,11 +21,13 @@ from infra.tables.buckets import buckets
 from infra.tables.corpora import check_known
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, documents_count, has_documents
+from infra.tables.feedback import Reviews
 from infra.tables.plans import plan_parts
 from infra.tables.rows import AnswerRow, EvidenceRow, PlannedReading
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
+from memagent.reviews import Review, Status
 from pipelines.output_file import output_file
 from pipelines.runs import run_answers, sampled_runs
 
@@ -44,10 +46,13 @@ COLUMNS = pa.schema(
         ("reading_id", pa.string()),
         ("run_id", pa.string()),
         ("answered_at", pa.timestamp("us", tz="UTC")),
+        ("review", pa.string()),
+        ("reviewed_by", pa.list_(pa.string())),
+        ("engine_answer", pa.string()),
     ]
 )
 """Columns of all formats; csv and xlsx have only the first piece of evidence, as quote and position."""
-FIELDS = ("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id")
+FIELDS = ("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id", "review")
 """Fields that answers can be filtered by."""
 _SHOWN = 1_000
 """Most rows of a table on the terminal."""
@@ -75,13 +80,19 @@ class GivenAnswer(TypedDict):
     question_id: str
     question: str
     answer: str
+    """What people said is right, where they did; else the engine's."""
     found: bool
+    """Whether the document says it, as far as is known."""
     evidence: list[EvidenceRow]
     gold: list[str] | None
     policy_id: str
     reading_id: str
     run_id: str
     answered_at: datetime
+    review: Status | Literal[""]
+    """What people's verdicts come to; empty: nobody has said anything."""
+    reviewed_by: list[str]
+    engine_answer: str
 
 
 def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list[GivenAnswer]:
@@ -172,11 +183,11 @@ def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
             plan: list[PlannedReading] = table.to_pylist()
             documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
             by_id = {document["doc_id"]: document for document in documents}
-            answers = run_answers(corpus, plan)
+            answers, reviews = run_answers(corpus, plan), Reviews(corpus, bucket)
             for row in plan:
                 answer = answers.get(row["reading_id"])
                 if answer is not None:
-                    exported = _row(by_id.get(row["doc_id"]) or _document(row), answer)
+                    exported = _row(by_id.get(row["doc_id"]) or _document(row), answer, reviews.of(answer))
                     yield {**exported, "question_id": row["question_id"], "gold": row["gold"]}
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
@@ -194,6 +205,7 @@ def _newest(corpus: Corpus) -> Iterator[GivenAnswer]:
         columns = ["doc_id", "content_hash", "title", "source"]
         documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
         newest: dict[tuple[str, str], AnswerRow] = {}
+        reviews = Reviews(corpus, bucket)
         table = Table(corpus.store, "answers").read(corpus.name, filters=bucket.contains("content_hash"))
         for answer in table.sort_by("answered_at").to_pylist():
             if answer["run_id"] in samples:
@@ -209,26 +221,31 @@ def _newest(corpus: Corpus) -> Iterator[GivenAnswer]:
             for question in questions:
                 newest_answer = newest.get((document["content_hash"], question))
                 if newest_answer is not None:
-                    yield _row(document, newest_answer)
+                    yield _row(document, newest_answer, reviews.of(newest_answer))
     whole: AnsweredDocument = {"doc_id": "", "title": "the archive as one stream", "source": ""}
-    yield from (_row(whole, answer) for answer in archive.values())
+    reviews = Reviews(corpus)
+    yield from (_row(whole, answer, reviews.of(answer)) for answer in archive.values())
 
 
-def _row(document: AnsweredDocument, answer: AnswerRow) -> GivenAnswer:
+def _row(document: AnsweredDocument, answer: AnswerRow, review: Review | None) -> GivenAnswer:
+    corrected = review is not None and review.status == "corrected"
     return {
         "document": document["doc_id"],
         "title": document["title"],
         "source": document["source"],
         "question_id": answer["question_id"],
         "question": answer["question"],
-        "answer": answer["answer"],
-        "found": answer["found"],
+        "answer": review.answer if review else answer["answer"],
+        "found": bool(review.answer) if review and corrected else answer["found"],
         "evidence": answer["evidence"],
         "gold": None,
         "policy_id": answer["policy_id"],
         "reading_id": answer["reading_id"],
         "run_id": answer["run_id"],
         "answered_at": answer["answered_at"],
+        "review": review.status if review else "",
+        "reviewed_by": [name for name in review.reviewers if name] if review else [],
+        "engine_answer": answer["answer"],
     }
 
 
@@ -239,8 +256,8 @@ _FLAT_COLUMNS = (*_FLAT, "quote_start", "quote_end")
 
 def _flat(row: GivenAnswer) -> list[object]:
     first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
-    gold = "|".join(row["gold"]) if row["gold"] is not None else ""
-    cells = [gold if name == "gold" else row.get(name, "") for name in COLUMNS.names if name != "evidence"]
+    joined = {name: "|".join(row.get(name) or ()) for name in ("gold", "reviewed_by")}  # type: ignore[call-overload]
+    cells = [joined.get(name, row.get(name, "")) for name in COLUMNS.names if name != "evidence"]
     keys = ("quote", "segment_index", "char_start", "char_end", "quote_start", "quote_end")
     places = [first.get(key, "") for key in keys]
     return [*cells, *("" if place == -1 else place for place in places)]  # -1: it does not stand there verbatim

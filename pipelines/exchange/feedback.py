@@ -21,8 +21,8 @@ _MOST_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """A verdict on one answer."""
+class FileVerdict:
+    """A verdict on one answer, as a file gives it."""
 
     reading_id: str
     verdict: Literal["accepted", "rejected", "corrected"]
@@ -44,7 +44,7 @@ class FeedbackSummary(TypedDict):
     """The first few, with file and line."""
 
 
-def load_verdicts(path: Path) -> tuple[list[Verdict], int]:
+def load_verdicts(path: Path) -> tuple[list[FileVerdict], int]:
     """Read a .csv, .xlsx or .jsonl file; return its verdicts and the number of rows without one.
 
     Columns are `reading_id`, `verdict` and, for corrections, `answer`. Others are ignored, so a file of
@@ -56,7 +56,7 @@ def load_verdicts(path: Path) -> tuple[list[Verdict], int]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path}: a feedback file is .csv, .xlsx or .jsonl")
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, FileVerdict] = {}
     empty = 0
     for row in reader(path):
         verdict = _verdict(row.where, row.values)
@@ -92,7 +92,8 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
     table, given_at = Table(store, "feedback"), now()
     stored = {}
     for row in table.read(corpus).sort_by("given_at").to_pylist():
-        stored[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
+        if not row["reviewer"]:  # what a person said at the desk is another matter
+            stored[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
     rows: list[FeedbackRow] = [
         {
             "corpus": name,
@@ -100,6 +101,10 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
             "verdict": verdict.verdict,
             "answer": verdict.answer,
             "given_at": given_at,
+            "reviewer": "",
+            "comment": "",
+            "spans": [],
+            "decides": False,
         }
         for verdict in verdicts
         for name in corpora[verdict.reading_id]
@@ -117,7 +122,7 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
     }
 
 
-def _verdict(where: str, row: Json) -> Verdict | None:
+def _verdict(where: str, row: Json) -> FileVerdict | None:
     if "reading_id" not in row:
         raise UsageError(f"{where}: no field 'reading_id'; a feedback file has reading_id, verdict and answer")
     values = {name: "" if row.get(name) is None else row[name] for name in (*_NEEDED, "answer")}
@@ -135,9 +140,11 @@ def _verdict(where: str, row: Json) -> Verdict | None:
         raise UsageError(f"{where}: the reading_id is empty")
     if verdict == "corrected" and "answer" not in row:
         raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
+    if verdict == "accepted" and row.get("review") == "corrected":  # what was shown, and accepted, is the correction
+        verdict = "corrected"
     answer = _unescaped(values["answer"].strip()) if verdict == "corrected" else ""
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
-    return Verdict(values["reading_id"].strip(), kind, answer, where)
+    return FileVerdict(values["reading_id"].strip(), kind, answer, where)
 
 
 def _unescaped(cell: str) -> str:

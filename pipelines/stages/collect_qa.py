@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from infra.cluster.session import quiet_ray_data
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
+from infra.tables.feedback import JudgedAnswer
 from infra.tables.plans import read_plan
-from infra.tables.qa import JudgedAnswer
 from infra.tables.rows import EvidenceRow, Scope
 from memagent.curation import Qa, agreement
 from memagent.metrics import exact_match, normalise
@@ -190,28 +190,27 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
     An answer that was corrected is rejected as well. Where it is what somebody else accepted, both are dropped.
 
     Args:
-        judged: of `infra.tables.qa.verdicts`.
+        judged: of `infra.tables.feedback.verdicts`.
     """
     qa: list[Qa] = []
     rejected: dict[str, set[str]] = defaultdict(set)
-    for feedback in judged:
-        answer, verdict = feedback["of"], feedback["verdict"]
-        right = answer["answer"] if verdict == "accepted" else feedback["answer"] or ""
-        accepted = [_places(answer["evidence"])] if verdict == "accepted" else []
+    for verdict, answer in judged:
+        accepted = [_places(answer["evidence"])] if verdict.kind == "accepted" else []
         row = Qa(
             answer["question"],
-            (right,),
+            (verdict.right or "",),
             tuple(answer["stream"]),
             documents=(),
             source="feedback",
             reading_id=answer["reading_id"],
             policy_id=answer["policy_id"],
             evidence=_evidence(accepted),
-            spans=_spans(accepted),
+            spans=verdict.spans or _spans(accepted),
         )
-        if verdict != "rejected":
+        if verdict.right is not None:
             qa.append(row)
-        if verdict != "accepted" and not (verdict == "corrected" and normalise(right) == normalise(answer["answer"])):
+        changed = verdict.kind == "corrected" and normalise(verdict.answer) != normalise(answer["answer"])
+        if verdict.kind == "rejected" or changed:
             rejected[row.qa_id].add(normalise(answer["answer"]))
     return qa, dict(rejected)
 

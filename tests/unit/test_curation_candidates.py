@@ -1,11 +1,17 @@
 """Rows from what was asked, answered and said."""
 
+from datetime import UTC, datetime
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.tables.feedback import JudgedAnswer
 from memagent.records import TextSpan
+from memagent.reviews import Verdict
 from pipelines.stages.collect_qa import agreed_rows, feedback_rows, gold_rows
 from pipelines.stages.write_questions import choose
+
+NOW = datetime(2026, 8, 1, tzinfo=UTC)
 
 
 def ask(reading="r1", gold=("Ada",), run=0, question="Who signed?", identity="q", stream=("h1",)):
@@ -62,7 +68,7 @@ def verdict(what, said="", given="Ada", reading="r1", question="Who signed?", qu
     place = {"char_start": 20, "char_end": 40, "quote_start": quote, "quote_end": quote + 3}
     evidence = [{"content_hash": "h1", "segment_index": 2, **place}]
     of = {"reading_id": reading, "question": question, "stream": ["h1"], "policy_id": "p1", "answer": given}
-    return {"reading_id": reading, "verdict": what, "answer": said, "of": of | {"evidence": evidence}}
+    return JudgedAnswer(Verdict(reading, what, given, said, NOW), of | {"evidence": evidence})
 
 
 def test_feedback_teaches_what_is_right_and_bars_what_is_wrong():

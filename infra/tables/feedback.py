@@ -1,0 +1,97 @@
+"""The `feedback` table: people's verdicts on answers."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store import Corpus
+from infra.tables.buckets import WHOLE, Bucket
+from infra.tables.delta import Table
+from infra.tables.rows import AnswerRow, FeedbackRow
+from memagent.records import TextSpan
+from memagent.reviews import Review, Verdict, review, standing
+
+_ANSWER = ["corpus", "reading_id", "question", "content_hash", "stream", "policy_id", "answer", "found", "evidence"]
+
+
+class Asked(NamedTuple):
+    """A question on a text: what verdicts are about, whichever reading answered it."""
+
+    content_hash: str
+    question: str
+
+
+class JudgedAnswer(NamedTuple):
+    """A verdict that counts, and the answer that it is about."""
+
+    verdict: Verdict
+    of: AnswerRow
+
+
+def verdict_of(row: FeedbackRow, given: str) -> Verdict:
+    """Return what a row says of the answer `given`. Rows of earlier versions have no person, comment or place."""
+    spans = tuple(TextSpan(span["content_hash"], span["char_start"], span["char_end"]) for span in row["spans"] or ())
+    return Verdict(
+        reading_id=row["reading_id"],
+        kind=row["verdict"],
+        given=given,
+        answer=row["answer"] or "",
+        given_at=row["given_at"],
+        reviewer=row["reviewer"] or "",
+        comment=row["comment"] or "",
+        decides=bool(row["decides"]),
+        spans=spans,
+    )
+
+
+def judged(corpus: Corpus, bucket: Bucket = WHOLE) -> dict[Asked, list[JudgedAnswer]]:
+    """Return all verdicts on the answers of a corpus, by text and question.
+
+    Args:
+        corpus: whose answers.
+        bucket: only those on documents whose content hash is in it.
+    """
+    rows: dict[str, list[FeedbackRow]] = defaultdict(list)
+    for row in Table(corpus.store, "feedback").read(corpus.name).to_pylist():
+        rows[row["reading_id"]].append(row)
+    by_asked: dict[Asked, list[JudgedAnswer]] = defaultdict(list)
+    for answer in _answers(corpus, rows, bucket):
+        key = Asked(answer["content_hash"], answer["question"])
+        by_asked[key] += [
+            JudgedAnswer(verdict_of(row, answer["answer"]), answer) for row in rows[answer["reading_id"]]
+        ]
+    return by_asked
+
+
+def verdicts(corpus: Corpus) -> list[JudgedAnswer]:
+    """Return the verdicts that count (`memagent.reviews.standing`), also those that contradict each other."""
+    counting = []
+    for same in judged(corpus).values():
+        answers = {each.of["reading_id"]: each.of for each in same}
+        counting += [JudgedAnswer(each, answers[each.reading_id]) for each in standing(each.verdict for each in same)]
+    return sorted(counting, key=lambda each: each.verdict.reading_id)
+
+
+class Reviews:
+    """What people said of the answers of a corpus, or of a bucket of it."""
+
+    def __init__(self, corpus: Corpus, bucket: Bucket = WHOLE) -> None:
+        self._judged: Mapping[Asked, Collection[JudgedAnswer]] = judged(corpus, bucket)
+
+    def of(self, answer: AnswerRow) -> Review | None:
+        """Return what the verdicts on an answer's text and question come to for it; None: there are none."""
+        same = self._judged.get(Asked(answer["content_hash"], answer["question"]), ())
+        return review([each.verdict for each in same], answer["answer"])
+
+
+def _answers(corpus: Corpus, readings: Iterable[str], bucket: Bucket) -> list[AnswerRow]:
+    wanted = pa.array(list(readings), pa.string())
+    if not len(wanted):
+        return []
+    chosen, inside = pc.field("reading_id").isin(wanted), bucket.contains("content_hash")
+    filters = chosen if inside is None else chosen & inside
+    answers: list[AnswerRow] = Table(corpus.store, "answers").read(corpus.name, _ANSWER, filters).to_pylist()
+    return answers

@@ -1,0 +1,54 @@
+"""What people said of answers, in the tables: which answer is then shown, exported and taught."""
+
+import csv
+from datetime import timedelta
+
+from infra.store import Corpus
+from infra.tables.delta import Table
+from infra.tables.feedback import Reviews, verdicts
+from memagent.config import load_config
+from pipelines.exchange.answers import answer_rows, answer_table, write_answers
+from pipelines.stages.collect_qa import feedback_rows
+from tests.made_up_run import CORPUS, RUN, START, contracts, local_store
+
+
+def say(reading, verdict, answer="", reviewer="anna", at=0, **more):
+    row = dict(corpus=CORPUS, reading_id=reading, verdict=verdict, answer=answer, reviewer=reviewer, comment="")
+    return row | {"given_at": START + timedelta(seconds=at), "spans": [], "decides": False} | more
+
+
+def test_corrections_are_what_a_user_sees(tmp_path):
+    run = contracts(local_store(tmp_path), 3)
+    run.save()
+    law, date, cap = (row["reading_id"] for row in run.answers[:3])
+    span = {"content_hash": run.answers[0]["content_hash"], "char_start": 3, "char_end": 9}
+    rows = [say(law, "corrected", "Utah", spans=[span]), say(date, "accepted"), say(cap, "comment", comment="see 4")]
+    Table(run.store, "feedback").append(rows)
+    for run_id in (None, RUN):
+        found = {row["reading_id"]: row for row in answer_rows(Corpus(run.store, CORPUS), run_id)}
+        shown = found[law]
+        assert (shown["answer"], shown["engine_answer"], shown["review"]) == ("Utah", "Delaware", "corrected")
+        assert shown["reviewed_by"] == ["anna"] and shown["found"]
+        assert (found[date]["review"], found[cap]["review"]) == ("accepted", "")
+    only = list(answer_rows(Corpus(run.store, CORPUS), where=[("review", "corrected")]))
+    assert [row["reading_id"] for row in only] == [law]
+    write_answers(only, "csv", tmp_path / "answers.csv")
+    (line,) = csv.DictReader((tmp_path / "answers.csv").read_text().splitlines())
+    assert (line["answer"], line["engine_answer"], line["reviewed_by"]) == ("Utah", "Delaware", "anna")
+    (taught, accepted), rejected = feedback_rows(verdicts(Corpus(run.store, CORPUS)))
+    taught, accepted = sorted((taught, accepted), key=lambda row: row.answers[0] != "Utah")
+    assert taught.answers == ("Utah",) and [tuple(one) for one in taught.spans] == [(span["content_hash"], 3, 9)]
+    assert rejected == {taught.qa_id: {"delaware"}}
+
+
+def test_a_correction_outlives_the_next_reading_of_the_same_text(tmp_path):
+    run = contracts(local_store(tmp_path), 1)
+    run.save()
+    old = run.answers[0]
+    Table(run.store, "feedback").append([say(old["reading_id"], "corrected", "Utah")])
+    again = old | {"reading_id": "later", "answer": "Nevada", "answered_at": START + timedelta(days=1)}
+    Table(run.store, "answers").append([again])
+    (row,) = (row for row in answer_table(load_config(store=run.store.url), CORPUS) if row["reading_id"] == "later")
+    assert (row["answer"], row["engine_answer"], row["review"]) == ("Utah", "Nevada", "corrected")
+    Table(run.store, "feedback").append([say(old["reading_id"], "withdrawn", at=1)])
+    assert Reviews(Corpus(run.store, CORPUS)).of(again) is None

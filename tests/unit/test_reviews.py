@@ -1,0 +1,80 @@
+"""What verdicts come to."""
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.reviews import COUNTING, Verdict, disputed, review, standing
+
+START = datetime(2026, 8, 1, tzinfo=UTC)
+
+
+def say(kind, answer="", who="anna", at=0, given="Nevada", reading="r1", decides=False):
+    return Verdict(reading, kind, given, answer, START + timedelta(seconds=at), who, decides=decides)
+
+
+def test_what_was_corrected_is_shown_and_stays_right_when_the_text_is_read_again():
+    verdicts = [say("corrected", "Delaware")]
+    found = review(verdicts, "Nevada")
+    assert found is not None and (found.status, found.answer, found.reviewers) == ("corrected", "Delaware", ("anna",))
+    again = review(verdicts, "the Delaware")
+    assert again is not None and (again.status, again.answer) == ("accepted", "the Delaware")
+
+
+def test_what_was_rejected_says_nothing_of_another_answer():
+    assert review([say("rejected")], "nevada").status == "rejected"
+    assert review([say("rejected")], "Texas") is None
+
+
+def test_a_comment_and_a_withdrawn_verdict_count_for_nothing():
+    assert review([say("comment")], "Nevada") is None
+    assert review([say("accepted"), say("withdrawn", at=1)], "Nevada") is None
+    assert review([say("accepted"), say("comment", at=1)], "Nevada").status == "accepted"
+
+
+def test_the_last_word_of_a_person_counts():
+    assert review([say("corrected", "Utah"), say("accepted", at=1)], "Nevada").status == "accepted"
+    later = [say("rejected"), say("accepted", at=1, reading="r2")]
+    assert review(later, "Nevada").status == "accepted", "of the same answer in two readings"
+
+
+def test_two_people_may_disagree_and_a_decision_settles_it():
+    both = [say("accepted"), say("corrected", "Delaware", "ben", 1)]
+    assert review(both, "Nevada").status == "disputed" and review(both, "Nevada").answer == "Nevada"
+    assert review([say("rejected"), say("accepted", who="ben")], "Nevada").status == "disputed"
+    decided = [*both, say("corrected", "Delaware", "carla", 2, decides=True)]
+    assert review(decided, "Nevada").answer == "Delaware" and review(decided, "Nevada").reviewers == ("carla",)
+    assert review([*decided, say("accepted", who="anna", at=3)], "Nevada").status == "disputed"
+
+
+def test_agreement_in_other_words_is_no_dispute():
+    assert review([say("corrected", "Delaware"), say("corrected", "the  delaware.", "ben", 1)], "x").status == "corrected"
+    assert review([say("rejected"), say("corrected", "Delaware", "ben")], "Nevada").status == "corrected"
+
+
+KINDS = st.sampled_from([*COUNTING, "withdrawn", "comment"])
+VERDICTS = st.lists(
+    st.builds(
+        say,
+        KINDS,
+        st.sampled_from(["", "a", "b"]),
+        st.sampled_from(["anna", "ben"]),
+        st.integers(0, 50),
+        st.sampled_from(["a", "b", ""]),
+        st.sampled_from(["r1", "r2"]),
+        st.booleans(),
+    ),
+    unique_by=lambda verdict: verdict.given_at,
+)
+
+
+@given(VERDICTS, st.randoms())
+def test_the_order_of_rows_does_not_matter_and_one_person_never_disagrees(verdicts, random):
+    shuffled = list(verdicts)
+    random.shuffle(shuffled)
+    assert standing(shuffled) == standing(verdicts)
+    assert review(shuffled, "a") == review(verdicts, "a")
+    anna = [verdict for verdict in verdicts if verdict.reviewer == "anna"]
+    assert not disputed(standing(anna))
+    assert all(verdict.kind in COUNTING for verdict in standing(verdicts))
