@@ -31,7 +31,7 @@ def parse_pdf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
             raise SourceError("encrypted", "it asks for a password; save it without one") from error
         raise SourceError("broken", "it is no PDF, or a damaged one; export it again") from error
     try:
-        text = "\n\n".join(within(request.allowance, (_page_text(document, i) for i in range(len(document)))))
+        text = "\n\n".join(within(request.allowance, (page_text(document, i) for i in range(len(document)))))
         title = clean(document.get_metadata_dict().get("Title") or "")
     finally:
         document.close()
@@ -40,7 +40,8 @@ def parse_pdf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     yield Parsed(text, title, "application/pdf")
 
 
-def _page_text(document: Any, index: int) -> str:
+def page_text(document: Any, index: int) -> str:
+    """Return the text of a page, as it stands in the document's text. Raises SourceError: ``broken``."""
     import pypdfium2
 
     try:

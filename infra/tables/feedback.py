@@ -60,9 +60,7 @@ def judged(corpus: Corpus, bucket: Bucket = WHOLE) -> dict[Asked, list[JudgedAns
     by_asked: dict[Asked, list[JudgedAnswer]] = defaultdict(list)
     for answer in _answers(corpus, rows, bucket):
         key = Asked(answer["content_hash"], answer["question"])
-        by_asked[key] += [
-            JudgedAnswer(verdict_of(row, answer["answer"]), answer) for row in rows[answer["reading_id"]]
-        ]
+        by_asked[key] += [JudgedAnswer(verdict_of(row, answer["answer"]), answer) for row in rows[answer["reading_id"]]]
     return by_asked
 
 

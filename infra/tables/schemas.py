@@ -275,7 +275,10 @@ FEEDBACK = pa.schema(
         ("verdict", pa.string()),  # accepted | rejected | corrected | withdrawn | comment
         ("answer", pa.string()),  # what is right, where it was corrected; empty: the documents do not say
         ("given_at", _TIME),
-        ("reviewer", pa.string()),  # who; empty: a file of verdicts. This and what follows: null in earlier versions' rows
+        (
+            "reviewer",
+            pa.string(),
+        ),  # who; empty: a file of verdicts. This and what follows: null in earlier versions' rows
         ("comment", _TEXT),
         ("spans", pa.list_(_SPAN)),  # where the documents say the answer
         ("decides", pa.bool_()),  # settles a disagreement: what others said before no longer counts

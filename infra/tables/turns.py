@@ -90,13 +90,15 @@ def turns(corpus: Corpus, reading_ids: Iterable[str], run_id: str | None = None)
     return _turns(_with_parts(corpus, runs, lambda paths: _scan(corpus, wanted, paths, _TURN_FIELDS)))
 
 
-def turn_table(corpus: Corpus, reading_ids: Iterable[str], columns: list[str]) -> pa.Table:
+def turn_table(
+    corpus: Corpus, reading_ids: Iterable[str], columns: list[str], runs: Collection[str] | None = None
+) -> pa.Table:
     """Return chosen columns of all logged turns of some readings, in order, each key once.
 
-    Without token ids, most of a row is not read. `columns` includes the key.
+    Without token ids, most of a row is not read. `columns` includes the key; `runs`: search the log of these alone.
     """
     wanted = list(reading_ids)
-    return _with_parts(corpus, None, lambda paths: _scan(corpus, wanted, paths, columns))
+    return _with_parts(corpus, runs, lambda paths: _scan(corpus, wanted, paths, columns))
 
 
 def unfinished_runs(corpus: Corpus) -> list[str]:

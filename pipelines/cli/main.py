@@ -9,6 +9,7 @@ from memagent import __version__
 from memagent.errors import MemagentError, UsageError
 from pipelines.cli.archive import answers, check, forget, optimize, quarantine, report, status
 from pipelines.cli.ask import ask, digest
+from pipelines.cli.desk import desk
 from pipelines.cli.evaluate import evaluate, scores
 from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.init import init
@@ -71,6 +72,7 @@ def root(
 
 for _command in (init, ask, digest, answers, report, status, optimize, check, forget, quarantine):
     app.command()(_command)
+app.command()(desk)
 app.command()(evaluate)
 app.command()(scores)
 app.command()(harvest)

@@ -268,7 +268,7 @@ def _csv(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
     writer = csv.writer(text)
     writer.writerow(_FLAT_COLUMNS)
     for row in rows:
-        writer.writerow([_escape(cell) for cell in _flat(row)])
+        writer.writerow([escape(cell) for cell in _flat(row)])
     text.detach()  # the file stays open
 
 
@@ -278,8 +278,8 @@ def _xlsx(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
     write_xlsx(_FLAT_COLUMNS, map(_flat, rows), file)
 
 
-def _escape(cell: object) -> object:
-    """Prefix a cell that a spreadsheet would run as a formula."""
+def escape(cell: object) -> object:
+    """Return a cell with a prefix if a spreadsheet would run it as a formula."""
     return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 

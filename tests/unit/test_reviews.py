@@ -49,7 +49,9 @@ def test_two_people_may_disagree_and_a_decision_settles_it():
 
 
 def test_agreement_in_other_words_is_no_dispute():
-    assert review([say("corrected", "Delaware"), say("corrected", "the  delaware.", "ben", 1)], "x").status == "corrected"
+    assert (
+        review([say("corrected", "Delaware"), say("corrected", "the  delaware.", "ben", 1)], "x").status == "corrected"
+    )
     assert review([say("rejected"), say("corrected", "Delaware", "ben")], "Nevada").status == "corrected"
 
 

@@ -120,6 +120,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         | model
         | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},
         "feedback": common | {"--json"},
+        "desk": common | model | {"--port", "--reviewer", "--url", "--open"},
         "ask": common
         | model
         | {

@@ -1,0 +1,162 @@
+"""Verdicts on their way to the `feedback` table: on this machine's disk before a page says that they are given.
+
+Rows are committed to the table in groups by a thread of its own; what a kill leaves behind is committed at the next
+start. A row that was committed and not yet noted so is known by its key, and not committed again.
+"""
+
+import json
+import logging
+import sqlite3
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from infra.store import Store
+from infra.tables.delta import Table
+from infra.tables.rows import FeedbackRow
+from pipelines.desk.index import microseconds, moment
+
+_log = logging.getLogger("memagent.desk")
+_PAUSE = 1.0
+_GROUP = 500
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE IF NOT EXISTS verdict (
+  given_at INTEGER PRIMARY KEY, rows TEXT NOT NULL, stored INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS verdict_left ON verdict (stored) WHERE stored = 0;
+CREATE TABLE IF NOT EXISTS session (
+  id TEXT PRIMARY KEY, reviewer TEXT NOT NULL, csrf TEXT NOT NULL, ends INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class Journal:
+    """A database beside the user's other data: losing it would lose verdicts that are not in the store yet."""
+
+    def __init__(self, path: Path, store: Store) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._store = store
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        self._connection.executescript(_SCHEMA)
+        self._connection.execute("PRAGMA synchronous = FULL")  # a commit that has returned is on the disk
+        path.chmod(0o600)
+        self._stop = threading.Event()
+        self._given = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="desk-journal", daemon=True)
+        self.trouble = ""
+        """Why verdicts cannot be brought to the table now; empty: they can."""
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Commit what is left, if the store lets us, and end."""
+        self._stop.set()
+        self._given.set()
+        self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        """Close the database, without bringing anything to the table."""
+        self._connection.close()
+
+    def wake(self) -> None:
+        """Commit what is left now, not with the next verdict."""
+        self._given.set()
+
+    def add(self, rows: Sequence[FeedbackRow]) -> datetime:
+        """Write rows, one of each corpus, as one verdict; return their time, which no other verdict has.
+
+        When this returns the rows are on the disk.
+        """
+        now = microseconds(datetime.now(UTC))
+        with self._lock:
+            last = self._connection.execute("SELECT MAX(given_at) FROM verdict").fetchone()[0] or 0
+            given_at = max(now, last + 1)
+            text = json.dumps([{**row, "given_at": given_at} for row in rows])
+            self._connection.execute("INSERT INTO verdict (given_at, rows) VALUES (?, ?)", (given_at, text))
+        self._given.set()
+        return moment(given_at)
+
+    def find(self, given_at: datetime) -> list[FeedbackRow]:
+        """Return the rows of a verdict that was given at this desk; empty: there is none."""
+        with self._lock:
+            found = self._connection.execute(
+                "SELECT rows FROM verdict WHERE given_at = ?", (microseconds(given_at),)
+            ).fetchone()
+        return _rows(found[0]) if found else []
+
+    def left(self) -> list[FeedbackRow]:
+        """Return the rows that are not in the table yet, oldest first."""
+        return [row for _, text in self._left(-1) for row in _rows(text)]
+
+    def flush(self) -> int:
+        """Commit what is left to the table; return how many verdicts."""
+        group = self._left()
+        if group:
+            Table(self._store, "feedback").insert_new([row for _, text in group for row in _rows(text)])
+            with self._lock:
+                self._connection.execute("BEGIN")
+                self._connection.executemany(
+                    "UPDATE verdict SET stored = 1 WHERE given_at = ?", [(at,) for at, _ in group]
+                )
+                self._connection.execute("COMMIT")
+        return len(group)
+
+    def open_session(self, key: str, reviewer: str, csrf: str, ends: datetime) -> None:
+        """Keep a session by the hash of its secret; forget those that ended."""
+        with self._lock:
+            self._connection.execute("DELETE FROM session WHERE ends < ?", (microseconds(datetime.now(UTC)),))
+            self._connection.execute(
+                "INSERT INTO session VALUES (?, ?, ?, ?)", (key, reviewer, csrf, microseconds(ends))
+            )
+
+    def session(self, key: str) -> tuple[str, str] | None:
+        """Return a session's reviewer and CSRF token; None: there is none, or it has ended."""
+        now = microseconds(datetime.now(UTC))
+        with self._lock:
+            row = self._connection.execute(
+                "SELECT reviewer, csrf FROM session WHERE id = ? AND ends > ?", (key, now)
+            ).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def close_session(self, key: str) -> None:
+        """Forget a session."""
+        with self._lock:
+            self._connection.execute("DELETE FROM session WHERE id = ?", (key,))
+
+    def _left(self, most: int = _GROUP) -> list[tuple[int, str]]:
+        with self._lock:
+            return self._connection.execute(
+                "SELECT given_at, rows FROM verdict WHERE stored = 0 ORDER BY given_at LIMIT ?", (most,)
+            ).fetchall()
+
+    def _run(self) -> None:
+        pause = timedelta(seconds=_PAUSE)
+        while True:
+            self._given.wait()
+            self._stop.wait(pause.total_seconds())  # others that come meanwhile go with it
+            self._given.clear()
+            ending = self._stop.is_set()  # asked after the clearing, which may have taken the call to stop
+            try:
+                while self.flush():
+                    pass
+                self.trouble, pause = "", timedelta(seconds=_PAUSE)
+            except Exception as error:  # they are on the disk, and the store may be back the next time
+                self.trouble = f"{type(error).__name__}: {error}"
+                _log.warning("verdicts wait for the store: %s", self.trouble)
+                pause = min(2 * pause, timedelta(minutes=1))
+                self._given.set()
+            if ending:
+                return
+
+
+def _rows(text: str) -> list[FeedbackRow]:
+    rows: list[FeedbackRow] = json.loads(text)
+    for row in rows:
+        row["given_at"] = moment(int(row["given_at"]))  # type: ignore[call-overload]
+    return rows

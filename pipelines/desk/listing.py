@@ -1,0 +1,253 @@
+"""Lists of items: filters, pages by key, and counts."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
+from typing import Self
+from urllib.parse import urlencode
+
+from memagent.errors import UsageError
+from pipelines.desk.index import REVIEWS, STATES, TIME_BITS, moment
+
+PAGE = 50
+_MOST_WORDS = 8
+_WHICH = ("", "mine", "others")
+_ORDER = {"newer": ("id > :edge", "ASC"), "older": ("id < :edge", "DESC")}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which items; an empty field lets all pass."""
+
+    corpus: str = ""
+    question: str = ""
+    """Its row in the index."""
+    state: str = ""
+    review: str = ""
+    by: str = ""
+    """mine: judged by the person who looks; others: judged by others, and not by this person yet."""
+    new: str = ""
+    """1: answered since the last night began."""
+    words: str = ""
+    """Beginnings of words of the answer or of the document's name."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Self:
+        """Return the filter of a query string.
+
+        Raises:
+            UsageError: a value is none that the field has.
+        """
+        found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
+        for name, known in (("state", ("", *STATES)), ("review", ("", *REVIEWS)), ("by", _WHICH), ("new", ("", "1"))):
+            if getattr(found, name) not in known:
+                raise UsageError(f"{name}={getattr(found, name)!r}: one of {', '.join(known[1:])}")
+        if found.question and not found.question.isdecimal():
+            raise UsageError(f"question={found.question!r}: the number of a question")
+        return found
+
+    def query(self, **more: str) -> str:
+        """Return it as a query string, with other values besides."""
+        return urlencode({name: value for name, value in {**asdict(self), **more}.items() if value})
+
+    @property
+    def narrow(self) -> bool:
+        """Whether counts need more than the tallies."""
+        return bool(self.by or self.new or self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row of a list."""
+
+    id: int
+    corpus: str
+    reading_id: str
+    """Empty: a reading that failed."""
+    question: str
+    question_id: str
+    doc_id: str
+    title: str
+    copies: int
+    answer: str
+    """What the engine said; of a failed reading the reason."""
+    right: str | None
+    """What people said is right, where it is something else."""
+    quote: str
+    state: str
+    review: str
+    reviewers: int
+    answered_at: datetime
+    run_id: str
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some items, newest first, and where the pages beside it begin."""
+
+    items: list[Item]
+    newer: int | None
+    older: int | None
+
+
+class Terms:
+    """A filter as SQL, for one person."""
+
+    def __init__(self, chosen: Filter, reviewer: str, connection: sqlite3.Connection) -> None:
+        self.values: dict[str, object] = {"reviewer": reviewer}
+        terms = ["item.shown"]
+        if chosen.corpus:
+            row = connection.execute("SELECT id, night FROM corpus WHERE name = ?", (chosen.corpus,)).fetchone()
+            terms.append("item.corpus = :corpus")
+            self.values["corpus"] = row["id"] if row else -1
+        if chosen.question:
+            terms.append("item.question = :question")
+            self.values["question"] = int(chosen.question)
+        if chosen.state:
+            terms.append("item.state = :state")
+            self.values["state"] = STATES.index(chosen.state)
+        if chosen.review:
+            # There is nothing to judge in what failed.
+            terms.append("item.review = :review" + (" AND item.state < 2" if chosen.review == "open" else ""))
+            self.values["review"] = REVIEWS.index(chosen.review)
+        if chosen.by:
+            mine = (
+                "EXISTS (SELECT 1 FROM verdict WHERE verdict.subject = item.subject AND "
+                "verdict.question = item.question AND verdict.reviewer = :reviewer AND "
+                "verdict.kind NOT IN ('comment', 'withdrawn'))"
+            )
+            terms.append(mine if chosen.by == "mine" else f"item.reviewers > 0 AND NOT {mine}")
+        if chosen.new:
+            terms.append("item.id >= (SELECT night FROM corpus WHERE corpus.id = item.corpus) << :bits")
+            self.values["bits"] = TIME_BITS
+        if words := _words(chosen.words):
+            terms.append("item.id IN (SELECT rowid FROM words WHERE words MATCH :words)")
+            self.values["words"] = words
+        self.where = " AND ".join(terms)
+
+
+def page(connection: sqlite3.Connection, chosen: Filter, reviewer: str, *, before: int = 0, after: int = 0) -> Page:
+    """Return a page of items: the newest, those before an id, or those after one."""
+    newer = bool(after)
+    items = _items(connection, Terms(chosen, reviewer, connection), before or after, PAGE + 1, newer=newer)
+    more, items = len(items) > PAGE, items[:PAGE]
+    if newer:
+        items.reverse()
+    beyond_new, beyond_old = (more, bool(items)) if newer else (bool(before and items), more)
+    return Page(items, items[0].id if beyond_new else None, items[-1].id if beyond_old else None)
+
+
+def beside(connection: sqlite3.Connection, chosen: Filter, reviewer: str, item: int, *, newer: bool) -> Item | None:
+    """Return the next item of a list that can be judged, older or newer than one (which need not be in it)."""
+    terms = Terms(chosen, reviewer, connection)
+    terms.where += " AND item.state < 2"
+    return next(iter(_items(connection, terms, item, 1, newer=newer)), None)
+
+
+def every(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> Iterator[Item]:
+    """Yield all items of a list, a page in memory at a time."""
+    terms, before = Terms(chosen, reviewer, connection), 0
+    while items := _items(connection, terms, before, 1_000, newer=False):
+        yield from items
+        before = items[-1].id
+
+
+def find(connection: sqlite3.Connection, corpus: str, reading_id: str) -> Item | None:
+    """Return the item of a reading, whether it is shown in lists or not."""
+    rows = connection.execute(
+        f"{_SELECT} WHERE detail.reading_id = ? AND corpus.name = ?",
+        (reading_id, corpus),
+    ).fetchall()
+    return _item(rows[0]) if rows else None
+
+
+def find_failed(connection: sqlite3.Connection, item: int) -> Item | None:
+    """Return the item of a reading that failed."""
+    row = connection.execute(f"{_SELECT} WHERE item.id = ? AND item.state = 2", (item,)).fetchone()
+    return _item(row) if row else None
+
+
+def count(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> int:
+    """Return how many items pass a filter."""
+    if chosen.narrow:
+        terms = Terms(chosen, reviewer, connection)
+        query = f"SELECT COUNT(*) FROM item WHERE {terms.where}"
+        return int(connection.execute(query, terms.values).fetchone()[0])
+    return sum(tallies(connection, chosen).values())
+
+
+def tallies(connection: sqlite3.Connection, chosen: Filter) -> dict[tuple[str, str], int]:
+    """Return the numbers of items by state and review; of a filter's fields only those that `tally` has count."""
+    terms = Terms(replace(chosen, by="", new="", words=""), "", connection)
+    where = terms.where.replace("item.shown", "n > 0").replace("item.", "")
+    rows = connection.execute(
+        f"SELECT state, review, SUM(n) AS n FROM tally WHERE {where} GROUP BY state, review",
+        terms.values,
+    ).fetchall()
+    return {(STATES[row["state"]], REVIEWS[row["review"]]): row["n"] for row in rows}
+
+
+def questions(connection: sqlite3.Connection, corpus: str) -> list[tuple[int, str, str, int]]:
+    """Return row, text, corpus and number of items of each question, those with most first."""
+    rows = connection.execute(
+        "SELECT question.id, question.text, corpus.name, SUM(n) AS n FROM tally JOIN question ON question.id = "
+        "tally.question JOIN corpus ON corpus.id = tally.corpus WHERE n > 0 AND (:corpus = '' OR "
+        "corpus.name = :corpus) GROUP BY question.id ORDER BY n DESC, question.text LIMIT 500",
+        {"corpus": corpus},
+    ).fetchall()
+    return [(row["id"], row["text"], row["name"], row["n"]) for row in rows]
+
+
+def names(connection: sqlite3.Connection) -> list[str]:
+    """Return the corpora."""
+    return [row["name"] for row in connection.execute("SELECT name FROM corpus ORDER BY name")]
+
+
+_SELECT = (
+    "SELECT item.*, corpus.name, question.text, question.question_id, subject.content_hash, subject.doc_id, "
+    "subject.title, subject.copies, detail.reading_id, detail.answer, detail.shown_answer, detail.quote, detail.run_id "
+    "FROM item JOIN corpus ON corpus.id = item.corpus JOIN question ON question.id = item.question "
+    "JOIN subject ON subject.id = item.subject JOIN detail ON detail.id = item.id"
+)
+
+
+def _items(connection: sqlite3.Connection, terms: Terms, edge: int, most: int, *, newer: bool) -> list[Item]:
+    edge_term, order = _ORDER["newer" if newer else "older"]
+    inside = f"{terms.where} AND item.{edge_term}" if edge else terms.where
+    # Ids alone first, from the narrow table: the rest is looked up for one page.
+    chosen = f"SELECT item.id FROM item WHERE {inside} ORDER BY item.id {order} LIMIT :most"
+    rows = connection.execute(
+        f"{_SELECT} WHERE item.id IN ({chosen}) ORDER BY item.id {order}",
+        {**terms.values, "edge": edge, "most": most},
+    ).fetchall()
+    return [_item(row) for row in rows]
+
+
+def _item(row: sqlite3.Row) -> Item:
+    return Item(
+        id=row["id"],
+        corpus=row["name"],
+        reading_id=row["reading_id"],
+        question=row["text"],
+        question_id=row["question_id"],
+        doc_id=row["doc_id"],
+        title=row["title"],
+        copies=row["copies"],
+        answer=row["answer"],
+        right=row["shown_answer"],
+        quote=row["quote"],
+        state=STATES[row["state"]],
+        review=REVIEWS[row["review"]],
+        reviewers=row["reviewers"],
+        answered_at=moment(row["answered_at"]),
+        run_id=row["run_id"],
+        content_hash=row["content_hash"],
+    )
+
+
+def _words(text: str) -> str:
+    """Return a query of the index of words: the beginnings of all words of a text, as plain terms."""
+    words = [word.replace('"', "") for word in text.replace("\x00", " ").split()][:_MOST_WORDS]
+    return " ".join(f'"{word}"*' for word in words if any(char.isalnum() for char in word))

@@ -1,0 +1,116 @@
+"""How the memory of a reading changed, as differences that a page can show."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import groupby
+from typing import Literal, TypedDict
+
+from infra.store import Corpus
+from infra.tables.turns import turn_table
+from memagent.engine import CUT
+from pipelines.formatting import plain
+
+MOST = 60
+"""Changes on a page."""
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_KEPT = 60
+"""Characters that are shown of what stays the same, on either side."""
+_COLUMNS = ["reading_id", "lane", "step", "kind", "content_hash", "segment_index", "memory", "changed", "finish_reason"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a memory."""
+
+    kind: Literal["same", "added", "removed"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A conversation after which the memory was another one."""
+
+    segment: int
+    """Of the document, from 1; 0: where lanes were merged."""
+    lane: int
+    content_hash: str
+    carried: bool
+    """Carried over from an earlier version of the document."""
+    cut: bool
+    """Whether the limit of tokens ended it."""
+    parts: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The changes of a memory, the first ones if there are very many."""
+
+    changes: list[Change]
+    segments: int
+    """That were read."""
+    left_out: int
+
+
+class _Turn(TypedDict):
+    lane: int
+    step: int
+    kind: str
+    content_hash: str
+    segment_index: int
+    memory: str
+    changed: bool
+    finish_reason: str
+
+
+def history(corpus: Corpus, reading_id: str, run_id: str) -> History:
+    """Return how the memory of a reading changed, from the turn log: of its own run, or of all where it was resumed."""
+    turns: list[_Turn] = turn_table(corpus, [reading_id], _COLUMNS, runs=[run_id]).to_pylist()
+    if not any(turn["step"] == 0 for turn in turns):
+        turns = turn_table(corpus, [reading_id], _COLUMNS).to_pylist()
+    order = sorted(turns, key=lambda turn: (turn["kind"] == "merge", turn["lane"], turn["step"]))
+    memories: dict[int, str] = defaultdict(str)
+    changes: list[Change] = []
+    for turn in order:
+        if not turn["changed"] or turn["kind"] == "answer":
+            continue
+        after = plain(turn["memory"])
+        parts = difference(memories[turn["lane"]], after)
+        memories[turn["lane"]] = after
+        changes.append(
+            Change(
+                segment=turn["segment_index"] + 1 if turn["kind"] != "merge" else 0,
+                lane=turn["lane"],
+                content_hash=turn["content_hash"],
+                carried=turn["kind"] == "carried",
+                cut=turn["finish_reason"] in CUT,
+                parts=parts,
+            )
+        )
+    read = sum(turn["kind"] in ("update", "carried") for turn in turns)
+    return History(changes[:MOST], read, max(0, len(changes) - MOST))
+
+
+def difference(before: str, after: str) -> list[Part]:
+    """Return `after` with what was added to `before` and removed from it; what stays the same is shortened."""
+    old, new = _WORD.findall(before), _WORD.findall(after)
+    parts: list[Part] = []
+    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            parts.append(Part("same", "".join(new[c:d])))
+            continue
+        if b > a:
+            parts.append(Part("removed", "".join(old[a:b])))
+        if d > c:
+            parts.append(Part("added", "".join(new[c:d])))
+    joined = [
+        Part(kind, "".join(part.text for part in group)) for kind, group in groupby(parts, key=lambda part: part.kind)
+    ]
+    return [_shortened(part) for part in joined]
+
+
+def _shortened(part: Part) -> Part:
+    if part.kind != "same" or len(part.text) <= 3 * _KEPT:
+        return part
+    return Part("same", f"{part.text[:_KEPT]} … {part.text[-_KEPT:]}")

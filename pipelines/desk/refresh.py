@@ -1,0 +1,135 @@
+"""Bring the index up to date with the tables, file by file: what was read is not read again.
+
+Rows are taken as often as they come: after a compaction the same ones stand in new files.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store import Corpus, Store
+from infra.tables.corpora import corpora
+from infra.tables.delta import Table
+from infra.tables.rows import FailureRow, FeedbackRow
+from infra.tables.runs import ENDED
+from infra.tables.schemas import FEEDBACK
+from pipelines.desk.index import Index, add_verdicts, corpus_id, forget, microseconds, take_waiting
+from pipelines.desk.intake import ANSWERS, DOCUMENTS, take_answers, take_documents, take_failure
+from pipelines.runs import sampled_runs
+
+_log = logging.getLogger("memagent.desk")
+_ROWS = 4_000
+"""Rows of a transaction: a verdict that comes meanwhile waits no longer."""
+_EVERY = 5.0
+
+
+class Refresher:
+    """Keeps an index up to date in a thread of its own."""
+
+    def __init__(self, store: Store, index: Index) -> None:
+        self._store, self._index = store, index
+        self._versions: dict[str, int | None] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="desk-refresh", daemon=True)
+        self.busy = ""
+        """What is being read now, to be shown; empty: all is read."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the file that is being read."""
+        self._stop.set()
+        self._thread.join()
+
+    def once(self) -> None:
+        """Read what is new in the tables."""
+        steps: tuple[tuple[str, Callable[[str], None]], ...] = (
+            ("documents", self._documents),
+            ("answers", self._answers),
+            ("quarantine", self._failures),
+            ("feedback", self._feedback),
+            ("runs", self._night),
+        )
+        for name, step in steps:
+            version = Table(self._store, name).version()
+            if version is None or version == self._versions.get(name):
+                continue
+            for corpus in corpora(self._store) if version is not None else ():
+                if self._stop.is_set():
+                    return
+                self.busy = f"{name} of {corpus}"
+                step(corpus)
+            self._versions[name] = version
+        self.busy = ""
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self.once()
+            except Exception as error:  # the desk shows what it has; the store may be back the next time
+                self.busy = ""
+                _log.warning("the desk cannot read the store now: %s: %s", type(error).__name__, error)
+            self._stop.wait(max(_EVERY, 10 * (time.monotonic() - began)))
+
+    def _documents(self, corpus: str) -> None:
+        for batch in self._new(corpus, "documents", DOCUMENTS):
+            with self._index.write() as connection:
+                take_documents(connection, corpus_id(connection, corpus), batch)
+
+    def _answers(self, corpus: str) -> None:
+        samples = pa.array(sorted(sampled_runs(Corpus(self._store, corpus))), pa.string())
+        for batch in self._new(corpus, "answers", ANSWERS):
+            if len(samples):
+                batch = batch.filter(pc.invert(pc.is_in(batch["run_id"].cast(pa.string()), value_set=samples)))
+            with self._index.write() as connection:
+                take_answers(connection, corpus_id(connection, corpus), batch)
+                take_waiting(connection)
+
+    def _feedback(self, corpus: str) -> None:
+        for batch in self._new(corpus, "feedback", [name for name in FEEDBACK.names if name != "corpus"]):
+            columns = [pa.array([corpus] * batch.num_rows), *batch.columns]
+            rows: list[FeedbackRow] = pa.table(columns, ["corpus", *batch.column_names]).to_pylist()
+            with self._index.write() as connection:
+                add_verdicts(connection, rows)
+
+    def _failures(self, corpus: str) -> None:
+        """Take the readings that failed; those that have an answer since are no longer in the table."""
+        read = pc.field("stage") == "read"
+        rows: list[FailureRow] = Table(self._store, "quarantine").read(corpus, filters=read).to_pylist()
+        with self._index.write() as connection:
+            number = corpus_id(connection, corpus)
+            old = connection.execute("SELECT id FROM item WHERE corpus = ? AND state = 2", (number,)).fetchall()
+            forget(connection, [row["id"] for row in old])
+            last = {row["item"]: row for row in sorted(rows, key=lambda row: row["at"])}
+            for row in last.values():
+                take_failure(connection, number, row)
+
+    def _night(self, corpus: str) -> None:
+        """Note when the last digest began: what was answered since is new."""
+        chosen = (pc.field("kind") == "digest") & ENDED
+        began = Table(self._store, "runs").read(corpus, ["started_at"], chosen)["started_at"].to_pylist()
+        with self._index.write() as connection:
+            night = microseconds(max(began)) if began else 0
+            connection.execute("UPDATE corpus SET night = ? WHERE id = ?", (night, corpus_id(connection, corpus)))
+
+    def _new(self, corpus: str, name: str, columns: list[str]) -> Iterator[pa.Table]:
+        """Yield the rows of a table's files that were not read yet, some thousands at once."""
+        table = Table(self._store, name)
+        for fragment in table.fragments(corpus):
+            path = f"{name}/{corpus}/{fragment.path}"
+            if self._index.read().execute("SELECT 1 FROM seen WHERE path = ?", (path,)).fetchone():
+                continue
+            for batch in fragment.to_batches(schema=table.schema, columns=columns, batch_size=_ROWS):
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
+                if self._stop.is_set():
+                    return
+            with self._index.write() as connection:
+                connection.execute("INSERT OR IGNORE INTO seen VALUES (?)", (path,))

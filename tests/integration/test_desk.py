@@ -1,0 +1,285 @@
+"""The desk over real tables, by its pages: lists, verdicts, undo, disagreement, exports, and who may see them."""
+
+import csv
+import io
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pyarrow.parquet as pq
+import pytest
+
+from infra.store import Corpus
+from infra.tables.delta import Table
+from infra.tables.feedback import verdicts
+from memagent.reviews import standing
+from pipelines.desk import listing
+from pipelines.desk.access import Access, token_file
+from pipelines.desk.listing import Filter
+from pipelines.exchange.answers import answer_rows
+from tests.desks import ADDRESS, PORT, Person, desk_on, home, known
+from tests.made_up_run import CORPUS, START, MadeUpRun, contracts, local_store
+
+__all__ = ["home"]
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='hacked()'>\u202egnirts\u202c\x00\x1b[31m\"'"
+
+
+@pytest.fixture
+def run(home):
+    made = contracts(local_store(home), 20)
+    made.save()
+    known(made.store)
+    return made
+
+
+@pytest.fixture
+def desk(run, home):
+    with desk_on(run.store, home) as desk:
+        yield desk
+
+
+@pytest.fixture
+def access(desk):
+    return Access(desk.journal, ["anna", "ben", "carla"], PORT)
+
+
+@pytest.fixture
+def anna(desk, access):
+    return Person(desk, access, "anna")
+
+
+def laws(run):
+    return [row["reading_id"] for row in run.answers if row["question_id"] == "law"]
+
+
+def test_lists_show_answers_with_quotes_and_filters_choose(run, anna):
+    page = anna.get("/")
+    assert (
+        "60 answers" in page and "governed by the laws of the State of" in page and "0</strong> of 58 answers" in page
+    )
+    assert "2 answers" in anna.get("/?state=failed") and "prompt-too-long" in anna.get("/?state=failed")
+    assert "20 answers" in anna.get("/?state=not+found")
+    assert "4 answers" in anna.get("/?words=delaw+suppl"), "beginnings of words, of answer and document"
+    assert "No answer is like that" in anna.get("/?review=accepted")
+    assert "one of open, accepted" in anna.get("/?review=no", 400)
+
+
+def test_all_pages_of_a_list_are_each_item_once(run, desk, anna):
+    seen, path = [], "/"
+    while path:
+        page = anna.get(path)
+        seen += [line for line in page.splitlines() if '<td class="question">' in line]
+        path = next((part.split('"')[0] for part in page.split('rel="next" href="')[1:]), "").replace("&amp;", "&")
+    assert len(seen) == len(set(seen)) == 60
+
+
+def test_an_answer_stands_beside_its_evidence_and_its_memory(run, anna):
+    reading = laws(run)[0]
+    page = anna.get(f"/answers/{CORPUS}/{reading}")
+    assert '<mark class="evidence segment" data-start="' in page or '<mark class="evidence' in page
+    assert "This Agreement shall be governed by the laws of the State of Delaware." in page
+    told = anna.get(f"/answers/{CORPUS}/{reading}/memory")
+    assert "<ins>" in told and "Segment 4" in told
+    assert "there is no answer nope" in anna.get(f"/answers/{CORPUS}/nope", 404)
+
+
+def test_a_correction_teaches_with_its_place_and_is_what_users_see(run, desk, anna):
+    reading = laws(run)[1]
+    text = run.documents[1]["text"]
+    start = text.index("Springfield")
+    following = anna.judge(reading, "corrected", answer="Springfield", start=str(start), end=str(start + 11))
+    assert following.startswith(f"/answers/{CORPUS}/") and reading not in following, "the next answer"
+    assert "Saved: <strong>corrected</strong>" in anna.get(following)
+    desk.journal.flush()
+    (row,) = Table(run.store, "feedback").read(CORPUS).to_pylist()
+    assert (row["verdict"], row["answer"], row["reviewer"]) == ("corrected", "Springfield", "anna")
+    assert [(span["char_start"], span["char_end"]) for span in row["spans"]] == [(start, start + 11)]
+    assert row["given_at"] > START
+    shown = {one["reading_id"]: one for one in answer_rows(Corpus(run.store, CORPUS))}[reading]
+    assert (shown["answer"], shown["review"], shown["engine_answer"]) == ("Springfield", "corrected", "New York")
+    page = anna.get(f"/answers/{CORPUS}/{reading}")
+    assert f'<mark class="right" data-start="{start}"' in page and "You said: corrected" in page
+    assert "1</strong> of 58 answers checked" in anna.get("/")
+
+
+def test_what_is_said_without_a_place_is_found_in_the_document(run, desk, anna):
+    anna.judge(laws(run)[0], "corrected", answer="1 march 2001")
+    ((verdict, _),) = verdicts(Corpus(run.store, CORPUS)) if desk.journal.flush() else []
+    text = run.documents[0]["text"]
+    assert [text[span.start : span.end] for span in verdict.spans] == ["1 March 2001"]
+    anna.judge(laws(run)[1], "absent", comment="no such clause")
+    desk.journal.flush()
+    last = verdicts(Corpus(run.store, CORPUS))
+    assert {(each.verdict.right, each.verdict.comment) for each in last} == {
+        ("1 march 2001", ""),
+        ("", "no such clause"),
+    }
+
+
+def test_undo_gives_back_what_was_said_before(run, desk, anna):
+    reading = laws(run)[0]
+    item = listing.find(desk.index.read(), CORPUS, reading)
+    times = []
+    for said, fields in (("accepted", {}), ("corrected", {"answer": "Utah"})):
+        anna.judge(reading, said, **fields)
+        times.append(desk.verdicts(item)[-1].given_at)
+    anna.post("/undo", 400, given_at=times[0].isoformat())
+    assert anna.post("/undo", given_at=times[1].isoformat()).startswith(f"/answers/{CORPUS}/{reading}")
+    assert [each.kind for each in standing(desk.verdicts(item))] == ["accepted"]
+    anna.post("/undo", given_at=desk.verdicts(item)[-1].given_at.isoformat())
+    assert [each.kind for each in standing(desk.verdicts(item))] == ["corrected"], "undone twice: the correction again"
+    ben_has_none = Person(desk, anna.http.app.state.access, "ben")
+    assert "no verdict of yours" in ben_has_none.post("/undo", 400, given_at=times[0].isoformat())
+
+
+def test_two_people_disagree_and_a_third_settles_it(run, desk, access, anna):
+    reading = laws(run)[0]
+    ben, carla = Person(desk, access, "ben"), Person(desk, access, "carla")
+    anna.judge(reading, "accepted")
+    assert "1 answer<" in ben.get("/?by=others") and "0 answers" in anna.get("/?by=others")
+    ben.judge(reading, "corrected", answer="Utah")
+    page = carla.get(f"/answers/{CORPUS}/{reading}")
+    assert "People disagree" in page and 'name="decides"' in page and "1 where people disagree" in carla.get("/")
+    desk.journal.flush()
+    assert {row["review"] for row in answer_rows(Corpus(run.store, CORPUS)) if row["reading_id"] == reading} == {
+        "disputed"
+    }
+    carla.judge(reading, "corrected", answer="Utah", decides="1")
+    desk.journal.flush()
+    shown = {row["reading_id"]: row for row in answer_rows(Corpus(run.store, CORPUS))}[reading]
+    assert (shown["answer"], shown["review"], shown["reviewed_by"]) == ("Utah", "corrected", ["carla"])
+
+
+def test_exports_have_reviews_and_links_back(run, desk, anna):
+    reading = laws(run)[0]
+    anna.judge(reading, "corrected", answer="=HYPERLINK(1)", comment="so it says")
+    lines = list(csv.DictReader(io.StringIO(anna.get("/export.csv?review=corrected").removeprefix("\ufeff"))))
+    assert [line["answer"] for line in lines] == ["'=HYPERLINK(1)"] and lines[0]["engine_answer"] == "Delaware"
+    assert lines[0]["comments"] == "anna: so it says" and lines[0]["link"] == f"{ADDRESS}/answers/{CORPUS}/{reading}"
+    table = pq.read_table(io.BytesIO(anna.http.get("/export.parquet").content))
+    assert table.num_rows == 60 and set(table["reviewers"].to_pylist()[-1] or []) <= {"anna"}
+    book = anna.http.get("/export.xlsx").content
+    assert book[:2] == b"PK" and len(book) > 5_000
+    anna.get("/export.doc", 404)
+
+
+def test_hostile_texts_are_only_texts(home):
+    run = MadeUpRun(local_store(home))
+    name = run.document(HOSTILE, f"{HOSTILE} The key is 42. {HOSTILE}", HOSTILE)
+    reading = run.reading([name], HOSTILE, HOSTILE, HOSTILE, {0: HOSTILE}, quotes=("The key is 42.", HOSTILE))
+    run.fail("read", f"{HOSTILE} ? {HOSTILE}", HOSTILE, HOSTILE)
+    run.save(policy=HOSTILE, engine=HOSTILE)
+    with desk_on(known(run.store), home) as desk:
+        anna = Person(desk, Access(desk.journal, ["anna"], PORT), "anna")
+        anna.judge(reading, "corrected", answer=HOSTILE.replace("\x00", ""), comment=HOSTILE.replace("\x00", ""))
+        failed = next(item.id for item in listing.every(desk.index.read(), Filter(state="failed"), "anna"))
+        paths = ("", "/memory", f"?find={HOSTILE[:9]}", "?document=<img>")
+        pages = [anna.get(f"/answers/{CORPUS}/{reading}{path}") for path in paths]
+        for page in [*pages, anna.get("/"), anna.get(f"/failed/{failed}"), anna.get(f"/runs?corpus={CORPUS}")]:
+            assert "<script>window" not in page and "<img src=x" not in page and "\x1b" not in page
+            assert "\u202e" not in page
+
+
+def test_offsets_of_the_page_are_those_of_the_text(home):
+    run = MadeUpRun(local_store(home))
+    text = "a\r\nb\x00 \U0001f600 The key is 42. \x85 end"
+    name = run.document("d.txt", text)
+    reading = run.reading([name], "q", "Key?", "42", {0: "42"}, quotes=("The key is 42.",))
+    run.save()
+    with desk_on(known(run.store), home) as desk:
+        anna = Person(desk, Access(desk.journal, ["anna"], PORT), "anna")
+        assert f'data-start="{text.index("The key")}" data-anchor>The key is 42.</mark>' in anna.get(
+            f"/answers/{CORPUS}/{reading}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/", {"Host": "evil.example"}, 400),
+        ("GET", "/", {"Host": "127.0.0.1:99"}, 400),
+        ("POST", "/undo", {"Origin": "http://evil.example"}, 403),
+        ("POST", "/undo", {"Origin": "null"}, 403),
+        ("POST", "/undo", {}, 403),  # no CSRF token
+        ("PUT", "/", {}, 405),
+        ("POST", "/undo", {"Content-Length": "99999999"}, 413),
+        ("GET", "/static/../app.py", {}, 404),
+        ("GET", "/nope", {}, 404),
+    ],
+)
+def test_requests_from_elsewhere_are_refused(anna, method, path, headers, status):
+    assert anna.http.request(method, path, headers=headers).status_code == status
+
+
+def test_nobody_sees_anything_without_a_token(desk, access):
+    nobody = Person(desk, access)
+    for path in ("/", "/runs", "/export.csv", f"/answers/{CORPUS}/x"):
+        answer = nobody.http.get(path)
+        assert answer.status_code == 303 and answer.headers["location"].startswith("/login")
+    assert nobody.http.post("/undo", data={"csrf": ""}).status_code == 303
+    assert "Nobody has that token" in nobody.post("/login", 403, token="memagent:" + "x" * 43)
+    token = token_file("anna").read_text().strip().removeprefix("memagent:")
+    assert nobody.post("/login", token=token, back="//evil.example") == "/"
+    page = nobody.http.get("/")
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self'" in policy and "unsafe" not in policy and page.headers["cache-control"] == "no-store"
+    cookie = nobody.http.post("/login", data={"token": token}).headers["set-cookie"]
+    assert "HttpOnly" in cookie and "samesite=lax" in cookie.lower()
+    assert token_file("anna").stat().st_mode & 0o077 == 0
+
+
+def test_a_session_ends_with_the_log_out_and_with_the_person(desk, access, anna):
+    assert anna.post("/logout") == "/login"
+    assert anna.http.get("/").status_code == 303
+    again = Person(desk, access, "anna")
+    fewer = Person(desk, Access(desk.journal, ["ben"], PORT))
+    fewer.http.cookies = again.http.cookies
+    assert fewer.http.get("/").status_code == 303, "anna may no longer come in"
+
+
+def test_only_who_started_the_desk_starts_runs(desk, access, anna):
+    ben = Person(desk, access, "ben")
+    assert "only anna starts runs" in ben.post("/runs/ask", 403, corpus=CORPUS, questions="Who?")
+    assert 'action="/runs/ask"' not in ben.get("/runs") and 'action="/runs/ask"' in anna.get("/runs")
+    assert "no corpus" in anna.post("/runs/ask", 400, corpus="contrats", questions="Who?")
+    assert "no standing questions" in anna.post("/runs/digest", 400, corpus=CORPUS)
+    assert "completed" in anna.get("/runs") and "encrypted" in anna.get(f"/runs?corpus={CORPUS}")
+
+
+def test_what_comes_and_goes_in_the_tables_is_seen(run, desk, anna):
+    old = run.answers[0]
+    anna.judge(old["reading_id"], "corrected", answer="Utah")
+    later = START + timedelta(days=1)
+    again = old | {"reading_id": "later", "answer": "Nevada", "answered_at": later, "run_id": "night"}
+    Table(run.store, "answers").append([again])
+    gone = run.documents[1] | {"state": "deleted", "seen_at": later}
+    Table(run.store, "documents").append([gone])
+    Table(run.store, "quarantine").delete(CORPUS, stage=["read"])
+    row = dict(corpus=CORPUS, run_id="night", kind="digest", status="completed", config="{}", summary="{}")
+    Table(run.store, "runs").append([row | {"started_at": later - timedelta(hours=1), "ended_at": later}])
+    desk.refresher.once()
+    desk.refresher.once()
+    assert "0 answers" in anna.get("/?state=failed") and "55 answers" in anna.get("/"), "60 - 2 failed - 3 deleted"
+    new = anna.get("/?new=1")
+    assert "1 answer<" in new and "Utah" in new and "Nevada" in new, "the correction holds for the new reading"
+    assert "of an earlier answer: Delaware" in anna.get(f"/answers/{CORPUS}/later")
+    assert "A newer answer" not in anna.get(f"/answers/{CORPUS}/{old['reading_id']}")
+
+
+def test_twenty_people_at_once_lose_nothing(run, desk, access):
+    names = [f"person{i}" for i in range(20)]
+    everybody = Access(desk.journal, names, PORT)
+    people = [Person(desk, everybody, name) for name in names]
+    readings = [row["reading_id"] for row in run.answers][:25]
+
+    def work(person):
+        for reading in readings:
+            person.judge(reading, "rejected" if reading[-1] in "02468ace" else "accepted", comment=person.csrf[:5])
+
+    with ThreadPoolExecutor(20) as threads:
+        list(threads.map(work, people))
+    while desk.journal.flush():
+        pass
+    rows = Table(run.store, "feedback").read(CORPUS).to_pylist()
+    assert len(rows) == len({(row["reviewer"], row["reading_id"]) for row in rows}) == 500
+    assert len({row["given_at"] for row in rows}) == 500
+    assert sum(listing.tallies(desk.index.read(), Filter(review="open")).values()) == 58 - 25
