@@ -1,14 +1,18 @@
 """The `feedback` table: people's verdicts on answers."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from infra.store import Corpus
 from infra.tables.buckets import WHOLE, Bucket
+from infra.tables.data_files import write_data_file
 from infra.tables.delta import Table
 from infra.tables.rows import AnswerRow, FeedbackRow
 from memagent.records import TextSpan
@@ -71,6 +75,36 @@ def verdicts(corpus: Corpus) -> list[JudgedAnswer]:
         answers = {each.of["reading_id"]: each.of for each in same}
         counting += [JudgedAnswer(each, answers[each.reading_id]) for each in standing(each.verdict for each in same)]
     return sorted(counting, key=lambda each: each.verdict.reading_id)
+
+
+def append_once(corpus: Corpus, rows: Sequence[FeedbackRow], writer: str) -> None:
+    """Add a writer's rows that are not in the table yet; repeating a call whose outcome is unknown adds nothing.
+
+    Args:
+        corpus: whose answers they are about.
+        rows: of one writer, each later than all that it gave to earlier calls.
+        writer: names a sequence of rows with rising times.
+    """
+    name = f"{writer}-{corpus.name}"
+    done = _committed(corpus, name)
+    new = [row for row in rows if _microseconds(row["given_at"]) > done]
+    if new:
+        file = write_data_file(corpus, "feedback", new)
+        number = max(_microseconds(row["given_at"]) for row in new)
+        Table(corpus.store, "feedback").commit_files(corpus.name, [file], writer=name, number=number)
+
+
+def _committed(corpus: Corpus, writer: str) -> int:
+    """Return the time of the last row that a writer has committed, in microseconds; 0: none."""
+    try:
+        delta = DeltaTable(corpus.store.delta_uri("feedback"), storage_options=corpus.store.delta_options)
+    except TableNotFoundError:
+        return 0
+    return delta.transaction_version(writer) or 0
+
+
+def _microseconds(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 class Reviews:

@@ -180,7 +180,8 @@ class Desk:
     def _spans(self, item: Item, opinion: Opinion, document: str | None) -> list[SpanRow]:
         """Return where the right answer stands: the words that were selected, else the first place that says it."""
         content_hash = document or item.content_hash
-        text = self.texts.get(item.corpus, content_hash)
+        look = self.texts.get if opinion.span else self.texts.kept  # who judges an answer has just had it open
+        text = look(item.corpus, content_hash)
         if text is None:
             return []
         span = opinion.span

@@ -1,35 +1,52 @@
 """Verdicts on their way to the `feedback` table: on this machine's disk before a page says that they are given.
 
-Rows are committed to the table in groups by a thread of its own; what a kill leaves behind is committed at the next
-start. A row that was committed and not yet noted so is known by its key, and not committed again.
+Verdicts that come at once are written in one transaction. A thread of its own commits them to the table in groups, in the
+order of their times; what a kill leaves behind is committed at the next start. The table knows the time of the last one
+that was committed (a Delta application transaction), so none is committed twice.
 """
 
 import json
 import logging
+import secrets
 import sqlite3
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from infra.store import Store
-from infra.tables.delta import Table
+from infra.store import Corpus, Store
+from infra.tables.delta import MANY, Table
+from infra.tables.feedback import append_once
 from infra.tables.rows import FeedbackRow
 from pipelines.desk.index import microseconds, moment
 
 _log = logging.getLogger("memagent.desk")
 _PAUSE = 1.0
 _GROUP = 500
+_SESSION_SECONDS = 30.0
+"""For which a session is believed without another look."""
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS verdict (
   given_at INTEGER PRIMARY KEY, rows TEXT NOT NULL, stored INTEGER NOT NULL DEFAULT 0
 );
+CREATE TABLE IF NOT EXISTS writer (name TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS verdict_left ON verdict (stored) WHERE stored = 0;
 CREATE TABLE IF NOT EXISTS session (
   id TEXT PRIMARY KEY, reviewer TEXT NOT NULL, csrf TEXT NOT NULL, ends INTEGER NOT NULL
 ) WITHOUT ROWID;
 """
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A verdict that somebody gives now."""
+
+    rows: Sequence[FeedbackRow]
+    given_at: int = 0
 
 
 class Journal:
@@ -43,6 +60,13 @@ class Journal:
         self._connection.executescript(_SCHEMA)
         self._connection.execute("PRAGMA synchronous = FULL")  # a commit that has returned is on the disk
         path.chmod(0o600)
+        self._connection.execute(
+            "INSERT INTO writer SELECT ? WHERE NOT EXISTS (SELECT 1 FROM writer)", (f"desk-{secrets.token_hex(8)}",)
+        )
+        self._writer: str = self._connection.execute("SELECT name FROM writer").fetchone()[0]
+        self._waiting: list[_Waiting] = []
+        self._sessions: dict[str, tuple[float, str, str]] = {}
+        self._commits = 0
         self._stop = threading.Event()
         self._given = threading.Event()
         self._thread = threading.Thread(target=self._run, name="desk-journal", daemon=True)
@@ -73,14 +97,36 @@ class Journal:
 
         When this returns the rows are on the disk.
         """
-        now = microseconds(datetime.now(UTC))
+        mine = _Waiting(rows)
+        self._waiting.append(mine)
         with self._lock:
-            last = self._connection.execute("SELECT MAX(given_at) FROM verdict").fetchone()[0] or 0
-            given_at = max(now, last + 1)
-            text = json.dumps([{**row, "given_at": given_at} for row in rows])
-            self._connection.execute("INSERT INTO verdict (given_at, rows) VALUES (?, ?)", (given_at, text))
+            if not mine.given_at:  # else another one has written it with theirs
+                group = self._waiting[:]
+                try:
+                    self._write(group)
+                except BaseException:
+                    self._waiting.remove(mine)  # the others try themselves
+                    raise
+                del self._waiting[: len(group)]
         self._given.set()
-        return moment(given_at)
+        return moment(mine.given_at)
+
+    def _write(self, group: Sequence[_Waiting]) -> None:
+        last = self._connection.execute("SELECT MAX(given_at) FROM verdict").fetchone()[0] or 0
+        first = max(microseconds(datetime.now(UTC)), last + 1)
+        values = [
+            (first + number, json.dumps([{**row, "given_at": first + number} for row in each.rows]))
+            for number, each in enumerate(group)
+        ]
+        self._connection.execute("BEGIN")
+        try:
+            self._connection.executemany("INSERT INTO verdict (given_at, rows) VALUES (?, ?)", values)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        for number, each in enumerate(group):
+            each.given_at = first + number
 
     def find(self, given_at: datetime) -> list[FeedbackRow]:
         """Return the rows of a verdict that was given at this desk; empty: there is none."""
@@ -98,7 +144,15 @@ class Journal:
         """Commit what is left to the table; return how many verdicts."""
         group = self._left()
         if group:
-            Table(self._store, "feedback").insert_new([row for _, text in group for row in _rows(text)])
+            by_corpus: dict[str, list[FeedbackRow]] = defaultdict(list)
+            for row in (row for _, text in group for row in _rows(text)):
+                by_corpus[row["corpus"]].append(row)
+            for name, rows in by_corpus.items():
+                append_once(Corpus(self._store, name), rows, self._writer)
+            self._commits += 1
+            if self._commits % MANY == 0:
+                for name in by_corpus:
+                    Table(self._store, "feedback").compact(name)
             with self._lock:
                 self._connection.execute("BEGIN")
                 self._connection.executemany(
@@ -117,16 +171,22 @@ class Journal:
 
     def session(self, key: str) -> tuple[str, str] | None:
         """Return a session's reviewer and CSRF token; None: there is none, or it has ended."""
+        until, *known = self._sessions.get(key, (0.0, "", ""))
+        if until > time.monotonic():
+            return known[0], known[1]
         now = microseconds(datetime.now(UTC))
         with self._lock:
             row = self._connection.execute(
                 "SELECT reviewer, csrf FROM session WHERE id = ? AND ends > ?", (key, now)
             ).fetchone()
+            if row:
+                self._sessions[key] = (time.monotonic() + _SESSION_SECONDS, row[0], row[1])
         return (row[0], row[1]) if row else None
 
     def close_session(self, key: str) -> None:
         """Forget a session."""
         with self._lock:
+            self._sessions.pop(key, None)
             self._connection.execute("DELETE FROM session WHERE id = ?", (key,))
 
     def _left(self, most: int = _GROUP) -> list[tuple[int, str]]:

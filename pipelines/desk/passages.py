@@ -106,13 +106,19 @@ class Texts:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def get(self, corpus: str, content_hash: str) -> str | None:
-        """Return a text; None: there is none, or no longer."""
+    def kept(self, corpus: str, content_hash: str) -> str | None:
+        """Return a text if it was looked at a short time ago."""
         key = (corpus, content_hash)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
-                return self._kept[key]
+            return self._kept.get(key)
+
+    def get(self, corpus: str, content_hash: str) -> str | None:
+        """Return a text; None: there is none, or no longer."""
+        key = (corpus, content_hash)
+        if (known := self.kept(corpus, content_hash)) is not None:
+            return known
         where = Corpus(self._store, corpus)
         text = dict(document_texts(where, {content_hash}, _around(content_hash))).get(content_hash)
         if text is not None:

@@ -102,6 +102,7 @@ def test_a_correction_teaches_with_its_place_and_is_what_users_see(run, desk, an
 
 
 def test_what_is_said_without_a_place_is_found_in_the_document(run, desk, anna):
+    anna.get(f"/answers/{CORPUS}/{laws(run)[0]}")
     anna.judge(laws(run)[0], "corrected", answer="1 march 2001")
     ((verdict, _),) = verdicts(Corpus(run.store, CORPUS)) if desk.journal.flush() else []
     text = run.documents[0]["text"]
