@@ -2,8 +2,8 @@
 
     python -m benchmarks.desk [--answers 1000000] [--questions 20] [--reviewers 20] [--folder FOLDER]
 
-The answers are made up (Delta files as workers write them); the desk is `memagent desk` in a process of its own, asked over
-HTTP. Times are what a browser waits for: from the request to the last byte of the page.
+The answers are made up (Delta files as workers write them); the desk is `memagent desk` in a process of its own, asked
+over HTTP. Times are what a browser waits for: from the request to the last byte of the page.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -186,13 +187,13 @@ def review(served: Served, name: str, readings: Iterator[str], seed: int, pause:
             fields = {"csrf": csrf, "said": said, "answer": answer, "review": "open"}
             time.sleep(pause * rng.uniform(0.5, 1.5))
             path = f"/answers/{CORPUS}/{reading}/verdict"
-            seconds += timed(lambda path=path, fields=fields: client.post(path, data=fields), 1, 303)
+            seconds += timed(partial(client.post, path, data=fields), 1, 303)
     return seconds
 
 
 def measure(served: Served, given: argparse.Namespace) -> list[Row]:
     """Ask the desk, and return the times."""
-    client, csrf = served.log_in(next(iter(served.tokens)))
+    client, _ = served.log_in(next(iter(served.tokens)))
     rows = []
     began = time.monotonic()
     while "Reading what is new" in (page := client.get("/").text) or "no answers yet" in page:
@@ -224,12 +225,12 @@ def measure(served: Served, given: argparse.Namespace) -> list[Row]:
         column = f"p95, {given.reviewers} at once"
         rows.append(Row(f"verdict, {said}", p95(crowd), "ms", column=column, n=len(crowd)))
     for name, query in FILTERS.items():
-        seconds = timed(lambda query=query: client.get(f"/?{query}"), 20)
+        seconds = timed(partial(client.get, f"/?{query}"), 20)
         rows.append(Row(f"filter: {name}", p95(seconds), "ms", column="p95, alone", n=20))
     with ThreadPoolExecutor(given.reviewers) as threads:
         names = list(served.tokens)[-given.reviewers :]
         browsers = [served.log_in(name)[0] for name in names]
-        work = [threads.submit(timed, lambda b=b: b.get("/?review=open"), 20) for b in browsers]
+        work = [threads.submit(timed, partial(b.get, "/?review=open"), 20) for b in browsers]
         crowd = [seconds for done in work for seconds in done.result()]
     rows.append(Row("first page", p95(crowd), "ms", column=f"p95, {given.reviewers} at once", n=len(crowd)))
     rows.append(Row("peak memory of the desk", round(served.peak()), "MiB"))

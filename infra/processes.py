@@ -39,6 +39,11 @@ def end_with(owner: int) -> None:
     threading.Thread(target=_wait, args=(owner,), name="lifeline", daemon=True).start()
 
 
+def environment_of_children() -> dict[str, str]:
+    """Return this process's environment for a child that imports modules from where this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
 def tree(pid: int) -> list[psutil.Process]:
     """Return a process and all its descendants that are alive."""
     try:

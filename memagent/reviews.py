@@ -58,17 +58,18 @@ def standing(verdicts: Iterable[Verdict]) -> list[Verdict]:
     Of each person the last one on each reading counts, and of those that call an answer right the last one alone. A
     verdict that decides makes those before it void.
     """
-    last: dict[tuple[str, str], Verdict] = {}
-    for verdict in sorted(verdicts, key=lambda verdict: verdict.given_at):
-        if verdict.kind != "comment":
-            last[verdict.reviewer, verdict.reading_id] = verdict
-    left = sorted((each for each in last.values() if each.kind in COUNTING), key=lambda each: each.given_at)
+    left = sorted(_last(verdicts), key=lambda each: each.given_at)
     begin = max((index for index, each in enumerate(left) if each.decides), default=0)
     by_person: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in left[begin:]:
         by_person[verdict.reviewer].append(verdict)
     kept = [verdict for person in by_person.values() for verdict in _of_one_mind(person)]
     return sorted(kept, key=lambda verdict: verdict.given_at)
+
+
+def judges(verdicts: Iterable[Verdict]) -> set[str]:
+    """Return the people whose last word on some reading is a verdict that says something."""
+    return {verdict.reviewer for verdict in _last(verdicts)}
 
 
 def disputed(verdicts: Sequence[Verdict]) -> bool:
@@ -96,6 +97,15 @@ def review(verdicts: Iterable[Verdict], answer: str) -> Review | None:
     if any(normalise(each.given) == normalise(answer) for each in left):
         return Review("rejected", answer, people, at)
     return None
+
+
+def _last(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return what each person said last of each reading, where it says something."""
+    last: dict[tuple[str, str], Verdict] = {}
+    for verdict in sorted(verdicts, key=lambda verdict: verdict.given_at):
+        if verdict.kind != "comment":
+            last[verdict.reviewer, verdict.reading_id] = verdict
+    return [verdict for verdict in last.values() if verdict.kind in COUNTING]
 
 
 def _of_one_mind(verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -1,7 +1,6 @@
 """Parsing in a child process: a source that crashes or hangs the parser is an error like any other."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -24,6 +23,12 @@ _BYTES_PER_CHAR = 4
 
 _ENVIRONMENT = ("AWS_", "LANG", "LC_", "LD_LIBRARY_PATH", "PATH", "SSL_CERT_", "TMPDIR", "TZ", "http_proxy", "no_proxy")
 """What the child is given of the environment: no keys of engines or of Prefect. It opens ``s3://`` sources itself."""
+
+
+def reader_environment() -> dict[str, str]:
+    """Return the environment of a process that reads sources: what it needs to open them, and nothing else."""
+    environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    return environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 class Guard:
@@ -113,8 +118,7 @@ class Guard:
     def _start(self) -> Connection:
         self.close()
         ours, theirs = Pipe()
-        environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        environment = reader_environment()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, for as long as it lives
         self._process = subprocess.Popen(
             # -P: a file in the working folder, perhaps the archive itself, must not be imported as a module.

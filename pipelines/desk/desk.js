@@ -80,7 +80,7 @@ const MOVES = {
   ArrowRight: ["forward", "word"], ArrowLeft: ["backward", "word"], ArrowDown: ["forward", "line"], ArrowUp: ["backward", "line"],
   End: ["forward", "lineboundary"], Home: ["backward", "lineboundary"],
 };
-if (text) {
+if (text && byId("verdict")) {
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && take()) { event.preventDefault(); event.stopPropagation(); return; }
     const move = MOVES[event.key];

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 import platformdirs
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from infra.store import Store
 from infra.tables.delta import Table
 from infra.tables.rows import AnswerRow, EvidenceRow, FeedbackRow, SpanRow
+from infra.tables.schemas import ANSWERS
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.evidence import locate
@@ -82,7 +86,12 @@ class Desk:
     def answer(self, item: Item) -> AnswerRow | None:
         """Return the answer of an item with its evidence; None: it failed, or is gone."""
         chosen = (pc.field("content_hash") == item.content_hash) & (pc.field("reading_id") == item.reading_id)
-        rows: list[AnswerRow] = Table(self.store, "answers").read(item.corpus, filters=chosen).to_pylist()
+        part = self.index.read().execute("SELECT part FROM detail WHERE id = ?", (item.id,)).fetchone()["part"]
+        rows: list[AnswerRow]
+        try:
+            rows = answers_in(self.store, part, chosen).to_pylist() if part else []
+        except FileNotFoundError:  # it was compacted, and the index has not seen the new one yet
+            rows = Table(self.store, "answers").read(item.corpus, filters=chosen).to_pylist()
         return rows[0] if rows else None
 
     def verdicts(self, item: Item) -> list[Verdict]:
@@ -194,6 +203,15 @@ class Desk:
     def _subject(self, item: Item) -> Subject:
         row = self.index.read().execute("SELECT subject, question FROM item WHERE id = ?", (item.id,)).fetchone()
         return Subject(row["subject"], row["question"])
+
+
+def answers_in(store: Store, part: str, chosen: pc.Expression) -> pa.Table:
+    """Return the answers of one file of the table that pass a filter. Raises FileNotFoundError."""
+    columns = [name for name in ANSWERS.names if name != "corpus"]
+    schema = pa.schema([ANSWERS.field(name) for name in columns])
+    return ds.dataset(
+        store.path("answers", unquote(part)), schema=schema, format="parquet", filesystem=store.arrow
+    ).to_table(filter=chosen)
 
 
 def quotes(answer: AnswerRow | None) -> list[EvidenceRow]:

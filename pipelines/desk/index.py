@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from infra.tables.rows import FeedbackRow
 from memagent.records import TextSpan
-from memagent.reviews import Review, Verdict, VerdictKind, review
+from memagent.reviews import Review, Verdict, VerdictKind, judges, review
 
-VERSION = "1"
+VERSION = "2"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
 STATES = ("not found", "found", "failed")
@@ -157,13 +157,17 @@ def settle(connection: sqlite3.Connection, subjects: Iterable[Subject]) -> None:
     """Write what the verdicts on some texts and questions come to into their items."""
     for pair in subjects:
         verdicts = verdicts_on(connection, pair)
-        people = len({each.reviewer for each in verdicts if each.kind not in ("comment", "withdrawn")})
+        people = sorted(judges(verdicts))
+        connection.execute("DELETE FROM judge WHERE subject = ? AND question = ?", pair)
+        connection.executemany("INSERT INTO judge VALUES (?, ?, ?)", [(name, *pair) for name in people])
         for item in connection.execute(
             "SELECT id, answer FROM item JOIN detail USING (id) WHERE subject = ? AND question = ? AND state < 2", pair
         ).fetchall():
             found = review(verdicts, item["answer"])
             status, shown = (REVIEWS.index(found.status), _other(found, item["answer"])) if found else (0, None)
-            connection.execute("UPDATE item SET review = ?, reviewers = ? WHERE id = ?", (status, people, item["id"]))
+            connection.execute(
+                "UPDATE item SET review = ?, reviewers = ? WHERE id = ?", (status, len(people), item["id"])
+            )
             connection.execute("UPDATE detail SET shown_answer = ? WHERE id = ?", (shown, item["id"]))
 
 

@@ -1,7 +1,7 @@
 """Take rows of the tables into the index, a group in one transaction. Taking a row again changes nothing."""
 
+import json
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,33 +77,31 @@ def _show(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -
     )
 
 
-def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table) -> None:
-    """Take rows of `answers` (columns `ANSWERS`), of which the first one of a reading counts."""
-    rows = list(_rows(batch))
+def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, part: str) -> None:
+    """Take rows of `answers` (columns `ANSWERS`) from a file, of which the first one of a reading counts."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    for row in sorted(_rows(batch), key=lambda row: row[-1]):
+        rows.setdefault(row[0], row)
+    known = connection.execute(  # two runs at once may answer a reading twice, and compacted files repeat rows
+        "SELECT detail.id, reading_id FROM detail JOIN item USING (id) WHERE item.corpus = ? AND reading_id IN "
+        "(SELECT value FROM json_each(?))",
+        (corpus, json.dumps(list(rows))),
+    ).fetchall()
+    for row in known:
+        del rows[row["reading_id"]]
+    connection.executemany("UPDATE detail SET part = ? WHERE id = ?", [(part, row["id"]) for row in known])
     connection.execute(
         "CREATE TEMP TABLE IF NOT EXISTS fresh (id INTEGER PRIMARY KEY, reading_id, question_id, question, archive, "
         "content_hash, answer, state, quote, run_id)"
     )
     connection.execute("DELETE FROM fresh")
-    used: dict[int, int] = defaultdict(int)
-    values = []
-    for *row, answered_at in rows:
-        first = microseconds(answered_at) << TIME_BITS
-        values.append((first + used[first], *row))
-        used[first] += 1
-    connection.executemany("INSERT OR REPLACE INTO fresh VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-    connection.execute(  # two runs at once may answer a reading twice, and compacted files repeat rows
-        "DELETE FROM fresh WHERE EXISTS (SELECT 1 FROM detail JOIN item USING (id) WHERE detail.reading_id = "
-        "fresh.reading_id AND item.corpus = ?) OR id > (SELECT MIN(id) FROM fresh AS other WHERE other.reading_id = "
-        "fresh.reading_id)",
-        (corpus,),
+    free = _FreeIds(connection)
+    connection.executemany(
+        "INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(free.take(microseconds(answered_at)), *row) for *row, answered_at in rows.values()],
     )
-    while taken := connection.execute("SELECT fresh.id FROM fresh JOIN item USING (id)").fetchall():
-        top = connection.execute("SELECT MAX(id) FROM fresh").fetchone()[0]
-        for number, row in enumerate(taken, 1):
-            connection.execute("UPDATE fresh SET id = ? WHERE id = ?", (top + number, row["id"]))
     for statement in _TAKE:
-        connection.execute(statement, {"corpus": corpus, "archive": _ARCHIVE})
+        connection.execute(statement, {"corpus": corpus, "archive": _ARCHIVE, "part": part})
     _show(connection, "(subject, question) IN (SELECT i.subject, i.question FROM item AS i JOIN fresh USING (id))", ())
     _only_last_archive(connection, corpus)
     judged = connection.execute(
@@ -119,8 +117,8 @@ _TAKE = (
     "INSERT INTO subject (corpus, content_hash, doc_id, title, copies, present) "
     "SELECT :corpus, content_hash, '', CASE WHEN archive THEN :archive ELSE '' END, 1, archive FROM fresh WHERE true "
     "GROUP BY content_hash ON CONFLICT DO NOTHING",
-    "INSERT INTO detail (id, reading_id, answer, quote, run_id) "
-    "SELECT id, reading_id, answer, quote, run_id FROM fresh",
+    "INSERT INTO detail (id, reading_id, answer, quote, run_id, part) "
+    "SELECT id, reading_id, answer, quote, run_id, :part FROM fresh",
     "INSERT INTO words (rowid, answer, document) SELECT fresh.id, fresh.answer, subject.doc_id || ' ' || subject.title "
     "FROM fresh JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
     "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at) "
@@ -128,6 +126,32 @@ _TAKE = (
     "JOIN question ON question.corpus = :corpus AND question.text = fresh.question "
     "JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
 )
+
+
+class _FreeIds:
+    """Gives out ids of items, by their time."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._next: dict[int, int] = {}
+        self._given: set[int] = set()
+
+    def take(self, at: int) -> int:
+        """Return an id for a time in microseconds."""
+        first = at << TIME_BITS
+        if first not in self._next:
+            inside = (first, first + (1 << TIME_BITS))
+            last = self._connection.execute("SELECT MAX(id) FROM item WHERE id >= ? AND id < ?", inside).fetchone()[0]
+            self._next[first] = first if last is None else last + 1
+        item = self._next[first]
+        # So many answers at one time that they reach into the next.
+        while item in self._given or (
+            item >> TIME_BITS != at and self._connection.execute("SELECT 1 FROM item WHERE id = ?", (item,)).fetchone()
+        ):
+            item += 1
+        self._next[first] = item + 1
+        self._given.add(item)
+        return item
 
 
 def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -182,9 +206,7 @@ def take_failure(connection: sqlite3.Connection, corpus: int, row: FailureRow) -
         "SELECT id FROM subject WHERE corpus = ? AND content_hash = ?", (corpus, content_hash)
     ).fetchone()
     at = microseconds(row["at"])
-    item = at << TIME_BITS
-    while connection.execute("SELECT 1 FROM item WHERE id = ?", (item,)).fetchone():
-        item += 1
+    item = _FreeIds(connection).take(at)
     connection.execute(
         "INSERT INTO detail (id, reading_id, answer, quote, run_id) VALUES (?, '', ?, ?, ?)",
         (item, row["reason"], (row["detail"] or "")[:_QUOTE], row["run_id"]),

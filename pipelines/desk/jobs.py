@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO, Literal
 
-from infra.processes import end, tree
+from infra.processes import end, environment_of_children, tree
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.formatting import plain
@@ -49,7 +49,7 @@ class Jobs:
     """The commands that were started here, one running at a time."""
 
     def __init__(self, config: Config) -> None:
-        self._environment = {**os.environ, "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
+        self._environment = {**environment_of_children(), "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
         self._lock = threading.Lock()
         self.started: list[Job] = []
         """Newest first."""

@@ -1,8 +1,8 @@
 """Verdicts on their way to the `feedback` table: on this machine's disk before a page says that they are given.
 
-Verdicts that come at once are written in one transaction. A thread of its own commits them to the table in groups, in the
-order of their times; what a kill leaves behind is committed at the next start. The table knows the time of the last one
-that was committed (a Delta application transaction), so none is committed twice.
+Verdicts that come at once are written in one transaction. A thread of its own commits them to the table in groups, in
+the order of their times; what a kill leaves behind is committed at the next start. The table knows the time of the last
+one that was committed (a Delta application transaction), so none is committed twice.
 """
 
 import json

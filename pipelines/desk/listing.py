@@ -109,19 +109,22 @@ class Terms:
             terms.append("item.state = :state")
             self.values["state"] = STATES.index(chosen.state)
         if chosen.review:
-            # There is nothing to judge in what failed.
-            terms.append("item.review = :review" + (" AND item.state < 2" if chosen.review == "open" else ""))
-            self.values["review"] = REVIEWS.index(chosen.review)
+            # Not bound, so that the index of what was reviewed can be used. In what failed there is nothing to judge.
+            review = REVIEWS.index(chosen.review)
+            terms.append(f"item.review = {review}" + (" AND item.state < 2" if not review else ""))
         if chosen.by:
             mine = (
-                "EXISTS (SELECT 1 FROM verdict WHERE verdict.subject = item.subject AND "
-                "verdict.question = item.question AND verdict.reviewer = :reviewer AND "
-                "verdict.kind NOT IN ('comment', 'withdrawn'))"
+                "item.id IN (SELECT mine.id FROM judge CROSS JOIN item AS mine WHERE judge.reviewer = :reviewer "
+                "AND mine.subject = judge.subject AND mine.question = judge.question)"
             )
             terms.append(mine if chosen.by == "mine" else f"item.reviewers > 0 AND NOT {mine}")
         if chosen.new:
-            terms.append("item.id >= (SELECT night FROM corpus WHERE corpus.id = item.corpus) << :bits")
-            self.values["bits"] = TIME_BITS
+            nights = connection.execute("SELECT id, night FROM corpus").fetchall()
+            terms.append(f"item.id >= {min((row['night'] for row in nights), default=0) << TIME_BITS}")
+            since = " OR ".join(
+                f"(item.corpus = {row['id']} AND item.id >= {row['night'] << TIME_BITS})" for row in nights
+            )
+            terms.append(f"({since or 'item.shown'})")
         if words := _words(chosen.words):
             terms.append("item.id IN (SELECT rowid FROM words WHERE words MATCH :words)")
             self.values["words"] = words

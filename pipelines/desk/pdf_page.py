@@ -18,6 +18,7 @@ from infra.naming import unquoted
 from infra.processes import usable_cores
 from infra.sources.opening import open_source, split_codec
 from infra.sources.pdf import page_text
+from infra.sources.sandbox import reader_environment
 from memagent.errors import SourceError
 from memagent.records import text_hash
 
@@ -79,7 +80,11 @@ def _in_child(request: Request) -> PagePicture | str:
     command = [sys.executable, "-P", "-m", "pipelines.desk.pdf_page"]
     try:
         done = subprocess.run(
-            command, input=json.dumps(asdict(request)).encode(), capture_output=True, timeout=_SECONDS, check=False
+            command,
+            input=json.dumps(asdict(request)).encode(),
+            capture_output=True,
+            timeout=_SECONDS,
+            env=reader_environment(),
         )
     except subprocess.TimeoutExpired:
         return "the page takes too long to draw"

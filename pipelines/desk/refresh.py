@@ -79,21 +79,21 @@ class Refresher:
             self._stop.wait(max(_EVERY, 10 * (time.monotonic() - began)))
 
     def _documents(self, corpus: str) -> None:
-        for batch in self._new(corpus, "documents", DOCUMENTS):
+        for _, batch in self._new(corpus, "documents", DOCUMENTS):
             with self._index.write() as connection:
                 take_documents(connection, corpus_id(connection, corpus), batch)
 
     def _answers(self, corpus: str) -> None:
         samples = pa.array(sorted(sampled_runs(Corpus(self._store, corpus))), pa.string())
-        for batch in self._new(corpus, "answers", ANSWERS):
+        for part, batch in self._new(corpus, "answers", ANSWERS):
             if len(samples):
                 batch = batch.filter(pc.invert(pc.is_in(batch["run_id"].cast(pa.string()), value_set=samples)))
             with self._index.write() as connection:
-                take_answers(connection, corpus_id(connection, corpus), batch)
+                take_answers(connection, corpus_id(connection, corpus), batch, part)
                 take_waiting(connection)
 
     def _feedback(self, corpus: str) -> None:
-        for batch in self._new(corpus, "feedback", [name for name in FEEDBACK.names if name != "corpus"]):
+        for _, batch in self._new(corpus, "feedback", [name for name in FEEDBACK.names if name != "corpus"]):
             columns = [pa.array([corpus] * batch.num_rows), *batch.columns]
             rows: list[FeedbackRow] = pa.table(columns, ["corpus", *batch.column_names]).to_pylist()
             with self._index.write() as connection:
@@ -119,8 +119,8 @@ class Refresher:
             night = microseconds(max(began)) if began else 0
             connection.execute("UPDATE corpus SET night = ? WHERE id = ?", (night, corpus_id(connection, corpus)))
 
-    def _new(self, corpus: str, name: str, columns: list[str]) -> Iterator[pa.Table]:
-        """Yield the rows of a table's files that were not read yet, some thousands at once."""
+    def _new(self, corpus: str, name: str, columns: list[str]) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the path and the rows of a table's files that were not read yet, some thousands at once."""
         table = Table(self._store, name)
         for fragment in table.fragments(corpus):
             path = f"{name}/{corpus}/{fragment.path}"
@@ -128,7 +128,7 @@ class Refresher:
                 continue
             for batch in fragment.to_batches(schema=table.schema, columns=columns, batch_size=_ROWS):
                 if batch.num_rows:
-                    yield pa.Table.from_batches([batch])
+                    yield fragment.path, pa.Table.from_batches([batch])
                 if self._stop.is_set():
                     return
             with self._index.write() as connection:

@@ -26,10 +26,11 @@ CREATE TABLE item (
 CREATE INDEX item_pair ON item (subject, question);
 CREATE INDEX item_question ON item (question);
 CREATE INDEX item_reviewed ON item (review) WHERE review > 0;
+CREATE INDEX item_judged ON item (reviewers) WHERE reviewers > 0;
 CREATE INDEX item_failed ON item (corpus) WHERE state = 2;
 CREATE TABLE detail (
   id INTEGER PRIMARY KEY, reading_id TEXT NOT NULL, answer TEXT NOT NULL, quote TEXT NOT NULL, run_id TEXT NOT NULL,
-  shown_answer TEXT
+  shown_answer TEXT, part TEXT  -- the file that has the answer with its evidence
 );
 CREATE INDEX detail_reading ON detail (reading_id);
 CREATE VIRTUAL TABLE words USING fts5 (answer, document, content = '', columnsize = 0);
@@ -58,6 +59,11 @@ CREATE TABLE verdict (
   comment TEXT NOT NULL, decides INTEGER NOT NULL, spans TEXT NOT NULL,
   PRIMARY KEY (subject, question, given_at, reviewer, reading_id)
 ) WITHOUT ROWID;
+-- Who has a verdict that counts, by text and question.
+CREATE TABLE judge (
+  reviewer TEXT NOT NULL, subject INTEGER NOT NULL, question INTEGER NOT NULL, PRIMARY KEY (reviewer, subject, question)
+) WITHOUT ROWID;
+CREATE INDEX judge_pair ON judge (subject, question);
 -- Verdicts on readings that are not indexed yet.
 CREATE TABLE waiting (corpus TEXT, reading_id TEXT, given_at INTEGER, row TEXT, PRIMARY KEY (corpus, reading_id, given_at));
 -- Files of the tables that have been read.

@@ -34,7 +34,7 @@ def serve(
     """
     desk = Desk(config)
     access = Access(desk.journal, [getpass.getuser(), *reviewers], port, url)
-    listening = _listen(port)
+    listening = listen(port)
     desk.start()
     try:
         print(f"desk: {access.address}   store: {config.store}")
@@ -55,7 +55,8 @@ def serve(
     print("stopped", flush=True)
 
 
-def _listen(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
+    """Return a socket on which connections to a port of this machine wait. Raises UsageError: it is in use."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

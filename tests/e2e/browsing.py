@@ -36,7 +36,8 @@ def browser() -> Iterator[Browser]:
 class Visit:
     """A page that takes down what must not happen."""
 
-    def __init__(self, browser: Browser, width: int = 1400, scheme: str = "light") -> None:
+    def __init__(self, browser: Browser, width: int = 1400, scheme: str = "light", own: str = "file:") -> None:
+        self._own = (own, "data:")
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page.set_default_timeout(_PATIENCE)
         self.complaints: list[str] = []
@@ -49,7 +50,7 @@ class Visit:
 
     def _request(self, request: object) -> None:
         url = str(getattr(request, "url", ""))
-        if not url.startswith(("file:", "data:")):
+        if not url.startswith(self._own):
             self.complaints.append(f"request: {url}")
 
     def open(self, path: Path, fragment: str = "") -> Page:
