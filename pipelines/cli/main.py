@@ -150,6 +150,7 @@ def up(
     check: CheckOption = None,
     at_once: Annotated[int, typer.Option(min=1, help="Flow runs at the same time; the others wait.")] = 1,
     port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
+    desk_port: Annotated[int | None, typer.Option(help="Also serve the desk, at this port of 127.0.0.1.")] = None,
     gate: GateOption = None,
 ) -> None:
     """Run the Prefect server, the nightly digest, bulk answering, harvest and retraining on this machine."""
@@ -169,7 +170,7 @@ def up(
         at_once=at_once,
     )
     plan.check_schedules()
-    run_up(configured(store, config, set_, model=model, engine=engine), plan, port)
+    run_up(configured(store, config, set_, model=model, engine=engine), plan, port, desk_port)
 
 
 def main() -> None:

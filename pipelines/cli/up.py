@@ -21,8 +21,8 @@ from pipelines.flows.access import auth_string, check
 from pipelines.flows.serve import Server, ServingPlan, end_process, ends_with_us, variables
 
 
-def up(config: Config, plan: ServingPlan, port: int) -> None:
-    """Serve until interrupted or terminated; the server and all flow runs end with this process.
+def up(config: Config, plan: ServingPlan, port: int, desk_port: int | None = None) -> None:
+    """Serve until interrupted or terminated; the server, the desk and all flow runs end with this process.
 
     Raises:
         UsageError: a schedule is invalid, or the port is in use.
@@ -54,6 +54,7 @@ def up(config: Config, plan: ServingPlan, port: int) -> None:
             env=_environment(config, url, auth),
             start_new_session=True,
         )
+        desk = _desk(config, desk_port) if desk_port else None
         try:
             print(f"Prefect: {url}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
             print(f"training: {plan.recipe}, when {plan.enough:,} new harvested rows are there.{other}")
@@ -61,12 +62,22 @@ def up(config: Config, plan: ServingPlan, port: int) -> None:
             print("ask in bulk, in another terminal:")
             print(f'  export PREFECT_API_URL={url}/api PREFECT_API_AUTH_STRING="$({shown})"')
             print("  prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
+            if desk is None:
+                print("check answers, in another terminal: memagent desk")
             print("(stop with Ctrl-C)", flush=True)
             raise MemagentError(f"serving ended unexpectedly with status {runner.wait()}")
         except KeyboardInterrupt:
             print("stopped", flush=True)
         finally:
             end_process(runner)
+            if desk is not None:
+                end_process(desk)
+
+
+def _desk(config: Config, port: int) -> "subprocess.Popen[bytes]":
+    """Start the desk; it prints its address and the file of the token, or why it cannot be served."""
+    environment = {**os.environ, "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
+    return subprocess.Popen(ends_with_us("pipelines.desk.server", str(port)), env=environment, start_new_session=True)
 
 
 def _check_schedule(option: str, cron: str, timezone: str) -> None:

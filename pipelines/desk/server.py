@@ -1,14 +1,16 @@
 """`memagent desk`: serve the desk to this machine until it is interrupted."""
 
 import getpass
+import signal
 import socket
+import sys
 import webbrowser
 from collections.abc import Sequence
 
 import uvicorn
 
-from memagent.config import Config
-from memagent.errors import UsageError
+from memagent.config import Config, load_config
+from memagent.errors import MemagentError, UsageError
 from pipelines.desk.access import Access, token_file
 from pipelines.desk.app import app
 from pipelines.desk.desk import Desk
@@ -66,3 +68,11 @@ def listen(port: int) -> socket.socket:
         listening.close()
         raise UsageError(f"port {port} of {HOST} cannot be used ({error.strerror}): choose another --port") from error
     return listening
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        serve(load_config(), int(sys.argv[1]))
+    except MemagentError as error:
+        sys.exit(f"memagent: no desk: {error}")

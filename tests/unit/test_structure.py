@@ -162,6 +162,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--timezone",
             "--at-once",
             "--port",
+            "--desk-port",
         },
         "evaluate": common
         | model
