@@ -128,7 +128,7 @@ def _matching(table: pa.Table, chosen: Sequence[tuple[str, str]]) -> pa.Array:
     for field, pattern in chosen:
         values = table[field].to_pylist()
         mask = [old or fnmatchcase(value or "", pattern) for old, value in zip(mask, values, strict=True)]
-    return pa.array(mask)
+    return pa.array(mask, pa.bool_())
 
 
 def _readings(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Erased:

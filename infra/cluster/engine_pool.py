@@ -164,6 +164,8 @@ class _Pool(Generic[Item, Result]):
         self._most = min(pool.max_size, max(1, len(queue)))
         self._left = sum(item["conversations"] for item in queue)
         self._engines: list[_Engine[Item]] = []
+        self._idle = 0
+        """Engines that were ended for want of work, and may be started again."""
         self._replacements, self._bisections = self._enough(), _BISECTIONS
         self._last_error: MemagentError = EngineDied("no engine is left")
 
@@ -235,6 +237,7 @@ class _Pool(Generic[Item, Result]):
         for engine in [engine for engine in self._engines if engine.answered and not engine.items]:
             if not self._queue and len(self._engines) > 1:
                 self._end(engine)
+                self._idle += 1
 
     def _give(self, engine: _Engine[Item], item: Item) -> _Engine[Item]:
         engine.items[engine.placed.actor.run.remote(item)] = item
@@ -278,6 +281,9 @@ class _Pool(Generic[Item, Result]):
         self._most = max(1, self._most - 1)
         self._last_error = EngineDied(result["fatal"])
         _log.warning("an engine is retired (%s); %d are left", result["fatal"], len(self._engines))
+        if not self._engines and self._idle:
+            self._idle -= 1
+            self._start()
         self._check()
 
     def _check(self) -> None:

@@ -1,6 +1,7 @@
 """Parsing in a child process: a source that crashes or hangs the parser is an error like any other."""
 
 import json
+import os
 import signal
 import subprocess
 import sys

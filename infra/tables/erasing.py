@@ -28,7 +28,7 @@ class Erased:
 
     def among(self, table: pa.Table) -> pa.Array:
         """Return a mask of the rows that are about any of it."""
-        mask = pa.array([False] * table.num_rows)
+        mask = pa.array([False] * table.num_rows, pa.bool_())
         columns = {
             "doc_id": self.doc_ids,
             "content_hash": self.content_hashes,

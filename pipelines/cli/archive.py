@@ -61,6 +61,7 @@ def report(
     run: Annotated[str, typer.Argument(help="A run id, the beginning of one, or 'last'.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file; report.html.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser; without -o, the store's own.")] = False,
+    desk: Annotated[str, typer.Option(help="Address of a desk that answers link to.")] = "",
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -76,7 +77,7 @@ def report(
     if open_ and output is None:
         open_report(tables, run_id)
         return
-    path = write(tables, run_id, output or Path("report.html"))
+    path = write(tables, run_id, output or Path("report.html"), desk=desk)
     typer.echo(str(path))
     if open_:
         show_file(path)

@@ -6,33 +6,44 @@ renders the file. Reports of evaluations and trainings are in `evaluation` and `
 """
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from infra.store import Store
+from memagent.errors import UsageError
 from pipelines.report.html import write_sheet
 from pipelines.report.page import LIMIT_BYTES, page
 
 __all__ = ["LIMIT_BYTES", "build", "write", "write_to_store"]
 
 
-def build(store: Store, run_id: str, limit: int = LIMIT_BYTES) -> str:
+def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, desk: str = "") -> str:
     """Return the report of a finished run as HTML of about `limit` bytes at most.
 
     Raises:
         UsageError: the store does not know the run.
     """
-    return page(store, run_id, limit)
+    return page(store, run_id, limit, _address(desk))
 
 
-def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES) -> Path:
+def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES, desk: str = "") -> Path:
     """Write the report of a finished run to `path` atomically; return the path.
+
+    Its readings link to the desk at the address `desk`, if there is one.
 
     Raises:
         UsageError: the store does not know the run, or the file cannot be written.
     """
-    return write_sheet(Path(path), build(store, run_id, limit))
+    return write_sheet(Path(path), build(store, run_id, limit, desk))
 
 
 def write_to_store(store: Store, run_id: str) -> str:
     """Write the report beside the run's other files; return its path or URL."""
     path = store.write_bytes(build(store, run_id).encode("utf-8"), "runs", run_id, "report.html")
     return f"s3://{path}" if store.is_s3 else path
+
+
+def _address(desk: str) -> str:
+    parts = urlsplit(desk)
+    if desk and (parts.scheme not in ("http", "https") or not parts.netloc):
+        raise UsageError(f"--desk {desk!r}: give the address of a desk, as in http://127.0.0.1:4300")
+    return desk.rstrip("/")

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts, quarantined
+from infra.tables.feedback import Reviews
 from infra.tables.plans import plan_parts, read_plan
 from infra.tables.quarantine import reading_item
 from infra.tables.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, PlannedReading
@@ -20,6 +21,7 @@ from infra.tables.runs import ENDED
 from memagent.errors import UsageError
 from memagent.metrics import containment
 from memagent.records import Json
+from memagent.reviews import Review
 
 READINGS = 20_000
 """Most readings in a report; more do not fit a file that opens quickly."""
@@ -62,6 +64,8 @@ class Row:
     plan: PlannedReading
     answer: AnswerRow | None
     failure: FailureRow | None
+    review: Review | None = None
+    """What people said of the answer."""
 
     @property
     def evidence(self) -> list[EvidenceRow]:
@@ -124,10 +128,11 @@ def load_rows(store: Store, run: Run, failures: list[FailureRow]) -> list[Row]:
     reading_ids = pa.array([entry["answered_by"] or entry["reading_id"] for entry in plan], pa.string())
     table = Table(store, "answers").read(run.corpus, filters=ds.field("reading_id").isin(reading_ids))
     answers = {answer["reading_id"]: answer for answer in table.to_pylist()}
-    rows = []
+    rows, reviews = [], Reviews(Corpus(store, run.corpus))
     for entry in plan:
         answer = answers.get(entry["answered_by"] or entry["reading_id"])
-        rows.append(Row(entry, answer, None if answer else reasons.get(reading_item(entry))))
+        failure = None if answer else reasons.get(reading_item(entry))
+        rows.append(Row(entry, answer, failure, reviews.of(answer) if answer else None))
     return rows
 
 

@@ -53,7 +53,7 @@ const STATES = {
   reused: "from an earlier run",
   failed: "no answer",
 };
-const FIELDS = ["id", "document", "question", "answer", "found", "gold", "right", "segments", "evidence", "state", "stream", "reason"];
+const FIELDS = ["id", "document", "question", "answer", "found", "gold", "right", "segments", "evidence", "state", "stream", "reason", "quote", "review"];
 const rows = data.rows.map((values, number) => {
   const row = { number };
   FIELDS.forEach((field, i) => { row[field] = values[i]; });
@@ -72,4 +72,8 @@ const documentTitle = (row) => (row.document < 0 ? "" : data.documents[row.docum
 const questionText = (row) => data.questions[row.question].text;
 const goldText = (row) =>
   row.gold === null ? "" : row.gold.map((text) => (text === "" ? "not in the document" : text)).join(" · ");
-const answerText = (row) => (row.state === "failed" ? "No answer" : row.found ? row.answer : "Not found");
+const corrected = (row) => row.review && row.review[0] === "corrected";
+// What people said is right, where they did.
+const answerText = (row) => (corrected(row) ? row.review[1] || "Not in the document" : engineText(row));
+const engineText = (row) => (row.state === "failed" ? "No answer" : row.found ? row.answer : "Not found");
+const reviewChip = (row) => row.review && el("span", { class: "chip review-" + row.review[0], title: row.review[2].join(", ") || null }, row.review[0]);

@@ -13,6 +13,9 @@ from pipelines.report.data import Row, Run
 from pipelines.report.html import size
 from pipelines.report.timeline import Timeline
 
+_QUOTE = 240
+"""Characters of a quote in the list."""
+
 
 class Fact(TypedDict):
     """A headline figure; `tone` is a class of the style sheet."""
@@ -63,7 +66,6 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
     found_count = counts.get("found", sum(bool(row.answer and row.answer["found"]) for row in rows))
     before = counts.get("answered_before", sum(row.state == "reused" for row in rows))
     failed = counts.get("failed", sum(row.state == "failed" for row in rows))
-    prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
     segments, seconds = summary.get("segments") or 0, summary.get("seconds") or 0.0
     earlier = sum(failure["stage"] in ("ingest", "segment") for failure in failures)
     speed = f", {pace(summary)}" if pace(summary) else ""
@@ -79,9 +81,10 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
             f"{number(earlier)} more when documents were taken in" if earlier else "readings without an answer",
             "bad" if failed else "",
         ),
-        _fact("Tokens", number(prompt + output), f"{number(prompt)} read, {number(output)} written"),
         _fact(
-            "Prefix cache", percent(cached, prompt), "of the tokens read came from it" if prompt else "no tokens read"
+            "Checked by people",
+            number(sum(row.review is not None for row in rows)),
+            f"{number(sum(row.review is not None and row.review.status == 'corrected' for row in rows))} corrected",
         ),
         _fact("Time", duration(seconds), f"{number(segments)} segments{speed}"),
     ]
@@ -90,6 +93,7 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
 def origin(run: Run) -> list[tuple[str, str]]:
     """Return the run's metadata as (label, value)."""
     summary = run.summary
+    prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
     pairs = [
         ("Run", run.run_id),
         ("Kind", run.kind),
@@ -102,6 +106,8 @@ def origin(run: Run) -> list[tuple[str, str]]:
         ("Engine", str(summary.get("engine") or "")),
         ("Engine time", duration(summary["engine_seconds"]) if summary.get("engine_seconds") else ""),
         ("Conversations", number(summary.get("conversations") or 0)),
+        ("Tokens", f"{number(prompt)} read, {number(output)} written" if prompt else ""),
+        ("Prefix cache", f"{percent(cached, prompt)} of the tokens read" if prompt else ""),
     ]
     return [(label, value) for label, value in pairs if value]
 
@@ -221,4 +227,8 @@ class Listing:
             row.state,
             plan["documents"] or len(plan["stream"] or []),  # of version 0.1, which has no count
             row.failure["reason"] if row.failure else "",
+            row.evidence[0]["quote"][:_QUOTE] if row.evidence else "",
+            [row.review.status, row.review.answer, [name for name in row.review.reviewers if name]]
+            if row.review
+            else None,
         ]

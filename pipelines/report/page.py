@@ -33,7 +33,7 @@ _FAILURES_MOST = 1_000
 _DETAIL_CHARS = 2_000
 _FRAME_BYTES = 30_000
 """Size of the page without scripts, styles and data."""
-_SCRIPTS = ("dom.js", "diff.js", "table.js", "document.js", "reading.js", "chart.js", "main.js")
+_SCRIPTS = ("dom.js", "diff.js", "table.js", "matrix.js", "document.js", "reading.js", "chart.js", "main.js")
 
 
 class Failure(TypedDict):
@@ -74,9 +74,11 @@ class PageData(TypedDict):
     failures: list[Failure]
     failureCounts: list[FailureCount]
     leftOut: LeftOut
+    desk: str
+    """Address of the desk that readings link to; empty: none."""
 
 
-def page(store: Store, run_id: str, limit: int) -> str:
+def page(store: Store, run_id: str, limit: int, desk: str = "") -> str:
     """Return the report of a run as HTML; see `pipelines.report.build`."""
     run = load_run(store, run_id)
     failures = load_failures(store, run)
@@ -91,6 +93,7 @@ def page(store: Store, run_id: str, limit: int) -> str:
         "failures": [_failure(failure, run) for failure in failures[:_FAILURES_MOST]],
         "failureCounts": _failure_counts(failures, run),
         "leftOut": {"rows": 0, "memories": 0, "documents": 0, "limit": ""},
+        "desk": desk,
     }
     room = max(0, limit - len(style) - len(script) - size(data) - _FRAME_BYTES)
     listing = Listing(titles)

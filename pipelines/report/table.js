@@ -1,7 +1,9 @@
 // The table of answers: filter, sort, page.
 
-const view = { text: "", question: "", found: "", right: "", state: "", sort: "", down: false, page: 0, size: 50 };
+const view = { text: "", question: "", found: "", right: "", state: "", review: "", matrix: false, sort: "", down: false, page: 0, size: 50 };
 const anyGold = rows.some((row) => row.gold !== null);
+const anyReview = rows.some((row) => row.review);
+const FEW_QUESTIONS = 12;
 const COLUMNS = [
   { key: "document", label: "Document", value: (row) => documentName(row).toLowerCase() },
   { key: "question", label: "Question", value: (row) => questionText(row).toLowerCase() },
@@ -11,16 +13,17 @@ const COLUMNS = [
     { key: "right", label: "Right", hint: "A gold answer stands in the answer as whole words; case, punctuation and articles do not count", value: (row) => (row.right === null ? 2 : row.right ? 0 : 1) },
   ] : []),
   { key: "segments", label: "Segments", number: true, value: (row) => row.segments || 0 },
-  { key: "evidence", label: "Evidence", number: true, value: (row) => row.evidence },
+  ...(anyReview ? [{ key: "review", label: "Review", value: (row) => (row.review ? row.review[0] : "\uffff") }] : []),
   { key: "state", label: "Origin", value: (row) => Object.keys(STATES).indexOf(row.state) },
 ];
 
 const haystack = (row) =>
-  (row.text ??= [documentName(row), documentTitle(row), questionText(row), answerText(row), goldText(row)].join("\n").toLowerCase());
+  (row.text ??= [documentName(row), documentTitle(row), questionText(row), answerText(row), engineText(row), goldText(row), row.quote].join("\n").toLowerCase());
 const matching = () => {
   const needles = view.text.toLowerCase().split(/\s+/).filter(Boolean);
   const kept = rows.filter((row) =>
-    (view.question === "" || row.question === Number(view.question)) &&
+    (view.question === "" || (typeof view.question === "number" ? row.question === view.question : questionText(row).toLowerCase().includes(view.question))) &&
+    (view.review === "" || (view.review === "open" ? !row.review && row.state !== "failed" : row.review?.[0] === view.review)) &&
     (view.found === "" || (view.found === "yes") === Boolean(row.found)) &&
     (view.right === "" || (view.right === "none" ? row.right === null : row.right === (view.right === "yes"))) &&
     (view.state === "" || row.state === view.state) &&
@@ -39,10 +42,12 @@ const drawTable = () => {
   const pages = Math.max(1, Math.ceil(shown.length / view.size));
   view.page = Math.min(view.page, pages - 1);
   drawRows(shown.slice(view.page * view.size, (view.page + 1) * view.size));
+  $("matrix").hidden = !view.matrix;
+  if (view.matrix) { drawMatrix(); $("answer-table").hidden = true; }
   $("status").textContent = shown.length === rows.length
     ? plural(rows.length, "reading") : `${count(shown.length)} of ${plural(rows.length, "reading")}`;
-  $("clear").hidden = ![view.text, view.question, view.found, view.right, view.state].some(Boolean);
-  drawPager(pages);
+  $("clear").hidden = ![view.text, view.question !== "", view.found, view.right, view.state, view.review].some(Boolean);
+  view.matrix ? $("pager").replaceChildren() : drawPager(pages);
   for (const column of COLUMNS) {
     const sorted = view.sort === column.key;
     $("head-" + column.key).setAttribute("aria-sort", sorted ? (view.down ? "descending" : "ascending") : "none");
@@ -62,11 +67,13 @@ const drawRow = (row) => {
     cell("document", el("a", { href: href(row) }, said(documentName(row))),
       documentTitle(row) && el("span", { class: "sub" }, said(documentTitle(row)))),
     cell("question", said(questionText(row))),
-    cell("answer", said(answerText(row), { class: row.state === "failed" ? "bad" : row.found ? "clamp" : "quiet" }),
+    cell("answer", said(answerText(row), { class: row.state === "failed" ? "bad" : row.found || corrected(row) ? "clamp" : "quiet" }),
+      corrected(row) && el("span", { class: "sub" }, "the reader: ", el("del", {}, said(engineText(row)))),
+      row.quote && el("q", { class: "sub quote" }, said(row.quote)),
       row.reason && el("span", { class: "sub" }, said(row.reason))),
     anyGold && [cell("gold", row.gold === null ? null : said(goldText(row), { class: "clamp" })), cell("right", verdict(row))],
     cell("segments number", count(row.segments)),
-    cell("evidence number", row.evidence ? count(row.evidence) : el("span", { class: "quiet" }, "–")),
+    anyReview && cell("review", reviewChip(row)),
     cell("state", el("span", { class: "chip " + row.state }, STATES[row.state])));
 };
 
@@ -85,15 +92,24 @@ const drawPager = (pages) => {
 };
 
 const select = (key, label, options) => el("label", { class: "field" }, el("span", {}, label),
-  el("select", { id: "filter-" + key, onchange: (event) => { view[key] = event.target.value; view.page = 0; drawTable(); } },
+  el("select", { id: "filter-" + key, onchange: (event) => { view[key] = key === "question" && event.target.value ? Number(event.target.value) : event.target.value; view.page = 0; drawTable(); } },
     options.map(([value, text]) => el("option", { value }, text))));
 
 const present = (key, options) => options.filter(([value]) => value === "" || rows.some((row) => row[key] === value));
 const clearFilters = () => {
-  Object.assign(view, { text: "", question: "", found: "", right: "", state: "", page: 0 });
+  Object.assign(view, { text: "", question: "", found: "", right: "", state: "", review: "", page: 0 });
   $("filters").reset();
   drawTable();
   $("filter-text").focus();
+};
+
+// Of many questions: words of one, with those that have them to choose from.
+const questionSearch = () => {
+  const list = el("datalist", { id: "asked" }, data.questions.map((question) => el("option", { value: question.text })));
+  const exact = new Map(data.questions.map((question, i) => [question.text, i]));
+  const input = el("input", { id: "filter-question", type: "search", list: "asked", placeholder: `Words of one of ${count(data.questions.length)}`, autocomplete: "off",
+    oninput: (event) => { const text = event.target.value.trim(); view.question = exact.get(text) ?? text.toLowerCase(); view.page = 0; drawTable(); } });
+  return el("label", { class: "field grow" }, el("span", {}, "Question"), input, list);
 };
 
 const buildTable = () => {
@@ -113,12 +129,19 @@ const buildTable = () => {
   $("listing").replaceChildren(
     el("form", { id: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
       el("label", { class: "field grow" }, el("span", {}, "Search"), search),
-      asked.length > 1 && select("question", "Question", [["", `All ${count(asked.length)}`], ...asked]),
+      asked.length > 1 && (asked.length <= FEW_QUESTIONS
+        ? select("question", "Question", [["", `All ${count(asked.length)}`], ...asked])
+        : questionSearch()),
       select("found", "Answer", [["", "All"], ["yes", "Found"], ["no", "Not found"]]),
       anyGold && select("right", "Against gold", [["", "All"], ["yes", "Right"], ["no", "Wrong"], ["none", "No gold"]]),
+      anyReview && select("review", "Review", [["", "All"], ["open", "Not checked"], ...["accepted", "corrected", "rejected", "disputed"].map((name) => [name, name])]),
       origins.length > 2 && select("state", "Origin", origins)),
     el("p", { class: "status" }, el("span", { id: "status", role: "status", "aria-live": "polite" }), " ",
-      el("button", { id: "clear", type: "button", class: "link", hidden: true, onclick: clearFilters }, "Clear the filters")),
+      el("button", { id: "clear", type: "button", class: "link", hidden: true, onclick: clearFilters }, "Clear the filters"),
+      data.questions.length > 1 && data.documents.length > 1 && el("span", { class: "shape" },
+        el("button", { id: "as-list", type: "button", "aria-pressed": true, onclick: () => showMatrix(false) }, "List"),
+        el("button", { id: "as-matrix", type: "button", "aria-pressed": false, onclick: () => showMatrix(true) }, "Documents by questions"))),
+    el("div", { id: "matrix", hidden: true }),
     el("table", { id: "answer-table", class: "grid" },
       el("thead", {}, el("tr", {}, COLUMNS.map((column) => el("th", { id: "head-" + column.key, scope: "col", class: column.key + (column.number ? " number" : "") },
         el("button", { type: "button", title: column.hint, onclick: sort(column) }, column.label, el("span", { class: "arrow", "aria-hidden": "true" })))))),

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from infra.tables.delta import Table
 from pipelines.report import write
 from tests.e2e.browsing import Visit
-from tests.made_up_run import RUN, MadeUpRun, contracts, local_store
+from tests.made_up_run import CORPUS, RUN, START, MadeUpRun, contracts, local_store
 
 HOSTILE = (
     "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'><svg onload='window.hacked=1'>"
@@ -39,7 +40,8 @@ def test_filter_and_sort(visit: Visit, report: Path):
     page.click("#clear")
     page.fill("#filter-text", "texas contract-0003")
     expect(page.locator("#status")).to_have_text("1 of 150 readings")
-    assert page.inner_text("#answer-table tbody td.answer") == "Texas"
+    assert page.inner_text("#answer-table tbody td.answer").startswith("Texas\n")
+    assert "the laws of the State of Texas" in page.inner_text("#answer-table tbody td.answer q")
     page.fill("#filter-text", "no such words")
     page.wait_for_selector("#none:not([hidden])")
     page.click("#none button")
@@ -49,6 +51,39 @@ def test_filter_and_sort(visit: Visit, report: Path):
     assert page.get_attribute("#head-segments", "aria-sort") == "descending"
     segments = [int(text) for text in page.locator("#answer-table tbody td.segments").all_inner_texts()]
     assert segments == sorted(segments, reverse=True) and segments[0] > segments[-1]
+
+
+def test_what_people_said_a_matrix_and_the_desk(visit: Visit, tmp_path: Path):
+    run = contracts(local_store(tmp_path), 4)
+    for number in range(12):
+        run.reading([run.documents[0]["content_hash"]], f"more{number}", f"More of clause {number}?", "", {})
+    run.save()
+    first, second = run.answers[0]["reading_id"], run.answers[1]["reading_id"]
+    said = dict(corpus=CORPUS, given_at=START, reviewer="anna", comment="", spans=[], decides=False)
+    verdicts = [dict(reading_id=first, verdict="corrected", answer="Utah"), dict(reading_id=second, verdict="accepted")]
+    Table(run.store, "feedback").append([said | {"answer": ""} | verdict for verdict in verdicts])
+    page = visit.open(write(run.store, RUN, tmp_path / "reviewed.html", desk="http://127.0.0.1:4300/"))
+    assert "2" in page.inner_text(".fact:has-text('Checked by people')")
+    page.select_option("#filter-review", "corrected")
+    assert rows(page) == 1
+    answer = page.inner_text("#answer-table tbody td.answer")
+    assert answer.startswith("Utah") and "the reader: Delaware" in answer
+    page.click("#answer-table tbody a")
+    assert page.inner_text("#reading .said") == "Utah" and "by anna" in page.inner_text("#reading .answer")
+    link = page.get_attribute("#reading .answer a", "href")
+    assert link == f"http://127.0.0.1:4300/answers/{CORPUS}/{first}"
+    page.set_viewport_size({"width": 1440, "height": 900})
+    expect(page.locator("blockquote.first")).to_be_in_viewport()
+    page.keyboard.press("Escape")
+    page.click("#clear")
+    page.fill("#filter-question", "clause 11")
+    assert rows(page) == 1
+    page.click("#clear")
+    page.click("#as-matrix")
+    assert page.locator(".matrix tbody tr").count() == 4 and page.locator(".matrix thead th").count() == 16
+    assert page.inner_text(".matrix tbody tr:first-child td:nth-child(2)").startswith("Utah")
+    page.click(".matrix tbody tr:nth-child(2) td:nth-child(2) a")
+    assert page.inner_text("#reading .said") == "New York"
 
 
 def test_pages_turn(visit: Visit, report: Path):

@@ -113,6 +113,14 @@ def test_a_bad_engine_is_retired_and_its_work_goes_elsewhere(tmp_path):
     assert sorted(result["number"] for result in results) == list(range(40))
 
 
+def test_an_engine_that_was_ended_for_want_of_work_comes_back_for_that_of_a_bad_one(tmp_path):
+    items = work(2)
+    items[0] |= {"retires": True, "seconds": 3.0}  # the other engine has nothing left by then
+    results = run(tmp_path / "w", items, min_size=2, max_size=2)
+    assert sorted(result["number"] for result in results) == [0, 1]
+    assert len(list((tmp_path / "w").iterdir())) == 3
+
+
 def test_only_when_no_engine_is_left_does_a_run_fail(tmp_path):
     with pytest.raises(EngineDied, match="this engine is bad"):
         run(tmp_path / "w", work(4, retires=True), min_size=1, max_size=1)

@@ -112,7 +112,7 @@ def test_failures_of_the_run_and_of_the_ingest_are_told_apart(page: Page):
 def test_the_head_shows_scores_with_n_and_interval(page: Page):
     text = " ".join(page.text.split())
     assert "exact match 0.610 0.550 to 0.670 148" in text
-    assert "Answer found 63%" in text and "Prefix cache 28%" in text
+    assert "Answer found 63%" in text and "Checked by people 0" in text
 
 
 def test_the_page_needs_nothing_and_lets_nothing_else_run(page: Page):

@@ -144,7 +144,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         | model
         | {"--questions", "--fetch", "--open", "--lanes", "--dry-run", "--wait", "--json", "--answers", "--run-id"},
         "answers": common | {"--format", "--output", "-o", "--run", "--where", "--limit"},
-        "report": common | {"--output", "-o", "--open"},
+        "report": common | {"--output", "-o", "--open", "--desk"},
         "status": common | {"--json"},
         "optimize": common | {"--retention-days", "--json"},
         "quarantine": common | {"--json"},
