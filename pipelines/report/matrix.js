@@ -23,7 +23,7 @@ const drawMatrix = () => {
     row && el("a", { href: href(row) }, said(answerText(row), { class: "clamp" })), row?.review && reviewChip(row));
   const turn = (label, to, off) => el("button", { type: "button", disabled: off, onclick: () => { matrixPage = to; drawMatrix(); } }, label);
   place.replaceChildren(
-    asked.size > questions.length && el("p", { class: "quiet" }, `The first ${count(questions.length)} of ${plural(asked.size, "question")}; search for others.`),
+    ...(asked.size > questions.length ? [el("p", { class: "quiet" }, `The first ${count(questions.length)} of ${plural(asked.size, "question")}; search for others.`)] : []),
     el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Documents by questions" }, el("table", { class: "grid still matrix" },
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Document"), questions.map((q) => el("th", { scope: "col" }, said(data.questions[q].text, { class: "clamp" }))))),
       el("tbody", {}, part.map(([number, answers]) => el("tr", {}, el("th", { scope: "row" }, said(data.documents[number].title || data.documents[number].id)), questions.map((q) => cell(answers.get(q)))))))),

@@ -69,7 +69,6 @@ const drawAnswer = (row, detail) => {
     el("p", { class: "said " + (missing ? "bad" : row.found || corrected(row) ? "" : "quiet") }, said(missing ? "No answer" : corrected(row) ? answerText(row) : row.found ? row.answer : "Not found in the text")),
     corrected(row) && el("p", { class: "quiet" }, "The reader said: ", el("del", {}, said(engineText(row)))),
     row.review && el("p", {}, reviewChip(row), " ", el("span", { class: "sub" }, row.review[2].length ? ["by ", said(row.review[2].join(", "))] : "by people")),
-    row.quote && el("blockquote", { class: "first" }, said(row.quote)),
     data.desk && !missing && el("p", {}, el("a", { href: `${data.desk}/answers/${encodeURIComponent(data.corpus)}/${encodeURIComponent(row.id)}` }, "Check this answer at the desk")),
     missing && el("p", { class: "quiet" }, row.reason ? ["The reading failed: ", said(row.reason), "."] : "The reading was not finished; running the same command again goes on with it."),
     row.gold !== null && el("p", { class: "gold" }, verdict(row), " · gold answer: ", said(goldText(row))),

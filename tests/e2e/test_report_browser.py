@@ -73,13 +73,14 @@ def test_what_people_said_a_matrix_and_the_desk(visit: Visit, tmp_path: Path):
     link = page.get_attribute("#reading .answer a", "href")
     assert link == f"http://127.0.0.1:4300/answers/{CORPUS}/{first}"
     page.set_viewport_size({"width": 1440, "height": 900})
-    expect(page.locator("blockquote.first")).to_be_in_viewport()
+    expect(page.locator(".evidence blockquote")).to_be_in_viewport()
     page.keyboard.press("Escape")
     page.click("#clear")
     page.fill("#filter-question", "clause 11")
     assert rows(page) == 1
     page.click("#clear")
     page.click("#as-matrix")
+    assert "false" not in page.inner_text("#listing")
     assert page.locator(".matrix tbody tr").count() == 4 and page.locator(".matrix thead th").count() == 16
     assert page.inner_text(".matrix tbody tr:first-child td:nth-child(2)").startswith("Utah")
     page.click(".matrix tbody tr:nth-child(2) td:nth-child(2) a")
