@@ -66,7 +66,7 @@ class Desk:
         self.journal = Journal(
             (data or platformdirs.user_data_path("memagent") / "desk") / f"{name}.sqlite", self.store
         )
-        self.refresher = Refresher(self.store, self.index)
+        self.refresher = Refresher(self.store, self.index, self._forget)
         self.texts, self.pages, self.jobs = Texts(self.store), Pages(), Jobs(config)
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Desk:
         rows: list[AnswerRow]
         try:
             rows = answers_in(self.store, part, chosen).to_pylist() if part else []
-        except FileNotFoundError:  # it was compacted, and the index has not seen the new one yet
+        except (FileNotFoundError, pa.ArrowNotImplementedError):  # it was compacted, or rewritten by a deletion
             rows = Table(self.store, "answers").read(item.corpus, filters=chosen).to_pylist()
         return rows[0] if rows else None
 
@@ -171,6 +171,11 @@ class Desk:
         }
         self._keep([row])
         return item
+
+    def _forget(self, readings: set[str]) -> None:
+        """Let nothing of forgotten documents stay here: neither verdicts on them nor their texts."""
+        self.journal.forget(readings)
+        self.texts, self.pages = Texts(self.store), Pages()
 
     def _keep(self, rows: Sequence[FeedbackRow]) -> datetime:
         """Write a verdict to the journal and the index: for each corpus that has the reading."""

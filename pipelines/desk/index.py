@@ -20,6 +20,7 @@ from memagent.reviews import Review, Verdict, VerdictKind, judges, review
 VERSION = "2"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
+_TABLES = ("corpus", "question", "version", "subject", "item", "detail", "tally", "verdict", "judge", "waiting", "seen")
 STATES = ("not found", "found", "failed")
 _BUSY_SECONDS = 30
 TIME_BITS = 12
@@ -73,6 +74,17 @@ class Index:
                 connection.rollback()
                 raise
             connection.commit()
+
+    def clear(self) -> None:
+        """Forget everything: nothing of it stays in the file."""
+        with self.write() as connection:
+            connection.execute("PRAGMA secure_delete = ON")
+            for table in _TABLES:
+                connection.execute(f"DELETE FROM {table}")  # noqa: S608  (our own names)
+            connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        with self._writing:
+            self.read().execute("VACUUM")
+            self.read().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _usable(self) -> bool:
         if not self.path.exists():

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -160,6 +160,16 @@ class Journal:
                 )
                 self._connection.execute("COMMIT")
         return len(group)
+
+    def forget(self, readings: Collection[str]) -> None:
+        """Delete the verdicts on some readings."""
+        with self._lock:
+            self._connection.execute("PRAGMA secure_delete = ON")
+            self._connection.execute(
+                "DELETE FROM verdict WHERE json_extract(rows, '$[0].reading_id') IN (SELECT value FROM json_each(?))",
+                (json.dumps(sorted(readings)),),
+            )
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def open_session(self, key: str, reviewer: str, csrf: str, ends: datetime) -> None:
         """Keep a session by the hash of its secret; forget those that ended."""

@@ -3,6 +3,7 @@
 Rows are taken as often as they come: after a compaction the same ones stand in new files.
 """
 
+import json
 import logging
 import threading
 import time
@@ -12,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
-from infra.tables.corpora import corpora
+from infra.tables.corpora import corpora, forgotten
 from infra.tables.delta import Table
 from infra.tables.rows import FailureRow, FeedbackRow
 from infra.tables.runs import ENDED
-from infra.tables.schemas import FEEDBACK
+from infra.tables.training_schemas import FEEDBACK
 from pipelines.desk.index import Index, add_verdicts, corpus_id, forget, microseconds, take_waiting
 from pipelines.desk.intake import ANSWERS, DOCUMENTS, take_answers, take_documents, take_failure
 from pipelines.runs import sampled_runs
@@ -30,8 +31,9 @@ _EVERY = 5.0
 class Refresher:
     """Keeps an index up to date in a thread of its own."""
 
-    def __init__(self, store: Store, index: Index) -> None:
-        self._store, self._index = store, index
+    def __init__(self, store: Store, index: Index, forget: Callable[[set[str]], None]) -> None:
+        """Prepare; `forget` is told the readings of documents that were forgotten (`pipelines.forget`)."""
+        self._store, self._index, self._forget = store, index, forget
         self._versions: dict[str, int | None] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="desk-refresh", daemon=True)
@@ -48,7 +50,12 @@ class Refresher:
         self._thread.join()
 
     def once(self) -> None:
-        """Read what is new in the tables."""
+        """Read what is new in the tables; begin anew where documents were forgotten."""
+        readings = {reading for corpus in corpora(self._store) for reading in self._forgotten(corpus)}
+        if readings:
+            self._forget(readings)
+            self._index.clear()
+            self._versions = {}
         steps: tuple[tuple[str, Callable[[str], None]], ...] = (
             ("documents", self._documents),
             ("answers", self._answers),
@@ -67,6 +74,17 @@ class Refresher:
                 step(corpus)
             self._versions[name] = version
         self.busy = ""
+
+    def _forgotten(self, corpus: str) -> list[str]:
+        """Return the readings in the index that are of forgotten texts."""
+        hashes = json.dumps(sorted(forgotten(Corpus(self._store, corpus))))
+        rows = self._index.read().execute(
+            "SELECT reading_id FROM subject JOIN item ON item.subject = subject.id JOIN detail ON detail.id = item.id "
+            "WHERE subject.corpus = (SELECT id FROM corpus WHERE name = ?) AND content_hash IN "
+            "(SELECT value FROM json_each(?))",
+            (corpus, hashes),
+        )
+        return [row["reading_id"] for row in rows]
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -11,11 +11,13 @@ import pytest
 from infra.store import Corpus
 from infra.tables.delta import Table
 from infra.tables.feedback import verdicts
+from memagent.config import load_config
 from memagent.reviews import standing
 from pipelines.desk import listing
 from pipelines.desk.access import Access, token_file
 from pipelines.desk.listing import Filter
 from pipelines.exchange.answers import answer_rows
+from pipelines.forget import forget
 from tests.desks import ADDRESS, PORT, Person, desk_on, home, known
 from tests.made_up_run import CORPUS, START, MadeUpRun, contracts, local_store
 
@@ -264,6 +266,20 @@ def test_what_comes_and_goes_in_the_tables_is_seen(run, desk, anna):
     assert "1 answer<" in new and "Utah" in new and "Nevada" in new, "the correction holds for the new reading"
     assert "of an earlier answer: Delaware" in anna.get(f"/answers/{CORPUS}/later")
     assert "A newer answer" not in anna.get(f"/answers/{CORPUS}/{old['reading_id']}")
+
+
+def test_forgotten_documents_are_nowhere_at_the_desk(run, desk, home, anna):
+    reading = laws(run)[0]
+    anna.judge(reading, "corrected", answer="Utah-only-said-here")
+    while desk.journal.flush():
+        pass
+    forget(CORPUS, load_config(store=run.store.url), [("doc_id", "contract-0000.txt")])
+    desk.refresher.once()
+    assert "57 answers" in anna.get("/") and "there is no answer" in anna.get(f"/answers/{CORPUS}/{reading}", 404)
+    desk.index.read().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    kept = b"".join(path.read_bytes() for part in ("cache", "data") for path in (home / part).rglob("*.sqlite*"))
+    assert b"Utah-only-said-here" not in kept and reading.encode() not in kept
+    assert not Table(run.store, "feedback").read(CORPUS).num_rows
 
 
 def test_twenty_people_at_once_lose_nothing(run, desk, access):
