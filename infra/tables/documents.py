@@ -105,7 +105,7 @@ def _texts(corpus: Corpus, name: str, bucket: Bucket, wanted: set[str]) -> Itera
         if "text" not in fragment.physical_schema.names:
             continue
         hashes = [
-            name for batch in _batches(fragment, ["content_hash"], inside, _FLUSH_ROWS) for name in batch[0].to_pylist()
+            name for batch in _batches(fragment, ["content_hash"], inside, 10_000) for name in batch[0].to_pylist()
         ]
         here = wanted.intersection(hashes)
         if not here:
