@@ -5,14 +5,17 @@ A source that has a row has all its documents even after a kill; one without is 
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Literal, TypedDict
 
+from infra.sources.base import Refused
 from infra.store import Corpus
 from infra.tables.data_files import DataFile, FileCommits, write_data_file
 from infra.tables.delta import Table
 from infra.tables.rows import DocumentRow
+from memagent.errors import SourceError
 
 _FLUSH_CHARS = 32 * 2**20
 _FLUSH_ROWS = 10_000
@@ -105,6 +108,39 @@ class DocumentWriter:
                 self._files[name].append(write_data_file(self._corpus, name, rows))
                 self._rows[name] = []
         self._chars = 0
+
+
+class Refusals:
+    """Rows of a source that became no document: the first ones are named, the others counted."""
+
+    def __init__(self, writer: DocumentWriter, source: str, named: int) -> None:
+        """Write at most `named` rows of `source`."""
+        self._writer = writer
+        self._source = source
+        self._named = named
+        self._all = Counter[str]()
+        self._unnamed = Counter[str]()
+
+    def row(self, record: Refused) -> None:
+        """Take a row."""
+        if self._all.total() < self._named:
+            self._writer.refuse(f"{self._source}#{record.row}", record.reason, record.detail)
+        else:
+            self._unnamed[record.reason] += 1
+        self._all[record.reason] += 1
+
+    def source(self, error: SourceError) -> None:
+        """Take the source as a whole."""
+        self._writer.refuse(self._source, error.reason, error.detail)
+        self._all[error.reason] += 1
+
+    def end(self) -> Counter[str]:
+        """Write the row that counts the unnamed ones; return the number of all, by reason."""
+        if self._unnamed:
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in self._unnamed.most_common())
+            detail = f"{self._unnamed.total():,} more rows became no document: {counts}; see ingest.max_refused"
+            self._writer.refuse(f"{self._source}#", "more-rows", detail)
+        return self._all
 
 
 class DocumentCommits:

@@ -120,7 +120,7 @@ def _texts(corpus: Corpus, name: str, bucket: Bucket, wanted: set[str]) -> Itera
 
 
 def _batches(fragment: Any, columns: list[str], keep: pc.Expression | None, size: int) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a file that pass a filter, at most `size` at once; all rows of one that was rewritten by a deletion.
+    """Yield rows of a file that pass a filter, at most `size` at once; of one that a deletion rewrote, all rows.
 
     Such files have string views, and pyarrow 26 cannot filter by their statistics.
     """

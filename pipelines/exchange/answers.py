@@ -256,7 +256,7 @@ _FLAT_COLUMNS = (*_FLAT, "quote_start", "quote_end")
 
 def _flat(row: GivenAnswer) -> list[object]:
     first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
-    joined = {name: "|".join(row.get(name) or ()) for name in ("gold", "reviewed_by")}  # type: ignore[call-overload]
+    joined = {"gold": "|".join(row.get("gold") or ()), "reviewed_by": "|".join(row.get("reviewed_by") or ())}
     cells = [joined.get(name, row.get(name, "")) for name in COLUMNS.names if name != "evidence"]
     keys = ("quote", "segment_index", "char_start", "char_end", "quote_start", "quote_end")
     places = [first.get(key, "") for key in keys]

@@ -78,4 +78,7 @@ def _given(row: PlannedReading, answer: AnswerRow, sources: dict[str, str]) -> G
         "reading_id": answer["reading_id"],
         "run_id": answer["run_id"],
         "answered_at": answer["answered_at"],
+        "review": "",  # nobody has looked at it yet
+        "reviewed_by": [],
+        "engine_answer": answer["answer"],
     }

@@ -26,7 +26,7 @@ from infra.sources.sandbox import Guard
 from infra.store import Corpus, Store
 from infra.tables.corpora import check_name, forgotten
 from infra.tables.delta import Table, now
-from infra.tables.document_writer import DocumentCommits, DocumentWriter, NewDocument
+from infra.tables.document_writer import DocumentCommits, DocumentWriter, NewDocument, Refusals
 from infra.tables.documents import (
     PresentDocuments,
     column_rows,
@@ -248,7 +248,7 @@ def _parse_source(
         options: limits and columns.
     """
     documents = written = chars = 0
-    refusals = _Refusals(writer, item["source"], options.max_refused)
+    refusals = Refusals(writer, item["source"], options.max_refused)
     before = present.rows_of(item["was"], item["source"])
     stamp = item["stamp"]
     kind: Literal["new", "changed", "failed"] = "changed" if item["known"] else "new"
@@ -292,36 +292,6 @@ def _parse_source(
         "refused": refused,
         "files": "",
     }
-
-
-class _Refusals:
-    """Rows of a source that became no document: the first ones are named, the others counted."""
-
-    def __init__(self, writer: DocumentWriter, source: str, named: int) -> None:
-        self._writer = writer
-        self._source = source
-        self._named = named
-        self._all = Counter[str]()
-        self._unnamed = Counter[str]()
-
-    def row(self, record: Refused) -> None:
-        if self._all.total() < self._named:
-            self._writer.refuse(f"{self._source}#{record.row}", record.reason, record.detail)
-        else:
-            self._unnamed[record.reason] += 1
-        self._all[record.reason] += 1
-
-    def source(self, error: SourceError) -> None:
-        self._writer.refuse(self._source, error.reason, error.detail)
-        self._all[error.reason] += 1
-
-    def end(self) -> Counter[str]:
-        """Write the row that counts the unnamed ones; return the number of all, by reason."""
-        if self._unnamed:
-            counts = ", ".join(f"{count:,} {reason}" for reason, count in self._unnamed.most_common())
-            detail = f"{self._unnamed.total():,} more rows became no document: {counts}; see ingest.max_refused"
-            self._writer.refuse(f"{self._source}#", "more-rows", detail)
-        return self._all
 
 
 def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:
