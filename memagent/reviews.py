@@ -112,11 +112,14 @@ def _of_one_mind(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return one person's verdicts, oldest first, without those that a later one of theirs contradicts."""
     kept: list[Verdict] = []
     right: str | None = None
+    wrong: set[str] = set()
     for verdict in reversed(verdicts):
-        if verdict.right is not None:
-            if right is None:
-                right = normalise(verdict.right)
-                kept.append(verdict)
-        elif normalise(verdict.given) != right:
-            kept.append(verdict)
+        said = None if verdict.right is None else normalise(verdict.right)
+        if said is None and normalise(verdict.given) != right:
+            wrong.add(normalise(verdict.given))
+        elif said is not None and right is None and said not in wrong:
+            right = said
+        else:
+            continue
+        kept.append(verdict)
     return kept[::-1]

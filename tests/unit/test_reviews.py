@@ -37,6 +37,8 @@ def test_the_last_word_of_a_person_counts():
     assert review([say("corrected", "Utah"), say("accepted", at=1)], "Nevada").status == "accepted"
     later = [say("rejected"), say("accepted", at=1, reading="r2")]
     assert review(later, "Nevada").status == "accepted", "of the same answer in two readings"
+    other_way = [say("accepted"), say("rejected", at=1, reading="r2")]
+    assert review(other_way, "Nevada").status == "rejected"
 
 
 def test_two_people_may_disagree_and_a_decision_settles_it():
