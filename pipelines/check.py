@@ -1,7 +1,7 @@
 """Check a corpus against its own hashes and counts, and make again what can be made again.
 
-Everything but documents and turns can be derived: segments from texts, answers from the turn log. So a repair drops
-what is damaged, and the next ingest and digest put it back; a reading whose turns are there costs no conversation.
+All but the turn log can be made again: documents from their sources, segments from texts, answers by reading. So a repair
+drops what is damaged, and the next ingest and digest put it back. What is answered stays answered.
 """
 
 from collections import Counter
@@ -25,6 +25,7 @@ from infra.tables.delta import Table, now
 from infra.tables.document_writer import DocumentWriter
 from infra.tables.documents import current_documents, current_sources, document_texts, documents_count
 from infra.tables.policies import fetch, policies
+from infra.tables.rows import SegmentedRow
 from infra.tables.schemas import TABLES
 from infra.tables.segments import damaged_segments
 from infra.tables.turns import answered_in_log, logged_runs, part_paths
@@ -94,8 +95,8 @@ def check(name: str, config: Config, *, repair: bool = False, show: Progress | N
                 found.update(damage["part"] for damage in result["damages"])
                 lasting += sum(not (repair and damage["repair"]) for damage in result["damages"])
                 damages += result["damages"][: NAMED - len(damages)]
-            if stage == _LAST_TABLE and found and not repair:
-                break  # the rest reads these tables: it is checked by the repair
+            if not repair and (found["turn log"] or (stage == _LAST_TABLE and found)):
+                break  # the rest reads what is damaged: it is checked by the repair
     return {
         "corpus": corpus.name,
         "checked": dict(checked),
@@ -182,9 +183,13 @@ def _check_sources(work: _Check) -> _BucketCheck:
 def _check_segments(bucket: Bucket, work: _Check) -> _BucketCheck:
     corpus = work.corpus
     table = Table(corpus.store, "segmented").read(corpus.name, filters=bucket.contains("content_hash"))
-    bad = damaged_segments(corpus.store, table.to_pylist())
+    rows: list[SegmentedRow] = table.to_pylist()
+    bad = damaged_segments(corpus.store, rows)
     if bad and work.repair:
         Table(corpus.store, "segmented").delete(corpus.name, segment_key=bad)
+        for part in {row["part"] for row in rows if row["segment_key"] in bad}:
+            if unreadable(corpus.store, path := corpus.store.path(part)):
+                set_aside(corpus.store, path)
     damages = [_damage("segments", name, reason, "cut again from the text") for name, reason in bad.items()]
     return {"checked": {"segmented": table.num_rows}, "damages": damages}
 
