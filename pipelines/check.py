@@ -1,7 +1,7 @@
 """Check a corpus against its own hashes and counts, and make again what can be made again.
 
-All but the turn log can be made again: documents from their sources, segments from texts, answers by reading. So a repair
-drops what is damaged, and the next ingest and digest put it back. What is answered stays answered.
+All but the turn log can be made again: documents from their sources, segments from texts, answers by reading. So a
+repair drops what is damaged, and the next ingest and digest put it back. What is answered stays answered.
 """
 
 from collections import Counter
