@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from filelock import FileLock
+
 from infra.store import Corpus, Store
 from infra.tables.delta import MANY, Table
 from infra.tables.feedback import append_once
@@ -56,6 +58,7 @@ class Journal:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store = store
         self._lock = threading.Lock()
+        self._turn, self._file = threading.Lock(), FileLock(path.with_name(f"{path.name}.lock"), thread_local=False)
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
         self._connection.executescript(_SCHEMA)
         self._connection.execute("PRAGMA synchronous = FULL")  # a commit that has returned is on the disk
@@ -112,14 +115,14 @@ class Journal:
         return moment(mine.given_at)
 
     def _write(self, group: Sequence[_Waiting]) -> None:
-        last = self._connection.execute("SELECT MAX(given_at) FROM verdict").fetchone()[0] or 0
-        first = max(microseconds(datetime.now(UTC)), last + 1)
-        values = [
-            (first + number, json.dumps([{**row, "given_at": first + number} for row in each.rows]))
-            for number, each in enumerate(group)
-        ]
-        self._connection.execute("BEGIN")
+        self._connection.execute("BEGIN IMMEDIATE")
         try:
+            last = self._connection.execute("SELECT MAX(given_at) FROM verdict").fetchone()[0] or 0
+            first = max(microseconds(datetime.now(UTC)), last + 1)
+            values = [
+                (first + number, json.dumps([{**row, "given_at": first + number} for row in each.rows]))
+                for number, each in enumerate(group)
+            ]
             self._connection.executemany("INSERT INTO verdict (given_at, rows) VALUES (?, ?)", values)
             self._connection.execute("COMMIT")
         except BaseException:
@@ -142,6 +145,10 @@ class Journal:
 
     def flush(self) -> int:
         """Commit what is left to the table; return how many verdicts."""
+        with self._turn, self._file:  # one at a time, also of another desk on this machine
+            return self._flush()
+
+    def _flush(self) -> int:
         group = self._left()
         if group:
             by_corpus: dict[str, list[FeedbackRow]] = defaultdict(list)

@@ -300,3 +300,17 @@ def test_twenty_people_at_once_lose_nothing(run, desk, access):
     assert len(rows) == len({(row["reviewer"], row["reading_id"]) for row in rows}) == 500
     assert len({row["given_at"] for row in rows}) == 500
     assert sum(listing.tallies(desk.index.read(), Filter(review="open")).values()) == 58 - 25
+
+
+def test_two_desks_on_one_machine_store_each_verdict_once(run, desk, access, home):
+    readings = [row["reading_id"] for row in run.answers][:20]
+    with desk_on(run.store, home) as other:
+        people = [Person(desk, access, "anna"), Person(other, access, "ben")]
+        with ThreadPoolExecutor(8) as threads:
+            done = [threads.submit(person.judge, reading, "accepted") for reading in readings for person in people]
+            done += [threads.submit(each.journal.flush) for each in (desk, other) for _ in range(6)]
+            assert all(each.exception() is None for each in done)
+        while desk.journal.flush() or other.journal.flush():
+            pass
+    rows = Table(run.store, "feedback").read(CORPUS).to_pylist()
+    assert len(rows) == len({(row["reviewer"], row["reading_id"]) for row in rows}) == 40
