@@ -145,11 +145,11 @@ def test_metrics_without_numbers_are_left_out(store):
 
 
 def test_unknown_runs_are_refused_and_the_known_ones_named(store, tmp_path):
-    with pytest.raises(UsageError, match=r"no training run 'last' in .* There are: none\."):
+    with pytest.raises(UsageError, match=r"no training run 'last' in .* the newest are: none"):
         find_training(store, "last")
     keep(store, "train-a", run(1))
     keep(store, "train-b", run(1))
-    with pytest.raises(UsageError, match=r"no training run '../train-a' .* train-a, train-b"):
+    with pytest.raises(UsageError, match=r"no training run '../train-a' .* did you mean 'train-a'"):
         write_training(store, "../train-a", tmp_path / "new" / "page.html")
     assert not (tmp_path / "new" / "page.html").exists()
 

@@ -249,7 +249,7 @@ def test_a_damaged_part_is_named(store: Store) -> None:
     name = path.rsplit("/", 1)[-1]
     store.write_bytes(store.read_bytes("turns", "c", "run", name)[:-20], "turns", "c", "run", name)
     for read in (turns, resume_points):
-        with pytest.raises(MemagentError, match=rf"damaged part: .*{name}.*delete it"):
+        with pytest.raises(MemagentError, match=rf"damaged part: .*{name}.*memagent check c --repair"):
             read(Corpus(store, "c"), ["r"])
     store.delete(path)
     assert turns(Corpus(store, "c"), ["r"]) == []

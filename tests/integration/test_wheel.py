@@ -1,5 +1,6 @@
 """The wheel: built, installed beside the packages that it needs, and used where there is no checkout."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -22,10 +23,10 @@ NEEDED = (
 )
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     # Nothing of the checkout may be on the path.
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=environment | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -75,7 +76,10 @@ def test_the_installed_command_and_example_run_without_a_checkout(python: Path, 
     place = run(python, "-c", "import memagent, infra, pipelines; print(memagent.__file__)", cwd=tmp_path)
     assert Path(place.strip()).is_relative_to(python.parents[1])
     (example,) = blocks(ROOT / "README.md", "python")
-    assert run(python, "-c", example, cwd=tmp_path).startswith("4471902 ")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "doors.txt").write_text("Visitors sign in. The access code of cedar-gate is 4471902.")
+    scripted = json.dumps({"engine": {"kind": "scripted"}})
+    assert run(python, "-c", example, cwd=tmp_path, MEMAGENT_CONFIG=scripted).startswith("doors.txt 4471902 ")
 
 
 def test_the_installed_package_finds_its_files(python: Path, tmp_path: Path):
