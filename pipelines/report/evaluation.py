@@ -71,14 +71,14 @@ def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
     return files
 
 
-def write_evaluation(store: Store, run_id: str, path: Path) -> Path:
+def write_evaluation(store: Store, run_id: str, path: str | Path) -> Path:
     """Write the report of one evaluation atomically.
 
     Raises:
         UsageError: the run is not an evaluation.
         OSError: the file cannot be written.
     """
-    return write_sheet(path, evaluation_page(store, run_id))
+    return write_sheet(Path(path), evaluation_page(store, run_id))
 
 
 def evaluation_page(store: Store, run_id: str) -> str:

@@ -52,14 +52,14 @@ def draw(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]
     return files
 
 
-def write_training(store: Store, run_id: str, path: Path) -> Path:
+def write_training(store: Store, run_id: str, path: str | Path) -> Path:
     """Write the report of a training run atomically.
 
     Raises:
         UsageError: there is no such run; the message lists the runs.
         OSError: the file cannot be written.
     """
-    return write_sheet(path, training_page(store, run_id))
+    return write_sheet(Path(path), training_page(store, run_id))
 
 
 def training_page(store: Store, run_id: str) -> str:
