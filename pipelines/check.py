@@ -175,7 +175,6 @@ def _check_sources(work: _Check) -> _BucketCheck:
     damages = [
         _damage("sources", row["source"], f"{row['there'] or 0:,} of {row['documents']:,} documents are there", does)
         for row in fewer.to_pylist()
-        if row["source_stamp"]
     ]
     return {"checked": {"sources": sources.num_rows}, "damages": damages}
 

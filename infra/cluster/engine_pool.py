@@ -110,7 +110,7 @@ def run_on_engines(
         EngineDied: no engine is left.
     """
     check_fits(pool)
-    engines = _Pool(worker, arguments, deque(items), pool, culprits)
+    engines = _Pool(worker, arguments, queue=deque(items), pool=pool, culprits=culprits)
     try:
         yield from engines.results()
     finally:
@@ -154,6 +154,7 @@ class _Pool(Generic[Item, Result]):
         self,
         worker: type[Worker[Item, Result]],
         arguments: tuple[Any, ...],
+        *,
         queue: deque[Item],
         pool: PoolConfig,
         culprits: Culprits[Item, Result] | None,
@@ -243,11 +244,11 @@ class _Pool(Generic[Item, Result]):
         engine.items[engine.placed.actor.run.remote(item)] = item
         return engine
 
-    def _take_back(self, engine: _Engine[Item], losses: int) -> None:
-        """Put an engine's items back into the queue, with so many more losses; end it."""
+    def _take_back(self, engine: _Engine[Item]) -> None:
+        """Put an engine's items back into the queue, each with a loss more; end it."""
         self._end(engine)
         for item in engine.items.values():
-            item = cast(Item, {**item, "losses": item["losses"] + losses})
+            item = cast(Item, {**item, "losses": item["losses"] + 1})
             suspect = self._culprits is not None and item["losses"] > _SUSPECT
             (self._suspects if suspect else self._queue).appendleft(item)
 
@@ -264,7 +265,7 @@ class _Pool(Generic[Item, Result]):
             else:
                 self._left -= item["conversations"]
                 yield self._culprits.lost(item)
-        self._take_back(engine, losses=1)
+        self._take_back(engine)
         words = str(error).strip().splitlines()[-1:] or ["no words"]
         self._last_error = EngineDied(f"the engines' processes end ({type(error).__name__}: {words[0]})")
         if self._replacements:
@@ -277,7 +278,7 @@ class _Pool(Generic[Item, Result]):
         """Retire an engine that cannot continue."""
         if result["usage"]:
             raise ConfigError(result["fatal"])
-        self._take_back(engine, losses=1)
+        self._take_back(engine)
         self._most = max(1, self._most - 1)
         self._last_error = EngineDied(result["fatal"])
         _log.warning("an engine is retired (%s); %d are left", result["fatal"], len(self._engines))

@@ -74,10 +74,9 @@ class Table:
     def append(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Add rows; return how many."""
         table = self._table(rows)
-        count: int = table.num_rows
-        if count:
+        if table.num_rows:
             self._write(table)
-        return count
+        return int(table.num_rows)
 
     @_contended
     def commit_files(self, corpus: str, files: Sequence[DataFile], *, writer: str, number: int) -> bool:

@@ -8,13 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Literal, TypedDict
 
 from infra.sources.base import Refused
 from infra.store import Corpus
 from infra.tables.data_files import DataFile, FileCommits, write_data_file
 from infra.tables.delta import Table
-from infra.tables.rows import DocumentRow
+from infra.tables.rows import DocumentRow, NewDocument
 from memagent.errors import SourceError
 
 _FLUSH_CHARS = 32 * 2**20
@@ -23,22 +22,6 @@ _ORDER = ("texts", "documents", "quarantine", "sources")
 """In which files are committed: a source's row comes after all that belongs to it."""
 DocumentFiles = dict[str, list[DataFile]]
 """Files by the name of their table."""
-
-
-class NewDocument(TypedDict):
-    """A document to write: a row of `documents` without the columns that `DocumentWriter` fills in."""
-
-    doc_id: str
-    content_hash: str
-    title: str
-    source: str
-    source_stamp: str
-    media_type: str
-    encoding: str
-    size_bytes: int
-    chars: int
-    state: Literal["present"]
-    first_seen: datetime
 
 
 class DocumentWriter:

@@ -13,8 +13,7 @@ from infra.tables.buckets import WHOLE, Bucket, buckets
 from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
 from infra.tables.distinct import first_of_each
-from infra.tables.document_writer import NewDocument
-from infra.tables.rows import DocumentRow, FailureRow, SourceRow
+from infra.tables.rows import DocumentRow, FailureRow, NewDocument, SourceRow
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
 
 _ROWS = 10_000

@@ -11,10 +11,9 @@ from memagent.reviews import VerdictKind
 Scope = Literal["document", "archive"]
 
 
-class DocumentRow(TypedDict):
-    """A row of `documents`: the newest of a (doc_id, content_hash) is its present state."""
+class NewDocument(TypedDict):
+    """A row of `documents` without the columns that `infra.tables.document_writer.DocumentWriter` fills in."""
 
-    corpus: str
     doc_id: str
     content_hash: str
     title: str
@@ -25,8 +24,14 @@ class DocumentRow(TypedDict):
     size_bytes: int
     chars: int
     state: Literal["present", "superseded", "deleted"]
-    seen_at: datetime
     first_seen: datetime
+
+
+class DocumentRow(NewDocument):
+    """A row of `documents`: the newest of a (doc_id, content_hash) is its present state."""
+
+    corpus: str
+    seen_at: datetime
 
 
 class SourceRow(TypedDict):

@@ -26,7 +26,7 @@ from infra.sources.sandbox import Guard
 from infra.store import Corpus, Store
 from infra.tables.corpora import check_name, forgotten
 from infra.tables.delta import Table, now
-from infra.tables.document_writer import DocumentCommits, DocumentWriter, NewDocument, Refusals
+from infra.tables.document_writer import DocumentCommits, DocumentWriter, Refusals
 from infra.tables.documents import (
     PresentDocuments,
     column_rows,
@@ -34,6 +34,7 @@ from infra.tables.documents import (
     mark_superseded,
     quarantined,
 )
+from infra.tables.rows import NewDocument
 from infra.tables.runs import IngestSummary
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError

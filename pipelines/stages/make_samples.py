@@ -19,8 +19,9 @@ from infra.cluster.session import quiet_ray_data
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import now
-from infra.tables.document_writer import DocumentWriter, NewDocument
+from infra.tables.document_writer import DocumentWriter
 from infra.tables.documents import current_sources
+from infra.tables.rows import NewDocument
 from memagent.errors import UsageError
 from memagent.records import Question, text_hash
 from memagent.tasks.ruler import write_jsonl
