@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from benchmarks.record import Row, arguments, result, write
+from benchmarks.scale import peak_mb
 from infra.cluster.reading_worker import NumberedBlock, PassSpec, ReadingWorker
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
@@ -94,7 +95,7 @@ def work(url: str, sets: list[str], place: SegmentedRow, out: Any) -> None:
     asyncio.run(run())
     files = Store(url).list("answers")
     outcome = pq.read_table(files[0]).to_pylist()[0]
-    peaks = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    peaks = [peak_mb(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024]
     kept = {k: outcome[k] for k in ("answer", "segments", "prompt_tokens")}
     measured = {"peak_mb": peaks[0], "engine_peak_mb": peaks[1], "seconds": time.monotonic() - began}
     out.put({**kept, **{name: round(value, 1) for name, value in measured.items()}})

@@ -10,7 +10,7 @@ whose peak memory is that of this process; workers are Ray's.
 import argparse
 import multiprocessing
 import random
-import resource
+import re
 import shutil
 import tempfile
 import time
@@ -102,8 +102,9 @@ def _run(step: Callable[..., Step], given: tuple[object, ...], answers: "multipr
 
 
 def peak_mb() -> float:
-    """Return the peak memory of this process."""
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    """Return the peak memory of this process; `ru_maxrss` would be that of the process which started it, if larger."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return round(int(found[1]) / 1024, 1) if found else 0.0
 
 
 def take(config: Config, folder: str) -> Step:

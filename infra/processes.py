@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -73,6 +74,15 @@ def _wait(owner: int) -> None:
         end(below)
     # The main thread may be in a kernel for seconds, or wait forever.
     os._exit(1)
+
+
+def usable_memory() -> int:
+    """Return the bytes of memory that this process's container has, or the machine."""
+    total = int(psutil.virtual_memory().total)
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            total = min(total, int(Path(limit).read_text()))
+    return total
 
 
 def usable_cores() -> int:

@@ -189,6 +189,9 @@ class IngestConfig(Section):
     """Parse sources that failed in an earlier run, though nothing about them has changed since."""
     keep_deleted: bool = False
     """Keep documents whose source is gone."""
+    confine: bool = True
+    """Parse without network, without writing, and with no files but the source, where the system can confine a process
+    so (``memagent doctor`` says); false only for a parser of your own that needs them."""
 
 
 class RayConfig(Section):

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 import psutil
 
+from infra.confinement import available
 from infra.processes import usable_cores
 from memagent.config import Config
 from memagent.engine import ENGINES
@@ -28,6 +29,7 @@ def examine(config: Config) -> list[Check]:
         ("cores", _cores),
         ("memory", _memory),
         ("disk", _disk),
+        ("parser", _parser),
         ("accelerator", _accelerator),
         ("number format", _number_format),
         ("pace", _pace),
@@ -79,6 +81,10 @@ def _disk(config: Config) -> str:
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder) or "/"
     return f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free at {config.store}"
+
+
+def _parser(config: Config) -> str:
+    return f"parses sources with {available()}" if config.ingest.confine else "not confined: ingest.confine is false"
 
 
 def _accelerator(config: Config) -> str:

@@ -125,7 +125,7 @@ def _new_sources(asked: Asked, config: Config) -> _NewSources:
         for row in sample.take(pa.array(range(0, sample.num_rows, step)[:_TEXTS])).to_pylist():
             name = row["source"].rsplit("/", 1)[-1]
             try:
-                for record in guard.parse(path_of(row["source"], row["path"]), name, row["size"]):
+                for record in guard.parse(path_of(row["source"], row["path"]), name):
                     if not isinstance(record, Refused):
                         texts.append(record[0].text[:_CHARS])
                         chars += len(record[0].text)

@@ -9,7 +9,7 @@ from infra.sources.base import Allowance, Parsed, Parser, Refused, Request, Sour
 from infra.sources.decoding import blank
 from infra.sources.docx import parse_docx
 from infra.sources.mail import parse_eml
-from infra.sources.opening import open_source, split_codec
+from infra.sources.opening import decompressed, open_source, split_codec
 from infra.sources.pdf import parse_pdf
 from infra.sources.rtf import parse_rtf
 from infra.sources.spreadsheet import parse_xlsx
@@ -19,7 +19,7 @@ from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.registry import Registry
 
-__all__ = ["Parsed", "Refused", "SourceFormat", "is_table", "parse", "parser_origin"]
+__all__ = ["Parsed", "Refused", "SourceFormat", "is_table", "parse", "parse_file", "parser_origin"]
 
 FORMATS: Registry[SourceFormat] = Registry(
     "memagent.sources",
@@ -84,12 +84,26 @@ def parse(path: str, name: str, options: IngestConfig) -> Iterator[Parsed | Refu
     Raises:
         SourceError: the source, or what is left of it, cannot be read. Texts yielded before stand.
     """
+    with open_source(path, options.max_bytes) as raw:
+        yield from parse_file(raw, name, options)
+
+
+def parse_file(raw: BinaryIO, name: str, options: IngestConfig) -> Iterator[Parsed | Refused]:
+    """Yield the texts of a source that is open, as `parse` does.
+
+    Args:
+        raw: the file as it is stored, at its start.
+        name: its file name, fit to be shown.
+        options: columns and limits.
+
+    Raises:
+        SourceError: as `parse`.
+    """
     stem, codec = split_codec(name)
     parser = FORMATS.get(_suffix(name), _TEXT).parse
     count = 0
-    stream, size = open_source(path, codec, options.max_bytes, options.max_ratio)
-    allowance = Allowance(options, size, is_table(name))
-    with stream:
+    allowance = Allowance(options, os.fstat(raw.fileno()).st_size, is_table(name))
+    with decompressed(raw, codec, options.max_bytes, options.max_ratio) as stream:
         for record in _parsed(parser, stream, Request(stem, options, allowance)):
             count += 1
             if isinstance(record, Parsed):

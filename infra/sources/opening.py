@@ -3,7 +3,9 @@
 import gzip
 import io
 import os
+import shutil
 import stat
+import tempfile
 import zlib
 from functools import cache
 from typing import Any, BinaryIO, cast
@@ -28,25 +30,38 @@ def split_codec(name: str) -> tuple[str, str | None]:
     return (stem, codec) if codec and stem else (name, None)
 
 
-def open_source(path: str, codec: str | None, max_bytes: int, max_ratio: float) -> tuple[BinaryIO, int]:
-    """Open a source for reading; return it and its bytes as stored. Streams of compressed sources cannot seek.
+def open_source(path: str, max_bytes: int) -> BinaryIO:
+    """Open a source for reading, as a file of this machine: an S3 object is copied to a temporary file without a name.
 
     Args:
         path: a local path (bytes that are no UTF-8 as `os.fsdecode` gives them) or an S3 URL.
-        codec: gzip, zstd or None.
-        max_bytes: most bytes, before and after decompression.
-        max_ratio: most bytes after decompression for each one before.
+        max_bytes: most bytes of the source as it is stored.
 
     Raises:
-        SourceError: ``vanished``, ``unreadable``, ``not-a-file``, ``too-large``, and when the stream is
-            read ``bomb``, ``truncated``, ``broken``.
+        SourceError: ``vanished``, ``unreadable``, ``not-a-file``, ``too-large``.
     """
     raw, size = _open_s3(path) if path.startswith("s3://") else _open_local(path)
     if size > max_bytes:
         raw.close()
         raise SourceError("too-large", f"{size:,} bytes are more than ingest.max_bytes = {max_bytes:,}")
+    return _copied(raw) if path.startswith("s3://") else raw
+
+
+def decompressed(raw: BinaryIO, codec: str | None, max_bytes: int, max_ratio: float) -> BinaryIO:
+    """Return the content of a source. That of a compressed one cannot seek.
+
+    Args:
+        raw: the file as it is stored, at its start.
+        codec: gzip, zstd or None.
+        max_bytes: most bytes after decompression.
+        max_ratio: most bytes after decompression for each one before.
+
+    Raises:
+        SourceError: when the stream is read: ``bomb``, ``truncated``, ``broken``.
+    """
     if codec is None:
-        return raw, size
+        return raw
+    size = os.fstat(raw.fileno()).st_size
     ratio_limit = max(_RATIO_FROM, int(size * max_ratio))
     if ratio_limit < max_bytes:
         over = SourceError("bomb", f"it inflates more than {max_ratio:g} times; see ingest.max_ratio")
@@ -58,7 +73,7 @@ def open_source(path: str, codec: str | None, max_bytes: int, max_ratio: float) 
         else cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
     )
     bounded = _Bounded(inner, min(ratio_limit, max_bytes), over)
-    return cast(BinaryIO, io.BufferedReader(bounded, 2**20)), size
+    return cast(BinaryIO, io.BufferedReader(bounded, 2**20))
 
 
 def seekable(stream: BinaryIO) -> BinaryIO:
@@ -110,6 +125,22 @@ def _open_local(path: str) -> tuple[BinaryIO, int]:
         os.close(descriptor)
         raise SourceError("not-a-file", "it is no regular file any more")
     return os.fdopen(descriptor, "rb"), status.st_size
+
+
+def _copied(raw: BinaryIO) -> BinaryIO:
+    """Return a copy on this machine's disk, which goes when it is closed."""
+    copy = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the caller's
+    try:
+        with raw:
+            shutil.copyfileobj(raw, copy, _S3_BLOCK)
+    except OSError as error:
+        copy.close()
+        raise SourceError("unreadable", f"it cannot be copied: {error.strerror or type(error).__name__}") from error
+    except Exception as error:  # s3fs lets several libraries' errors through
+        copy.close()
+        raise SourceError("unreadable", f"it cannot be copied: {type(error).__name__}") from error
+    copy.seek(0)
+    return copy
 
 
 @cache

@@ -1,4 +1,7 @@
-"""Parsing in a child process: a source that crashes or hangs the parser is an error like any other."""
+"""Parsing in a child process: a source that crashes or hangs the parser is an error like any other.
+
+The child is handed an open file, has no keys, and confines itself (`infra.confinement`).
+"""
 
 import json
 import os
@@ -10,9 +13,11 @@ import time
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import IO
+from multiprocessing.reduction import send_handle
+from typing import IO, BinaryIO
 
 from infra.sources.base import Parsed, Refused
+from infra.sources.opening import open_source
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 
@@ -20,14 +25,12 @@ _START_SECONDS = 120.0
 _HEAD_BYTES = 2**20
 _BYTES_PER_CHAR = 4
 """A message is a head or a text in UTF-8; one that is longer than any text may be is not taken in."""
+_ENVIRONMENT = ("LANG", "LC_", "LD_LIBRARY_PATH", "PATH", "TZ")
+"""What the child is given of the environment: no key of anything. It is handed its sources open."""
 
 
-_ENVIRONMENT = ("AWS_", "LANG", "LC_", "LD_LIBRARY_PATH", "PATH", "SSL_CERT_", "TMPDIR", "TZ", "http_proxy", "no_proxy")
-"""What the child is given of the environment: no keys of engines or of Prefect. It opens ``s3://`` sources itself."""
-
-
-def reader_environment() -> dict[str, str]:
-    """Return the environment of a process that reads sources: what it needs to open them, and nothing else."""
+def parser_environment() -> dict[str, str]:
+    """Return the environment of a process that parses sources: where its modules are, and nothing else."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
     return environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
@@ -52,23 +55,27 @@ class Guard:
         self._errors: IO[bytes] | None = None
         self._left = 0.0
 
-    def parse(self, path: str, name: str, size: int | None = None) -> Iterator[tuple[Parsed, str] | Refused]:
+    def parse(self, path: str, name: str) -> Iterator[tuple[Parsed, str] | Refused]:
         """Yield the texts of a source, each with its content hash, and the rows that are none.
 
         Args:
             path: where to open it, a local path or an S3 URL.
             name: its file name, fit to be shown.
-            size: its bytes, where they are known: a small source is given less memory.
 
         Raises:
             SourceError: as `infra.sources.parse`, and ``timeout``, ``crashed``.
             RuntimeError: the child cannot be started.
         """
+        with open_source(path, self.options.max_bytes) as raw:
+            yield from self._parse(raw, name)
+
+    def _parse(self, raw: BinaryIO, name: str) -> Iterator[tuple[Parsed, str] | Refused]:
         connection = self._connection or self._start()
         finished = False
         self._left = self.options.source_seconds
         try:
-            connection.send_bytes(json.dumps({"path": path, "name": name, "size": size}).encode())
+            connection.send_bytes(json.dumps({"name": name}).encode())
+            send_handle(connection, raw.fileno(), None)
             while True:
                 message = json.loads(self._receive(connection))
                 if "end" in message:
@@ -119,7 +126,7 @@ class Guard:
     def _start(self) -> Connection:
         self.close()
         ours, theirs = Pipe()
-        environment = reader_environment()
+        environment = parser_environment()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child's, for as long as it lives
         self._process = subprocess.Popen(
             # -P: a file in the working folder, perhaps the archive itself, must not be imported as a module.

@@ -9,15 +9,18 @@ import resource
 import sys
 from dataclasses import asdict
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import BinaryIO
 
-import psutil
-
-from infra.processes import end_with
-from infra.sources import Parsed, is_table, parse
+from infra.confinement import confine
+from infra.processes import end_with, usable_cores, usable_memory
+from infra.sources import Parsed, is_table, parse_file
 from infra.sources.base import Allowance
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
-from memagent.records import Json, text_hash
+from memagent.records import text_hash
+
+_LEAST_MEMORY = 512 * 2**20
 
 
 def main() -> None:
@@ -25,30 +28,44 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     options = IngestConfig.model_validate_json(sys.argv[2])
     end_with(os.getppid())  # even in the middle of a file that hangs
+    memory = _Memory()
+    if options.confine:
+        confine([path for path in (*sys.path, sys.prefix, sys.base_prefix) if path])
     connection.send_bytes(b"ready")
     while True:
         try:
-            request = json.loads(connection.recv_bytes())
+            name = json.loads(connection.recv_bytes())["name"]
+            file = open(recv_handle(connection), "rb")  # noqa: SIM115 - closed below
         except EOFError:
             return
-        error = _answer(connection, request, options)
+        with file:
+            error = _answer(connection, file, name, options, memory)
         connection.send_bytes(_frame({"end": error and {"reason": error.reason, "detail": error.detail}}))
 
 
-def _limit_memory(allowance: Allowance) -> None:
-    """Limit the process's memory to what it has plus what a source may need."""
-    more = allowance.memory
-    if more is None:
-        return
-    memory = psutil.Process().memory_info().vms + more
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
+class _Memory:
+    """Limits this process's memory to what it has and what a source may need: a share of the machine's at most."""
+
+    def __init__(self) -> None:
+        self._share = max(_LEAST_MEMORY, usable_memory() // usable_cores())
+        self._statm = open("/proc/self/statm") if sys.platform == "linux" else None  # noqa: SIM115
+
+    def allow(self, allowance: Allowance) -> None:
+        if allowance.memory is None or self._statm is None:
+            return
+        self._statm.seek(0)
+        has = int(self._statm.read().split()[0]) * resource.getpagesize()
+        most = has + min(allowance.memory, self._share)
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
-def _answer(connection: Connection, request: Json, options: IngestConfig) -> SourceError | None:
+def _answer(
+    connection: Connection, file: BinaryIO, name: str, options: IngestConfig, memory: _Memory
+) -> SourceError | None:
     try:
-        _limit_memory(Allowance(options, request["size"], is_table(request["name"])))
-        for record in parse(request["path"], request["name"], options):
+        memory.allow(Allowance(options, os.fstat(file.fileno()).st_size, is_table(name)))
+        for record in parse_file(file, name, options):
             if isinstance(record, Parsed):
                 head = {**asdict(record), "text": "", "content_hash": text_hash(record.text)}
                 connection.send_bytes(_frame({"parsed": head}))
@@ -58,7 +75,9 @@ def _answer(connection: Connection, request: Json, options: IngestConfig) -> Sou
     except SourceError as error:
         return error
     except MemoryError:
-        return SourceError("too-large", "it needs more memory than ingest.max_bytes and ingest.max_ratio provide for")
+        return SourceError(
+            "too-large", "it needs more memory than ingest.max_bytes and the machine's share for a parser provide for"
+        )
     except RecursionError:
         return SourceError("too-deep", "it nests too deeply to be read")
     except BrokenPipeError:

@@ -2,7 +2,7 @@
 
 Rendered in a child process with limits: a file that crashes pdfium, or keeps it busy, costs a picture and no more.
 
-    python -m pipelines.desk.pdf_page < REQUEST (JSON)
+    python -m pipelines.desk.pdf_page REQUEST < PDF (the request as JSON)
 """
 
 import io
@@ -12,13 +12,14 @@ import sys
 import threading
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
+from infra.confinement import confine
 from infra.naming import unquoted
 from infra.processes import usable_cores
-from infra.sources.opening import open_source, split_codec
+from infra.sources.opening import decompressed, open_source, split_codec
 from infra.sources.pdf import page_text
-from infra.sources.sandbox import reader_environment
+from infra.sources.sandbox import parser_environment
 from memagent.errors import SourceError
 from memagent.records import text_hash
 
@@ -77,15 +78,12 @@ class Pages:
 
 
 def _in_child(request: Request) -> PagePicture | str:
-    command = [sys.executable, "-P", "-m", "pipelines.desk.pdf_page"]
+    command = [sys.executable, "-P", "-m", "pipelines.desk.pdf_page", json.dumps(asdict(request))]
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(asdict(request)).encode(),
-            capture_output=True,
-            timeout=_SECONDS,
-            env=reader_environment(),
-        )
+        with open_source(unquoted(request.source), _MOST_BYTES) as raw:
+            done = subprocess.run(command, stdin=raw, capture_output=True, timeout=_SECONDS, env=parser_environment())
+    except SourceError as error:
+        return error.detail
     except subprocess.TimeoutExpired:
         return "the page takes too long to draw"
     head, _, png = done.stdout.partition(b"\n")
@@ -95,8 +93,12 @@ def _in_child(request: Request) -> PagePicture | str:
     return answer["trouble"] if "trouble" in answer else PagePicture(answer["number"], answer["pages"], png)
 
 
-def draw(request: Request) -> PagePicture:
+def draw(request: Request, raw: BinaryIO) -> PagePicture:
     """Return the page in this process.
+
+    Args:
+        request: which page.
+        raw: the source, as it is stored.
 
     Raises:
         SourceError: the file cannot be read, or is no longer the one that was.
@@ -104,8 +106,7 @@ def draw(request: Request) -> PagePicture:
     import pypdfium2
 
     _, codec = split_codec(request.source)
-    stream, _ = open_source(unquoted(request.source), codec, _MOST_BYTES, _MOST_RATIO)
-    with stream:
+    with decompressed(raw, codec, _MOST_BYTES, _MOST_RATIO) as stream:
         document = pypdfium2.PdfDocument(stream.read())
     texts = [page_text(document, index) for index in range(len(document))]
     text = "\n\n".join(texts)
@@ -145,8 +146,10 @@ def _limit() -> None:
 def main() -> None:
     """Draw what standard input asks for."""
     _limit()
+    confine([path for path in (*sys.path, sys.prefix, sys.base_prefix) if path])
     try:
-        page = draw(Request(**json.loads(sys.stdin.read())))
+        with open(0, "rb") as raw:
+            page = draw(Request(**json.loads(sys.argv[1])), raw)
     except SourceError as error:
         sys.stdout.write(json.dumps({"trouble": error.detail}) + "\n")
         return

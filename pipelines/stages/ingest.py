@@ -255,7 +255,7 @@ def _parse_source(
     kind: Literal["new", "changed", "failed"] = "changed" if item["known"] else "new"
     try:
         path, name = path_of(item["source"], item["path"]), item["source"].rsplit("/", 1)[-1]
-        for record in _guard(options).parse(path, name, item["size"]):
+        for record in _guard(options).parse(path, name):
             if isinstance(record, Refused):
                 refusals.row(record)
                 continue

@@ -21,8 +21,8 @@ from infra.tables.runs import NOTHING_SEGMENTED, SegmentSummary
 from infra.tables.segments import segmented_table, write_segments
 from memagent.tokens import load_tokenizer
 
-_COMPARED = 2_000_000
-"""Documents whose hashes are compared at once."""
+_COMPARED = 250_000
+"""Documents whose hashes are compared at once: 100 MB."""
 _DOCUMENTS, _CHARS = 10_000, 32_000_000
 """Documents and characters of a task at most."""
 _SMALL_CHARS = 2_000_000
@@ -95,7 +95,7 @@ def _sum(a: SegmentSummary, b: SegmentSummary) -> SegmentSummary:
 
 def _missing(corpus: Corpus, reader: ReaderSpec, bucket: Bucket) -> pa.Table:
     """Return content_hash and chars of the texts in a bucket that have no segments."""
-    documents = current_documents(corpus, ["content_hash", "chars"], bucket)
+    documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
     known = segmented_table(corpus, reader.tokenizer, reader.reading, bucket, columns=["content_hash"])["content_hash"]
     missing = documents.filter(pc.invert(pc.is_in(documents["content_hash"], value_set=known.combine_chunks())))
     return missing.group_by("content_hash").aggregate([("chars", "max")]).rename_columns({"chars_max": "chars"})

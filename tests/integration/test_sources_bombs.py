@@ -1,6 +1,7 @@
 """Sources that become much more than they are: the text that comes out, the memory and the time have limits."""
 
 import io
+import os
 import sys
 import textwrap
 import zipfile
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from infra.processes import usable_cores, usable_memory
 from infra.sources import Parsed, Refused, parse
 from infra.sources.sandbox import Guard
 from memagent.config import IngestConfig
@@ -142,18 +144,22 @@ _CHILD = """
     import numpy
     from infra.sources import sandbox_child as child
     from infra.sources.base import Parsed
-    from pathlib import Path
-    def hostile(path, name, options):
+    from memagent.errors import SourceError
+    def hostile(file, name, options):
         if name == "endless":
             while True:
                 yield Parsed("x", "", "text/plain", row="1")
         if name == "greedy":
             held = []
-            while True:
-                held.append(numpy.empty(64 * 2**20, "u1"))  # asked for, and never touched
-                Path(path).write_text(str(len(held) * 64 * 2**20))
+            try:
+                while True:
+                    held.append(numpy.empty(64 * 2**20, "u1"))  # asked for, and never touched
+            except MemoryError:
+                taken = len(held) * 64 * 2**20
+                held.clear()
+                raise SourceError("too-large", str(taken))
         yield Parsed("fine", "", "text/plain")
-    child.parse = hostile
+    child.parse_file = hostile
     child.main()
 """
 
@@ -167,23 +173,26 @@ def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guard]:
     guard.close()
 
 
-def test_a_source_has_a_time_for_all_its_texts(guard: Guard) -> None:
-    patient = guard.options
+def test_a_source_has_a_time_for_all_its_texts(guard: Guard, tmp_path: Path) -> None:
+    patient, path = guard.options, str(put(tmp_path, "x", "x"))
     guard.options = patient.model_copy(update={"source_seconds": 0.5})
     with pytest.raises(SourceError, match="source_seconds") as error:
-        for _ in guard.parse("x", "endless"):
+        for _ in guard.parse(path, "endless"):
             pass
     guard.options = patient
     assert error.value.reason == "timeout"
-    assert [record[0].text for record in guard.parse("x", "fine") if isinstance(record, tuple)] == ["fine"]
+    assert [record[0].text for record in guard.parse(path, "fine") if isinstance(record, tuple)] == ["fine"]
 
 
-def test_a_small_source_is_given_little_memory(guard: Guard, tmp_path: Path) -> None:
+def test_a_small_source_is_given_little_memory_and_none_more_than_its_share(guard: Guard, tmp_path: Path) -> None:
     taken = []
-    for size in (8440, 2**30):
-        with pytest.raises(SourceError, match="memory") as error:
-            list(guard.parse(str(tmp_path / "taken"), "greedy", size))
+    for size in (8440, 500 * 2**20):
+        path = put(tmp_path, "source", b"")
+        os.truncate(path, size)
+        with pytest.raises(SourceError) as error:
+            list(guard.parse(str(path), "greedy"))
         assert error.value.reason == "too-large"
-        taken.append(int((tmp_path / "taken").read_text()) / 2**30)
-    assert 1 < taken[0] < 3
-    assert 5 < taken[1] < 7
+        taken.append(int(error.value.detail) / 2**30)
+    share = usable_memory() / usable_cores() / 2**30
+    assert min(share, 2) - 1 < taken[0] < 3
+    assert min(share, 6) - 1 < taken[1] < 7

@@ -20,8 +20,8 @@ from tests.waiting import wait_for
 _CHILD = """
     import os, signal, time
     from infra.sources import sandbox_child as child
-    parse = child.parse
-    def hostile(path, name, options):
+    parse = child.parse_file
+    def hostile(file, name, options):
         if name == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         if name == "exit":
@@ -35,13 +35,13 @@ _CHILD = """
         if name == "deep":
             hostile.__wrapped__()
         if name == "half":
-            yield from list(parse(path, "a.csv", options))[:1]
+            yield from list(parse(file, "a.csv", options))[:1]
             os.kill(os.getpid(), signal.SIGKILL)
-        yield from parse(path, name, options)
+        yield from parse(file, name, options)
     def recurse():
         recurse()
     hostile.__wrapped__ = recurse
-    child.parse = hostile
+    child.parse_file = hostile
     child.main()
 """
 
@@ -183,7 +183,7 @@ def test_a_crash_is_told_where_nobody_knows_the_status(guard: Guard, table: str)
 def test_what_changes_after_it_was_listed_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reason(path: Path) -> str:
         with pytest.raises(SourceError) as error:
-            open_source(str(path), None, 100, 10)
+            open_source(str(path), 100)
         return error.value.reason
 
     assert reason(tmp_path / "gone.txt") == "vanished"
