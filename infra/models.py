@@ -20,6 +20,7 @@ _OPTIONAL = ("generation_config.json", "tokenizer_config.json")
 POLICY_FILE = "policy.json"
 """Holds the lineage and version of a folder."""
 
+_AGAIN = "copy it back, or publish it again"
 _HASHED = (".safetensors", "config.json", "tokenizer.json", "generation_config.json")
 _KEPT = (".json", ".safetensors", ".txt", ".model", ".jinja", ".md", ".py")
 
@@ -85,11 +86,36 @@ def tokenizer_print(spec: bytes, where: str) -> str:
 
 
 def upload(store: Store, folder: Path, path: str, policy: Json) -> None:
-    """Copy a model folder into the store, each file whole or not at all, its ``policy.json`` last."""
+    """Copy a model folder into the store, each file whole or not at all, its ``policy.json`` with their hashes last.
+
+    Raises:
+        ConfigError: a file is a link out of the folder (and not into the blobs of the Hugging Face cache).
+    """
+    hashes = {}
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix in _KEPT and file.name != POLICY_FILE and not file.name.startswith("."):
+            _check_link(file)
             store.put_file(file, path, file.name)
-    store.write_bytes(json.dumps(policy, indent=2).encode(), path, POLICY_FILE)
+            hashes[file.name] = _file_hash(file)
+    store.write_bytes(json.dumps({**policy, "files": hashes}, indent=2).encode(), path, POLICY_FILE)
+
+
+def changed_files(folder: Path, *, weights: bool = True) -> list[str]:
+    """Return the files of a published folder that are gone or other than they were published.
+
+    Args:
+        folder: with the ``policy.json`` of `upload`; one of version 0.1 has no hashes.
+        weights: look at the weights, too.
+    """
+    if not (folder / POLICY_FILE).is_file():
+        return []
+    hashes = _json(folder / POLICY_FILE).get("files", {})
+    return [
+        name
+        for name, published in hashes.items()
+        if (weights or not name.endswith(".safetensors"))
+        and not ((folder / name).is_file() and _file_hash(folder / name) == published)
+    ]
 
 
 def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
@@ -106,6 +132,8 @@ def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
         folder = Path(store.path(path))
         if not (folder / "config.json").is_file() or not (folder / "tokenizer.json").is_file():
             raise ConfigError(gone)
+        if changed := changed_files(folder, weights=False):
+            raise ConfigError(f"{', '.join(changed)} in {folder} changed since {policy_id} was published: {_AGAIN}")
         return folder
     target = cache_folder() / "policies" / stable_hash(store.url)[:8] / policy_id.replace("/", "--")
     if target.is_dir():
@@ -118,10 +146,8 @@ def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
                 store.fs.get_file(name, str(aside / name.rsplit("/", 1)[-1]))
         except FileNotFoundError as error:  # some servers list empty folders
             raise ConfigError(gone) from error
-        if folder_hash(aside) != policy_id.rpartition("@")[2]:
-            raise ConfigError(
-                f"{store.url}/{path} holds other bytes than {policy_id} was published with: publish it again"
-            )
+        if folder_hash(aside) != policy_id.rpartition("@")[2] or changed_files(aside):
+            raise ConfigError(f"{store.url}/{path} holds other bytes than {policy_id} was published with: {_AGAIN}")
         try:
             aside.rename(target)
         except OSError:  # another process was faster
@@ -150,6 +176,18 @@ def local_folder(model: str) -> Path:
 def cache_folder() -> Path:
     """Return the cache folder: ``$MEMAGENT_CACHE``, or the platform's own."""
     return (Environment().cache or user_cache_path("memagent", appauthor=False)).expanduser()
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_link(file: Path) -> None:
+    target, folder = file.resolve(), file.parent.resolve()
+    inside = target.is_relative_to(folder) or target.is_relative_to(folder.parent.parent / "blobs")
+    if file.is_symlink() and not inside:
+        raise ConfigError(f"{file} is a link to {target}: a published folder holds its own files; copy it there")
 
 
 def _check_weights(path: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
 from infra.cluster.tasks import run_tasks
-from infra.models import check_folder, folder_hash
+from infra.models import changed_files, check_folder, folder_hash
 from infra.store import Corpus, Store
 from infra.tables.buckets import FEW, Bucket, buckets
 from infra.tables.corpora import check_known
@@ -226,7 +226,7 @@ def _check_policies(work: _Check) -> _BucketCheck:
         try:
             folder = fetch(store, row)
             check_folder(folder)
-            if folder_hash(folder) != row["policy_id"].rpartition("@")[2]:
+            if folder_hash(folder) != row["policy_id"].rpartition("@")[2] or changed_files(folder):
                 raise MemagentError("its files are not those that were published")
         except MemagentError as error:
             damages.append(_damage("policies", row["policy_id"], str(error), repair=""))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import infra.tables.policies
+from infra.models import changed_files
 from infra.readers import resolve_policy
 from infra.store import Store
 from infra.tables.delta import Table, now
@@ -58,7 +59,9 @@ def test_a_candidate_is_published_once(store, tmp_path):
     )
     place = fetch(store, row)
     assert (place / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    assert json.loads((place / "policy.json").read_text()) == {"name": "toy", "parent": "toy@0", "run_id": "run"}
+    described = json.loads((place / "policy.json").read_text())
+    assert set(described.pop("files")) == {path.name for path in place.iterdir()} - {"policy.json"}
+    assert described == {"name": "toy", "parent": "toy@0", "run_id": "run"}
     assert resolve_policy(EngineConfig(model=str(place)), store).policy_id == first
 
 
@@ -81,6 +84,45 @@ def test_weights_that_are_cut_off_or_missing_are_refused(store, tmp_path):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-2.safetensors"}}))
     with pytest.raises(ConfigError, match=r"lacks model-2\.safetensors"):
         publish(store, folder, "toy", provenance(""))
+
+
+def test_how_a_version_reads_is_checked_like_its_weights(store, tmp_path):
+    """The id is a hash of weights, configuration and tokenizer; policy.json has those of all files."""
+    publish(store, model(tmp_path / "one", 1), "toy", provenance("toy@0"))
+    (row,) = policies(store)
+    place = fetch(store, row)
+    reading = place / "reading.json"
+    before = reading.read_text()
+    reading.write_text(before.replace("{", '{"protocol": "raw",', 1))
+    with pytest.raises(ConfigError, match=r"reading\.json in .* changed since toy@"):
+        fetch(store, row)
+    reading.unlink()
+    with pytest.raises(ConfigError, match=r"reading\.json"):
+        fetch(store, row)
+    reading.write_text(before)
+    assert fetch(store, row) == place
+    weights = place / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert fetch(store, row) == place, "weights are not hashed at each start"
+    assert changed_files(place) == ["model.safetensors"]
+
+
+def test_a_link_out_of_the_folder_is_not_published(store, tmp_path):
+    """Links of the Hugging Face cache lead into its blobs, and are followed."""
+    folder = tmp_path / "models--x" / "snapshots" / "one"
+    model(folder, 1)
+    blob = tmp_path / "models--x" / "blobs" / "abc"
+    blob.parent.mkdir()
+    (folder / "reading.json").rename(blob)
+    (folder / "reading.json").symlink_to(blob)
+    (tmp_path / "secret").write_text("{}")
+    (folder / "notes.json").symlink_to(tmp_path / "secret")
+    with pytest.raises(ConfigError, match=r"notes\.json is a link to .*secret"):
+        publish(store, folder, "toy", provenance("toy@0"))
+    assert policies(store) == []
+    (folder / "notes.json").unlink()
+    publish(store, folder, "toy", provenance("toy@0"))
+    assert (fetch(store, policies(store)[0]) / "reading.json").read_text() == blob.read_text()
 
 
 def test_another_tokenizer_is_refused(store, tmp_path):
