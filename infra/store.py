@@ -23,6 +23,8 @@ from filelock import Timeout as LockTimeout
 from memagent.errors import ConfigError, MemagentError
 
 _UPDATE_SECONDS = 300
+_S3_ATTEMPTS = 12
+"""Of a request that S3 answers by 500, 503 or not at all."""
 _LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409", "NoSuchKey", "404")
 """Codes of a condition that does not hold; the last two where the file was deleted meanwhile."""
 
@@ -271,6 +273,7 @@ def file_system(url: str) -> Any:
             "s3",
             endpoint_url=options.get("AWS_ENDPOINT_URL"),
             client_kwargs={"region_name": options["AWS_REGION"]},
+            config_kwargs={"retries": {"mode": "standard", "total_max_attempts": _S3_ATTEMPTS}},
             use_listings_cache=False,
             skip_instance_cache=True,
         )
@@ -280,7 +283,12 @@ def file_system(url: str) -> Any:
 def _arrow_file_system() -> pa_fs.S3FileSystem:
     options = s3_options()
     scheme, _, host = options.get("AWS_ENDPOINT_URL", "").rpartition("://")
-    return pa_fs.S3FileSystem(region=options["AWS_REGION"], endpoint_override=host or None, scheme=scheme or "https")
+    return pa_fs.S3FileSystem(
+        region=options["AWS_REGION"],
+        endpoint_override=host or None,
+        scheme=scheme or "https",
+        retry_strategy=pa_fs.AwsStandardS3RetryStrategy(max_attempts=_S3_ATTEMPTS),
+    )
 
 
 def s3_options() -> dict[str, str]:

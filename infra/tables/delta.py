@@ -16,6 +16,7 @@ from deltalake.transaction import AddAction
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from infra.store import Store
+from infra.tables.clustering import FILES, FULL, cluster_files
 from infra.tables.data_files import CLUSTERED, DataFile, milliseconds
 from infra.tables.distinct import first_of_each
 from infra.tables.retention import drop_versions
@@ -29,23 +30,10 @@ _EARLIER = {"documents": [pa.field("text", pa.large_string())]}
 """Columns that tables of earlier versions have."""
 MANY = 64
 """Number of small files that triggers a compaction."""
-_FULL = 32 * 2**20
-"""Bytes of a file that is full."""
-_ENOUGH_FILES = 3
-"""So few files are not compacted."""
-_SPILL = 2 * 2**30
-"""Bytes that sorting holds in memory; the rest goes to disk."""
 _SHARED_FOLDERS = ("runs", "policies")
 """Tables whose folders hold other files, too: plans, logs, weights."""
 _GROUP = 10_000
 """Rows of a row group: a text can be long, and a reader holds a group at once."""
-_STATISTIC = 64
-"""Longest text in the statistics of a file, which go into the log."""
-_APPENDED_GROUP = 1_000
-"""The same of a file sorted by content hash, of which a part is read for a bucket."""
-_CLUSTERED_FILES = WriterProperties(
-    compression="ZSTD", max_row_group_size=_APPENDED_GROUP, statistics_truncate_length=_STATISTIC
-)
 
 _contended = retry(
     retry=retry_if_exception_type(CommitFailedError),
@@ -159,20 +147,8 @@ class Table:
         delta = self._open()
         if delta is None:
             return 0
-        sizes = self.files(corpus)["size_bytes"]
-        replaced = 0
-        if len(sizes) > _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // _FULL:
-            options: dict[str, Any] = {
-                "partition_filters": [("corpus", "=", corpus)],
-                "target_size": _FULL,
-                "writer_properties": _CLUSTERED_FILES,
-            }
-            sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
-            if sort:
-                done = delta.optimize.z_order([CLUSTERED], max_spill_size=_SPILL, **options)
-            else:
-                done = delta.optimize.compact(**options)
-            replaced = int(done["numFilesRemoved"])
+        sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
+        replaced = cluster_files(delta, corpus, self.files(corpus)["size_bytes"], sort=sort)
         self.drop_versions(retention)
         return replaced
 
@@ -183,7 +159,7 @@ class Table:
 
     def small_files(self, corpus: str) -> int:
         """Return how many small files a corpus has."""
-        return int(pc.sum(pc.less(self.files(corpus)["size_bytes"], _FULL // 2)).as_py() or 0)
+        return int(pc.sum(pc.less(self.files(corpus)["size_bytes"], FULL // 2)).as_py() or 0)
 
     def files(self, corpus: str) -> pa.Table:
         """Return path, size_bytes and num_records of the files of a corpus, from the log."""
@@ -205,7 +181,7 @@ class Table:
         # their rows.
         done = delta.optimize.compact(
             [("corpus", "=", corpus)],
-            target_size=_FULL,
+            target_size=FULL,
             writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=_GROUP),
         )
         delta.vacuum(dry_run=False)
@@ -319,7 +295,7 @@ class Table:
             schema_mode="merge",  # a table of an earlier version gains the columns that it lacks
             partition_by=["corpus"],
             storage_options=self._store.delta_options,
-            writer_properties=_CLUSTERED_FILES,
+            writer_properties=FILES,
         )
 
     def _create(self) -> DeltaTable:

@@ -17,8 +17,18 @@ def first_of_each(
         order: which of several rows comes first: columns with ``ascending`` or ``descending``.
         by_key: whether the rows must come sorted by key; else they come in any order.
     """
-    if table.num_rows < 2 or (not by_key and any(_differ(table[name]) for name in key)):
+    if table.num_rows < 2:
         return table
+    if by_key:
+        return _first(table, key, order)
+    repeated = _repeated(table, key)
+    if repeated is None:
+        return table
+    # Few keys have several rows as a rule, and finding them is much quicker than sorting all.
+    return pa.concat_tables([table.filter(pc.invert(repeated)), _first(table.filter(repeated), key, order)])
+
+
+def _first(table: pa.Table, key: Sequence[str], order: Sequence[tuple[str, str]]) -> pa.Table:
     keys = [*((name, "ascending") for name in key), *order]
     positions = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)
     differs = pa.array([False] * (table.num_rows - 1))
@@ -28,6 +38,15 @@ def first_of_each(
     return table.take(positions.filter(pa.concat_arrays([pa.array([True]), differs])))
 
 
-def _differ(column: pa.ChunkedArray) -> bool:
-    """Tell whether all values of a column differ: found much faster than by sorting."""
-    return bool(pc.count_distinct(column).as_py() == len(column))
+def _repeated(table: pa.Table, key: Sequence[str]) -> pa.Array | None:
+    """Return which rows have a key that others have, too; None: no row has."""
+    codes: pa.Array | None = None
+    for name in key:
+        column = table[name].combine_chunks().dictionary_encode()
+        values = column.indices.cast(pa.int64())
+        codes = values if codes is None else pc.add(pc.multiply(codes, len(column.dictionary)), values)
+        if len(column.dictionary) == table.num_rows:
+            return None
+    counts = pc.value_counts(codes)
+    several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    return pc.is_in(codes, value_set=several) if len(several) else None

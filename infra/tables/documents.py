@@ -33,7 +33,8 @@ def current_documents(
             False: in any order, which is quicker.
     """
     names = columns or DOCUMENTS.names
-    needed = list(dict.fromkeys([*names, "doc_id", "content_hash", "state", "seen_at", "first_seen"]))
+    order = ["first_seen"] if ordered else []
+    needed = list(dict.fromkeys([*names, "doc_id", "content_hash", "state", "seen_at", *order]))
     table = Table(corpus.store, "documents").read(corpus.name, needed, bucket.contains("content_hash"))
     # The versions of a document are in different buckets, so replaced ones have a row with state superseded.
     table = present(table) if bucket.count == 1 else present(table, "doc_id", "content_hash")

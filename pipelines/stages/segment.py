@@ -23,7 +23,7 @@ from memagent.tokens import load_tokenizer
 
 _COMPARED = 250_000
 """Documents whose hashes are compared at once: 100 MB."""
-_DOCUMENTS, _CHARS = 10_000, 32_000_000
+_DOCUMENTS, _CHARS = 40_000, 32_000_000
 """Documents and characters of a task at most."""
 _SMALL_CHARS = 2_000_000
 """Characters that are segmented in the driver's own process."""
