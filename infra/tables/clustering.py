@@ -46,7 +46,8 @@ def cluster_files(delta: DeltaTable, corpus: str, sizes: pa.ChunkedArray, *, sor
 def _sorted(delta: DeltaTable, options: dict[str, Any]) -> dict[str, Any]:
     for spill in _SPILLS:
         try:
-            return delta.optimize.z_order([CLUSTERED], max_spill_size=spill, **options)
+            done: dict[str, Any] = delta.optimize.z_order([CLUSTERED], max_spill_size=spill, **options)
+            return done
         except DeltaError as error:
             if "Resources exhausted" not in str(error) or spill == _SPILLS[-1]:
                 raise
