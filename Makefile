@@ -4,7 +4,7 @@ PY := .venv/bin/python
 # busy, a server's test waits for most of its time. vLLM would bind every engine to the same core, and threads that wait
 # for each other on two cores only spin.
 SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
-.PHONY: setup demo check lint test test-all browser endurance bench bench-scale docs reference clean
+.PHONY: setup demo check lint test test-all browser endurance fuzz bench bench-scale bench-faults docs reference clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
 	@bash infra/setup.sh $(ACCELERATOR)
@@ -29,6 +29,9 @@ test: lint browser    ## Every command and part once, the real engine among them
 test-all: test docs    ## Everything: after `make test` the site, and the tests that need minutes
 	@$(SIDE_BY_SIDE) -n 3 -m slow tests
 
+fuzz: setup       ## Parsers, files of users and the turn log with 100,000 hostile inputs each (hours)
+	@$(PY) -m tests.fuzz
+
 endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
 	@$(PY) -m tests.endurance --engine scripted --times 10
 	@$(PY) -m tests.endurance --engine vllm --times 2 --set flush_seconds=0.5
@@ -48,6 +51,11 @@ bench-scale: setup ## A million documents: ingest to answers, nights after it, k
 	@$(PY) -m benchmarks.driver
 	@$(PY) -m benchmarks.ray_data
 	@$(PY) -m benchmarks.turn_log
+	@$(PY) -m benchmarks.page
+
+bench-faults: setup ## What faults cost, and half an hour of reading with a kill every two minutes (two hours)
+	@$(PY) -m benchmarks.faults
+	@$(PY) -m benchmarks.soak
 	@$(PY) -m benchmarks.page
 
 docs: setup       ## The documentation as a site that needs no network, in build/site; a warning fails

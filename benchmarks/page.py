@@ -31,7 +31,7 @@ SECTIONS = {
     "Cost": ("contracts-cost", "ceiling", "engine-steps", "linear", "memory", "growth", "long-cost", "pipeline"),
     "The desk": ("desk",),
     "Many documents": ("scale", "scale-s3", "scale-kills", "plan", "cluster", "driver", "ray-data", "turn-log"),
-    "Kill and run again": ("kills",),
+    "Kill and run again": ("kills", "faults", "soak"),
     "Contracts": ("contracts-held-out", "contracts-all", "entities", "entities-controls"),
     "Needles": ("needles", "needles-first-version", "needles-sft", "ruler", "controls", "methods", "hotpot"),
     "Making samples": ("generation",),

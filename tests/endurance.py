@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow.compute as pc
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 from infra.store import Store
 from infra.tables.delta import Table
 
-TARGETS = {"driver": None, "worker": "ray::ReadingWorker", "engine": None}
+WORKER_TITLE = "ray::ReadingWorker"
 ENGINE_TITLES = {"scripted": "infra.engines.scripted", "vllm": "VLLM::EngineCore"}
 TALLY = "MEMAGENT_SCRIPTED_TALLY"
 _ATTEMPTS = 5
@@ -67,7 +68,7 @@ def command(store: str, engine: str, sets: list[str]) -> list[str]:
     return argv
 
 
-def run(argv: list[str], tally: str = "") -> dict:
+def run(argv: list[str], tally: str = "") -> dict[str, Any]:
     done = subprocess.run(
         argv,
         env={**os.environ, TALLY: tally} if tally else None,
@@ -78,7 +79,8 @@ def run(argv: list[str], tally: str = "") -> dict:
     if done.returncode != 0:
         raise AssertionError(f"status {done.returncode}: {done.stderr[-2000:]}")
     said = json.loads(done.stdout)
-    return said.get("summary", said)
+    summary: dict[str, Any] = said.get("summary", said)
+    return summary
 
 
 def find(root: psutil.Process, title: str) -> psutil.Process | None:
@@ -130,7 +132,7 @@ def kill_once(argv: list[str], store: Store, target: str, engine: str, delay: fl
     if target == "driver":
         victim: psutil.Process | None = root
     else:
-        victim = find(root, TARGETS["worker"] if target == "worker" else ENGINE_TITLES[engine])
+        victim = find(root, WORKER_TITLE if target == "worker" else ENGINE_TITLES[engine])
     if victim is None or process.poll() is not None:
         process.wait()
         return False
@@ -165,7 +167,7 @@ def ingest(store: str, folder: Path) -> None:
 
 def endure(
     engine: str, times: int, targets: list[str], documents: int, paragraphs: int, sets: list[str], seed: int
-) -> dict:
+) -> dict[str, Any]:
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
@@ -200,7 +202,7 @@ def endure(
         return {"kills": kills, "calm": calm_summary, "undisturbed_differing": undisturbed}
 
 
-def kill_and_go_on(where: str, argv: list[str], target: str, engine: str, delay: float) -> dict:
+def kill_and_go_on(where: str, argv: list[str], target: str, engine: str, delay: float) -> dict[str, Any]:
     """Kill a run, give the same command again, and return what it came to."""
     store = Store(where)
     hit = kill_once(argv, store, target, engine, delay)

@@ -13,45 +13,64 @@ from tests.ports import first_port
 from tests.waiting import wait_for
 
 
+class S3Server:
+    """SeaweedFS on 127.0.0.1, with its files in a folder. It can be killed and started again."""
+
+    bucket = "s3://memagent-test"
+
+    def __init__(self, folder: Path) -> None:
+        names = ("master.port", "volume.port", "filer.port", "s3.port")
+        ports = dict(zip(names, _free_ports(len(names)), strict=True))
+        self._folder = folder
+        self._command = [str(Path(sys.executable).with_name("weed")), "server", "-s3", f"-dir={folder}"]
+        self._command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false", "-volume.max=20"]
+        self._command += ["-master.volumeSizeLimitMB=64", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+        self._command += ["-s3.autoCreateBucket=false", *(f"-{name}={port}" for name, port in ports.items())]
+        self.settings = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['s3.port']}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test-secret",
+            "AWS_REGION": "us-east-1",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until its bucket can be written. The ``AWS_*`` variables must lead there."""
+        environment = {**os.environ, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secret"}
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=self._folder, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        name = self.bucket.removeprefix("s3://")
+        wait_for(lambda: _has_bucket(name), self._process, lambda: _fatal(self._folder / "log"))
+
+    def kill(self) -> None:
+        """Kill it: SIGTERM may leave it running."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def running_s3(folder: Path) -> Iterator[S3Server]:
+    """Run a server; ``AWS_*`` variables lead there."""
+    server = S3Server(folder)
+    before = {name: os.environ.get(name) for name in server.settings}
+    os.environ.update(server.settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
-    """Run SeaweedFS on 127.0.0.1, with its files in `folder`; yield a bucket's URL. ``AWS_*`` variables lead there."""
-    names = ("master.port", "volume.port", "filer.port", "s3.port")
-    ports = dict(zip(names, _free_ports(len(names)), strict=True))
-    command = [
-        str(Path(sys.executable).with_name("weed")),
-        "server",
-        "-s3",
-        f"-dir={folder}",
-        "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
-    ]
-    command += ["-master.telemetry=false", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
-    command += [
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        "-s3.autoCreateBucket=false",
-        *(f"-{name}={port}" for name, port in ports.items()),
-    ]
-    settings = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['s3.port']}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test-secret",
-        "AWS_REGION": "us-east-1",
-    }
-    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secret"}
-    before = {name: os.environ.get(name) for name in settings}
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        try:
-            os.environ.update(settings)
-            wait_for(lambda: _has_bucket("memagent-test"), server, lambda: _fatal(folder / "log"))
-            yield "s3://memagent-test"
-        finally:
-            server.kill()  # SIGTERM may leave it running, and nothing here is kept
-            server.wait()
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+    """Run a server, and yield its bucket's URL."""
+    with running_s3(folder) as server:
+        yield server.bucket
 
 
 def _free_ports(count: int) -> list[int]:

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
@@ -63,7 +64,7 @@ class _Memory:
 def _answer(
     connection: Connection, file: BinaryIO, name: str, options: IngestConfig, memory: _Memory
 ) -> SourceError | None:
-    try:
+    def send() -> None:
         memory.allow(Allowance(options, os.fstat(file.fileno()).st_size, is_table(name)))
         for record in parse_file(file, name, options):
             if isinstance(record, Parsed):
@@ -72,6 +73,14 @@ def _answer(
                 connection.send_bytes(record.text.encode("utf-8"))
             else:
                 connection.send_bytes(_frame({"refused": asdict(record)}))
+
+    return guarded(send)
+
+
+def guarded(parse: Callable[[], object]) -> SourceError | None:
+    """Parse a source; return what is wrong with it, whatever its parser raised."""
+    try:
+        parse()
     except SourceError as error:
         return error
     except MemoryError:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from infra.store import Corpus, Store
+from infra.tables.damage import unreadable
 from infra.tables.delta import now
 from infra.tables.distinct import first_of_each
 from infra.tables.runs import closed_runs
@@ -294,14 +295,16 @@ def _with_parts(corpus: Corpus, runs: Collection[str] | None, read: Callable[[li
         paths = _paths(corpus, runs)
         try:
             return read(paths)
-        except pa.ArrowInvalid as error:
-            raise MemagentError(
-                f"the turn log in {corpus.store.url} has a damaged part: {error}. `memagent check {corpus.name} "
-                "--repair` sets it aside; what its readings lack is then read again"
-            ) from error
-        except OSError:
-            if _paths(corpus, runs) == paths:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and _paths(corpus, runs) != paths:
+                continue
+            damaged = next((path for path in paths if unreadable(corpus.store, path)), None)
+            if damaged is None:
                 raise
+            raise MemagentError(
+                f"the turn log in {corpus.store.url} has a damaged part, {damaged}: {error}. `memagent check "
+                f"{corpus.name} --repair` sets it aside; what its readings lack is then read again"
+            ) from error
 
 
 def _scan(corpus: Corpus, reading_ids: list[str], paths: list[str], columns: list[str]) -> pa.Table:

@@ -1,0 +1,83 @@
+"""A store on an S3 server that fails: a fifth of its requests is spoilt, or it is killed and comes back."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.store import Store
+from infra.tables.delta import Table
+from tests.endurance import QUESTIONS, make_archive
+from tests.s3_faults import FAULTS, Fault, faulty_s3
+from tests.s3_server import S3Server, running_s3
+from tests.waiting import wait_for
+
+_DOCUMENTS = 12
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[S3Server]:
+    (tmp_path / "s3").mkdir()
+    with running_s3(tmp_path / "s3") as running:
+        yield running
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    make_archive(tmp_path / "archive", _DOCUMENTS, 30)
+    return tmp_path / "archive"
+
+
+def command(archive: Path, store: str, *sets: str) -> list[str]:
+    asked = [part for question in QUESTIONS for part in ("-q", question)]
+    argv = [sys.executable, "-m", "pipelines.cli", "ask", str(archive), *asked, "--store", store]
+    return [*argv, "--engine", "scripted", "--json", *(part for one in sets for part in ("--set", one))]
+
+
+def found(store: str) -> dict[tuple[str, str], str]:
+    """Return the answers by text and question, of which each has one."""
+    rows = Table(Store(store), "answers").read(None, ["content_hash", "question", "answer"]).to_pylist()
+    answers = {(row["content_hash"], row["question"]): row["answer"] for row in rows}
+    assert len(answers) == len(rows) == _DOCUMENTS * len(QUESTIONS)
+    return answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fifth_of_the_requests_is_spoilt(server: S3Server, archive: Path, tmp_path: Path, fault: Fault) -> None:
+    with faulty_s3(0.2, fault) as proxy:
+        done = subprocess.run(command(archive, f"{server.bucket}/{fault}"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert proxy.done[fault] > 20
+    summary = json.loads(done.stdout)
+    summary = summary.get("summary", summary)
+    assert summary["readings"]["read_now"] == _DOCUMENTS * len(QUESTIONS)
+    assert subprocess.run(command(archive, str(tmp_path / "calm")), capture_output=True).returncode == 0
+    assert found(f"{server.bucket}/{fault}") == found(str(tmp_path / "calm"))
+
+
+@pytest.mark.slow
+def test_the_server_is_killed_and_comes_back(server: S3Server, archive: Path, tmp_path: Path) -> None:
+    store = f"{server.bucket}/killed"
+    slowly = ("engine.scripted_delay=0.3", "pool.inflight=4", "flush_seconds=0.5")
+    tally = tmp_path / "tally"
+    with (tmp_path / "said").open("wb") as said:
+        run = subprocess.Popen(
+            command(archive, store, *slowly),
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env={**os.environ, "MEMAGENT_SCRIPTED_TALLY": str(tally)},
+        )
+    words = (tmp_path / "said").read_text
+    wait_for(lambda: tally.exists() and tally.stat().st_size > 10, run, words)
+    server.kill()
+    time.sleep(3)  # requests of these seconds find nobody
+    server.start()
+    assert run.wait() == 0, words()[-3000:]
+    assert subprocess.run(command(archive, str(tmp_path / "calm")), capture_output=True).returncode == 0
+    assert found(store) == found(str(tmp_path / "calm"))
