@@ -38,6 +38,7 @@ from pipelines.stages.summarise import summarise
 
 _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
+"""Seconds between two writes of the curve at most; at first a tenth of the run's time so far, but at least a second."""
 _MOST_POINTS = 2_000
 _LOGGERS = ("memagent", "ray")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -102,7 +103,7 @@ class Recorder:
             self._points.append(snapshot)
         if len(self._points) > _MOST_POINTS:
             self._points = self._points[::2]
-        if time_now - self._saved > _SAVE_EVERY:
+        if time_now - self._saved > min(_SAVE_EVERY, max(_POINTS_EVERY, (time_now - self._began) / 10)):
             self.save()
 
     def save(self) -> None:
@@ -219,11 +220,14 @@ def finish(
         "prompt_tokens": counts["prompt_tokens"],
         "cached_tokens": counts["cached_tokens"],
         "output_tokens": counts["output_tokens"],
+        "documents_read": counts["documents"],
+        "memories_cut": counts["memories_cut"],
         "failures_by_reason": dict(+reasons),
         "engine_deaths": counts["engine_deaths"],
         "carried_segments": planned["carried_segments"],
         "seconds": round((now() - started).total_seconds(), 2),
         "engine_seconds": round(result.engine_seconds, 2),
+        "engine_uptime": counts["engine_milliseconds"] / 1000,
         "policy": reader.policy.name,
         "policy_id": reader.policy.policy_id,
         "engine": config.engine.kind,
@@ -257,10 +261,13 @@ def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra:
         "prompt_tokens": 0,
         "cached_tokens": 0,
         "output_tokens": 0,
+        "documents_read": 0,
+        "memories_cut": 0,
         "engine_deaths": 0,
         "carried_segments": 0,
         "seconds": round((now() - started).total_seconds(), 2),
         "engine_seconds": 0.0,
+        "engine_uptime": 0.0,
         "engine": reading.config.engine.kind,
         "config": {**reading.config.public(), "reading": reading.reader.reading.model_dump()},
         "segmented": NOTHING_SEGMENTED,

@@ -1,5 +1,6 @@
 """Counts of a run while it runs. Every worker counts its own work; the sum is what people see."""
 
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -7,7 +8,10 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
-from memagent.records import Json
+from memagent.records import Json, Turn
+
+_SILENT_SECONDS = 60.0
+"""A worker reports twice a second; one that has not for so long is gone, and nothing is in progress there."""
 
 Progress = Callable[[Json], None]
 """Is called with the counts of a run as they come: the keys of ``progress.jsonl``, those that its stage has."""
@@ -25,17 +29,36 @@ class Counters:
     cached_tokens: int = 0
     output_tokens: int = 0
     failures: int = 0
+    memories_cut: int = 0
+    """Memory updates that ended at `reading.memory_tokens`, not where the model would have ended them."""
     engine_deaths: int = 0
+    engine_milliseconds: int = 0
+    """Time that engines were up, summed over engines."""
     engines: int = 0
     """Engines that are up."""
+    in_flight: int = 0
+    """Readings that were begun and have not ended."""
+
+    def add_turn(self, turn: Turn) -> None:
+        """Count a conversation."""
+        self.conversations += 1
+        self.segments += turn.kind == "update"
+        self.memories_cut += turn.kind == "update" and turn.finish_reason == "length"
+        self.prompt_tokens += turn.prompt_tokens
+        self.cached_tokens += turn.cached_tokens
+        self.output_tokens += len(turn.response_ids)
 
     def as_dict(self) -> dict[str, int]:
         """Return the counts by name."""
         return asdict(self)
 
 
+NOW = ("engines", "in_flight")
+"""Counts that say how it is now: they fall, too."""
+
+
 class Totals:
-    """The sum of the workers' own totals: repeated or late reports change nothing."""
+    """The sum of the workers' own totals: repeated or late reports change nothing of what only rises."""
 
     def __init__(self) -> None:
         self._by_worker: dict[str, dict[str, int]] = {}
@@ -44,7 +67,7 @@ class Totals:
         """Take a worker's totals."""
         known = self._by_worker.setdefault(worker, {})
         for name, count in counts.items():
-            known[name] = max(known.get(name, 0), count)
+            known[name] = count if name in NOW else max(known.get(name, 0), count)
 
     def sum(self) -> dict[str, int]:
         """Return the sum over all workers, including dead ones: what they logged is done."""
@@ -56,15 +79,17 @@ class ProgressActor:
     """Collects the workers' totals. One Ray actor for all passes of a session."""
 
     def __init__(self) -> None:
-        self._passes: dict[str, dict[str, dict[str, int]]] = {}
+        self._passes: dict[str, dict[str, tuple[float, dict[str, int]]]] = {}
 
     def report(self, pass_id: str, worker: str, counts: dict[str, int]) -> None:
         """Take a worker's totals."""
-        self._passes.setdefault(pass_id, {})[worker] = counts
+        self._passes.setdefault(pass_id, {})[worker] = (time.monotonic(), counts)
 
     def reports(self, pass_id: str) -> dict[str, dict[str, int]]:
         """Return the newest totals by worker."""
-        return self._passes.get(pass_id, {})
+        silent, gone = time.monotonic() - _SILENT_SECONDS, dict.fromkeys(NOW, 0)
+        reports = self._passes.get(pass_id, {})
+        return {worker: counts | gone if at < silent else counts for worker, (at, counts) in reports.items()}
 
 
 @dataclass(frozen=True, slots=True)

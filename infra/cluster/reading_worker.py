@@ -115,7 +115,7 @@ class ReadingWorker:
         self._flushing: asyncio.Lock | None = None
         self._answering: asyncio.Lock | None = None
         self._started = time.monotonic()
-        self._next_part = 0.0
+        self._next_part = self._engine_up = 0.0
         self._flush_task: asyncio.Task[None] | None = None
         self._full = asyncio.Event()
         self._answers = AnswerFile()
@@ -168,7 +168,8 @@ class ReadingWorker:
             self._flush_task = asyncio.create_task(self._flush_forever())
             self._starting = asyncio.create_task(self._engine.start())
         await asyncio.shield(self._starting)
-        self._counts.engines = 1
+        if not self._counts.engines:
+            self._counts.engines, self._engine_up = 1, time.monotonic()
         self._report()
 
     async def _read_item(
@@ -183,6 +184,7 @@ class ReadingWorker:
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must be complete by itself
             asker = _Asker(self._engine.generate, self._time, self._slots, next(self._order))
+            self._counts.in_flight += 1
             try:
                 stream = await self._stream(item)
                 request = ReadingRequest(item["reading_id"], item["question"], stream, tuple(past.values()))
@@ -201,6 +203,7 @@ class ReadingWorker:
                 _log.exception("reading %s failed", item["reading_id"])
                 return self._failed(item, type(error).__name__, detail)
             finally:
+                self._counts.in_flight -= 1
                 open_readings[item["content_hash"]] -= 1
                 if not open_readings[item["content_hash"]]:
                     self._counts.documents += item["documents"]
@@ -249,12 +252,7 @@ class ReadingWorker:
         self._writer.add(turn)
         if self._writer.buffered_bytes >= _PART_BYTES:
             self._full.set()
-        counts = self._counts
-        counts.conversations += 1
-        counts.segments += turn.kind == "update"
-        counts.prompt_tokens += turn.prompt_tokens
-        counts.cached_tokens += turn.cached_tokens
-        counts.output_tokens += len(turn.response_ids)
+        self._counts.add_turn(turn)
 
     def _failed(self, item: WorkItem, reason: str, detail: str) -> FailedItem:
         self._counts.readings += 1
@@ -313,6 +311,8 @@ class ReadingWorker:
 
     def _report(self) -> None:
         self._counts.engine_deaths = self._engine.deaths
+        if self._counts.engines:
+            self._counts.engine_milliseconds = int(1000 * (time.monotonic() - self._engine_up))
         if self._tally is not None:
             self._tally.report(self._worker, self._counts.as_dict())
 

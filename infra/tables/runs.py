@@ -147,11 +147,18 @@ class RunSummary(RunExtras):
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    documents_read: int
+    """Documents of which a reading was done now."""
+    memories_cut: int
+    """Memory updates that were cut off at `reading.memory_tokens`."""
     failures_by_reason: dict[str, int]
     engine_deaths: int
     carried_segments: int
     seconds: float
     engine_seconds: float
+    """From the first running engine to the last answer."""
+    engine_uptime: float
+    """Seconds that engines were up, summed over engines; times `pool.gpus` they are GPU seconds."""
     policy: str
     policy_id: str
     engine: str

@@ -13,6 +13,7 @@ from pipelines.cli.desk import desk
 from pipelines.cli.evaluate import evaluate, scores
 from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.init import init
+from pipelines.cli.metrics import metrics
 from pipelines.cli.options import (
     ConfigOption,
     CorpusArgument,
@@ -73,6 +74,7 @@ def root(
 for _command in (init, ask, digest, answers, report, status, optimize, check, forget, quarantine):
     app.command()(_command)
 app.command()(desk)
+app.command()(metrics)
 app.command()(evaluate)
 app.command()(scores)
 app.command()(harvest)

@@ -8,13 +8,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from infra.cluster.engine_pool import run_on_engines
 from infra.cluster.nodes import ensure_nodes
-from infra.cluster.progress import Counters, ProgressReporter, Totals
+from infra.cluster.progress import NOW, Counters, Progress, ProgressReporter, Totals
 from infra.cluster.reading_worker import BlockResult, FailedItem, NumberedBlock, PassSpec, ReadingWorker
 from infra.cluster.session import board_name
 from infra.readers import ReaderSpec
@@ -74,7 +74,7 @@ class ReadingPass:
 def read(
     reading: ReadingPass,
     plan: Plan,
-    progress: Callable[[dict[str, int]], None] | None = None,
+    progress: Progress | None = None,
     watch: AnswerWatch | None = None,
 ) -> PassResult:
     """Run a plan's pending readings, and commit the answers; tell `watch` of them as they come.
@@ -137,7 +137,7 @@ def _round(
     reading: ReadingPass,
     blocks: dict[int, Block],
     result: PassResult,
-    progress: Callable[[dict[str, int]], None] | None,
+    progress: Progress | None,
 ) -> Iterator[BlockResult]:
     config, pool = reading.config, reading.config.pool
     spec = PassSpec(
@@ -192,7 +192,7 @@ class _Watch:
         reporter: ProgressReporter,
         base: dict[str, int],
         result: PassResult,
-        progress: Callable[[dict[str, int]], None] | None,
+        progress: Progress | None,
     ) -> None:
         self._reporter, self._base, self._result, self._progress = reporter, base, result, progress
         self._totals = Totals()
@@ -208,7 +208,7 @@ class _Watch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._update()
+        self._update(dict.fromkeys(NOW[1:], 0))
         if self._first_engine is not None:
             self._result.engine_seconds += time.monotonic() - self._first_engine
 
@@ -221,7 +221,7 @@ class _Watch:
         while not self._stop.wait(1.0):
             self._update()
 
-    def _update(self) -> None:
+    def _update(self, after: dict[str, int] | None = None) -> None:
         import ray
 
         try:
@@ -235,9 +235,11 @@ class _Watch:
             total = self._totals.sum()
         if total["engines"] and self._first_engine is None:
             self._first_engine = time.monotonic()
-        self._result.counts = {k: v + (self._base[k] if k != "engines" else 0) for k, v in total.items()}
+        counts = {k: v + (self._base[k] if k not in NOW else 0) for k, v in total.items()} | (after or {})
+        self._result.counts = counts
         if self._progress:
-            self._progress(self._result.counts)
+            # The reasons arrive with the results of blocks, so that they may lag behind the count of failures.
+            self._progress({**counts, "failures_by_reason": dict(self._result.failed)})
 
 
 class _Sink:

@@ -181,6 +181,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"},
         "check": common | {"--repair", "--json"},
         "forget": common | {"--where", "--dry-run", "--canary", "--json"},
+        "metrics": common | {"--port", "--host", "--token-file", "--days"},
         "scores": common | {"--suite", "--run", "--pictures", "--output", "-o", "--json"},
     }
     commands = get_command(app).commands
