@@ -213,6 +213,15 @@ class RayConfig(Section):
     """Ray runtime environment for the cluster, for example ``{"pip": [...]}`` or ``{"image_uri": "..."}``."""
 
 
+class LoggingConfig(Section):
+    """What runs say on standard error and in their logs."""
+
+    format: Literal["text", "json"] = "text"
+    """json: an object a line, with run, corpus, policy, reading and worker, for programs that collect logs."""
+    level: Literal["info", "warning"] = "warning"
+    """info also tells of stages, and of each reading that failed."""
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -229,6 +238,7 @@ class Config(Section):
     pool: PoolConfig = PoolConfig()
     ingest: IngestConfig = IngestConfig()
     ray: RayConfig = RayConfig()
+    logging: LoggingConfig = LoggingConfig()
     flush_seconds: float = Field(30.0, gt=0)
     """An engine's turns are written at least this often: work that a crash can cost. A run that is shorter than three
     hours writes them more often, after one part in 400 of its time so far, but not more than once a second."""

@@ -19,7 +19,8 @@ from infra.tables.runs import RunExtras, RunSummary, SegmentSummary, begin_run, 
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
-from pipelines.runs import Recorder, RunLog, finish, repeat, run_id_or_new
+from pipelines.run_log import RunLog
+from pipelines.runs import Recorder, finish, repeat, run_id_or_new
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import PlanRequest
@@ -99,7 +100,7 @@ def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
 def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: datetime, work: list[str]) -> RunSummary:
     config, corpus, run_id, archive = request.config, reading.corpus, reading.run_id, request.archive
     with (
-        RunLog(corpus.store, run_id),
+        RunLog(corpus, run_id, reading.reader.policy.policy_id, config.logging),
         claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
         lazy_ray(config.ray),
     ):

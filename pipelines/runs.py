@@ -1,15 +1,14 @@
-"""The records of a run in the store: progress curve, log, and summary."""
+"""The records of a run in the store: progress curve and summary."""
 
 import json
 import logging
 import re
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,14 +35,12 @@ from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
 from pipelines.stages.summarise import summarise
 
+_log = logging.getLogger("memagent.run")
 _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
 """Seconds between two writes of the curve at most; at first a tenth of the run's time so far, but at least a second."""
 _MOST_POINTS = 2_000
-_LOGGERS = ("memagent", "ray")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_LOG_LINES = 2_000
-"""The newest ones are kept."""
 _COMPACTED = ("answers", "segmented", "quarantine", "runs")
 
 
@@ -86,6 +83,7 @@ class Recorder:
         before = self._fixed.get("stage", "start")
         self.seconds[before] = round(self.seconds.get(before, 0.0) + time_now - self._entered, 2)
         self._entered = time_now
+        _log.info("stage %s", name)
         self._fixed = {"stage": name, **fixed}
         self({})
 
@@ -111,35 +109,6 @@ class Recorder:
         self._saved = time.monotonic()
         lines = "".join(json.dumps(point) + "\n" for point in self._points)
         self._store.write_bytes(lines.encode(), "runs", self._run_id, "progress.jsonl")
-
-
-class RunLog(logging.Handler):
-    """Collects warnings of the product and of Ray while its body runs, and writes them to ``runs/<id>/log.txt``."""
-
-    def __init__(self, store: Store, run_id: str) -> None:
-        super().__init__(logging.WARNING)
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-        self._store, self._run_id = store, run_id
-        self._lines: deque[str] = deque(maxlen=_LOG_LINES)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take a record. Where nothing else handles the product's warnings, they go to standard error as well."""
-        self._lines.append(self.format(record))
-        if record.name.startswith("memagent") and not logging.getLogger().handlers and logging.lastResort:
-            logging.lastResort.handle(record)
-
-    def __enter__(self) -> Self:
-        for name in _LOGGERS:
-            logging.getLogger(name).addHandler(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for name in _LOGGERS:
-            logging.getLogger(name).removeHandler(self)
-        if self._lines:
-            self._store.write_bytes(("\n".join(self._lines) + "\n").encode(), "runs", self._run_id, "log.txt")
 
 
 def keep_ingest(store: Store, run_id: str, summary: IngestSummary) -> None:

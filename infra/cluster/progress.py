@@ -2,16 +2,20 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
+from infra.logs import LogLine
 from memagent.records import Json, Turn
 
 _SILENT_SECONDS = 60.0
 """A worker reports twice a second; one that has not for so long is gone, and nothing is in progress there."""
+_LINES = 2_000
+"""Log lines of a pass that wait for the driver; of more the newest."""
 
 Progress = Callable[[Json], None]
 """Is called with the counts of a run as they come: the keys of ``progress.jsonl``, those that its stage has."""
@@ -76,13 +80,16 @@ class Totals:
 
 
 class ProgressActor:
-    """Collects the workers' totals. One Ray actor for all passes of a session."""
+    """Collects the workers' totals and log lines. One Ray actor for all passes of a session."""
 
     def __init__(self) -> None:
         self._passes: dict[str, dict[str, tuple[float, dict[str, int]]]] = {}
+        self._lines: dict[str, deque[LogLine]] = {}
 
-    def report(self, pass_id: str, worker: str, counts: dict[str, int]) -> None:
-        """Take a worker's totals."""
+    def report(self, pass_id: str, worker: str, counts: dict[str, int], lines: Sequence[LogLine] = ()) -> None:
+        """Take a worker's totals, and what it has logged since its last report."""
+        if lines:
+            self._lines.setdefault(pass_id, deque(maxlen=_LINES)).extend(lines)
         self._passes.setdefault(pass_id, {})[worker] = (time.monotonic(), counts)
 
     def reports(self, pass_id: str) -> dict[str, dict[str, int]]:
@@ -90,6 +97,10 @@ class ProgressActor:
         silent, gone = time.monotonic() - _SILENT_SECONDS, dict.fromkeys(NOW, 0)
         reports = self._passes.get(pass_id, {})
         return {worker: counts | gone if at < silent else counts for worker, (at, counts) in reports.items()}
+
+    def lines(self, pass_id: str) -> list[LogLine]:
+        """Return the log lines since the last call."""
+        return list(self._lines.pop(pass_id, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +111,19 @@ class ProgressReporter:
     """The actor's name."""
     pass_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def report(self, worker: str, counts: dict[str, int]) -> None:
-        """Send a worker's totals. If the actor is gone they still arrive with the answers."""
+    def report(self, worker: str, counts: dict[str, int], lines: Sequence[LogLine] = ()) -> None:
+        """Send a worker's totals and log lines. If the actor is gone the totals still arrive with the answers."""
         with suppress(ValueError):  # raised by Ray for an unknown actor name
-            _actor(self.board).report.remote(self.pass_id, worker, counts)
+            _actor(self.board).report.remote(self.pass_id, worker, counts, lines)
 
-    def reports(self) -> Any:
-        """Ask for the workers' newest totals; returns a reference to them.
+    def reports(self) -> tuple[Any, Any]:
+        """Ask for the workers' newest totals and new log lines; returns references to them.
 
         Raises:
             ValueError: the actor is gone.
         """
-        return _actor(self.board).reports.remote(self.pass_id)
+        board = _actor(self.board)
+        return board.reports.remote(self.pass_id), board.lines.remote(self.pass_id)
 
 
 @lru_cache(maxsize=4)

@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import TypedDict, cast
 
-from infra.cluster.concurrency import EngineTimeMeter, Slots, ThroughputSearch
+from infra.cluster.concurrency import Asker, EngineTimeMeter, Slots, ThroughputSearch
 from infra.cluster.engine_pool import Fatal, fatal
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.engines.supervised import SupervisedEngine
+from infra.logs import LogLine, WorkerLog, reading_id
 from infra.readers import ReaderSpec
 from infra.store import Corpus
 from infra.tables.data_files import DataFile, write_data_file
@@ -30,17 +31,20 @@ from infra.tables.rows import AnswerRow, EvidenceRow
 from infra.tables.segments import StoredStream
 from infra.tables.streams import read_places
 from infra.tables.turns import TurnWriter, turns
-from memagent.conversations import Generate, ReadingRequest
-from memagent.engine import Completion, Sampling
+from memagent.conversations import ReadingRequest
 from memagent.errors import EngineDied, EngineError, ItemError, MemagentError
 from memagent.records import ReadingResult, Turn
 
 _log = logging.getLogger("memagent.pool")
 _REPORT_SECONDS = 0.5
+_DETAIL = 2_000
+"""Characters that are kept of why a reading failed."""
 _PART_BYTES = 4 * 2**20
 """A part of the turn log is written when it has so many bytes, before compression."""
 _PART_SHARE, _SHORTEST_PART = 400, 1.0
 """Or after this share of the run's time so far: a crash costs as little of it, and a long run writes few parts."""
+_TRACES = 10
+"""Errors of a class that a worker logs with their trace; all are rows of the quarantine."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
 """Bounds of the seconds between two answer files, and their number over a long run."""
 
@@ -69,6 +73,8 @@ class BlockResult(TypedDict):
     files: list[DataFile]
     """Files that hold its answers, possibly among others."""
     worker: str
+    log: list[LogLine]
+    """What it has logged since its last report."""
     counts: dict[str, int]
     """This worker's totals, which arrive with the answers even if the progress actor has died."""
 
@@ -82,6 +88,7 @@ class PassSpec:
     reader: ReaderSpec
     inflight: int
     flush_seconds: float
+    log_level: str = "warning"
 
 
 @dataclass(slots=True)
@@ -106,7 +113,7 @@ class ReadingWorker:
         )
         self._time = EngineTimeMeter()
         self._tally = tally
-        self._worker = uuid.uuid4().hex
+        self._worker, self._log = uuid.uuid4().hex, WorkerLog(spec.log_level)
         self._counts = Counters()
         self._inflight: asyncio.Semaphore | None = None
         self._slots = Slots(ThroughputSearch(spec.inflight))
@@ -119,6 +126,7 @@ class ReadingWorker:
         self._flush_task: asyncio.Task[None] | None = None
         self._full = asyncio.Event()
         self._answers = AnswerFile()
+        self._traced: Counter[type[Exception]] = Counter()
 
     async def run(self, item: NumberedBlock) -> BlockResult | Fatal:
         """Read a block of work; return its result, or that the engine is gone."""
@@ -152,6 +160,7 @@ class ReadingWorker:
             "files": files,
             "worker": self._worker,
             "counts": self._counts.as_dict(),
+            "log": self._log.take(),
         }
 
     async def stop(self) -> None:
@@ -160,9 +169,12 @@ class ReadingWorker:
             self._flush_task.cancel()
             await self._flush()
         await self._engine.stop()
+        self._log.detach()
 
     async def _ready(self) -> None:
         if self._starting is None:
+            if self._tally is not None:  # else this is the driver's process, which has the lines
+                self._log.attach()
             self._inflight = asyncio.Semaphore(self._spec.inflight)
             self._flushing, self._answering = asyncio.Lock(), asyncio.Lock()
             self._flush_task = asyncio.create_task(self._flush_forever())
@@ -176,6 +188,7 @@ class ReadingWorker:
         self, item: WorkItem, logged: list[Turn], open_readings: Counter[str]
     ) -> AnswerRow | FailedItem:
         assert self._inflight is not None
+        reading_id.set(item["reading_id"])
         async with self._inflight:
             past = {(turn.lane, turn.step): turn for turn in logged}
             for turn in (Turn(**turn) for turn in json.loads(item["past"] or "[]")):
@@ -183,7 +196,7 @@ class ReadingWorker:
                     past[turn.lane, turn.step] = turn
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must be complete by itself
-            asker = _Asker(self._engine.generate, self._time, self._slots, next(self._order))
+            asker = Asker(self._engine.generate, self._time, self._slots, next(self._order))
             self._counts.in_flight += 1
             try:
                 stream = await self._stream(item)
@@ -200,7 +213,9 @@ class ReadingWorker:
                 # A bug or a damaged part must not fail the other readings; the row names the place.
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 detail = f"{error} ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})"
-                _log.exception("reading %s failed", item["reading_id"])
+                self._traced[type(error)] += 1
+                if self._traced[type(error)] <= _TRACES:
+                    _log.exception("reading %s failed", item["reading_id"])
                 return self._failed(item, type(error).__name__, detail)
             finally:
                 self._counts.in_flight -= 1
@@ -257,7 +272,8 @@ class ReadingWorker:
     def _failed(self, item: WorkItem, reason: str, detail: str) -> FailedItem:
         self._counts.readings += 1
         self._counts.failures += 1
-        return {"item": item["item"], "reason": reason, "detail": detail[:2000]}
+        _log.info("%s failed: %s: %s", item["item"], reason, detail[:_DETAIL])
+        return {"item": item["item"], "reason": reason, "detail": detail[:_DETAIL]}
 
     async def _logged(self, reading_ids: list[str]) -> dict[str, list[Turn]]:
         """Return the turns that a lost worker has logged in this run."""
@@ -314,32 +330,9 @@ class ReadingWorker:
         if self._counts.engines:
             self._counts.engine_milliseconds = int(1000 * (time.monotonic() - self._engine_up))
         if self._tally is not None:
-            self._tally.report(self._worker, self._counts.as_dict())
+            self._tally.report(self._worker, self._counts.as_dict(), self._log.take())
 
 
 def part_seconds(elapsed: float, most: float) -> float:
     """Return after how many seconds the next part of the turn log is due, in a run of so many seconds."""
     return min(most, max(_SHORTEST_PART, elapsed / _PART_SHARE))
-
-
-class _Asker:
-    """Sends the conversations of one reading to the engine, and sums up their cost."""
-
-    def __init__(self, generate: Generate, shared: EngineTimeMeter, slots: Slots, order: int) -> None:
-        self._generate = generate
-        self._shared = shared
-        self._slots = slots
-        self._order = order
-        self.spent = 0.0
-
-    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        await self._slots.take(self._order)
-        began = self._shared.begin()
-        tokens = 0
-        try:
-            completion = await self._generate(ids, sampling, priority)
-            tokens = completion.prompt_tokens + len(completion.ids)
-            return completion
-        finally:
-            self.spent += self._shared.end(began)
-            self._slots.done(tokens)

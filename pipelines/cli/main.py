@@ -1,12 +1,14 @@
 """The command line. Importing it loads nothing heavy; each command imports what it runs."""
 
 import sys
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from memagent import __version__
 from memagent.errors import MemagentError, UsageError
+from pipelines.cli import options
 from pipelines.cli.archive import answers, check, forget, optimize, quarantine, report, status
 from pipelines.cli.ask import ask, digest
 from pipelines.cli.desk import desk
@@ -48,15 +50,24 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _verbose(wanted: bool) -> None:
-    if wanted:
-        import logging
+class LogFormat(StrEnum):
+    """`logging.format`."""
 
-        from infra.cluster import session
+    text = "text"
+    json = "json"
 
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        logging.getLogger("memagent").setLevel(logging.INFO)
-        session.verbose = True
+
+def _show_logs(kind: str) -> None:
+    import logging
+
+    from infra.cluster import session
+    from infra.logs import formatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(kind))
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("memagent").setLevel(logging.INFO)
+    session.verbose = True
 
 
 @app.callback()
@@ -64,11 +75,15 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", callback=_verbose, help="Show the logs of the product and of Ray.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of the product and of Ray.")] = False,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="Log lines as text, or as JSON objects (logging.format).")
+    ] = None,
 ) -> None:
     """Read archives of long documents with a memory of fixed size, and answer questions with evidence."""
+    options.log_format = log_format.value if log_format else None
+    if verbose:
+        _show_logs(options.log_format or "text")
 
 
 for _command in (init, ask, digest, answers, report, status, optimize, check, forget, quarantine):

@@ -26,6 +26,8 @@ AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="Wit
 RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for a run with the same readings, or fail.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Estimate the work; read nothing.")]
+log_format: str | None = None
+"""`--log-format`, which stands before the command; None: as configured."""
 CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
 
 
@@ -47,6 +49,7 @@ def configured(
         engine__kind=engine,
         reading__lanes=lanes,
         wait=None if wait else False,
+        logging__format=log_format,
     )
     if "://" not in settings.store:
         # Ray workers and Prefect runs have other working directories.

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 from uuid import UUID
 
 from prefect import get_run_logger, runtime
@@ -14,9 +14,10 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from infra.cluster.jobs_api import run_job, stop_job
 from infra.cluster.progress import Progress as Show
+from infra.logs import PRODUCT, JsonFormatter, redacted
 from infra.store import Store
 from infra.tables.runs import HarvestSummary, RunSummary, TrainingSummary, read_summary
-from memagent.config import Config, load_config
+from memagent.config import Config, LoggingConfig, load_config
 from memagent.errors import MemagentError
 from memagent.records import Json
 
@@ -45,7 +46,8 @@ def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
 def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], Summary]) -> Summary:
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
     if not settings.ray.jobs_address:
-        return here()
+        with FlowLog(settings.logging):
+            return here()
     output = submit(settings, argv, submission())
     summary = read_summary(Store(settings.store), run_id)
     if summary is None:
@@ -57,6 +59,29 @@ def submit(settings: Config, argv: list[str], submission: str) -> str:
     """Run a command as a Ray job and log its output; return the last lines of it."""
     logger = get_run_logger()
     return run_job(settings, argv, submission, lambda line: logger.info("%s", line))
+
+
+class FlowLog(logging.Handler):
+    """Passes the product's lines on to this flow run's log while its body runs; those of a Ray job come by `submit`."""
+
+    def __init__(self, config: LoggingConfig) -> None:
+        super().__init__(config.level.upper())
+        # By the flow's own logger: a run logs from threads, too, in which Prefect finds no flow run.
+        self._logger = get_run_logger()
+        self._json = JsonFormatter() if config.format == "json" else None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on a line of the product."""
+        if record.name.startswith(PRODUCT):
+            text = self._json.format(record) if self._json else redacted(record.getMessage())
+            self._logger.log(record.levelno, "%s", text)
+
+    def __enter__(self) -> Self:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
 
 
 class Progress:

@@ -17,6 +17,7 @@ from infra.cluster.nodes import ensure_nodes
 from infra.cluster.progress import NOW, Counters, Progress, ProgressReporter, Totals
 from infra.cluster.reading_worker import BlockResult, FailedItem, NumberedBlock, PassSpec, ReadingWorker
 from infra.cluster.session import board_name
+from infra.logs import relay
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.data_files import DataFile, FileCommits
@@ -141,7 +142,12 @@ def _round(
 ) -> Iterator[BlockResult]:
     config, pool = reading.config, reading.config.pool
     spec = PassSpec(
-        reading.corpus, reading.run_id, reading.reader, inflight=pool.inflight, flush_seconds=config.flush_seconds
+        reading.corpus,
+        reading.run_id,
+        reading.reader,
+        inflight=pool.inflight,
+        flush_seconds=config.flush_seconds,
+        log_level=config.logging.level,
     )
     reporter = ProgressReporter(board_name())
     items: Iterator[NumberedBlock] = ({**block, "number": number} for number, block in blocks.items())
@@ -149,6 +155,7 @@ def _round(
         culprits = _Culprits(reading.corpus.store)
         for block in run_on_engines(ReadingWorker, (spec, reporter), items, pool, culprits):
             watch.take(block["worker"], block["counts"])
+            relay(block["log"])
             yield block
 
 
@@ -181,6 +188,7 @@ class _Culprits:
             "files": [],
             "worker": worker,
             "counts": counts,
+            "log": [],
         }
 
 
@@ -225,10 +233,11 @@ class _Watch:
         import ray
 
         try:
-            reports = ray.get(self._reporter.reports(), timeout=10)
+            reports, lines = ray.get(list(self._reporter.reports()), timeout=10)
         except (ray.exceptions.RayError, ValueError) as error:
             _log.warning("no counts now: %s", type(error).__name__)
-            reports = {}
+            reports, lines = {}, []
+        relay(lines)
         for worker, counts in reports.items():
             self.take(worker, counts)
         with self._lock:

@@ -14,7 +14,7 @@ class Tally:
     def __init__(self):
         self.reports = 0
 
-    def report(self, worker, counts):
+    def report(self, worker, counts, lines):
         self.reports += 1
 
 

@@ -1,9 +1,13 @@
 """What a person sees of a run in Prefect: its progress, also of one that failed, and its report."""
 
+import json
+import logging
+import threading
 import uuid
 
 import pytest
 
+from memagent.config import LoggingConfig
 from memagent.errors import MemagentError, UsageError
 from pipelines.flows import answering, learning, ray_job
 from pipelines.harvest import NOTHING, NothingToHarvest
@@ -62,3 +66,26 @@ def test_what_else_goes_wrong_in_a_harvest_is_one(monkeypatch):
 def test_a_report_is_named_with_the_command_that_opens_it():
     said = answering._where("/store/runs/run-1/report.html", "run-1")
     assert "`/store/runs/run-1/report.html`" in said and "`memagent report run-1 --open`" in said
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_a_run_logs_stands_in_the_log_of_its_flow_from_any_thread(monkeypatch, form):
+    told = []
+
+    class RunLogger:
+        def log(self, level, message, *arguments):
+            told.append((level, message % arguments))
+
+    monkeypatch.setattr(ray_job, "get_run_logger", RunLogger)
+    monkeypatch.setattr(logging.getLogger("memagent"), "level", logging.WARNING)
+    with ray_job.FlowLog(LoggingConfig(format=form)):
+        line = ("an engine is retired; see %s", "http://anna:hunter2@host")
+        thread = threading.Thread(target=logging.getLogger("memagent.pool").warning, args=line)
+        thread.start()
+        thread.join()
+        logging.getLogger("memagent.pool").info("a detail")
+        logging.getLogger("elsewhere").warning("of somebody else")
+    logging.getLogger("memagent.pool").warning("after it")
+    ((level, text),) = told
+    message = json.loads(text)["message"] if form == "json" else text
+    assert (level, message) == (logging.WARNING, "an engine is retired; see http://***@host")
