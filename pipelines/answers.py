@@ -149,8 +149,14 @@ class Answers(AnswerTable):
     Iterating gives each answer as it is found, from the first one each time; all else waits for the run's end.
     """
 
-    def __init__(self, asked: Asked, request: Request, progress: bool | None = None) -> None:
-        """Begin the run; see `pipelines.archive.Archive.ask`."""
+    def __init__(
+        self,
+        asked: Asked,
+        request: Request,
+        progress: bool | None = None,
+        begin: Callable[[Callable[[], None]], object] = _TURNS.put,
+    ) -> None:
+        """Begin the run; see `pipelines.archive.Archive.ask`. `begin` has it run in a thread."""
         run_id = request.run_id or new_run_id()
         super().__init__(asked.corpus, run_id)
         self._run_id = run_id
@@ -162,7 +168,7 @@ class Answers(AnswerTable):
         self._error: BaseException | None = None
         self._request = replace(request, run_id=run_id, watch=self)
         shown = progress_display(progress)
-        _TURNS.put(partial(self._run, asked, shown))
+        begin(partial(self._run, asked, shown))
 
     def __repr__(self) -> str:
         state = "running" if not self._ended else "failed" if self._error else "done"
@@ -190,6 +196,8 @@ class Answers(AnswerTable):
     def stop(self) -> None:
         """End the run with its next answers. What was answered stays, and asking again goes on from there."""
         self._stopped = True
+        if self._request.here is not None:
+            self._request.here.stop()
 
     def __iter__(self) -> Iterator[Answer]:
         """Yield the answers as they are found, those of earlier runs first. Raises what the run raised."""
@@ -232,6 +240,8 @@ class Answers(AnswerTable):
 
     def _run(self, asked: Asked, shown: AbstractContextManager[Progress | None]) -> None:
         try:
+            if self._request.here is not None:
+                self._request.here.check()  # it may have waited for its turn
             with shown as show:
                 self._summary = ask_asked(asked, self._request, show)
         except BaseException as error:  # raised where the answers are waited for

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import cast
 
+from infra.cluster.engine_here import EngineHere
 from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
@@ -77,13 +78,16 @@ class Request:
     """Further keys of the run's summary."""
     watch: AnswerWatch | None = None
     """Is told of the answers as they are found."""
+    here: EngineHere | None = None
+    """An engine of this process to read with, by its own reader; None: a pool of engines in Ray."""
 
 
 def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
     """Segment, plan, read and summarise; see `ask`."""
     started, run_id = request.started or now(), run_id_or_new(request.run_id)
     config, questions, kind, archive = request.config, request.questions, request.kind, request.archive
-    reading = ReadingPass(Corpus(Store(config.store), request.name), run_id, ReaderSpec(config), config)
+    reader = request.here.reader if request.here else ReaderSpec(config)
+    reading = ReadingPass(Corpus(Store(config.store), request.name), run_id, reader, config, here=request.here)
     corpus = reading.corpus
     check_questions(reading, questions)
     recorder = Recorder(corpus.store, run_id, show)

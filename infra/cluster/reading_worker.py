@@ -14,13 +14,11 @@ import uuid
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
 from typing import TypedDict, cast
 
-from infra.cluster.concurrency import Asker, EngineTimeMeter, Slots, ThroughputSearch
 from infra.cluster.engine_pool import Fatal, fatal
+from infra.cluster.loaded_engine import LoadedEngine
 from infra.cluster.progress import Counters, ProgressReporter
-from infra.engines.supervised import SupervisedEngine
 from infra.logs import LogLine, WorkerLog, reading_id
 from infra.readers import ReaderSpec
 from infra.store import Corpus
@@ -100,24 +98,27 @@ class AnswerFile:
 
 
 class ReadingWorker:
-    """Reads. One instance per engine."""
+    """Reads. One instance per engine and run."""
 
-    def __init__(self, spec: PassSpec, tally: ProgressReporter | None) -> None:
-        """Build the parts that all readings share; `tally` takes counts."""
+    def __init__(self, spec: PassSpec, tally: ProgressReporter | None, engine: LoadedEngine | None = None) -> None:
+        """Build the parts that all readings share.
+
+        Args:
+            spec: what is read, and by which policy.
+            tally: takes counts.
+            engine: one that runs already, which others use as well; None: this worker has one of its own.
+        """
         self._spec = spec
         self._store = spec.corpus.store
         self._scheme = spec.reader.scheme
         self._writer = TurnWriter(spec.corpus, spec.run_id, spec.reader.policy.policy_id)
-        self._engine = SupervisedEngine(
-            spec.reader.make_engine, spec.reader.engine_restarts, spec.reader.watchdog_seconds
-        )
-        self._time = EngineTimeMeter()
+        self._engine = engine or LoadedEngine(spec.reader, spec.inflight)
+        self._is_shared = engine is not None
+        self._deaths_before = self._engine.deaths
         self._tally = tally
         self._worker, self._log = uuid.uuid4().hex, WorkerLog(spec.log_level)
         self._counts = Counters()
         self._inflight: asyncio.Semaphore | None = None
-        self._slots = Slots(ThroughputSearch(spec.inflight))
-        self._order = count()
         self._starting: asyncio.Task[None] | None = None
         self._flushing: asyncio.Lock | None = None
         self._answering: asyncio.Lock | None = None
@@ -164,11 +165,12 @@ class ReadingWorker:
         }
 
     async def stop(self) -> None:
-        """Write buffered turns and stop the engine. Pools kill their actors instead."""
+        """Write buffered turns and stop the engine, unless others use it. Pools kill their actors instead."""
         if self._flush_task is not None:
             self._flush_task.cancel()
             await self._flush()
-        await self._engine.stop()
+        if not self._is_shared:
+            await self._engine.stop()
         self._log.detach()
 
     async def _ready(self) -> None:
@@ -196,7 +198,7 @@ class ReadingWorker:
                     past[turn.lane, turn.step] = turn
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must be complete by itself
-            asker = Asker(self._engine.generate, self._time, self._slots, next(self._order))
+            asker = self._engine.new_asker()
             self._counts.in_flight += 1
             try:
                 stream = await self._stream(item)
@@ -326,7 +328,7 @@ class ReadingWorker:
             await asyncio.to_thread(self._writer.flush)
 
     def _report(self) -> None:
-        self._counts.engine_deaths = self._engine.deaths
+        self._counts.engine_deaths = self._engine.deaths - self._deaths_before
         if self._counts.engines:
             self._counts.engine_milliseconds = int(1000 * (time.monotonic() - self._engine_up))
         if self._tally is not None:

@@ -102,6 +102,8 @@ def _keep_ray_off_the_terminal() -> None:
 
 _to_begin: list[Callable[[], None]] = []
 """Starters of the enclosing `lazy_ray` blocks, outermost first."""
+_beginning = threading.Lock()
+"""Runs of one server have threads of their own."""
 
 
 @contextmanager
@@ -126,8 +128,9 @@ def ensure_ray() -> None:
     """
     import ray
 
-    if _to_begin and not ray.is_initialized():
-        _to_begin[0]()
+    with _beginning:
+        if _to_begin and not ray.is_initialized():
+            _to_begin[0]()
 
 
 def board_name() -> str:

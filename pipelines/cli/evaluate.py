@@ -55,6 +55,9 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file.")] = None,
     write: Annotated[Path | None, typer.Option(help="Only write the samples there, as RULER's JSON lines.")] = None,
+    lm_eval: Annotated[
+        Path | None, typer.Option("--lm-eval", help="Only write them there, as tasks of lm-evaluation-harness.")
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -82,11 +85,13 @@ def evaluate(
         reworded=reworded,
     )
     chosen.check()
+    if write is not None and lm_eval is not None:
+        raise UsageError("give --write or --lm-eval, not both")
     texts = tuple(str(path) for path in text or [])
     sets = [*(set_ or []), *([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
     settings = configured(store, config, sets, model=policy or model, engine=engine)
-    if write is not None:
-        _write(chosen, texts, settings, folder=write, json_=json_)
+    if folder := write or lm_eval:
+        _write(chosen, texts, settings, folder=folder, json_=json_, lm_eval=write is None)
         return
     with display(json_) as show:
         summary = run(chosen, settings, texts=texts, run_id=run_id, show=show)
@@ -140,11 +145,15 @@ def scores(
         console.print(f"report of {evaluations[-1]['run_id']}: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _write(suite: "Suite", texts: tuple[str, ...], settings: "Config", folder: Path, json_: bool) -> None:
+def _write(
+    suite: "Suite", texts: tuple[str, ...], settings: "Config", folder: Path, *, json_: bool, lm_eval: bool
+) -> None:
     from infra.readers import ReaderSpec
+    from pipelines.exchange.lm_eval import write_lm_eval
     from pipelines.stages.make_samples import write_files
 
-    written = write_files(suite, texts, ReaderSpec(settings).tokenizer, folder)
+    write = write_lm_eval if lm_eval else write_files
+    written = write(suite, texts, ReaderSpec(settings).tokenizer, folder)
     if json_:
         out({"files": [{"path": str(path), "samples": count} for path, count in written]})
         return

@@ -32,6 +32,7 @@ from pipelines.cli.options import (
 )
 from pipelines.cli.policies import CheckOption, GateOption, promotion_spec
 from pipelines.cli.policies import app as policies_app
+from pipelines.cli.serve import mcp, serve
 from pipelines.cli.storage_errors import storage_error
 from pipelines.cli.train import app as train_app
 
@@ -90,6 +91,8 @@ for _command in (init, ask, digest, answers, report, status, optimize, check, fo
     app.command()(_command)
 app.command()(desk)
 app.command()(metrics)
+app.command()(serve)
+app.command()(mcp)
 app.command()(evaluate)
 app.command()(scores)
 app.command()(harvest)

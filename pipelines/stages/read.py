@@ -1,4 +1,4 @@
-"""Read: the memory pass, a Ray Data job over a pool of engines.
+"""Read: the memory pass, a Ray Data job over a pool of engines, or on one engine of this process.
 
 Workers read their blocks of work from the store, and write turns and answers there; this process hands out blocks,
 commits the workers' answer files, and counts.
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+from infra.cluster.engine_here import EngineHere
 from infra.cluster.engine_pool import run_on_engines
 from infra.cluster.nodes import ensure_nodes
 from infra.cluster.progress import NOW, Counters, Progress, ProgressReporter, Totals
@@ -70,6 +71,8 @@ class ReadingPass:
     run_id: str
     reader: ReaderSpec
     config: Config
+    here: EngineHere | None = None
+    """An engine of this process to read with; None: a pool of engines in Ray."""
 
 
 def read(
@@ -80,14 +83,15 @@ def read(
 ) -> PassResult:
     """Run a plan's pending readings, and commit the answers; tell `watch` of them as they come.
 
-    Needs a Ray session. Turns are logged as they come and answers committed every few seconds; the same call after a
-    crash continues from there. A reading that fails becomes a quarantine row.
+    Needs a Ray session, unless an engine is here. Turns are logged as they come and answers committed every few
+    seconds; the same call after a crash continues from there. A reading that fails becomes a quarantine row.
 
     Raises:
         UsageError: a node of the cluster cannot see the store.
         MemagentError: no engine can be started, or engines die again and again.
     """
-    ensure_nodes(reading.corpus.store)
+    if reading.here is None:
+        ensure_nodes(reading.corpus.store)
     result = PassResult()
     sink = _Sink(reading, result)
     left = dict(enumerate(plan.blocks))
@@ -149,14 +153,30 @@ def _round(
         flush_seconds=config.flush_seconds,
         log_level=config.logging.level,
     )
-    reporter = ProgressReporter(board_name())
     items: Iterator[NumberedBlock] = ({**block, "number": number} for number, block in blocks.items())
+    if reading.here is not None:
+        yield from _counted(reading.here.run(spec, items), result, progress)
+        return
+    reporter = ProgressReporter(board_name())
     with _Watch(reporter, dict(result.counts), result, progress) as watch:
         culprits = _Culprits(reading.corpus.store)
         for block in run_on_engines(ReadingWorker, (spec, reporter), items, pool, culprits):
             watch.take(block["worker"], block["counts"])
             relay(block["log"])
             yield block
+
+
+def _counted(blocks: Iterator[BlockResult], result: PassResult, progress: Progress | None) -> Iterator[BlockResult]:
+    """Pass results on, with their workers' counts added to the run's."""
+    base, totals, began = result.counts, Totals(), time.monotonic()
+    for block in blocks:
+        totals.take(block["worker"], block["counts"])
+        relay(block["log"])
+        result.counts = {k: v + (base[k] if k not in NOW else 0) for k, v in totals.sum().items()}
+        result.engine_seconds = time.monotonic() - began
+        if progress:
+            progress({**result.counts, "failures_by_reason": dict(result.failed)})
+        yield block
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ HOMES = {
         "infra/learner/group.py",
         "infra/learner/rank_actor.py",
     },
+    "mcp": {"pipelines/serving/mcp_server.py"},
     "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/number_format.py", "memagent/nano/", "memagent/rl/"},
 }
 ABOVE = {("memagent/__init__.py", "pipelines.archive")}
@@ -121,6 +122,8 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},
         "feedback": common | {"--json"},
         "desk": common | model | {"--port", "--reviewer", "--url", "--open"},
+        "serve": common | model | {"--port", "--split", "--at-once", "--max-bytes"},
+        "mcp": common | model,
         "ask": common
         | model
         | {
@@ -178,7 +181,8 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--reworded",
             "--method",
         }
-        | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"},
+        | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"}
+        | {"--lm-eval"},
         "check": common | {"--repair", "--json"},
         "forget": common | {"--where", "--dry-run", "--canary", "--json"},
         "metrics": common | {"--port", "--host", "--token-file", "--days"},

@@ -1,0 +1,227 @@
+"""The endpoint: OpenAI's ``/v1/models`` and ``/v1/chat/completions`` for readings."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pipelines.serving.access import MOST_BYTES, Gate, body_of
+from pipelines.serving.errors import ApiError, api_error
+from pipelines.serving.protocol import ChatRequest, Completion, FoundAnswer
+from pipelines.serving.reader import HeldReader
+from pipelines.serving.readings import Reads
+
+T = TypeVar("T")
+READINGS = 32
+"""Requests that are read at once; the next one is told to come again."""
+_RETRY_SECONDS = 5
+_PROGRESS_SECONDS = 1.0
+"""A stream says how far it is this often, so that nobody in between takes it for dead."""
+_CLOSED = 499
+"""Status in no log but a proxy's: the client has gone."""
+
+
+def app(
+    reader: HeldReader, token: str, port: int, *, at_once: int = READINGS, most_bytes: int = MOST_BYTES
+) -> Starlette:
+    """Return the web application of a reader that is started by whoever runs it.
+
+    Args:
+        reader: reads.
+        token: what clients send.
+        port: at which it is reached.
+        at_once: requests that are read at once.
+        most_bytes: of a request's body.
+    """
+    endpoint = _Endpoint(reader, at_once, most_bytes)
+    routes = [
+        Route("/v1/models", endpoint.models),
+        Route("/v1/models/{model:path}", endpoint.model),
+        Route("/v1/chat/completions", endpoint.chat, methods=["POST"]),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Gate, token=token, port=port)],
+        exception_handlers={HTTPException: _http_error, ApiError: _api_error},
+    )
+
+
+class _Endpoint:
+    def __init__(self, reader: HeldReader, at_once: int, most_bytes: int) -> None:
+        self._reader, self._at_once, self._most_bytes = reader, at_once, most_bytes
+        self._under_way = 0
+
+    async def models(self, request: Request) -> Response:
+        """List the models."""
+        names = await asyncio.to_thread(self._reader.models)
+        return JSONResponse({"object": "list", "data": [_model(name) for name in names]})
+
+    async def model(self, request: Request) -> Response:
+        """Describe a model."""
+        name = request.path_params["model"]
+        if name not in await asyncio.to_thread(self._reader.models):
+            raise ApiError(404, f"there is no model {name!r}", "model_not_found", "model")
+        return JSONResponse(_model(name))
+
+    async def chat(self, request: Request) -> Response:
+        """Read, and answer."""
+        if self._under_way >= self._at_once:  # before its body is taken
+            message = f"{self._at_once} requests are being read: try again, or see memagent serve --at-once"
+            raise ApiError(429, message, "too_many_readings", retry_after=_RETRY_SECONDS)
+        self._under_way += 1
+        is_streamed = False
+        try:
+            chat = ChatRequest.model_validate(await body_of(request, self._most_bytes))
+            reading = await self._reader.reading(chat)
+            if chat.stream:
+                is_streamed = True
+                return _Stream(self._chunks(chat, reading), self._end)
+            whole = await _unless_gone(self._whole(chat, reading), request.receive)
+            return JSONResponse(whole) if whole is not None else Response(status_code=_CLOSED)
+        except ClientDisconnect:
+            return Response(status_code=_CLOSED)
+        except Exception as error:  # whatever it is, the client gets an error object
+            return api_error(error).response()
+        finally:
+            if not is_streamed:
+                self._end()
+
+    def _end(self) -> None:
+        self._under_way -= 1
+
+    async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
+        kept: list[FoundAnswer] = []
+        lines: list[str] = []
+        async with aclosing(reading.answers()) as answers:
+            async for answer in answers:
+                if len(kept) < chat.limit and (answer.found or chat.model == "memagent"):
+                    kept.append(answer)
+                    lines.append(reading.line(answer))
+        ended = reading.ended()
+        text, stopped = _stopped("\n".join(line for line in lines if line) or self._reader.not_found, chat.stops)
+        finish = "stop" if stopped else ended.finish_reason
+        about = ended.about.model_copy(update={"answers": kept})
+        return Completion(chat.model).whole(text, finish, ended.usage, about)
+
+    async def _chunks(self, chat: ChatRequest, reading: Reads) -> AsyncGenerator[dict[str, object]]:
+        completion, said, stopped = Completion(chat.model), "", False
+        yield completion.chunk({"role": "assistant", "content": ""})
+        sent = 0
+        async with aclosing(_with_pauses(reading.answers())) as answers:
+            async for answer in answers:
+                if answer is None:
+                    yield completion.chunk({}, about=reading.progress)
+                    continue
+                line = reading.line(answer)
+                if not line or stopped or sent >= chat.limit:
+                    continue
+                sent += 1
+                text, stopped = _stopped(line if not said else f"\n{line}", chat.stops)
+                said += text
+                yield completion.chunk({"content": text}, about=answer)
+        ended = reading.ended()
+        if not said and not stopped:
+            yield completion.chunk({"content": self._reader.not_found})
+        finish = "stop" if stopped else ended.finish_reason
+        yield completion.chunk({}, finish, ended.about)
+        if chat.stream_options is not None and chat.stream_options.include_usage:
+            yield completion.usage(ended.usage)
+
+
+class _Stream(Response):
+    """Server-sent events. A client that goes cancels what makes them; an error becomes the last one."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, chunks: AsyncGenerator[dict[str, object]], end: Callable[[], None]) -> None:
+        super().__init__()
+        self._chunks, self._end = chunks, end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await _unless_gone(self._send(send), receive)
+        finally:
+            self._end()
+
+    async def _send(self, send: Send) -> None:
+        try:
+            async with aclosing(self._chunks) as chunks:
+                async for chunk in chunks:
+                    await _event(send, json.dumps(chunk))
+        except Exception as error:  # the status is sent already
+            await _event(send, json.dumps(api_error(error).body()))
+        await _event(send, "[DONE]")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _event(send: Send, data: str) -> None:
+    await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+
+
+async def _unless_gone(work: Awaitable[T], receive: Receive) -> T | None:
+    """Return what some work comes to; None: the client has gone, and the work was cancelled."""
+    working, going = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((working, going), return_when=asyncio.FIRST_COMPLETED)
+        return await working if working.done() else None
+    finally:
+        for task in (working, going):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _with_pauses(answers: AsyncGenerator[FoundAnswer]) -> AsyncGenerator[FoundAnswer | None]:
+    """Yield answers as they come, and None whenever none has come for a second."""
+    async with aclosing(answers) as source:
+        while True:
+            waited = asyncio.ensure_future(anext(source, None))
+            try:
+                while not (await asyncio.wait((waited,), timeout=_PROGRESS_SECONDS))[0]:
+                    yield None
+                answer = waited.result()
+            finally:
+                if not waited.done():
+                    waited.cancel()
+                    with suppress(asyncio.CancelledError, Exception):
+                        await waited
+            if answer is None:
+                return
+            yield answer
+
+
+def _stopped(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
+    """Return a text up to the first of some others, and whether one of them is in it."""
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "memagent"}
+
+
+def _http_error(request: Request, error: Any) -> Response:
+    return ApiError(
+        error.status_code, f"{request.method} {request.url.path}: {error.detail}", "no_such_route"
+    ).response()
+
+
+def _api_error(request: Request, error: Any) -> Response:
+    response: Response = error.response()
+    return response

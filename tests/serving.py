@@ -1,0 +1,55 @@
+"""A running endpoint of `memagent serve`, and clients of it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+
+from tests.waiting import wait_for
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server, the way to it, and what it prints."""
+
+    port: int
+    token: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Base URL for OpenAI's clients."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def client(self, **options: object) -> openai.OpenAI:
+        """Return a client with the token."""
+        return openai.OpenAI(**{"base_url": self.url, "api_key": self.token, "max_retries": 0} | options)  # type: ignore[arg-type]
+
+
+@contextmanager
+def serving(folder: Path, store: str, port: int, options: Sequence[str] = ()) -> Iterator[Endpoint]:
+    """Run `memagent serve`, with its token in `folder`, until the body ends; it must then end by itself."""
+    log = folder / f"serve-{port}.log"
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(folder), "MEMAGENT_STORE": store}
+    command = [sys.executable, "-m", "pipelines.cli", "serve", f"--port={port}", *options]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=ROOT, start_new_session=True)
+    try:
+        wait_for(lambda: "stop with Ctrl-C" in log.read_text(), process, log.read_text)
+        token = (folder / "memagent" / "serve" / "token").read_text().strip()
+        yield Endpoint(port, token, process, log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0 and log.read_text().endswith("stopped\n"), log.read_text()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,78 @@
+"""Suites as tasks of lm-evaluation-harness: their files, and the scores of the code that goes with them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.errors import UsageError
+from memagent.tasks.grading import judge
+from memagent.tasks.sample import Sample
+from memagent.tasks.suites import Suite
+from pipelines.exchange.lm_eval import write_lm_eval
+from pipelines.exchange.lm_eval_task import process_results, score
+from pipelines.serving.messages import text_and_question
+from pipelines.serving.protocol import ChatRequest
+
+WORDS = st.lists(st.sampled_from(["the", "A", "1002", "Otter.", "no", "found", "not", ""]), max_size=4).map(" ".join)
+
+
+@given(WORDS, st.lists(WORDS, min_size=1, max_size=3), st.sampled_from(["all", "part", "f1", "exact"]))
+def test_scores_are_those_of_the_products_own_evaluation(answer, gold, match):
+    sample = Sample("s", "t", 0, pieces=lambda: iter(()), question="q", answers=tuple(gold), match=match)
+    assert score(answer, gold, match) == pytest.approx(judge(sample, answer).score)
+
+
+def test_not_found_is_the_answer_where_the_text_does_not_say():
+    silent, said = {"answers": [""], "match": "all"}, {"answers": ["7", "8"], "match": "all"}
+    assert process_results(silent, ["Not found."]) == {"score": 1.0} and process_results(silent, ["7"]) == {
+        "score": 0.0
+    }
+    assert process_results(said, ["not found"]) == {"score": 0.0} and process_results(said, ["it is 7"]) == {
+        "score": 0.5
+    }
+    with pytest.raises(ValueError, match="no way of matching"):
+        score("7", ["7"], "contract")
+
+
+def test_a_folder_has_a_task_for_each_kind_and_length_and_a_group(tmp_path, tokenizer):
+    (tmp_path / "hay.txt").write_text("The committee met in spring. Members asked for a list of dates.\n\n" * 40)
+    suite = Suite("needles", kinds=("niah_single_1", "niah_multivalue"), lengths=(600, 900), n=2)
+    written = write_lm_eval(suite, (str(tmp_path / "hay.txt"),), tokenizer, tmp_path / "tasks")
+    assert [(path.name, count) for path, count in written] == [
+        (f"memagent_{kind}_{length}.yaml", 2) for length in (900, 600) for kind in ("niah_single_1", "niah_multivalue")
+    ]
+    group = (tmp_path / "tasks" / "memagent_needles.yaml").read_text()
+    assert re.findall(r"^  - (memagent_\w+)$", group, re.MULTILINE) == [path.stem for path, _ in written]
+    assert (tmp_path / "tasks" / "lm_eval_task.py").read_text().startswith('"""Samples and scores')
+    task = written[0][0].read_text()
+    rows = _rows(tmp_path / "tasks", task)
+    assert len(rows) == 2 and all(row["answers"][0] in row["text"] for row in rows)
+    prompt = json.loads(re.search(r"^doc_to_text: (.*)$", task, re.MULTILINE)[1])
+    said = prompt.replace("{{text}}", rows[0]["text"]).replace("{{question}}", rows[0]["question"])
+    request = ChatRequest.model_validate({"model": "memagent", "messages": [{"role": "user", "content": said}]})
+    asked = text_and_question(request)
+    assert (asked.text, asked.question) == (rows[0]["text"], rows[0]["question"]), "as memagent serve takes it"
+
+
+def _rows(folder: Path, task: str) -> list[dict]:
+    """Read the samples that a task names, as its own code does where `datasets` is installed."""
+    file = json.loads(re.search(r"^  file: (.*)$", task, re.MULTILINE)[1])
+    lines = [json.loads(line) for line in (folder / file).read_text().splitlines()]
+    return [
+        {"text": row["input"][: row["text_end"]], "question": row["question"], "answers": row["outputs"]}
+        for row in lines
+    ]
+
+
+def test_a_control_is_a_group_of_its_own_and_files_are_no_tasks(tmp_path, tokenizer):
+    (tmp_path / "hay.txt").write_text("The committee met in spring. Members asked for a list of dates.\n\n" * 40)
+    suite = Suite("needles", kinds=("niah_single_1",), lengths=(600,), n=1, control="no-document")
+    ((path, _),) = write_lm_eval(suite, (str(tmp_path / "hay.txt"),), tokenizer, tmp_path / "tasks")
+    assert path.name == "memagent_niah_single_1_no_document_600.yaml"
+    assert (path.parent / "memagent_needles_no_document.yaml").exists()
+    with pytest.raises(UsageError, match="are made"):
+        write_lm_eval(Suite("contracts", data=("x",)), (), tokenizer, tmp_path)

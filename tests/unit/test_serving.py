@@ -1,0 +1,144 @@
+"""The endpoint's rule of what is the document and what the question, and its errors."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from memagent.errors import EngineDied, UsageError
+from pipelines.serving.app import _stopped
+from pipelines.serving.errors import ApiError, api_error
+from pipelines.serving.messages import question_of, text_and_question
+from pipelines.serving.protocol import ChatRequest
+
+SYSTEM = ("system", "You are helpful.")
+Q = "Who signed it?"
+
+
+def chat(*messages, **fields):
+    said = [{"role": role, "content": text} for role, text in messages]
+    return ChatRequest.model_validate({"model": "memagent", "messages": said, **fields})
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "text", "not_read"),
+    [
+        ([("user", Q)], {"document": "A text."}, "A text.", 0),
+        ([SYSTEM, ("user", "Hello"), ("assistant", "Hi"), ("user", Q)], {"document": "A text."}, "A text.", 3),
+        ([("user", f"<document>\nA text.\n</document>\n{Q}")], {}, "\nA text.\n", 0),
+        ([("user", f"{Q}<document>One.</document>")], {}, "One.", 0),
+        ([("user", "<document>A </document> B</document>"), ("user", Q)], {}, "A </document> B", 0),
+        (
+            [
+                ("user", "<document>One.</document>Who?"),
+                ("assistant", "Ann."),
+                ("user", f"<document>Two.</document>{Q}"),
+            ],
+            {},
+            "One.\n\nTwo.",
+            1,
+        ),
+        ([("user", "<document>One.</document>"), ("user", "Thanks."), ("user", Q)], {}, "One.", 1),
+        ([SYSTEM, ("user", "One."), ("assistant", "Noted."), ("user", "Two."), ("user", Q)], {}, "One.\n\nTwo.", 2),
+        ([("user", f"One.\n\nTwo.\n \n{Q}\n")], {"split": "last-paragraph"}, "One.\n\nTwo.", 0),
+        ([("user", "Zero."), ("user", f"One.\nTwo.\n{Q}")], {"split": "last-line"}, "Zero.\n\nOne.\nTwo.", 0),
+    ],
+)
+def test_what_is_the_document_and_what_the_question(messages, fields, text, not_read):
+    found = text_and_question(chat(*messages, **fields))
+    assert (found.text, found.question, found.not_read) == (text, Q, not_read)
+
+
+@given(st.text(), st.text())
+def test_a_marked_document_is_taken_as_it_is(document, around):
+    wrapped = f"{around.replace('<', '')}<document>x{document}x</document>{Q}"
+    found = text_and_question(chat(("user", wrapped)))
+    assert found.text == f"x{document}x" and found.question.endswith(Q)
+    assert found == text_and_question(chat(("user", wrapped), split="last-line")), "marks come before a split"
+
+
+def test_the_server_says_how_to_split_where_a_request_does_not():
+    request = chat(("user", f"A text.\n{Q}"))
+    assert text_and_question(request, "last-line").question == Q
+    assert (
+        text_and_question(chat(("user", f"A\n\ntext.\n{Q}"), split="last-line"), "last-paragraph").text == "A\n\ntext."
+    )
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "code"),
+    [
+        ([("user", "a long message " * 1000 + Q)], {}, "no_document"),
+        ([SYSTEM, ("user", Q)], {}, "no_document"),
+        ([("user", Q)], {"document": " "}, "no_document"),
+        ([("user", Q)], {"split": "last-line"}, "no_document"),
+        ([("user", "<document>A text.</document>")], {}, "no_question"),
+        ([("user", "A text."), ("user", " ")], {}, "no_question"),
+        ([("user", "A text."), ("assistant", Q)], {}, "no_question"),
+        ([("tool", "A text."), ("user", Q)], {}, "invalid_value"),
+    ],
+)
+def test_what_cannot_be_told_apart_is_refused(messages, fields, code):
+    with pytest.raises(ApiError) as refused:
+        text_and_question(chat(*messages, **fields))
+    assert refused.value.status == 400 and refused.value.code == code
+
+
+def test_a_corpus_has_its_own_documents():
+    assert question_of(chat(SYSTEM, ("user", "Hello"), ("user", f" {Q} "))) == Q
+    with pytest.raises(ApiError, match="leave `document` out"):
+        question_of(chat(("user", Q), document="A text."))
+
+
+def test_parts_of_text_are_joined_and_others_refused():
+    content = [{"type": "text", "text": "One."}, {"type": "text", "text": Q}]
+    request = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": content}]})
+    assert request.messages[0].text == f"One.\n\n{Q}"
+    content.append({"type": "image_url", "image_url": {"url": "data:"}})
+    with pytest.raises(ValidationError) as refused:
+        ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": content}]})
+    error = api_error(refused.value)
+    assert error.status == 400 and "image_url" in error.message and error.param is not None
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"n": 2},
+        {"logprobs": True},
+        {"tools": [{}]},
+        {"functions": [{}]},
+        {"response_format": {"type": "json_object"}},
+        {"temperature": -1},
+        {"top_p": 0},
+        {"max_tokens": 0},
+        {"messages": []},
+    ],
+)
+def test_what_a_reading_cannot_do_is_refused_by_name(field):
+    with pytest.raises(ValidationError) as refused:
+        ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": Q}], **field})
+    error = api_error(refused.value)
+    assert error.status == 400 and next(iter(field)) in error.message
+
+
+def test_what_means_nothing_to_a_reading_is_passed_over():
+    unset = {"n": None, "tools": None, "stop": None, "response_format": {"type": "text"}, "user": "u", "stream": None}
+    assert chat(("user", Q), **unset).stops == ()
+    assert chat(("user", Q), stop="\n").stops == ("\n",) and chat(("user", Q), stop=["", "a"]).stops == ("a",)
+
+
+def test_an_answer_ends_before_the_first_stop():
+    assert _stopped("1002\n\nQ: and", ("Q:", "\n\n")) == ("1002", True)
+    assert _stopped("1002", ("x",)) == ("1002", False)
+
+
+def test_errors_have_openais_form():
+    body = ApiError(401, "no", "invalid_api_key").body()["error"]
+    assert body == {"message": "no", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
+    assert api_error(UsageError("the question is empty")).status == 400
+    assert api_error(EngineDied("gone")).status == 503
+    unknown = api_error(ValueError("a secret"))
+    assert unknown.status == 500 and "secret" not in unknown.message, "what nobody expected is in the log alone"
+    waits = ApiError(429, "later", retry_after=5).response()
+    assert waits.status_code == 429 and waits.headers["retry-after"] == "5"
