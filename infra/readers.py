@@ -78,7 +78,7 @@ class ReaderSpec:
         """
         given = self.engine_config.tokenizer
         if given is not None:
-            return str(_bundled(given) or given)
+            return str(bundled_version(given) or given)
         if self.engine_config.kind == "openai" and not Path(self.folder).is_dir() and self.folder.count("/") != 1:
             raise ConfigError(
                 f"engine openai: {self.folder!r} names no tokenizer, which counts a document's tokens: "
@@ -150,14 +150,14 @@ def _version(model: str, store: Store) -> PolicyRow | None:
         return None if policy_file(folder) else promoted(store, _folder_name(folder))
     if "@" not in model:
         return promoted(store, model)
-    if _bundled(model) and not any(row["policy_id"].startswith(model) for row in policies(store)):
+    if bundled_version(model) and not any(row["policy_id"].startswith(model) for row in policies(store)):
         return None
     return policy(store, model)
 
 
 def _itself(config: EngineConfig) -> Policy:
     """Return the policy of a model that is no registered version."""
-    own = _bundled(config.model)
+    own = bundled_version(config.model)
     model = "nano" if own else config.model.removesuffix(SHIPPED)
     folder = own or Path(model).expanduser()
     if config.kind == "scripted" and folder.is_dir():
@@ -216,7 +216,7 @@ def _folder_name(folder: Path) -> str:
     return f"{resolved.name}-{stable_hash(str(resolved))[:6]}"
 
 
-def _bundled(model: str) -> Path | None:
+def bundled_version(model: str) -> Path | None:
     """Return the folder of the bundled version that is named so: by ``nano``, a label, or the beginning of its id."""
     name, _, version = model.removesuffix(SHIPPED).partition("@")
     if name != "nano":

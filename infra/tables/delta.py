@@ -199,7 +199,8 @@ class Table:
         delta = self._open()
         if delta is None:
             return pa.schema([self.schema.field(name) for name in names]).empty_table()
-        needed = list(dict.fromkeys([*names, *self._on, self._first_by])) if self._first_by else names
+        key = self._on if corpus is None else self.key
+        needed = list(dict.fromkeys([*names, *key, self._first_by])) if self._first_by else names
         dataset = self._dataset(delta)
         mine = None if corpus is None else ds.field("corpus") == corpus
         try:
@@ -208,7 +209,7 @@ class Table:
         except pa.ArrowNotImplementedError:
             table = self._filtered(dataset, needed, mine, filters)
         if self._first_by:
-            table = first_of_each(table, self._on, [(self._first_by, "ascending")])
+            table = first_of_each(table, key, [(self._first_by, "ascending")])
         return table.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
 
     def _filtered(self, dataset: Any, names: list[str], mine: Any, filters: Any) -> pa.Table:

@@ -302,7 +302,7 @@ def _with_parts(corpus: Corpus, runs: Collection[str] | None, read: Callable[[li
             if damaged is None:
                 raise
             raise MemagentError(
-                f"the turn log in {corpus.store.url} has a damaged part, {damaged}: {error}. `memagent check "
+                f"the turn log in {corpus.store.url} has a damaged part: {damaged}: {error}. `memagent check "
                 f"{corpus.name} --repair` sets it aside; what its readings lack is then read again"
             ) from error
 

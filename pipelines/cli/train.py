@@ -145,6 +145,8 @@ def _plan(
     set_: SetOption = None,
 ) -> None:
     """Say whether a recipe fits some GPUs, what they hold and how long a step takes; status 1 if it does not fit."""
+    from infra.readers import bundled_version
+    from memagent.config import reading_defaults
     from memagent.errors import UsageError
     from memagent.rl.config import load_recipe
     from pipelines.training.machines import GPUS, Machines, load_shape
@@ -155,6 +157,8 @@ def _plan(
         raise UsageError(f"no GPU {gpu!r}: there are {', '.join(GPUS)}")
     recipe = load_recipe(config, set_ or [])
     shape, machines = load_shape(recipe.model, model_config), Machines(gpus, per_node, GPUS[gpu])
+    folder = bundled_version(recipe.model) or Path(recipe.model)
+    recipe = recipe.model_copy(update={"reading": {**reading_defaults(folder), **recipe.reading}})
     made = plan(recipe, shape, machines)
     show_plan(made, recipe, fit(recipe, shape, machines))
     if made.problems:

@@ -22,7 +22,7 @@ from infra.tables.segments import segmented_table, write_segments
 from memagent.tokens import load_tokenizer
 
 _COMPARED = 250_000
-"""Documents whose hashes are compared at once: 100 MB."""
+"""Documents whose hashes are compared at once, by a task if there are more: 200 MB."""
 _DOCUMENTS, _CHARS = 40_000, 32_000_000
 """Documents and characters of a task at most."""
 _SMALL_CHARS = 2_000_000
@@ -52,11 +52,10 @@ def segment(
     The segments of a task are committed when it ends, so a job that was killed continues. A document that cannot be
     segmented becomes a quarantine row.
     """
-    documents = chars = 0
-    for bucket in buckets(documents_count(corpus), _COMPARED):
-        missing = _missing(corpus, reader, bucket)
-        documents += missing.num_rows
-        chars += pc.sum(missing["chars"]).as_py() or 0
+    compared = buckets(documents_count(corpus), _COMPARED)
+    count = partial(_count_missing, corpus=corpus, reader=reader)
+    counted = list(run_tasks(count, compared, corpus.store, small=len(compared) == 1))
+    documents, chars = (sum(counts) for counts in zip(*counted, strict=True))
     total = NOTHING_SEGMENTED
     if not documents:
         return total
@@ -91,6 +90,12 @@ def _sum(a: SegmentSummary, b: SegmentSummary) -> SegmentSummary:
         "tokens": a["tokens"] + b["tokens"],
         "failed": a["failed"] + b["failed"],
     }
+
+
+def _count_missing(bucket: Bucket, corpus: Corpus, reader: ReaderSpec) -> tuple[int, int]:
+    """Return how many texts of a bucket have no segments, and their characters."""
+    missing = _missing(corpus, reader, bucket)
+    return missing.num_rows, pc.sum(missing["chars"]).as_py() or 0
 
 
 def _missing(corpus: Corpus, reader: ReaderSpec, bucket: Bucket) -> pa.Table:

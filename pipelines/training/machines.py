@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.readers import bundled_version
 from memagent.errors import ConfigError
 from memagent.rl.footprint import ModelShape
 
@@ -53,13 +54,13 @@ def load_shape(model: str, config: Path | None = None) -> ModelShape:
     """Read the sizes of a model.
 
     Args:
-        model: a folder, or a Hugging Face name, of which only ``config.json`` is downloaded.
+        model: a folder, a bundled version, or a Hugging Face name, of which only ``config.json`` is downloaded.
         config: that file, if it is here already.
 
     Raises:
         ConfigError: there is no such file, or it is of another kind of model.
     """
-    path = config or Path(model).expanduser() / "config.json"
+    path = config or (bundled_version(model) or Path(model).expanduser()) / "config.json"
     if config is None and not path.is_file():
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

@@ -85,3 +85,9 @@ def test_the_command_prints_the_plan_and_ends_with_status_1_where_it_does_not_fi
     assert fits.exit_code == 0 and "together" in fits.output and "minutes a step" in fits.output
     small = CliRunner().invoke(app, [*command, "--gpus", "8"])
     assert small.exit_code == 1 and "wants 16 GPUs" in small.output and "learner.placement=shared" in small.output
+
+
+def test_the_plan_of_the_bundled_reader_needs_no_file_and_no_network():
+    made = CliRunner().invoke(app, ["train", "plan", "--config", "nano-cpu", "--gpus", "2"])
+    assert made.exit_code == 0, made.output
+    assert made.output.startswith("nano on 2 x H100") and "4.7 million" in made.output
