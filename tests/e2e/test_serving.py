@@ -13,7 +13,7 @@ def test_the_bundled_reader_answers_openais_client(tmp_path: Path, memagent) -> 
     questions = needle_archive(tmp_path / "docs", documents=4, sentences=120)
     rows = [json.loads(line) for line in questions.read_text().splitlines()]
     memagent("ingest", "docs", str(tmp_path / "docs"))
-    with serving(tmp_path, memagent.store, first_port(36_400, 400)) as endpoint:
+    with serving(tmp_path, memagent.store, first_port(31_500, 400)) as endpoint:
         client = endpoint.client()
 
         def ask(row: dict) -> tuple[str, int]:
