@@ -13,12 +13,13 @@ import pytest
 
 from tests.pages import HERE, ROOT
 
-TASKS = ("ask", "scale", "review", "own-model", "training", "operate", "extending")
+TASKS = ("ask", "nights", "scale", "review", "own-model", "training", "operate", "extending")
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _VARYING = (
     (r"\d{8}-\d{6}-[0-9a-f]{6}", "20261124-091500-845efb"),
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?\S*", "2026-11-24T09:15:00+00:00"),
     (r"\b(\d+ min )?\d+(\.\d+)? m?s\b", "10 s"),
+    (r" \([\d.]+ a second[^)]*\)", ""),
     (r"[─ ]{3,}", "   "),
 )
 

@@ -1,0 +1,101 @@
+"""What an analyst and a data engineer do from their first command on; notebooks and own models have tests of theirs."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import openpyxl
+import pytest
+from playwright.sync_api import expect
+
+from infra.store import Store
+from tests.e2e.browsing import Visit
+from tests.e2e.conftest import Memagent
+from tests.s3_server import running_s3
+
+QUESTION = "What is the access code of cedar-gate?"
+OTHER = "What is the access code of birch-hall?"
+
+
+def note(gate: str, hall: str) -> str:
+    codes = f"The access code of cedar-gate is {gate}. The access code of birch-hall is {hall}."
+    return f"Visitors sign in. {codes} We close at six."
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.slow
+def test_an_analyst_asks_checks_and_hands_on(tmp_path: Path, visit: Visit) -> None:
+    memagent, notes = Memagent(str(tmp_path / "store")), tmp_path / "notes"
+    notes.mkdir()
+    for day, codes in {"monday": ("4471902", "8810233"), "tuesday": ("5512380", "9021177")}.items():
+        (notes / f"{day}.md").write_text(note(*codes))
+    (notes / "scan.pdf").write_bytes(b"%PDF-1.7 cut off")
+    said = memagent("ask", str(notes), QUESTION, status=1)  # there is a file that cannot be read
+    rows = {line.split("\t")[0]: line.split("\t")[2] for line in said.splitlines() if line.count("\t") == 3}
+    assert rows == {"monday.md": "4471902", "tuesday.md": "5512380"}
+    assert "scan.pdf" in memagent("quarantine", "notes")
+
+    memagent("answers", "notes", "-o", str(tmp_path / "answers.xlsx"))
+    book = openpyxl.load_workbook(tmp_path / "answers.xlsx")
+    sheet = book.worksheets[0]
+    head = [cell.value for cell in sheet[1]]
+    column = sheet.max_column + 1
+    sheet.cell(1, column, "verdict")
+    for row in range(2, sheet.max_row + 1):
+        monday = sheet.cell(row, head.index("document") + 1).value == "monday.md"
+        sheet.cell(row, column, "accepted" if monday else "corrected")
+        if not monday:
+            sheet.cell(row, head.index("answer") + 1, "5512381")
+    book.save(tmp_path / "checked.xlsx")
+    memagent("feedback", str(tmp_path / "checked.xlsx"))
+
+    shown = {row["document"]: row for row in lines(memagent("answers", "notes", "--format", "jsonl"))}
+    assert shown["tuesday.md"]["answer"] == "5512381", "the correction is what everybody sees"
+    assert (shown["monday.md"]["review"], shown["tuesday.md"]["review"]) == ("accepted", "corrected")
+    memagent("report", "last", "--corpus", "notes", "-o", str(tmp_path / "report.html"))
+    page = visit(tmp_path / "report.html")
+    expect(page.get_by_text("5512381").first).to_be_visible()
+    expect(page.get_by_text("The access code of cedar-gate is 4471902.").first).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_data_engineer_keeps_a_bucket_up_to_date(tmp_path: Path) -> None:
+    (tmp_path / "s3").mkdir()
+    with running_s3(tmp_path / "s3") as server:
+        bucket = Store(f"{server.bucket}/archive")
+        memagent = Memagent(f"{server.bucket}/store")
+        for day, codes in {"monday": ("4471902", "8810233"), "tuesday": ("5512380", "9021177")}.items():
+            bucket.write_bytes(note(*codes).encode(), f"{day}.md")
+        taken = memagent.json("ingest", "notes", f"{server.bucket}/archive")
+        assert (taken["new"], taken["quarantined"]) == (2, {})
+        standing = tmp_path / "standing.csv"
+        with standing.open("w", newline="") as file:
+            csv.writer(file).writerows([["id", "question"], ["gate", QUESTION], ["hall", OTHER]])
+
+        first = memagent.json("digest", "notes", "--questions", str(standing))["summary"]
+        assert first["readings"]["read_now"] == 4 and first["readings"]["failed"] == 0
+        assert memagent.json("digest", "notes")["summary"]["conversations"] == 0, "a night in which nothing changed"
+
+        bucket.write_bytes(note("6620417", "8810233").encode(), "monday.md")
+        bucket.write_bytes(note("7730125", "3141592").encode(), "friday.md")
+        night = memagent.json("digest", "notes")["summary"]
+        assert (night["ingest"]["new"], night["ingest"]["changed"]) == (1, 1)
+        assert night["readings"]["read_now"] == 4
+
+        kept = Store(memagent.store)
+        files = [f"s3://{path}" for path in kept.list("answers")]
+        assert files
+        rows = lines(memagent("answers", "notes", "--format", "jsonl"))
+        gate = {row["document"]: row["answer"] for row in rows if row["question_id"] == "gate"}
+        assert gate == {"monday.md": "6620417", "tuesday.md": "5512380", "friday.md": "7730125"}
+        memagent("answers", "notes", "--format", "parquet", "-o", str(tmp_path / "answers.parquet"))
+        query = f"select count(*), count(distinct document) from '{tmp_path}/answers.parquet' where found"
+        assert duckdb.sql(query).fetchall() == [(6, 3)]
+        state = memagent.json("status", "notes")["corpora"][0]
+        assert (state["documents"], state["answers"], len(state["standing_questions"])) == (3, 6, 2)
+        assert "0 damaged" in memagent("check", "notes")
