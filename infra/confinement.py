@@ -10,6 +10,7 @@ import os
 import platform
 import resource
 import struct
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ class Confinement:
 
 def available() -> Confinement:
     """Return what this system can confine a process by."""
+    if sys.platform != "linux":
+        return Confinement(0, False)
     return Confinement(_landlock_version(), platform.machine() in _NUMBERS and _seccomp_is_there())
 
 
@@ -86,8 +89,6 @@ def _libc() -> ctypes.CDLL:
 
 
 def _landlock_version() -> int:
-    if not hasattr(os, "O_PATH"):
-        return 0
     return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
 
 
