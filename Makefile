@@ -35,6 +35,7 @@ fuzz: setup       ## Parsers, files of users and the turn log with 100,000 hosti
 endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
 	@$(PY) -m tests.endurance --engine scripted --times 10
 	@$(PY) -m tests.endurance --engine vllm --times 2 --set flush_seconds=0.5
+	@MEMAGENT_EVERY_PAIR=1 $(PY) -m pytest -q tests/integration/test_pairs.py
 
 bench: setup      ## The measured numbers of docs/results.md
 	@$(PY) -m benchmarks.ceiling

@@ -1,4 +1,7 @@
-"""Two commands at once on one corpus, in all pairs: each ends as it is meant to, and the store is whole."""
+"""Two commands at once on one corpus: each ends as it is meant to, and the store is whole.
+
+`MEMAGENT_EVERY_PAIR=1` (in `make endurance`) runs all pairs, not only those that write the same tables.
+"""
 
 import itertools
 import os
@@ -20,8 +23,15 @@ COMMANDS = {
     "optimize": ["optimize", "archive"],
     "check": ["check", "archive"],
     "forget": ["forget", "archive", "--where", "doc_id=doc003.txt"],
-    "harvest": ["harvest", "archive"],
+    "harvest": ["harvest", "archive", "--agreement", "2"],
 }
+PAIRS = [
+    *(("digest", other) for other in ("digest", "ask", "ingest", "optimize", "forget", "harvest")),
+    *(("forget", other) for other in ("ask", "optimize")),
+    ("ask", "check"),
+]
+if os.environ.get("MEMAGENT_EVERY_PAIR"):
+    PAIRS = list(itertools.combinations_with_replacement(COMMANDS, 2))
 _DOCUMENTS = 12
 _READS = ("ask", "digest")
 
@@ -46,7 +56,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", itertools.combinations_with_replacement(COMMANDS, 2), ids="+".join)
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_two_at_once(prepared: Path, tmp_path: Path, pair: tuple[str, str]) -> None:
     # Sources are known by their paths, so the folder of each trial is where it was.
     store = tmp_path / "store"
@@ -56,13 +66,16 @@ def test_two_at_once(prepared: Path, tmp_path: Path, pair: tuple[str, str]) -> N
         subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
         for one in argv
     ]
+    # A text that was forgotten while its file is still there is a row of the quarantine: status 1 says that there is one.
+    ended = (0, 1) if "forget" in pair else (0,)
     for name, process in zip(pair, running, strict=True):
         said, errors = process.communicate()
-        assert process.returncode == 0, f"{name}: {said[-500:]}{errors[-2000:]}"
+        assert process.returncode in ended, f"{name}: {said[-500:]}{errors[-2000:]}"
         assert "Traceback" not in errors, errors[-3000:]
 
-    for name in _READS:  # what one of them left to the other is made up for by the next night
-        subprocess.run([*command(name, prepared)[:-1], str(store)], check=True, capture_output=True)
+    # What one of them left to the other is made up for by the next night.
+    again = subprocess.run([*command("digest", prepared)[:-1], str(store)], capture_output=True, text=True)
+    assert again.returncode in ended and "Traceback" not in again.stderr, again.stderr[-3000:]
     whole = subprocess.run([*command("check", prepared)[:-1], str(store)], capture_output=True, text=True)
     assert whole.returncode == 0 and "0 damaged" in whole.stdout, whole.stdout + whole.stderr
     answers = Table(Store(str(store)), "answers").read("archive", ["content_hash", "question", "policy_id"])
