@@ -11,22 +11,19 @@ import re
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
 
+from memagent.cost import CostConfig
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError
+from memagent.gates import GatesConfig
+from memagent.nights import NightConfig
 from memagent.prompts import Layout
 from memagent.records import Json, stable_hash
 from memagent.segmenting import Boundary
-from memagent.settings import environment, merge, put, put_setting, read_toml
+from memagent.settings import Section, environment, merge, put, put_setting, read_toml
 
 _T = TypeVar("_T", bound=BaseModel)
-
-
-class Section(BaseModel):
-    """A part of a configuration: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class ReadingConfig(Section):
@@ -239,6 +236,9 @@ class Config(Section):
     ingest: IngestConfig = IngestConfig()
     ray: RayConfig = RayConfig()
     logging: LoggingConfig = LoggingConfig()
+    cost: CostConfig = CostConfig()
+    gates: GatesConfig = GatesConfig()
+    night: NightConfig = NightConfig()
     flush_seconds: float = Field(30.0, gt=0)
     """An engine's turns are written at least this often: work that a crash can cost. A run that is shorter than three
     hours writes them more often, after one part in 400 of its time so far, but not more than once a second."""

@@ -6,11 +6,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from memagent.errors import ConfigError
 from memagent.records import Json
+
+
+class Section(BaseModel):
+    """A part of a configuration: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Environment(BaseSettings):

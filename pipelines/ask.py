@@ -24,9 +24,12 @@ from pipelines.run_log import RunLog
 from pipelines.runs import Recorder, finish, repeat, run_id_or_new
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
-from pipelines.stages.planned_readings import PlanRequest
+from pipelines.stages.planned_readings import Chosen, PlanRequest
 from pipelines.stages.read import AnswerWatch, PassResult, ReadingPass, read
 from pipelines.stages.segment import segment
+
+_BUDGETED = ("ask", "digest", "backfill")
+"""Kinds of runs that a budget may end: an evaluation that lacks readings has no score."""
 
 
 def ask(
@@ -69,8 +72,10 @@ class Request:
     config: Config
     archive: bool = False
     reread: bool = False
+    chosen: Chosen | None = None
+    """A backfill: only some of the readings."""
     kind: str = "ask"
-    """ask, digest, evaluate or agreement."""
+    """ask, digest, backfill, evaluate or agreement."""
     run_id: str | None = None
     started: datetime | None = None
     """When the run began; None: now."""
@@ -87,13 +92,15 @@ def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
     started, run_id = request.started or now(), run_id_or_new(request.run_id)
     config, questions, kind, archive = request.config, request.questions, request.kind, request.archive
     reader = request.here.reader if request.here else ReaderSpec(config)
-    reading = ReadingPass(Corpus(Store(config.store), request.name), run_id, reader, config, here=request.here)
-    corpus = reading.corpus
+    corpus, budget = Corpus(Store(config.store), request.name), config.cost.limit if kind in _BUDGETED else None
+    reading = ReadingPass(corpus, run_id, reader, config, here=request.here, budget=budget)
     check_questions(reading, questions)
     recorder = Recorder(corpus.store, run_id, show)
     work = [_work(reading.reader, question, archive) for question in questions]
     beat(corpus.store, run_id)  # before its row: a row without a heartbeat is of a run that died
-    begin_run(corpus, run_id, kind, config=config.public(), work=work)
+    policy_id = reading.reader.policy.policy_id
+    unjudged = kind == "digest" and config.gates.hold and bool(run_ids(corpus, ["digest"]))
+    begin_run(corpus, run_id, kind, config=config.public(), work=work, policy_id=policy_id, held=unjudged)
     try:
         return _run(request, reading, recorder, started=started, work=work)
     except RunningError:
@@ -102,13 +109,13 @@ def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
 
 
 def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: datetime, work: list[str]) -> RunSummary:
-    config, corpus, run_id, archive = request.config, reading.corpus, reading.run_id, request.archive
+    config, corpus, run_id = request.config, reading.corpus, reading.run_id
     with (
         RunLog(corpus, run_id, reading.reader.policy.policy_id, config.logging),
         claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
         lazy_ray(config.ray),
     ):
-        cut, plan = _planned(reading, request.questions, recorder, archive=archive, reread=request.reread)
+        cut, plan = _planned(reading, request, recorder)
         _quarantine_unmatched(corpus, run_id, plan)
         recorder.stage(
             "read",
@@ -123,8 +130,10 @@ def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: da
         recorder.stage("done")
         recorder.save()
         more: RunExtras = {**request.extra, "segmented": cut, "stage_seconds": recorder.seconds}
+        if result.unread:
+            more["work"] = work
         summary = finish(reading, request.kind, started, plan=plan, result=result, extra=more)
-        if not result.failed:
+        if not result.failed and not result.unread and request.chosen is None:
             close_runs(corpus, work)
         return summary
 
@@ -203,8 +212,10 @@ def _previous(corpus: Corpus, inputs: dict[str, str]) -> RunSummary | None:
     """Return the last digest, if it had the same inputs and nothing of it failed."""
     digests = run_ids(corpus, ["digest"])
     summary = read_summary(corpus.store, digests[-1], corpus.name) if digests else None
-    same = summary is not None and summary.get("inputs") == inputs and not summary["readings"]["failed"]
-    return cast(RunSummary, summary) if same else None
+    if summary is None or summary.get("inputs") != inputs:
+        return None
+    readings = summary["readings"]
+    return None if readings["failed"] or readings.get("unread") else cast(RunSummary, summary)
 
 
 def standing_of(corpus: Corpus, questions: Sequence[Question] | None) -> list[Question]:
@@ -216,24 +227,23 @@ def standing_of(corpus: Corpus, questions: Sequence[Question] | None) -> list[Qu
     return standing
 
 
-def _planned(
-    reading: ReadingPass, questions: Sequence[Question], recorder: Recorder, *, archive: bool, reread: bool
-) -> tuple[SegmentSummary, Plan]:
+def _planned(reading: ReadingPass, request: Request, recorder: Recorder) -> tuple[SegmentSummary, Plan]:
     """Segment new documents, and plan the readings."""
     corpus, reader = reading.corpus, reading.reader
     recorder.stage("segment")
     cut = segment(corpus, reader, run_id=reading.run_id, progress=recorder)
     recorder.stage("plan")
-    request = PlanRequest(
+    planned = PlanRequest(
         corpus,
         reader,
-        tuple(questions),
+        tuple(request.questions),
         run_id=reading.run_id,
         engines=reading.config.pool.max_size,
-        archive=archive,
-        reread=reread,
+        archive=request.archive,
+        reread=request.reread,
+        chosen=request.chosen,
     )
-    return cut, make_plan(request)
+    return cut, make_plan(planned)
 
 
 def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan) -> None:

@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from infra.tables.rows import Ended
+from memagent.cost import CostConfig, Usage
+
 # C0 and C1 controls (escape sequences begin with one), and marks that change the direction of text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 
@@ -45,6 +48,50 @@ def failures(summary: Mapping[str, Any]) -> dict[str, int]:
     for reason, count in ((summary.get("ingest") or {}).get("quarantined") or {}).items():
         reasons[f"source: {reason}"] += count
     return dict(reasons)
+
+
+def status_of(summary: Mapping[str, Any]) -> Ended:
+    """Return how a run ended, by its summary."""
+    if (summary.get("readings") or {}).get("unread"):
+        return "paused"
+    return "failed" if failures(summary) else "completed"
+
+
+def exit_status(summary: Mapping[str, Any]) -> int:
+    """Return a run's exit status: 3 if its budget was spent and readings are left, 4 if it is held, 1 if something
+    failed, else 0.
+    """
+    status = status_of(summary)
+    if status != "paused" and held_by(summary):
+        return 4
+    return {"completed": 0, "failed": 1, "paused": 3}[status]
+
+
+def held_by(summary: Mapping[str, Any]) -> list[str]:
+    """Return the held runs whose answers a run counts; none: it is not held."""
+    return list((summary.get("gates") or {}).get("held") or ())
+
+
+def breached(summary: Mapping[str, Any]) -> list[str]:
+    """Say which limits of the quality gates a run is beyond."""
+    return [f"{breach['gate']}: {breach['says']}" for breach in (summary.get("gates") or {}).get("breaches") or ()]
+
+
+def cost_of(summary: Mapping[str, Any]) -> str:
+    """Format the engine time of a run's summary, and its price where there is one; empty: it had no engine."""
+    seconds = summary.get("engine_uptime") or 0.0
+    if not seconds:
+        return ""
+    prices = CostConfig.model_validate((summary.get("config") or {}).get("cost") or {})
+    usage = usage_of_run(summary)
+    price = f", {prices.money(usage):,.2f} {prices.currency}" if prices.has_price else ""
+    return f"{duration(seconds)} of engines{price}"
+
+
+def usage_of_run(summary: Mapping[str, Any]) -> Usage:
+    """Return what a run took, by its summary. Runs of earlier versions have the time that one engine was up."""
+    prompt, cached, output = (summary.get(name) or 0 for name in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    return Usage(prompt, cached, output, summary.get("engine_uptime", summary.get("engine_seconds")) or 0.0)
 
 
 def pace(summary: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ from infra.store import Corpus, Store
 from infra.tables.delta import now
 from infra.tables.documents import current_documents
 from infra.tables.feedback import verdicts
+from infra.tables.learning_summaries import HarvestSummary
 from infra.tables.qa import CorpusIndex, qa_version, read_qa, write_qa
-from infra.tables.runs import HarvestSummary, run_ids, write_run
+from infra.tables.runs import run_ids, write_run
 from infra.tables.segments import segmented
 from memagent.config import Config
 from memagent.curation import SPLITS, TRUST, Qa, gather, split_of

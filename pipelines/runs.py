@@ -24,12 +24,14 @@ from infra.tables.runs import (
     QuestionRollup,
     RunExtras,
     RunSummary,
-    run_ids,
+    release,
     write_run,
 )
 from memagent.errors import UsageError
+from memagent.gates import Quality
 from memagent.records import Json
-from pipelines.formatting import failures
+from pipelines.formatting import status_of
+from pipelines.gates import judged, night_runs, quality_of
 from pipelines.optimize import compact_tables, compact_turns
 from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
@@ -136,12 +138,6 @@ def run_answers(corpus: Corpus, plan_rows: Sequence[PlannedReading]) -> dict[str
     return {reading: answer for reading, answer in counted.items() if answer is not None}
 
 
-def sampled_runs(corpus: Corpus) -> set[str]:
-    """Return the runs of a corpus whose answers were sampled for a harvest: no person asked for them."""
-    runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "kind"]).to_pylist()
-    return {row["run_id"] for row in runs if row["kind"] == "agreement"}
-
-
 def finish(
     reading: ReadingPass,
     kind: str,
@@ -150,13 +146,14 @@ def finish(
     result: PassResult,
     extra: RunExtras,
 ) -> RunSummary:
-    """Close a run: compact its turn log and its tables, write its row, and return its summary."""
+    """Close a run: compact its turn log and its tables, judge and write its row, and return its summary."""
     corpus, reader, config = reading.corpus, reading.reader, reading.config
     compact_turns(corpus, reading.run_id)
     delete_work(corpus.store, reading.run_id)
     compact_tables(corpus, _COMPACTED)
     quarantine = Table(corpus.store, "quarantine")
     earlier = (pc.field("stage") == "read") & (pc.field("run_id") != reading.run_id)
+    night = night_runs(corpus, reading.run_id, reader.policy.policy_id) if kind == "digest" else None
     answers = summarise(
         corpus,
         reading.run_id,
@@ -164,13 +161,14 @@ def finish(
         plan.counts["readings"],
         unmatched=plan.unmatched,
         failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
-        previous=_previous_digest(corpus) if kind == "digest" else None,
+        night=night,
     )
     quarantine.delete(corpus.name, stage=["read"], item=answers.answered)
     planned, counts = plan.counts, result.counts
     reasons = result.failed + Counter({"no-document": len(plan.missing), "segment": planned["unsegmented"]})
     if kind == "digest":
         extra["rollup"] = answers.rollup
+        extra["quality"] = quality_of(answers.fresh, counts, failed=result.failed.total()).as_dict()
     summary: RunSummary = {
         "run_id": reading.run_id,
         "corpus": corpus.name,
@@ -204,7 +202,12 @@ def finish(
         "config": {**config.public(), "reading": reader.reading.model_dump()},
         **extra,
     }
-    write_run(corpus.store, summary, started, summary["config"], failed=bool(failures(summary)))
+    if result.unread:
+        summary["readings"]["unread"] = result.unread
+    held = night is not None and judged(corpus, summary, night, config.gates, answers.held)
+    write_run(corpus.store, summary, started, summary["config"], status=status_of(summary), held=held)
+    if night is not None and not held:
+        release(corpus, night.fresh)
     return summary
 
 
@@ -242,12 +245,9 @@ def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra:
         "segmented": NOTHING_SEGMENTED,
         "stage_seconds": {},
         "rollup": unchanged,
+        "quality": Quality().as_dict(),
         **extra,
     }
-    write_run(corpus.store, summary, started, summary["config"], failed=bool(failures(summary)))
+    summary.pop("gates", None)  # of a night that was published in spite of them
+    write_run(corpus.store, summary, started, summary["config"], status=status_of(summary))
     return summary
-
-
-def _previous_digest(corpus: Corpus) -> str:
-    digests = run_ids(corpus, ["digest"])
-    return digests[-1] if digests else ""

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,19 +17,19 @@ from infra.tables.delta import Table
 from infra.tables.distinct import first_of_each
 from infra.tables.documents import current_documents, documents_count
 from infra.tables.documents import quarantined as documents_quarantined
+from infra.tables.published import held_runs, sampled_runs
 from infra.tables.rows import FailureRow, RunRow
 from infra.tables.runs import ENDED
 from memagent.config import Config
 from pipelines.formatting import duration, number, plain
 from pipelines.run_names import resolve
-from pipelines.runs import sampled_runs
 
 _LAST_RUNS = 10
 _RUN_ID = 22
 """Characters of a run id."""
 _BUCKET = 250_000
 """Documents that a thread counts at once."""
-_ANSWERING = ("ask", "digest", "evaluate")
+_ANSWERING = ("ask", "digest", "backfill", "evaluate")
 
 
 class RunStatus(TypedDict):
@@ -48,6 +48,15 @@ class _Counts(TypedDict):
     chars: int
     answers: int
     found: int
+    held: int
+    """Newer answers of held nights, which nobody is shown."""
+
+
+class _Runs(NamedTuple):
+    """Runs whose answers are hidden (`infra.tables.published`)."""
+
+    sampled: pa.Array
+    held: pa.Array
 
 
 class CorpusStatus(_Counts):
@@ -82,7 +91,7 @@ def find_run(store: Store, run: str, corpus: str | None = None) -> str:
     runs = Table(store, "runs").read(corpus, columns, None if corpus else ENDED)
     runs = runs.filter(pc.is_in(runs["kind"], value_set=pa.array(_ANSWERING)))
     if run == "last":
-        runs = runs.filter(pc.is_in(runs["status"], value_set=pa.array(["completed", "failed"])))
+        runs = runs.filter(pc.is_in(runs["status"], value_set=pa.array(["completed", "failed", "paused"])))
     ids = runs.sort_by("ended_at" if run == "last" or not corpus else "started_at")["run_id"].to_pylist()
     return resolve(run, ids, f"corpus {corpus!r}" if corpus else store.url)
 
@@ -101,7 +110,7 @@ def quarantined(config: Config, corpus: str) -> list[FailureRow]:
 
 def _corpus_status(corpus: Corpus) -> CorpusStatus:
     runs = Table(corpus.store, "runs").read(
-        corpus.name, ["run_id", "kind", "status", "started_at", "ended_at", "summary"]
+        corpus.name, ["run_id", "kind", "status", "started_at", "ended_at", "summary", "held"]
     )
     newest = runs.sort_by([("started_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
     return {
@@ -128,54 +137,73 @@ def _run_status(store: Store, run: RunRow) -> RunStatus:
 
 def _status(store: Store, run: RunRow) -> str:
     """Return a run's status; an unfinished run is running if it has a heartbeat, else stopped."""
-    ended = run["status"] != "running"
-    return run["status"] if ended or is_alive(store, run["run_id"]) else "stopped"
+    if run["status"] == "running" and is_alive(store, run["run_id"]):
+        return "running"
+    status = "stopped" if run["status"] == "running" else run["status"]
+    return status if not run["held"] else "held" if status == "completed" else f"{status}, held"
 
 
 def _counts(corpus: Corpus) -> _Counts:
     """Count documents, characters and newest answers, one a document and question as `memagent answers` has them."""
-    samples = pa.array(sampled_runs(corpus), pa.string())
+    runs = _Runs(pa.array(sampled_runs(corpus), pa.string()), pa.array(held_runs(corpus), pa.string()))
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(usable_cores()) as threads:  # Arrow computes outside the interpreter's lock
         parts = buckets(documents_count(corpus), _BUCKET)
-        for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, samples), parts):
+        for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, runs), parts):
             counts.update(part)
-    counts.update(_archive_counts(corpus, samples))
+    counts.update(_archive_counts(corpus, runs))
     return _Counts(
-        documents=counts["documents"], chars=counts["chars"], answers=counts["answers"], found=counts["found"]
+        documents=counts["documents"],
+        chars=counts["chars"],
+        answers=counts["answers"],
+        found=counts["found"],
+        held=counts["held"],
     )
 
 
-def _bucket_counts(corpus: Corpus, bucket: Bucket, samples: pa.Array) -> _Counts:
+def _bucket_counts(corpus: Corpus, bucket: Bucket, runs: _Runs) -> _Counts:
     documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
     columns = ["content_hash", "question", "found", "run_id", "answered_at"]
-    answers = _asked_for(
-        Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash")), samples
+    answers = _without(
+        Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash")), runs.sampled
     )
     # Several documents may have the same text, which is read once and answers for each of them.
     texts = documents.group_by("content_hash").aggregate([([], "count_all")])
     position = pc.index_in(answers["content_hash"], value_set=texts["content_hash"].combine_chunks())
     answers = answers.append_column("documents", texts["count_all"].take(position)).filter(pc.is_valid(position))
-    newest = first_of_each(answers, ("content_hash", "question"), [("answered_at", "descending")])
+    newest = _newest(_without(answers, runs.held), "content_hash", "question")
     return {
         "documents": documents.num_rows,
         "chars": pc.sum(documents["chars"]).as_py() or 0,
         "answers": pc.sum(newest["documents"]).as_py() or 0,
         "found": pc.sum(newest.filter(newest["found"])["documents"]).as_py() or 0,
+        "held": pc.sum(_held(_newest(answers, "content_hash", "question"), runs)["documents"]).as_py() or 0,
     }
 
 
-def _archive_counts(corpus: Corpus, samples: pa.Array) -> dict[str, int]:
+def _archive_counts(corpus: Corpus, runs: _Runs) -> dict[str, int]:
     """Count the newest answers over the archive as one stream, one a question."""
     columns = ["question", "found", "run_id", "answered_at"]
     answers = Table(corpus.store, "answers").read(corpus.name, columns, pc.field("scope") == "archive")
-    newest = first_of_each(_asked_for(answers, samples), ("question",), [("answered_at", "descending")])
-    return {"answers": newest.num_rows, "found": pc.sum(newest["found"]).as_py() or 0}
+    answers = _without(answers, runs.sampled)
+    newest = _newest(_without(answers, runs.held), "question")
+    return {
+        "answers": newest.num_rows,
+        "found": pc.sum(newest["found"]).as_py() or 0,
+        "held": _held(_newest(answers, "question"), runs).num_rows,
+    }
 
 
-def _asked_for(answers: pa.Table, samples: pa.Array) -> pa.Table:
-    """Leave out the answers that were sampled for a harvest."""
-    return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=samples))) if len(samples) else answers
+def _newest(answers: pa.Table, *key: str) -> pa.Table:
+    return first_of_each(answers, key, [("answered_at", "descending")])
+
+
+def _without(answers: pa.Table, runs: pa.Array) -> pa.Table:
+    return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=runs))) if len(runs) else answers
+
+
+def _held(newest: pa.Table, runs: _Runs) -> pa.Table:
+    return newest.filter(pc.is_in(newest["run_id"], value_set=runs.held))
 
 
 def show_status(state: StoreStatus) -> None:
@@ -190,7 +218,8 @@ def show_status(state: StoreStatus) -> None:
         console.print(
             f"\n[bold]{corpus['corpus']}[/]: {corpus['documents']:,} documents, {corpus['chars']:,} characters, "
             f"{corpus['answers']:,} answers ({corpus['found']:,} found), {corpus['quarantined']:,} in quarantine, "
-            f"{len(corpus['standing_questions'])} standing questions"
+            + (f"{corpus['held']:,} newer answers held, " if corpus["held"] else "")
+            + f"{len(corpus['standing_questions'])} standing questions"
         )
         grid = Grid(box=SIMPLE_HEAD, show_edge=False)
         grid.add_column("run", no_wrap=True, min_width=_RUN_ID)  # to be copied, whatever the terminal's width

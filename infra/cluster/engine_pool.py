@@ -8,7 +8,7 @@ again and again is given to one alone, and halved, until what they die of is fou
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypedDict, TypeVar, cast
@@ -92,6 +92,7 @@ def run_on_engines(
     items: Iterable[Item],
     pool: PoolConfig,
     culprits: Culprits[Item, Result] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Iterator[Result]:
     """Hand items to workers with an engine each; yield the results as they come.
 
@@ -103,6 +104,8 @@ def run_on_engines(
         items: largest first.
         pool: how many engines, and what each of them needs of the cluster.
         culprits: how to find the items that kill their workers. None: the run fails once too many processes have died.
+        stop: is asked about once a second. Once it says so nothing is handed out any more, and the workers, which then
+            need a method `drain`, return what they have.
 
     Raises:
         UsageError: an engine needs more than the machine has.
@@ -112,7 +115,7 @@ def run_on_engines(
     check_fits(pool)
     engines = _Pool(worker, arguments, queue=deque(items), pool=pool, culprits=culprits)
     try:
-        yield from engines.results()
+        yield from engines.results(stop or (lambda: False))
     finally:
         engines.end()
 
@@ -169,16 +172,21 @@ class _Pool(Generic[Item, Result]):
         """Engines that were ended for want of work, and may be started again."""
         self._replacements, self._bisections = self._enough(), _BISECTIONS
         self._last_error: MemagentError = EngineDied("no engine is left")
+        self._stopped = False
 
-    def results(self) -> Iterator[Result]:
-        """Yield results until no item is left."""
+    def results(self, stop: Callable[[], bool]) -> Iterator[Result]:
+        """Yield results until no item is left, or those that are begun once `stop` says so."""
         import ray
 
         for _ in range(min(self._config.min_size, self._most)):
             self._start()
         while self._queue or self._suspects or any(engine.items for engine in self._engines):
+            if self._stopped or stop():
+                self._drain()
             self._hand_out()
             calls = {call: engine for engine in self._engines for call in engine.items}
+            if not calls:
+                break  # stopped
             ready, _ = ray.wait(list(calls), num_returns=1, timeout=_WAIT_SECONDS)
             for call in ready:
                 engine = calls[call]
@@ -287,6 +295,15 @@ class _Pool(Generic[Item, Result]):
             self._start()
         self._check()
 
+    def _drain(self) -> None:
+        """Hand nothing out any more, and tell the workers."""
+        self._queue.clear()
+        self._suspects.clear()
+        if not self._stopped:
+            self._stopped = True
+            for engine in self._engines:
+                engine.placed.actor.drain.remote()
+
     def _check(self) -> None:
-        if not self._engines:
+        if not self._engines and not self._stopped:
             raise self._last_error

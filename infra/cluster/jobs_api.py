@@ -14,11 +14,14 @@ from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 
 _POLL_SECONDS = 1.0
+_ENDS = (1, 3, 4)
+"""Exit statuses of a command that may have done its work: something failed, is left (its budget was spent), or held."""
+_OWNER = "memagent.owner"
 _LAST_WORDS = 2_000
 """Characters of a job's output at the end of an error message."""
 
 
-def run_job(config: Config, argv: list[str], submission: str, line: Callable[[str], None]) -> str:
+def run_job(config: Config, argv: list[str], submission: str, line: Callable[[str], None], *, owner: str = "") -> str:
     """Run a command of memagent as a Ray job on the configured cluster, and wait for it.
 
     A job of the same name that runs already (this flow run was restarted) is followed, not started again.
@@ -28,10 +31,11 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
         argv: the command's arguments; its result is printed as JSON.
         submission: the job's name.
         line: is given each line of the job's output as it comes.
+        owner: names the server whose flow run it is of.
 
     Returns:
-        Empty if the command ended with status 0. With status 1 the end of its output: either some items failed, or the
-        command itself, which the store shows.
+        Empty if the command ended with status 0. With another one of `_ENDS` the end of its output: either some items
+        failed, or are left or held, or the command itself failed, which the store shows.
 
     Raises:
         MemagentError: the job was stopped or ended otherwise; the message ends with its last words.
@@ -49,6 +53,7 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
             submission_id=submission,
             # The cluster's interpreter, by absolute path where it is this machine's.
             entrypoint=shlex.join([ray.python or sys.executable, "-m", "pipelines.cli", *argv, "--json"]),
+            metadata={_OWNER: owner},
             entrypoint_num_cpus=ray.job_cpus or None,
             entrypoint_memory=round(ray.job_memory_gib * 2**30) if ray.job_cpus else None,
             runtime_env={
@@ -60,7 +65,7 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
     job = client.get_job_info(submission)
     if job.status == JobStatus.SUCCEEDED:
         return ""
-    if job.status == JobStatus.FAILED and job.driver_exit_code == 1:
+    if job.status == JobStatus.FAILED and job.driver_exit_code in _ENDS:
         return last_words or str(job.message)
     raise MemagentError(f"Ray job {submission} ended as {job.status}: {job.message or ''}\n{last_words}")
 
@@ -109,6 +114,16 @@ def stop_job(jobs_address: str, part: str) -> None:
     for job in client.list_jobs():
         if part in (job.submission_id or "") and not job.status.is_terminal():
             client.stop_job(job.submission_id)
+
+
+def open_jobs(jobs_address: str, owner: str) -> list[str]:
+    """Return the names of an owner's jobs that have not ended."""
+    jobs = _jobs_client(jobs_address).list_jobs()
+    return [
+        str(job.submission_id)
+        for job in jobs
+        if not job.status.is_terminal() and (job.metadata or {}).get(_OWNER) == owner
+    ]
 
 
 def _jobs_client(address: str) -> Any:

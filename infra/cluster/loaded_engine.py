@@ -1,5 +1,6 @@
 """An engine with what its readings share: how many conversations it takes at once, and a meter of its time."""
 
+import asyncio
 from itertools import count
 
 from infra.cluster.concurrency import EngineTimeMeter, Slots, ThroughputSearch
@@ -40,31 +41,47 @@ class LoadedEngine:
         """Free what the engine holds."""
         await self._engine.stop()
 
-    def new_asker(self) -> "Asker":
-        """Return what a new reading asks the engine by; readings that began earlier are served first."""
-        return Asker(self._engine.generate, self._time, self._slots, next(self._order))
+    def new_asker(self, drained: asyncio.Event | None = None) -> "Asker":
+        """Return what a new reading asks the engine by; readings that began earlier are served first.
+
+        Once `drained` is set, it begins no conversation any more.
+        """
+        return Asker(
+            self._engine.generate, self._time, self._slots, order=next(self._order), drained=drained or asyncio.Event()
+        )
+
+
+class Drained(Exception):
+    """No conversation is begun any more. The reading goes on from its last logged one in another run."""
 
 
 class Asker:
     """Sends the conversations of one reading to the engine, and sums up their cost."""
 
-    def __init__(self, generate: Generate, shared: EngineTimeMeter, slots: Slots, order: int) -> None:
+    def __init__(
+        self, generate: Generate, shared: EngineTimeMeter, slots: Slots, *, order: int, drained: asyncio.Event
+    ) -> None:
         self._generate = generate
         self._shared = shared
         self._slots = slots
         self._order = order
+        self._drained = drained
         self.spent = 0.0
         """The reading's share of the engine's time, in seconds."""
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """Continue `ids`; see `memagent.engine.Engine`."""
+        """Continue `ids`; see `memagent.engine.Engine`. Raises Drained besides: no conversation is begun any more."""
         await self._slots.take(self._order)
-        began = self._shared.begin()
         tokens = 0
         try:
-            completion = await self._generate(ids, sampling, priority)
+            if self._drained.is_set():
+                raise Drained
+            began = self._shared.begin()
+            try:
+                completion = await self._generate(ids, sampling, priority)
+            finally:
+                self.spent += self._shared.end(began)
             tokens = completion.prompt_tokens + len(completion.ids)
             return completion
         finally:
-            self.spent += self._shared.end(began)
             self._slots.done(tokens)

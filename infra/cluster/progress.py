@@ -40,6 +40,8 @@ class Counters:
     """Time that engines were up, summed over engines."""
     engines: int = 0
     """Engines that are up."""
+    empty_memories: int = 0
+    """Answers that were given from an empty memory."""
     in_flight: int = 0
     """Readings that were begun and have not ended."""
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TypedDict, cast
 
 from infra.cluster.engine_pool import Fatal, fatal
-from infra.cluster.loaded_engine import LoadedEngine
+from infra.cluster.loaded_engine import Drained, LoadedEngine
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.logs import LogLine, WorkerLog, reading_id
 from infra.readers import ReaderSpec
@@ -126,6 +126,7 @@ class ReadingWorker:
         self._next_part = self._engine_up = 0.0
         self._flush_task: asyncio.Task[None] | None = None
         self._full = asyncio.Event()
+        self._drained = asyncio.Event()
         self._answers = AnswerFile()
         self._traced: Counter[type[Exception]] = Counter()
 
@@ -150,8 +151,8 @@ class ReadingWorker:
         finally:
             for task in tasks:
                 task.cancel()
-        answers = [cast(AnswerRow, outcome) for outcome in outcomes if "answer" in outcome]
-        failures = [outcome for outcome in outcomes if "answer" not in outcome]
+        answers = [cast(AnswerRow, outcome) for outcome in outcomes if outcome is not None and "answer" in outcome]
+        failures = [cast(FailedItem, outcome) for outcome in outcomes if outcome is not None and "reason" in outcome]
         files = await self._durable(answers)
         self._report()
         return {
@@ -163,6 +164,10 @@ class ReadingWorker:
             "counts": self._counts.as_dict(),
             "log": self._log.take(),
         }
+
+    async def drain(self) -> None:
+        """Begin no conversation any more. Calls of `run` return when the present ones have ended and are logged."""
+        self._drained.set()
 
     async def stop(self) -> None:
         """Write buffered turns and stop the engine, unless others use it. Pools kill their actors instead."""
@@ -188,17 +193,20 @@ class ReadingWorker:
 
     async def _read_item(
         self, item: WorkItem, logged: list[Turn], open_readings: Counter[str]
-    ) -> AnswerRow | FailedItem:
+    ) -> AnswerRow | FailedItem | None:
+        """Read; None: it was left where it is, since the worker is drained."""
         assert self._inflight is not None
         reading_id.set(item["reading_id"])
         async with self._inflight:
+            if self._drained.is_set():
+                return None
             past = {(turn.lane, turn.step): turn for turn in logged}
             for turn in (Turn(**turn) for turn in json.loads(item["past"] or "[]")):
                 if (turn.lane, turn.step) not in past:
                     past[turn.lane, turn.step] = turn
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must be complete by itself
-            asker = self._engine.new_asker()
+            asker = self._engine.new_asker(self._drained)
             self._counts.in_flight += 1
             try:
                 stream = await self._stream(item)
@@ -207,6 +215,8 @@ class ReadingWorker:
                 result = await reading.run()
                 self._counts.readings += 1
                 return self._answer(item, replace(result, engine_seconds=asker.spent))
+            except Drained:
+                return None
             except EngineDied:
                 raise  # this worker cannot read anything else
             except (EngineError, ItemError) as error:
@@ -270,6 +280,8 @@ class ReadingWorker:
         if self._writer.buffered_bytes >= _PART_BYTES:
             self._full.set()
         self._counts.add_turn(turn)
+        if turn.kind == "answer":
+            self._counts.empty_memories += turn.memory_ids in ([], self._scheme.prompts.no_memory)
 
     def _failed(self, item: WorkItem, reason: str, detail: str) -> FailedItem:
         self._counts.readings += 1

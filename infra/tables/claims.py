@@ -86,8 +86,17 @@ def _release(corpus: Corpus, run_id: str) -> None:
 
 def beat(store: Store, run_id: str) -> None:
     """Write a run's heartbeat."""
-    here: Heartbeat = {"host": _host(), "process": os.getpid(), "started": _started(os.getpid()), "at": time.time()}
-    store.write_bytes(json.dumps(here).encode(), "runs", run_id, "heartbeat.json")
+    store.write_bytes(json.dumps(this_process()).encode(), "runs", run_id, "heartbeat.json")
+
+
+def this_process() -> Heartbeat:
+    """Return what tells this process from all others, now."""
+    return {"host": _host(), "process": os.getpid(), "started": _started(os.getpid()), "at": time.time()}
+
+
+def is_gone(process: Heartbeat) -> bool:
+    """Whether a process is known to have ended: it was of this machine, and is no more."""
+    return process["host"] == _host() and not 0 < process["started"] == _started(process["process"])
 
 
 def is_alive(store: Store, run_id: str) -> bool:

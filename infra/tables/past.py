@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
+from infra.tables.published import held_runs
 from infra.tables.rows import AnswerRow, PlannedReading, SegmentRange
 from infra.tables.schemas import PLACES
 from infra.tables.segments import segment_hashes, segmented_table
@@ -124,13 +125,16 @@ def _earlier_answers(
         corpus.name, ["doc_id", "content_hash"], pc.field("doc_id").isin(doc_ids)
     )
     document_of = dict(zip(versions["content_hash"].to_pylist(), versions["doc_id"].to_pylist(), strict=True))
-    columns = ["reading_id", "stream", "scope", "question", "policy_id", "content_hash", "answered_at", "segments"]
+    columns = [
+        *("reading_id", "stream", "scope", "question", "policy_id", "content_hash", "answered_at", "segments", "run_id")
+    ]
+    held = held_runs(corpus)
     same = pc.field("content_hash").isin(pa.array(document_of, pa.string())) | (pc.field("scope") == "archive")
     same &= pc.field("config_hash") == reader.config_hash
     last: dict[tuple[str, str], AnswerRow] = {}
     for answer in Table(corpus.store, "answers").read(corpus.name, columns, same).sort_by("answered_at").to_pylist():
         mine = answer["policy_id"] == reader.policy.policy_id
-        if reader.reading.lanes_of(answer["segments"]) > 1:
+        if reader.reading.lanes_of(answer["segments"]) > 1 or answer["run_id"] in held:
             continue
         if mine or (not reread and policy_name(answer["policy_id"]) == reader.policy.name):
             document = "" if answer["scope"] == "archive" else document_of[answer["content_hash"]]

@@ -9,6 +9,8 @@ from typing import Literal, TypedDict
 from memagent.reviews import VerdictKind
 
 Scope = Literal["document", "archive"]
+Ended = Literal["completed", "failed", "paused"]
+"""How a run ended: paused, if its budget was spent and readings are left."""
 
 
 class NewDocument(TypedDict):
@@ -127,12 +129,14 @@ class RunRow(TypedDict):
     corpus: str
     run_id: str
     kind: str
-    status: Literal["running", "completed", "failed", "stopped"]
+    status: Literal["running", "stopped"] | Ended
     started_at: datetime
     ended_at: datetime | None
     """None while it is running, or was broken off."""
     config: str
     summary: str
+    held: bool | None
+    """Whether its answers are shown to nobody; None in rows of earlier versions: they are shown."""
 
 
 class PlannedReading(TypedDict):

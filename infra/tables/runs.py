@@ -5,12 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
 from infra.tables.claims import is_alive
 from infra.tables.delta import Table, now
-from infra.tables.rows import RunRow
+from infra.tables.rows import Ended, RunRow
+from memagent.gates import Breach
 from memagent.records import Json
 from memagent.stats import PairedDict, ScoreDict
 
@@ -24,6 +26,10 @@ class ReadingCounts(TypedDict):
     continued: int
     failed: int
     found: int
+    unread: NotRequired[int]
+    """Left because the run's budget was spent."""
+    held: NotRequired[int]
+    """Answered, but the answers are shown to nobody (`infra.tables.published`)."""
 
 
 class ChangedAnswer(TypedDict):
@@ -115,6 +121,14 @@ class ScoreLine(TypedDict):
     failed: int
 
 
+class GatesResult(TypedDict):
+    """What the quality gates found (`memagent.gates`)."""
+
+    breaches: list[Breach]
+    held: list[str]
+    """The held runs that gave answers which this one counts, itself among them."""
+
+
 class RunExtras(TypedDict, total=False):
     """Keys that only some kinds of runs have."""
 
@@ -132,6 +146,12 @@ class RunExtras(TypedDict, total=False):
     """An evaluation: the one that it was compared with."""
     paired: PairedDict
     report: str
+    quality: Json
+    """A digest: what its new answers are like (`memagent.gates.Quality`)."""
+    gates: GatesResult
+    """A digest that breached limits, or whose answers are held."""
+    work: list[str]
+    """A run whose budget was spent: what it had claimed (`infra.tables.claims`)."""
 
 
 class RunSummary(RunExtras):
@@ -166,60 +186,14 @@ class RunSummary(RunExtras):
     config: Json
 
 
-class HarvestSummary(TypedDict):
-    """Summary of a harvest: training rows and their changes."""
-
-    run_id: str
-    corpus: str
-    kind: str
-    candidates: int
-    rows: int
-    new: int
-    changed: int
-    removed: int
-    by_source: dict[str, int]
-    by_split: dict[str, int]
-    dropped: dict[str, int]
-    """By reason."""
-    qa_version: int | None
-    seconds: NotRequired[float]
-    export: NotRequired[str]
-    """File that the rows were exported to."""
-
-
-class TrainingSummary(TypedDict):
-    """Summary of a training run."""
-
-    run_id: str
-    kind: str
-    corpus: str
-    policy: str
-    parent: str
-    """policy_id of the initial weights."""
-    candidate: str
-    """policy_id of the best weights; empty: none was better than the initial ones."""
-    steps: int
-    ended: str
-    """Why it ended."""
-    best_step: int
-    validation: dict[str, Json | None]
-    """before, best, last."""
-    last: dict[str, float | None]
-    """Metrics of the last step."""
-    data: list[str]
-    data_version: int | None
-    config: Json
-    report: NotRequired[str]
-    promotion: NotRequired[Json]
-
-
 def write_run(
     store: Store,
     summary: Mapping[str, Any],
     started: datetime,
     config: Json,
     *,
-    failed: bool = False,
+    status: Ended = "completed",
+    held: bool = False,
     replace: bool = False,
 ) -> None:
     """Write the row of a run that ended, unless it has one: a repeated run has nothing to do.
@@ -229,18 +203,20 @@ def write_run(
         summary: has at least run_id, corpus and kind.
         started: when it began.
         config: as plain data, without secrets.
-        failed: whether something of it failed.
+        status: how it ended.
+        held: whether its answers are shown to nobody.
         replace: replace the row of a run that had ended and was then continued.
     """
     row: RunRow = {
         "corpus": summary["corpus"],
         "run_id": summary["run_id"],
         "kind": summary["kind"],
-        "status": "failed" if failed else "completed",
+        "status": status,
         "started_at": started,
         "ended_at": now(),
         "config": json.dumps(config),
         "summary": json.dumps(summary),
+        "held": held,
     }
     table = Table(store, "runs")
     ended = table.read(summary["corpus"], ["run_id"], _is(summary["run_id"]) & ENDED).num_rows
@@ -248,13 +224,24 @@ def write_run(
         table.upsert([row])
 
 
-ENDED = pc.field("status").isin(["completed", "failed"])
-"""Filter for finished runs."""
-_CLOSED = pc.field("status") != "running"
+ENDED = pc.field("status").isin(["completed", "failed", "paused"])
+"""Filter for runs that came to their end, or to that of their budget."""
+SHOWN = pc.is_null(pc.field("held")) | pc.invert(pc.field("held"))
+"""Filter for runs that are not held."""
+_CLOSED = pc.invert(pc.field("status").isin(["running", "paused"]))
 """Filter for runs without work left to resume."""
 
 
-def begin_run(corpus: Corpus, run_id: str, kind: str, config: Json, work: Sequence[str]) -> None:
+def begin_run(
+    corpus: Corpus,
+    run_id: str,
+    kind: str,
+    config: Json,
+    work: Sequence[str],
+    *,
+    policy_id: str = "",
+    held: bool = False,
+) -> None:
     """Write the row of a run that begins or resumes.
 
     Args:
@@ -263,6 +250,8 @@ def begin_run(corpus: Corpus, run_id: str, kind: str, config: Json, work: Sequen
         kind: ask, digest or evaluate.
         config: as plain data, without secrets.
         work: what it reads, as it claims it (`infra.tables.claims`).
+        policy_id: that reads.
+        held: whether its answers are shown to nobody until it has ended well.
     """
     row: RunRow = {
         "corpus": corpus.name,
@@ -272,18 +261,19 @@ def begin_run(corpus: Corpus, run_id: str, kind: str, config: Json, work: Sequen
         "started_at": now(),
         "ended_at": None,
         "config": json.dumps(config),
-        "summary": json.dumps({"work": sorted(work)}),
+        "summary": json.dumps({"work": sorted(work), "policy_id": policy_id}),
+        "held": held,
     }
     table = Table(corpus.store, "runs")
     earlier = table.read(corpus.name, ["status"], _is(run_id))["status"].to_pylist()
     if not earlier:
         table.append([row])
-    elif earlier == ["stopped"]:
+    elif earlier in (["stopped"], ["paused"]):
         table.upsert([row])
 
 
 def close_runs(corpus: Corpus, work: Collection[str]) -> list[str]:
-    """Mark dead runs as stopped if all their work has been done since.
+    """Mark dead runs as stopped, and paused ones as completed, if all their work has been done since.
 
     Their turn logs are no longer searched for interrupted readings. Returns their ids.
     """
@@ -296,8 +286,20 @@ def close_runs(corpus: Corpus, work: Collection[str]) -> list[str]:
         and (claimed := json.loads(row["summary"]).get("work")) is not None
         and set(claimed) <= set(work)
     ]
-    table.upsert({**row, "status": "stopped", "ended_at": now()} for row in done)
+    table.upsert(
+        {**row, "status": "completed"} if row["status"] == "paused" else {**row, "status": "stopped", "ended_at": now()}
+        for row in done
+    )
     return [row["run_id"] for row in done]
+
+
+def release(corpus: Corpus, run_ids: Collection[str]) -> list[str]:
+    """Show the answers of held runs; return the runs that were held."""
+    table = Table(corpus.store, "runs")
+    chosen = pc.field("run_id").isin(pa.array(run_ids, pa.string())) & pc.field("held")
+    rows: list[RunRow] = table.read(corpus.name, filters=chosen).to_pylist()
+    table.upsert({**row, "held": False} for row in rows)
+    return [row["run_id"] for row in rows]
 
 
 def forget_rollups(corpus: Corpus) -> None:
@@ -328,7 +330,7 @@ def closed_runs(corpus: Corpus) -> set[str]:
 
 
 def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:
-    """Return the ids of a corpus's runs of some kinds, sorted by their end."""
-    chosen = pc.field("kind").isin(list(kinds)) & ENDED
+    """Return the ids of a corpus's runs of some kinds that are not held, sorted by their end."""
+    chosen = pc.field("kind").isin(list(kinds)) & ENDED & SHOWN
     runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], chosen)
     return list(runs.sort_by("ended_at")["run_id"].to_pylist())

@@ -167,12 +167,13 @@ RUNS = pa.schema(
     [
         ("corpus", pa.string()),
         ("run_id", pa.string()),
-        ("kind", pa.string()),  # ingest | ask | digest | evaluate | agreement | harvest | train
-        ("status", pa.string()),  # running | completed | failed
+        ("kind", pa.string()),  # ingest | ask | digest | backfill | evaluate | agreement | harvest | train
+        ("status", pa.string()),  # running | completed | failed | paused (its budget was spent) | stopped (broken off)
         ("started_at", _TIME),
         ("ended_at", _TIME),
         ("config", pa.string()),  # JSON, without secrets
         ("summary", pa.string()),  # JSON
+        ("held", pa.bool_()),  # whether its answers are shown to nobody (`infra.tables.published`)
     ]
 )
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from memagent.config import Section, validate
+from memagent.config import validate
 from memagent.errors import ConfigError
-from memagent.settings import put_setting
+from memagent.settings import Section, put_setting
 
 SHIPPED = Path(__file__).parent / "recipes"
 _RENAMED = {

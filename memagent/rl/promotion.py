@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from memagent.clustered import Comparison, compare, design_effect, score_test
-from memagent.config import Section
+from memagent.settings import Section
 from memagent.stats import mean
 
 SmallGroups = Literal["refuse", "observe"]

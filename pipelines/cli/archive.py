@@ -1,4 +1,4 @@
-"""The commands that show and maintain an archive: answers, report, status, optimize, check, forget,
+"""The commands that show and maintain an archive: answers, publish, report, status, optimize, check, forget,
 quarantine.
 """
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.cli.options import (
     ConfigOption,
@@ -35,6 +36,7 @@ def answers(
         typer.Option(help="field=pattern for whole values, as in 'document=*.pdf' (* and ?); all must match."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
+    held: Annotated[bool, typer.Option("--held", help="Newer answers that are held, in place of those shown.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -53,8 +55,25 @@ def answers(
         raise UsageError(f"--where {wrong[0]!r}: write it as field=pattern, as in 'document=*.pdf'")
     where_from = Corpus(Store(settings.store), corpus)
     run_id = find_run(where_from.store, run, check_known(where_from).name) if run else None
-    rows = answer_rows(where_from, run_id, patterns)
+    if held and run:
+        raise UsageError("--held goes over all held nights; --run shows a run's answers, held or not")
+    rows = answer_rows(where_from, run_id, patterns, held=held)
     write_answers(islice(rows, limit), format_, output)
+
+
+def publish(
+    run: Annotated[str, typer.Argument(help="A held run: its id, or the beginning of it.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show the answers of a night that the quality gates held."""
+    from infra.store import Store
+    from pipelines.gates import publish as run_publish
+
+    corpus, runs = run_publish(Store(configured(store, config, set_).store), run)
+    out({"corpus": corpus.name, "runs": runs}) if json_ else typer.echo(f"{corpus.name}: published {', '.join(runs)}")
 
 
 def report(
@@ -85,16 +104,32 @@ def report(
 
 def status(
     corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; all by default.")] = None,
+    nights: Annotated[int | None, typer.Option("--nights", min=1, help="What became of the last nights.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show documents, answers, failures and the last runs of a corpus."""
+    """Show documents, answers, failures and the last runs of a corpus; or its nights."""
     from pipelines.status import corpus_status, show_status
 
+    if nights is not None:
+        _status_of_nights(corpus, configured(store, config, set_), nights, json_)
+        return
     state = corpus_status(configured(store, config, set_), corpus)
     out(state) if json_ else show_status(state)
+
+
+def _status_of_nights(corpus: str | None, settings: Config, count: int, json_: bool) -> None:
+    from infra.store import Corpus, Store
+    from infra.tables.corpora import check_known
+    from pipelines.cli.nights import show_nights
+    from pipelines.nights import nights_of
+
+    if corpus is None:
+        raise UsageError("whose nights? memagent status CORPUS --nights 14")
+    nights = nights_of(check_known(Corpus(Store(settings.store), corpus)), settings.night, count)
+    out({"corpus": corpus, "nights": nights}) if json_ else show_nights(corpus, nights)
 
 
 def optimize(

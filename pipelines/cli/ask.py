@@ -15,6 +15,7 @@ from pipelines.cli.browser import open_report
 from pipelines.cli.found import SHOWN, AnswerPrinter
 from pipelines.cli.options import (
     AnswersOption,
+    BudgetOption,
     ConfigOption,
     CorpusArgument,
     DryOption,
@@ -64,6 +65,7 @@ def ask(
     lanes: LanesOption = None,
     dry_run: DryOption = False,
     wait: WaitOption = True,
+    budget: BudgetOption = None,
     json_: JsonOption = False,
     answers: AnswersOption = True,
     run_id: RunIdOption = None,
@@ -78,7 +80,7 @@ def ask(
     from pipelines.ask import Request
     from pipelines.asked import asked
 
-    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes, wait=wait)
+    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes, wait=wait, budget=budget)
     texts = [*(text or []), *(question or [])]
     if not texts and not questions:
         raise UsageError("no question: give -q 'a question', or --questions FILE")
@@ -97,7 +99,7 @@ def ask(
         from pipelines.dry_run import ask_dry_run
 
         estimate = ask_dry_run(whom, wanted, settings, archive=archive, reread=reread)
-        finish(estimate, json_, failed=False)
+        finish(estimate, json_, status=0)
     request = Request(whom.corpus.name, wanted, settings, archive=archive, reread=reread, run_id=run_id)
     if watch:
         _watch(whom, request, show, open_)
@@ -121,6 +123,8 @@ def digest(
     lanes: LanesOption = None,
     dry_run: DryOption = False,
     wait: WaitOption = True,
+    budget: BudgetOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Show the answers whatever the quality gates say.")] = False,
     json_: JsonOption = False,
     answers: AnswersOption = True,
     run_id: RunIdOption = None,
@@ -131,13 +135,15 @@ def digest(
     from memagent.questions import load_questions
     from pipelines.ask import digest as run_digest
 
-    settings = configured(store, config, set_, model=model, engine=engine, lanes=lanes, wait=wait)
+    settings = configured(
+        store, config, set_, model=model, engine=engine, lanes=lanes, wait=wait, budget=budget, force=force
+    )
     standing = load_questions(questions) if questions else None
     check_name(corpus)
     if dry_run:
         from pipelines.dry_run import digest_dry_run
 
-        finish(digest_dry_run(corpus, standing, settings, fetch=fetch), json_, failed=False)
+        finish(digest_dry_run(corpus, standing, settings, fetch=fetch), json_, status=0)
     with display(json_) as show:
         summary = run_digest(corpus, standing, settings, fetch=fetch, run_id=run_id, show=show)
     if open_:
@@ -189,14 +195,14 @@ def _watch(whom: "Asked", request: "Request", most: int, open_: bool) -> None:
 
 
 def _conclude(settings: Config, summary: "RunSummary", json_: bool, answers: bool) -> NoReturn:
-    from pipelines.formatting import failures
+    from pipelines.formatting import exit_status
 
-    failed = bool(failures(summary))
+    status = exit_status(summary)
     if json_ and not answers:
         summary.pop("rollup", None)  # it names documents
     elif json_:
         from pipelines.exchange.answers import answer_table
 
         rows = answer_table(settings, summary["corpus"], summary["run_id"])
-        finish({"summary": summary, "answers": rows}, json_, failed)
-    finish(summary, json_, failed)
+        finish({"summary": summary, "answers": rows}, json_, status)
+    finish(summary, json_, status)

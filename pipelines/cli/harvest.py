@@ -61,7 +61,7 @@ def harvest(
     if export is not None and summary["rows"]:
         export_qa(Corpus(Store(settings.store), corpus), export)
         summary["export"] = str(export)
-    finish(summary, json_, failed=False)
+    finish(summary, json_, status=0)
 
 
 def feedback(
@@ -77,7 +77,7 @@ def feedback(
     from pipelines.exchange.feedback import take_feedback
 
     summary = take_feedback(Store(configured(store, config, set_).store), file, corpus)
-    finish(summary, json_, bool(summary["unknown_readings"]))
+    finish(summary, json_, status=1 if summary["unknown_readings"] else 0)
 
 
 qa = typer.Typer(help="Exchange training rows with other tools.", add_completion=False, no_args_is_help=True)
@@ -98,7 +98,7 @@ def export(
     from pipelines.exchange.qa_files import export_qa
 
     rows = export_qa(Corpus(Store(configured(store, config, set_).store), corpus), file, format)
-    finish({"kind": "export", "corpus": corpus, "rows": rows, "file": str(file)}, json_, failed=False)
+    finish({"kind": "export", "corpus": corpus, "rows": rows, "file": str(file)}, json_, status=0)
 
 
 @qa.command("import")
@@ -122,4 +122,4 @@ def import_(
 
     where = Corpus(Store(configured(store, config, set_).store), corpus)
     summary = import_qa(where, file, run_id, columns=columns_of(columns or ()), format=format)
-    finish(summary, json_, failed=False)
+    finish(summary, json_, status=0)

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memagent.records import Json
-from pipelines.formatting import duration, failures, number, pace, percent, plain
+from pipelines.formatting import cost_of, duration, failures, number, pace, percent, plain
 
 __all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "number", "percent", "plain", "summary"]
 
@@ -188,7 +188,8 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         (
             "readings",
             f"{number(total)}: {number(counts.get('read_now', 0))} read now, "
-            f"{number(counts.get('answered_before', 0))} answered before, {number(counts.get('failed', 0))} failed",
+            f"{number(counts.get('answered_before', 0))} answered before, {number(counts.get('failed', 0))} failed"
+            + (f", {number(counts['unread'])} left: the budget is spent" if counts.get("unread") else ""),
         ),
         (
             "answer found",
@@ -197,6 +198,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         ("segments", number(summary.get("segments") or 0) + (f" ({pace(summary)})" if pace(summary) else "")),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),
+        ("cost", cost_of(summary)),
         ("policy", plain(summary.get("policy_id") or summary.get("policy") or "")),
         ("engine", plain(summary.get("engine") or "")),
         ("run", plain(summary.get("run_id") or "")),

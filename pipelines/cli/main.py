@@ -9,13 +9,15 @@ import typer
 from memagent import __version__
 from memagent.errors import MemagentError, UsageError
 from pipelines.cli import options
-from pipelines.cli.archive import answers, check, forget, optimize, quarantine, report, status
+from pipelines.cli.archive import answers, check, forget, optimize, publish, quarantine, report, status
 from pipelines.cli.ask import ask, digest
+from pipelines.cli.cost import cost
 from pipelines.cli.desk import desk
 from pipelines.cli.evaluate import evaluate, scores
 from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.init import init
 from pipelines.cli.metrics import metrics
+from pipelines.cli.nights import backfill
 from pipelines.cli.options import (
     ConfigOption,
     CorpusArgument,
@@ -87,12 +89,13 @@ def root(
         _show_logs(options.log_format or "text")
 
 
-for _command in (init, ask, digest, answers, report, status, optimize, check, forget, quarantine):
+for _command in (init, ask, digest, backfill, answers, publish, report, status, optimize, check, forget, quarantine):
     app.command()(_command)
 app.command()(desk)
 app.command()(metrics)
 app.command()(serve)
 app.command()(mcp)
+app.command()(cost)
 app.command()(evaluate)
 app.command()(scores)
 app.command()(harvest)
@@ -148,7 +151,8 @@ def ingest(
         summary = run_ingest(target, sources, settings, run_id=run_id, progress=show)
     remember(target, sources=paths)
     keep_ingest(target.store, run_id, summary)
-    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, bool(summary["quarantined"]))
+    status = 1 if summary["quarantined"] else 0
+    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, status)
 
 
 @app.command()

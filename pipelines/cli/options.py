@@ -28,6 +28,10 @@ WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for a r
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Estimate the work; read nothing.")]
 log_format: str | None = None
 """`--log-format`, which stands before the command; None: as configured."""
+BudgetOption = Annotated[
+    str | None,
+    typer.Option("--budget", help="End the run when it has taken so much: 90min, 2h, 5Mtok, 12.50EUR (`cost.budget`)."),
+]
 CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
 
 
@@ -39,6 +43,8 @@ def configured(
     engine: str | None = None,
     lanes: int | None = None,
     wait: bool = True,
+    budget: str | None = None,
+    force: bool = False,
 ) -> Config:
     """Return the configuration from a command's options."""
     settings = load_config(
@@ -50,6 +56,8 @@ def configured(
         reading__lanes=lanes,
         wait=None if wait else False,
         logging__format=log_format,
+        cost__budget=budget,
+        gates__hold=False if force else None,
     )
     if "://" not in settings.store:
         # Ray workers and Prefect runs have other working directories.
@@ -84,21 +92,22 @@ def display(json_: bool) -> Iterator[Progress | None]:
         yield display.update
 
 
-def finish(summary: Mapping[str, Any], json_: bool, failed: bool) -> NoReturn:
-    """Print a summary and exit, with status 1 if anything failed."""
+def finish(summary: Mapping[str, Any], json_: bool, status: int) -> NoReturn:
+    """Print a summary and exit with a status."""
     if json_:
         out(summary)
     else:
         from rich.console import Console
 
         from pipelines.cli.live import summary as show_summary
-        from pipelines.cli.rollup import show_rollup
+        from pipelines.cli.rollup import show_gates, show_rollup
 
         console = Console()
         if summary.get("rollup"):
             show_rollup(console, summary["rollup"], summary["corpus"], summary["run_id"])
         show_summary(console, summary)
-    raise typer.Exit(1 if failed else 0)
+        show_gates(console, summary)
+    raise typer.Exit(status)
 
 
 def out(data: Any) -> None:

@@ -1,13 +1,15 @@
-"""The roll-up of a digest on the terminal: per question the most frequent answers, what changed and what is new."""
+"""The roll-up of a digest on the terminal: per question the most frequent answers, what changed, what is new, and why
+it is held.
+"""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.formatting import number, plain
+from pipelines.formatting import breached, held_by, number, plain
 
 if TYPE_CHECKING:
     from infra.tables.runs import QuestionRollup
@@ -66,3 +68,17 @@ def _others(count: int) -> str:
 def _short(text: str, most: int = _CHARS) -> str:
     line = " ".join(plain(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def show_gates(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print which limits of the quality gates a digest is beyond, and what can be done where it is held."""
+    said = breached(summary)
+    if held_by(summary):
+        corpus, run_id = summary["corpus"], summary["run_id"]
+        said += [f"see them: memagent answers {corpus} --held", f"accept them: memagent publish {run_id}"]
+    if said:
+        title = "Held: nobody is shown these answers" if held_by(summary) else "Beyond the limits of [gates]"
+        console.print()
+        console.print(Text(title, style="bold"))
+        for line in said:
+            console.print(Text(plain(line)), soft_wrap=True)

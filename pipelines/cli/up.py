@@ -54,6 +54,9 @@ def up(config: Config, plan: ServingPlan, port: int, desk_port: int | None = Non
             env=_environment(config, url, auth),
             start_new_session=True,
         )
+        watch = subprocess.Popen(
+            ends_with_us("pipelines.cli.up", config.store), env=_environment(config, url, auth), start_new_session=True
+        )
         desk = _desk(config, desk_port) if desk_port else None
         try:
             print(f"Prefect: {url}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
@@ -70,6 +73,7 @@ def up(config: Config, plan: ServingPlan, port: int, desk_port: int | None = Non
             print("stopped", flush=True)
         finally:
             end_process(runner)
+            end_process(watch)
             if desk is not None:
                 end_process(desk)
 
@@ -118,6 +122,9 @@ def _environment(config: Config, url: str, auth: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    from pipelines.flows.deployments import serve_all
+    from pipelines.flows.deployments import serve_all, serve_watch
 
-    serve_all(sys.argv[1], ServingPlan(**json.loads(sys.argv[2])))
+    if len(sys.argv) > 2:
+        serve_all(sys.argv[1], ServingPlan(**json.loads(sys.argv[2])))
+    else:
+        serve_watch(sys.argv[1])

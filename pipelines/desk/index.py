@@ -17,10 +17,23 @@ from infra.tables.rows import FeedbackRow
 from memagent.records import TextSpan
 from memagent.reviews import Review, Verdict, VerdictKind, judges, review
 
-VERSION = "2"
+VERSION = "3"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
-_TABLES = ("corpus", "question", "version", "subject", "item", "detail", "tally", "verdict", "judge", "waiting", "seen")
+_TABLES = (
+    "corpus",
+    "question",
+    "version",
+    "subject",
+    "item",
+    "detail",
+    "tally",
+    "verdict",
+    "judge",
+    "waiting",
+    "seen",
+    "kept",
+)
 STATES = ("not found", "found", "failed")
 _BUSY_SECONDS = 30
 TIME_BITS = 12

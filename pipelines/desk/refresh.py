@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from infra.store import Corpus, Store
 from infra.tables.corpora import corpora, forgotten
 from infra.tables.delta import Table
+from infra.tables.published import held_runs, hidden_runs
 from infra.tables.rows import FailureRow, FeedbackRow
-from infra.tables.runs import ENDED
+from infra.tables.runs import ENDED, SHOWN
 from infra.tables.training_schemas import FEEDBACK
 from pipelines.desk.index import Index, add_verdicts, corpus_id, forget, microseconds, take_waiting
 from pipelines.desk.intake import ANSWERS, DOCUMENTS, take_answers, take_documents, take_failure
-from pipelines.runs import sampled_runs
 
 _log = logging.getLogger("memagent.desk")
 _ROWS = 4_000
@@ -102,11 +102,18 @@ class Refresher:
                 take_documents(connection, corpus_id(connection, corpus), batch)
 
     def _answers(self, corpus: str) -> None:
-        samples = pa.array(sorted(sampled_runs(Corpus(self._store, corpus))), pa.string())
+        target = Corpus(self._store, corpus)
+        hidden, held = (pa.array(sorted(runs), pa.string()) for runs in (hidden_runs(target), held_runs(target)))
         for part, batch in self._new(corpus, "answers", ANSWERS):
-            if len(samples):
-                batch = batch.filter(pc.invert(pc.is_in(batch["run_id"].cast(pa.string()), value_set=samples)))
+            run_ids = batch["run_id"].cast(pa.string())
+            kept = pc.unique(run_ids.filter(pc.is_in(run_ids, value_set=held))).to_pylist()
+            if len(hidden):
+                batch = batch.filter(pc.invert(pc.is_in(run_ids, value_set=hidden)))
             with self._index.write() as connection:
+                connection.executemany(
+                    "INSERT OR IGNORE INTO kept VALUES (?, ?, ?)",
+                    [(f"answers/{corpus}/{part}", corpus, run_id) for run_id in kept],
+                )
                 take_answers(connection, corpus_id(connection, corpus), batch, part)
                 take_waiting(connection)
 
@@ -130,8 +137,19 @@ class Refresher:
                 take_failure(connection, number, row)
 
     def _night(self, corpus: str) -> None:
-        """Note when the last digest began: what was answered since is new."""
-        chosen = (pc.field("kind") == "digest") & ENDED
+        """Note when the last digest that is not held began: what was answered since is new. Read the files again that
+        have answers of nights which are no longer held.
+        """
+        held = json.dumps(sorted(held_runs(Corpus(self._store, corpus))))
+        with self._index.write() as connection:
+            again = connection.execute(
+                "DELETE FROM kept WHERE corpus = ? AND run_id NOT IN (SELECT value FROM json_each(?)) RETURNING path",
+                (corpus, held),
+            ).fetchall()
+            connection.executemany("DELETE FROM seen WHERE path = ?", [(row["path"],) for row in again])
+        if again:
+            self._versions.pop("answers", None)
+        chosen = (pc.field("kind") == "digest") & ENDED & SHOWN
         began = Table(self._store, "runs").read(corpus, ["started_at"], chosen)["started_at"].to_pylist()
         with self._index.write() as connection:
             night = microseconds(max(began)) if began else 0

@@ -23,13 +23,14 @@ from infra.tables.delta import Table
 from infra.tables.documents import current_documents, documents_count, has_documents
 from infra.tables.feedback import Reviews
 from infra.tables.plans import plan_parts
+from infra.tables.published import held_runs, hidden_runs, sampled_runs
 from infra.tables.rows import AnswerRow, EvidenceRow, PlannedReading
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.reviews import Review, Status
 from pipelines.output_file import output_file
-from pipelines.runs import run_answers, sampled_runs
+from pipelines.runs import run_answers
 
 COLUMNS = pa.schema(
     [
@@ -105,7 +106,7 @@ def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list
 
 
 def answer_rows(
-    corpus: Corpus, run_id: str | None = None, where: Sequence[tuple[str, str]] = ()
+    corpus: Corpus, run_id: str | None = None, where: Sequence[tuple[str, str]] = (), *, held: bool = False
 ) -> Iterator[GivenAnswer]:
     """Return an iterator over what `answer_table` returns, which reads a bucket of the corpus at a time.
 
@@ -114,6 +115,7 @@ def answer_rows(
         run_id: a run; None: the newest answers to all questions.
         where: fields (of `FIELDS`) and patterns that all must match: whole values, whatever their case, where ``*``
             stands for any characters and ``?`` for one.
+        held: in place of the newest answers that people are shown, those that are newer and of held nights.
 
     Raises:
         UsageError: there is no such run or field, or the corpus has no documents.
@@ -124,7 +126,7 @@ def answer_rows(
     check_known(corpus)
     if not has_documents(corpus):
         raise UsageError(f"corpus {corpus.name!r} has no documents in {corpus.store.url}")
-    rows = _of_run(corpus, run_id) if run_id else _newest(corpus)
+    rows = _of_run(corpus, run_id) if run_id else _newest(corpus, held=held)
     patterns = [(name, _pattern(words)) for name, words in where]
     return (
         row
@@ -198,9 +200,10 @@ def _document(row: PlannedReading) -> AnsweredDocument:
     return {"doc_id": row["doc_id"], "title": row["title"], "source": ""}
 
 
-def _newest(corpus: Corpus) -> Iterator[GivenAnswer]:
+def _newest(corpus: Corpus, *, held: bool) -> Iterator[GivenAnswer]:
     archive: dict[str, AnswerRow] = {}
-    samples = sampled_runs(corpus)
+    hidden = sampled_runs(corpus) if held else hidden_runs(corpus)
+    only = held_runs(corpus) if held else None
     for bucket in buckets(documents_count(corpus)):
         columns = ["doc_id", "content_hash", "title", "source"]
         documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
@@ -208,7 +211,7 @@ def _newest(corpus: Corpus) -> Iterator[GivenAnswer]:
         reviews = Reviews(corpus, bucket)
         table = Table(corpus.store, "answers").read(corpus.name, filters=bucket.contains("content_hash"))
         for answer in table.sort_by("answered_at").to_pylist():
-            if answer["run_id"] in samples:
+            if answer["run_id"] in hidden:
                 continue
             if answer["scope"] == "archive":
                 last = archive.get(answer["question"])  # of an archive as it was then: perhaps in another bucket
@@ -220,11 +223,12 @@ def _newest(corpus: Corpus) -> Iterator[GivenAnswer]:
         for document in documents:
             for question in questions:
                 newest_answer = newest.get((document["content_hash"], question))
-                if newest_answer is not None:
+                if newest_answer is not None and (only is None or newest_answer["run_id"] in only):
                     yield _row(document, newest_answer, reviews.of(newest_answer))
     whole: AnsweredDocument = {"doc_id": "", "title": "the archive as one stream", "source": ""}
     reviews = Reviews(corpus)
-    yield from (_row(whole, answer, reviews.of(answer)) for answer in archive.values())
+    shown = [answer for answer in archive.values() if only is None or answer["run_id"] in only]
+    yield from (_row(whole, answer, reviews.of(answer)) for answer in shown)
 
 
 def _row(document: AnsweredDocument, answer: AnswerRow, review: Review | None) -> GivenAnswer:

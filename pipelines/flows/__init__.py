@@ -2,7 +2,7 @@
 
 A flow runs its Ray work in this process, or through a cluster's Jobs API where ``ray.jobs_address`` is
 configured. Module entrypoints: ``pipelines.flows.digest_corpus``, ``.answer_archive``, ``.evaluate_policy``,
-``.harvest_qa``, ``.optimize_corpus``, ``.retrain``.
+``.harvest_qa``, ``.optimize_corpus``, ``.retrain``, ``.watch_nights``, ``.reap``.
 """
 
 from importlib import import_module
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pipelines.flows.evaluating import evaluate_policy
     from pipelines.flows.learning import ENOUGH, harvest_qa, retrain
     from pipelines.flows.ray_job import FailedItems, watcher
+    from pipelines.flows.reaping import reap
+    from pipelines.flows.watching import watch_nights
 
 __all__ = [
     "ENOUGH",
@@ -23,7 +25,9 @@ __all__ = [
     "evaluate_policy",
     "harvest_qa",
     "optimize_corpus",
+    "reap",
     "retrain",
+    "watch_nights",
     "watcher",
 ]
 
@@ -36,7 +40,9 @@ _HOMES = {
     "evaluate_policy": "evaluating",
     "harvest_qa": "learning",
     "optimize_corpus": "answering",
+    "reap": "reaping",
     "retrain": "learning",
+    "watch_nights": "watching",
     "watcher": "ray_job",
 }
 

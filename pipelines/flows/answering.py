@@ -21,7 +21,7 @@ from pipelines import ask as stages
 from pipelines.flows import commands
 from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
-from pipelines.formatting import failures
+from pipelines.formatting import breached, failures, held_by
 from pipelines.optimize import RETENTION_DAYS, optimize
 from pipelines.report import write_to_store
 from pipelines.runs import kept_ingest, new_run_id
@@ -49,7 +49,8 @@ def digest_corpus(
         summary = digest_stage(
             settings, argv, run_id, lambda: stages.digest(corpus, None, settings, run_id=run_id, show=show)
         )
-    return _publish(settings, summary, "memagent.corpus.digested")
+    event = "memagent.corpus.held" if held_by(summary) else "memagent.corpus.digested"
+    return _publish(settings, summary, event)
 
 
 def _summaries(states: dict[str, State[Any]]) -> dict[str, RunSummary]:
@@ -184,10 +185,18 @@ def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary:
             "corpus": summary["corpus"],
             "readings": summary["readings"],
             "failures": failures(summary),
+            "unread": summary["readings"].get("unread", 0),
+            "breaches": breached(summary),
             "scores": summary["scores"],
             "report": address,
         },
     )
+    if held_by(summary):
+        reasons = "; ".join(breached(summary)) or "it counts answers of a held night"
+        raise FailedItems(
+            f"the night is held, the last good one's answers are shown: {reasons}. Report: {address}. "
+            f"Accept it by memagent publish {summary['run_id']}"
+        )
     if failed := failures(summary):
         reasons = ", ".join(f"{count} {reason}" for reason, count in failed.items())
         raise FailedItems(

@@ -1,6 +1,7 @@
 """The deployments that `memagent up` serves: flows with their schedules and triggers."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 from importlib.metadata import version
 from typing import cast
 
@@ -12,8 +13,11 @@ from prefect.schedules import Cron
 from pipelines.flows.answering import EVERY, answer_archive, digest_corpus, optimize_corpus
 from pipelines.flows.evaluating import evaluate_policy
 from pipelines.flows.learning import harvest_qa, retrain
+from pipelines.flows.reaping import reap
 from pipelines.flows.serve import ServingPlan
+from pipelines.flows.watching import watch_nights
 
+WATCH_EVERY = timedelta(minutes=5)
 _WATCHED_LENGTHS = (8_000,)
 _WATCHED_KINDS = ("niah_single_1", "niah_single_2", "niah_multikey_1")
 _WATCHED_N = 20
@@ -28,6 +32,16 @@ def installed() -> dict[str, str]:
     installed_version = version("memagent")
     print(f"memagent {installed_version}")
     return {"version": installed_version}
+
+
+def serve_watch(store: str) -> None:
+    """Serve the deployments that look for nights which went wrong, and for what was left behind, until terminated.
+
+    By themselves, so that they run beside a night: `serve_all` runs few flows at a time.
+    """
+    watch = watch_nights.to_deployment("watch", interval=WATCH_EVERY, parameters={"store": store}, concurrency_limit=1)
+    reaper = reap.to_deployment("reap", interval=WATCH_EVERY, concurrency_limit=1)
+    serve(*cast(Iterable[RunnerDeployment], (watch, reaper)), limit=2, print_starting_message=False)
 
 
 def serve_all(store: str, plan: ServingPlan) -> None:

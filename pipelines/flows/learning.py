@@ -11,9 +11,9 @@ from prefect.events import emit_event
 
 from infra.store import Store
 from infra.tables.delta import Table
+from infra.tables.learning_summaries import HarvestSummary, TrainingSummary
 from infra.tables.policies import policy
 from infra.tables.qa import count_new, qa_corpora
-from infra.tables.runs import HarvestSummary, TrainingSummary
 from infra.tables.schemas import POLICIES_OF
 from memagent.config import Config, validate
 from memagent.errors import MemagentError

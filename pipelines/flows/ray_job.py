@@ -2,6 +2,7 @@
 
 import logging
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,17 +12,23 @@ from uuid import UUID
 
 from prefect import get_run_logger, runtime
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
+from prefect.settings import get_current_settings
 
 from infra.cluster.jobs_api import run_job, stop_job
 from infra.cluster.progress import Progress as Show
 from infra.logs import PRODUCT, JsonFormatter, redacted
 from infra.store import Store
-from infra.tables.runs import HarvestSummary, RunSummary, TrainingSummary, read_summary
+from infra.tables.claims import this_process
+from infra.tables.learning_summaries import HarvestSummary, TrainingSummary
+from infra.tables.runs import RunSummary, read_summary
 from memagent.config import Config, LoggingConfig, load_config
 from memagent.errors import MemagentError
 from memagent.records import Json
 
 _PROGRESS_SECONDS = 3.0
+LABEL = "memagent."
+"""Begins the labels of a flow run that name its process (`infra.tables.claims.Heartbeat`)."""
 _REASON = 300
 """Characters of an error in an artifact."""
 _log = logging.getLogger("memagent.flows")
@@ -46,6 +53,7 @@ def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
 def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], Summary]) -> Summary:
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
     if not settings.ray.jobs_address:
+        sign()
         with FlowLog(settings.logging):
             return here()
     output = submit(settings, argv, submission())
@@ -58,7 +66,27 @@ def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], Summ
 def submit(settings: Config, argv: list[str], submission: str) -> str:
     """Run a command as a Ray job and log its output; return the last lines of it."""
     logger = get_run_logger()
-    return run_job(settings, argv, submission, lambda line: logger.info("%s", line))
+    sign()
+    return run_job(settings, argv, submission, lambda line: logger.info("%s", line), owner=server())
+
+
+def server() -> str:
+    """Return a name for the Prefect server of this process, by which it knows its Ray jobs."""
+    url = str(get_current_settings().api.url or "")
+    local = not url or any(f"//{name}" in url for name in ("127.0.0.1", "localhost", "[::1]"))
+    return f"{url}@{socket.gethostname()}" if local else url
+
+
+def sign() -> None:
+    """Note at the server which process works on this flow run, so that it is marked if that is gone (`reap`)."""
+    labels: dict[str, Any] = {f"{LABEL}{key}": value for key, value in this_process().items()}
+    ids = {str(name) for name in (runtime.flow_run.id, runtime.flow_run.root_flow_run_id) if name}
+    try:
+        with get_client(sync_client=True) as client:
+            for flow_run in ids:
+                client.update_flow_run_labels(UUID(flow_run), labels)
+    except Exception as error:  # an unreachable server must not end a long run
+        _log.warning("the flow run is not signed: %s: %s", type(error).__name__, error)
 
 
 class FlowLog(logging.Handler):

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 from infra.tables.rows import DocumentRow, FailureRow, PlannedReading
 from memagent.records import Json
-from pipelines.formatting import duration, number, pace, percent
+from pipelines.formatting import breached, duration, held_by, number, pace, percent
 from pipelines.report.data import Row, Run
 from pipelines.report.html import size
 from pipelines.report.timeline import Timeline
@@ -97,7 +97,8 @@ def origin(run: Run) -> list[tuple[str, str]]:
     pairs = [
         ("Run", run.run_id),
         ("Kind", run.kind),
-        ("Status", run.status),
+        ("Status", f"{run.status}, held" if held_by(summary) else run.status),
+        ("Quality", "; ".join(breached(summary))),
         ("Corpus", run.corpus),
         ("Started", when(run.started_at)),
         ("Ended", when(run.ended_at)),

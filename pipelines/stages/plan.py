@@ -22,6 +22,7 @@ from infra.tables.delta import Table
 from infra.tables.documents import documents_count, mark_superseded
 from infra.tables.past import find_past, policy_name
 from infra.tables.plans import Block, WorkItem, write_plan, write_work
+from infra.tables.published import held_runs
 from infra.tables.quarantine import reading_item
 from infra.tables.rows import AnswerRow, PlannedReading
 from infra.tables.schemas import PLAN
@@ -30,6 +31,7 @@ from infra.tables.streams import write_places, write_stream
 from infra.tables.turns import unfinished_runs
 from memagent.records import Question, Turn
 from pipelines.stages.planned_readings import (
+    Chosen,
     PlanRequest,
     RequestedReadings,
     archive_readings,
@@ -144,7 +146,8 @@ def make_plan(request: PlanRequest) -> Plan:
     for done in map(work, parts) if dry else run_tasks(work, parts, corpus.store, small=size <= FEW):
         plan.add(done)
         matched.update((question_id, name) for question_id, name in done["matched"])
-    plan.unmatched = _unmatched(request.questions, matched, plan.missing)
+    if request.chosen is None:  # which questions are about no document, the night itself has said
+        plan.unmatched = _unmatched(request.questions, matched, plan.missing)
     plan.blocks.sort(key=lambda block: -block["longest"])
     return plan
 
@@ -179,6 +182,8 @@ def plan_bucket(
     asked = archive_readings(request, named) if request.archive else document_readings(request, bucket, named)
     rows = asked.rows
     _mark_answered(request, rows, bucket)
+    if request.chosen is not None:
+        rows = _without_answer(request, rows, request.chosen)
     pending = {row["reading_id"]: row for row in rows if row["state"] != "answered"}
     past = find_past(
         corpus, reader, pending, unfinished=unfinished, grown=asked.grown, streams=asked.stream, reread=request.reread
@@ -188,7 +193,7 @@ def plan_bucket(
         write_plan(corpus.store, request.run_id, bucket, pa.Table.from_pylist(rows, schema=PLAN))
     items = [_item(row, asked, past.get(reading, [])) for reading, row in pending.items()]
     return {
-        "documents": asked.documents,
+        "documents": asked.documents if request.chosen is None else len({row["doc_id"] for row in rows}),
         "readings": len(rows),
         "answered": sum(row["state"] == "answered" for row in rows),
         "continued": sum(row["state"] == "continued" for row in rows),
@@ -204,21 +209,32 @@ def plan_bucket(
 
 def _mark_answered(request: PlanRequest, rows: list[PlannedReading], bucket: Bucket) -> None:
     reader, corpus = request.reader, request.corpus
-    columns = ["reading_id", "content_hash", "question", "policy_id", "answered_at"]
+    columns = ["reading_id", "content_hash", "question", "policy_id", "run_id", "answered_at"]
     mine, inside = pc.field("config_hash") == reader.config_hash, bucket.contains("content_hash")
     table = Table(corpus.store, "answers").read(corpus.name, columns, mine if inside is None else mine & inside)
     answers: list[AnswerRow] = table.sort_by("answered_at").to_pylist()
     known = {answer["reading_id"] for answer in answers}
+    held = held_runs(corpus)
     by_policy = {
         (answer["content_hash"], answer["question"]): answer["reading_id"]
         for answer in answers
-        if policy_name(answer["policy_id"]) == reader.policy.name
+        if policy_name(answer["policy_id"]) == reader.policy.name and answer["run_id"] not in held
     }
     for row in rows:
         other = None if request.reread else by_policy.get((row["content_hash"], row["question"]))
         answer = row["reading_id"] if row["reading_id"] in known else other
         if answer is not None:
             row["state"], row["answered_by"] = "answered", answer
+
+
+def _without_answer(request: PlanRequest, rows: list[PlannedReading], chosen: Chosen) -> list[PlannedReading]:
+    """Return the readings of a backfill."""
+    failures = Table(request.corpus.store, "quarantine").read(
+        request.corpus.name, ["item"], pc.field("stage") == "read"
+    )
+    failed = set(failures["item"].to_pylist())
+    left = (row for row in rows if row["state"] != "answered")
+    return [row for row in left if ("failed" if reading_item(row) in failed else "missing") in chosen.only]
 
 
 def _mark_continued(rows: list[PlannedReading], past: dict[str, list[Turn]]) -> None:

@@ -5,8 +5,9 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +41,26 @@ class SegmentGuess:
         return max(1, math.ceil(tokens / self.segment_tokens)), tokens
 
 
+Missing = Literal["missing", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which of the readings that are asked for a backfill does."""
+
+    since: datetime | None = None
+    """Only of documents whose present version was taken in then or later; None: however old."""
+    until: datetime | None = None
+    """Only of those that were taken in before; None: however new."""
+    only: frozenset[Missing] = frozenset(("missing", "failed"))
+    """Of those without an answer: the ones that failed in their last run, the others (missing), or both."""
+
+    def has_document(self, document: DocumentRow) -> bool:
+        """Tell whether a document's readings are among them."""
+        seen = document["seen_at"]
+        return (self.since is None or seen >= self.since) and (self.until is None or seen < self.until)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
     """What is asked of a corpus."""
@@ -54,6 +75,8 @@ class PlanRequest:
     """Read all documents as one stream."""
     reread: bool = False
     """Read again what other versions of the policy have answered."""
+    chosen: Chosen | None = None
+    """A backfill: only some of them."""
     guess: "SegmentGuess | None" = None
     """A dry run: count only, write nothing and start nothing, and guess the segments of documents that have none."""
 
@@ -121,6 +144,8 @@ def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[st
     corpus, reader = request.corpus, request.reader
     columns = ["doc_id", "content_hash", "title", "chars", "first_seen", "seen_at"]
     documents: list[DocumentRow] = current_documents(corpus, columns, bucket).to_pylist()
+    if request.chosen is not None:
+        documents = [document for document in documents if request.chosen.has_document(document)]
     places: dict[str, _Place] = dict(segmented(corpus, reader.tokenizer, reader.reading, bucket))
     if request.guess is not None:
         uncut = {row["content_hash"]: row["chars"] for row in documents if row["content_hash"] not in places}

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -27,6 +27,7 @@ from infra.tables.plans import Block, read_work
 from infra.tables.quarantine import failure_row
 from infra.tables.rows import FailureRow
 from memagent.config import Config
+from memagent.cost import Budget, Usage
 from memagent.errors import MemagentError
 from pipelines.stages.plan import Plan
 
@@ -48,6 +49,8 @@ class PassResult:
     seconds: float = 0.0
     engine_seconds: float = 0.0
     """Seconds from the first running engine to the last answer."""
+    unread: int = 0
+    """Readings that are left because the budget was spent; the same command reads them."""
 
 
 class AnswerWatch(Protocol):
@@ -73,6 +76,14 @@ class ReadingPass:
     config: Config
     here: EngineHere | None = None
     """An engine of this process to read with; None: a pool of engines in Ray."""
+    budget: Budget | None = None
+    """What the pass may spend; None: whatever it takes."""
+
+
+def usage_of(counts: Mapping[str, int]) -> Usage:
+    """Return what a pass has taken so far, by its counts (`infra.cluster.progress.Counters`)."""
+    prompt, cached, output = (counts.get(name, 0) for name in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    return Usage(prompt, cached, output, counts.get("engine_milliseconds", 0) / 1000)
 
 
 def read(
@@ -84,7 +95,8 @@ def read(
     """Run a plan's pending readings, and commit the answers; tell `watch` of them as they come.
 
     Needs a Ray session, unless an engine is here. Turns are logged as they come and answers committed every few
-    seconds; the same call after a crash continues from there. A reading that fails becomes a quarantine row.
+    seconds; the same call after a crash, or after the budget was spent, continues from there. A reading that fails
+    becomes a quarantine row.
 
     Raises:
         UsageError: a node of the cluster cannot see the store.
@@ -116,6 +128,8 @@ def read(
             _log.warning("the pass was broken off (%s); continuing with what is left", type(error).__name__)
         finally:
             sink.commit()
+        if _is_spent(reading, result.counts):
+            result.unread, left = sum(rows.values()), {}
         left = {n: {**block, "losses": block["losses"] + 1} for n, block in left.items() if n not in done}
         rows = {number: block["rows"] for number, block in left.items()}
     for block in left.values():
@@ -123,6 +137,10 @@ def read(
     sink.commit()
     result.seconds = time.monotonic() - started
     return result
+
+
+def _is_spent(reading: ReadingPass, counts: Mapping[str, int]) -> bool:
+    return reading.budget is not None and reading.budget.is_spent(usage_of(counts), reading.config.cost)
 
 
 def _tell(watch: AnswerWatch | None, files: Sequence[DataFile]) -> AnswerWatch | None:
@@ -160,7 +178,9 @@ def _round(
     reporter = ProgressReporter(board_name())
     with _Watch(reporter, dict(result.counts), result, progress) as watch:
         culprits = _Culprits(reading.corpus.store)
-        for block in run_on_engines(ReadingWorker, (spec, reporter), items, pool, culprits):
+        for block in run_on_engines(
+            ReadingWorker, (spec, reporter), items, pool, culprits, stop=lambda: _is_spent(reading, watch.counts())
+        ):
             watch.take(block["worker"], block["counts"])
             relay(block["log"])
             yield block
@@ -245,6 +265,12 @@ class _Watch:
         with self._lock:
             self._totals.take(worker, counts)
 
+    def counts(self) -> dict[str, int]:
+        """Return the counts so far, earlier rounds included."""
+        with self._lock:
+            total = self._totals.sum()
+        return {name: count + (self._base[name] if name not in NOW else 0) for name, count in total.items()}
+
     def _loop(self) -> None:
         while not self._stop.wait(1.0):
             self._update()
@@ -260,12 +286,10 @@ class _Watch:
         relay(lines)
         for worker, counts in reports.items():
             self.take(worker, counts)
-        with self._lock:
-            total = self._totals.sum()
-        if total["engines"] and self._first_engine is None:
+        self._result.counts = self.counts() | (after or {})
+        if self._result.counts["engines"] and self._first_engine is None:
             self._first_engine = time.monotonic()
-        counts = {k: v + (self._base[k] if k not in NOW else 0) for k, v in total.items()} | (after or {})
-        self._result.counts = counts
+        counts = self._result.counts
         if self._progress:
             # The reasons arrive with the results of blocks, so that they may lag behind the count of failures.
             self._progress({**counts, "failures_by_reason": dict(self._result.failed)})

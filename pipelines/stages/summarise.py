@@ -1,10 +1,10 @@
 """Summarise a run's answers, a task for each bucket of its plan. The driver sees only counts."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ from infra.tables.plans import read_plan
 from infra.tables.quarantine import reading_item
 from infra.tables.rows import PlannedReading
 from infra.tables.runs import ChangedAnswer, QuestionRollup
+from memagent.gates import QuestionQuality
 from memagent.metrics import METRICS
 from memagent.records import Question
 from memagent.stats import Score, ScoreDict, share
@@ -28,6 +29,7 @@ _SHOWN_ANSWERS = 20
 _NAMED = 1_000
 """Most documents that a rollup names; others are only counted."""
 _COLUMNS = ["reading_id", "answered_by", "doc_id", "content_hash", "question_id", "question", "gold", "state"]
+_ANSWER = ("question", "answer", "found", "run_id")
 _Key = tuple[str, str]
 """doc_id and question_id."""
 
@@ -44,6 +46,22 @@ class BucketSummary(TypedDict):
     answered: list[str]
     """Quarantine items of readings that failed in an earlier run and are answered now."""
     rollup: list[QuestionRollup]
+    held: dict[str, int]
+    """Readings whose answer is of a held run, by run."""
+    fresh: dict[str, QuestionQuality]
+    """By question text: what the answers of this night are like."""
+
+
+@dataclass(frozen=True, slots=True)
+class NightRuns:
+    """The runs whose answers matter to a digest."""
+
+    previous: str
+    """The last good digest before it; empty: there is none."""
+    fresh: frozenset[str]
+    """Itself, and those that were broken off and that it brought to an end."""
+    held: frozenset[str]
+    """Whose answers are shown to nobody, itself not among them."""
 
 
 @dataclass(slots=True)
@@ -55,6 +73,10 @@ class Summary:
     """None where nothing has gold."""
     answered: list[str] = field(default_factory=list)
     rollup: list[QuestionRollup] = field(default_factory=list)
+    held: Counter[str] = field(default_factory=Counter)
+    """Readings whose answer is of a held run, by run."""
+    fresh: dict[str, QuestionQuality] = field(default_factory=dict)
+    """By question text: what the answers of this night are like."""
 
     def score_rows(self) -> list[ScoreDict] | None:
         """Return the scores as plain data."""
@@ -69,7 +91,7 @@ def summarise(
     unmatched: Sequence[Question] = (),
     *,
     failed_before: Sequence[str] = (),
-    previous: str | None = None,
+    night: NightRuns | None = None,
 ) -> Summary:
     """Summarise the answers to a run's plan.
 
@@ -82,11 +104,9 @@ def summarise(
         readings: of its plan, in all.
         unmatched: questions that are about no document.
         failed_before: readings in the quarantine.
-        previous: the digest before this one, "" if this is the first; None: this is no digest, and has no rollup.
+        night: the runs that matter to a digest; None: this is none, and has no rollup.
     """
-    work = partial(
-        summarise_bucket, corpus=corpus, run_id=run_id, failed_before=frozenset(failed_before), previous=previous
-    )
+    work = partial(summarise_bucket, corpus=corpus, run_id=run_id, failed_before=frozenset(failed_before), night=night)
     summary = Summary()
     sums: Counter[str] = Counter()
     scored = sum(question.answers is not None for question in unmatched)
@@ -96,6 +116,9 @@ def summarise(
         summary.answered += part["answered"]
         sums.update(part["sums"])
         scored += part["scored"]
+        summary.held.update(part["held"])
+        for text, quality in part["fresh"].items():
+            summary.fresh[text] = summary.fresh.get(text, QuestionQuality()) + quality
         for rollup in part["rollup"]:
             rollups[rollup["question_id"]].append(rollup)
     if scored:
@@ -105,7 +128,7 @@ def summarise(
 
 
 def summarise_bucket(
-    bucket: Bucket, corpus: Corpus, run_id: str, failed_before: frozenset[str], previous: str | None
+    bucket: Bucket, corpus: Corpus, run_id: str, failed_before: frozenset[str], night: NightRuns | None
 ) -> BucketSummary:
     """Summarise the answers of a bucket; arguments as in `summarise`."""
     rows: list[PlannedReading] = read_plan(corpus, run_id, _COLUMNS, bucket).to_pylist()
@@ -114,38 +137,75 @@ def summarise_bucket(
     answered = []
     for row in rows:
         answer = answers.get(row["answered_by"] or row["reading_id"])
-        found_count += bool(answer and answer[1])
+        found_count += bool(answer and answer.found)
         if answer is not None and failed_before and (item := reading_item(row)) in failed_before:
             answered.append(item)
         if row["gold"] is not None:
             scored += 1
             for name, metric in METRICS.items():
-                sums[name] += metric(answer[0], row["gold"]) if answer is not None else 0.0
+                sums[name] += metric(answer.text, row["gold"]) if answer is not None else 0.0
     return {
         "found": found_count,
         "sums": sums,
         "scored": scored,
         "answered": answered,
-        "rollup": [] if previous is None else _rollup(corpus, rows, answers, bucket=bucket, previous=previous),
+        "rollup": [] if night is None else _rollup(corpus, rows, answers, bucket=bucket, previous=night.previous),
+        "held": {} if night is None else _held(rows, answers, night),
+        "fresh": {} if night is None else _fresh(answers.values(), night),
     }
 
 
-def _answers(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket) -> dict[str, tuple[str, bool]]:
-    """Return answer and whether it was found, by reading_id."""
+def _held(rows: Sequence[PlannedReading], answers: "dict[str, _Answer]", night: NightRuns) -> dict[str, int]:
+    given = (answers.get(row["answered_by"] or row["reading_id"]) for row in rows)
+    return Counter(answer.run_id for answer in given if answer is not None and answer.run_id in night.held)
+
+
+def _fresh(answers: "Iterable[_Answer]", night: NightRuns) -> dict[str, QuestionQuality]:
+    """Return sums over the answers of this night, each reading once, by question text.
+
+    Pairs of answers are those within the bucket, a random part of the documents.
+    """
+    by_question: dict[str, list[_Answer]] = defaultdict(list)
+    for answer in answers:
+        if answer.run_id in night.fresh:
+            by_question[answer.question].append(answer)
+    result = {}
+    for text, mine in by_question.items():
+        found = [answer.text for answer in mine if answer.found]
+        result[text] = QuestionQuality(
+            answers=len(mine),
+            found=len(found),
+            chars=sum(map(len, found)),
+            chars_squared=sum(len(said) ** 2 for said in found),
+            pairs=len(found) * (len(found) - 1) // 2,
+            same=sum(count * (count - 1) // 2 for count in Counter(found).values()),
+        )
+    return result
+
+
+class _Answer(NamedTuple):
+    question: str
+    text: str
+    found: bool
+    run_id: str
+
+
+def _answers(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket) -> dict[str, _Answer]:
+    """Return the answers by reading_id."""
     readings = pa.array({row["answered_by"] or row["reading_id"] for row in rows}, pa.string())
     wanted = pc.field("reading_id").isin(readings)
     inside = bucket.contains("content_hash")
     table = Table(corpus.store, "answers").read(
-        corpus.name, ["reading_id", "answer", "found"], wanted if inside is None else inside & wanted
+        corpus.name, ["reading_id", *_ANSWER], wanted if inside is None else inside & wanted
     )
-    columns = (table[name].to_pylist() for name in ("reading_id", "answer", "found"))
-    return {reading: (answer, found) for reading, answer, found in zip(*columns, strict=True)}
+    columns = (table[name].to_pylist() for name in ("reading_id", *_ANSWER))
+    return {reading: _Answer(*given) for reading, *given in zip(*columns, strict=True)}
 
 
 def _rollup(
     corpus: Corpus,
     rows: Sequence[PlannedReading],
-    answers: dict[str, tuple[str, bool]],
+    answers: dict[str, _Answer],
     bucket: Bucket,
     previous: str,
 ) -> list[QuestionRollup]:
@@ -157,11 +217,11 @@ def _rollup(
     for question_id, mine in by_question.items():
         pairs = ((row["doc_id"], answers.get(row["answered_by"] or row["reading_id"])) for row in mine)
         given = {doc_id: answer for doc_id, answer in pairs if answer is not None}
-        counts = Counter(text for text, found in given.values() if found)
+        counts = Counter(answer.text for answer in given.values() if answer.found)
         changed: list[ChangedAnswer] = [
-            {"document": doc_id, "before": before[doc_id, question_id], "now": text}
-            for doc_id, (text, _) in given.items()
-            if before.get((doc_id, question_id), text) != text
+            {"document": doc_id, "before": before[doc_id, question_id], "now": answer.text}
+            for doc_id, answer in given.items()
+            if before.get((doc_id, question_id), answer.text) != answer.text
         ]
         new = [doc_id for doc_id in given if (doc_id, question_id) not in before]
         result.append(
@@ -169,7 +229,7 @@ def _rollup(
                 "question_id": question_id,
                 "question": mine[0]["question"],
                 "documents": len(mine),
-                "found": sum(found for _, found in given.values()),
+                "found": sum(answer.found for answer in given.values()),
                 "failed": len(mine) - len(given),
                 "answers": counts.most_common(_ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS),
                 "distinct": len(counts),

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from infra.store import Store
+from infra.tables.learning_summaries import TrainingSummary
 from infra.tables.policies import PolicyRow, policies
-from infra.tables.runs import TrainingSummary, read_summary
+from infra.tables.runs import read_summary
 from infra.tables.schemas import POLICIES_OF
 from memagent.errors import TrainingError
 from pipelines.run_names import resolve

@@ -13,8 +13,9 @@ from infra.cluster.session import ray_session
 from infra.learner.group import LearnerGroup, check_room
 from infra.store import Store
 from infra.tables.delta import now
+from infra.tables.learning_summaries import TrainingSummary
 from infra.tables.policies import Provenance, publish
-from infra.tables.runs import TrainingSummary, write_run
+from infra.tables.runs import write_run
 from memagent.errors import ConfigError
 from memagent.rl.dataset import DatasetSplits
 from memagent.rl.methods import METHODS

@@ -101,7 +101,7 @@ def _session(leader: int) -> list[psutil.Process]:
     return found
 
 
-DEPLOYMENTS = {"bulk", "harvest", "nightly", "optimize", "retrain", "scores"}
+DEPLOYMENTS = {"bulk", "harvest", "nightly", "optimize", "reap", "retrain", "scores", "watch"}
 """What `memagent up` deploys."""
 
 

@@ -11,6 +11,7 @@ import pytest
 from infra.store import Corpus
 from infra.tables.delta import Table
 from infra.tables.feedback import verdicts
+from infra.tables.runs import release
 from memagent.config import load_config
 from memagent.reviews import standing
 from pipelines.desk import listing
@@ -266,6 +267,22 @@ def test_what_comes_and_goes_in_the_tables_is_seen(run, desk, anna):
     assert "1 answer<" in new and "Utah" in new and "Nevada" in new, "the correction holds for the new reading"
     assert "of an earlier answer: Delaware" in anna.get(f"/answers/{CORPUS}/later")
     assert "A newer answer" not in anna.get(f"/answers/{CORPUS}/{old['reading_id']}")
+
+
+def test_answers_of_a_held_night_are_seen_once_it_is_published(run, desk, anna):
+    corpus, later = Corpus(run.store, CORPUS), START + timedelta(days=1)
+    row = dict(corpus=CORPUS, run_id="held", kind="digest", status="completed", config="{}", summary="{}", held=True)
+    Table(run.store, "runs").append([row | {"started_at": later, "ended_at": later}])
+    new = {"answer": "Nevada", "answered_at": later, "run_id": "held"}
+    rows = [old | new | {"reading_id": f"held{number}"} for number, old in enumerate(run.answers[:3])]
+    Table(run.store, "answers").append(rows)
+    for _ in range(2):
+        desk.refresher.once()
+        assert "Nevada" not in anna.get("/?q=Nevada&state=found").partition("<table")[2]
+    release(corpus, ["held"])
+    desk.refresher.once()
+    desk.refresher.once()
+    assert "Nevada" in anna.get("/?q=Nevada&state=found").partition("<table")[2]
 
 
 def test_forgotten_documents_are_nowhere_at_the_desk(run, desk, home, anna):

@@ -174,7 +174,9 @@ def test_prefect_yaml_names_flows_that_exist():
         "scores",
         "optimize",
         "harvest",
+        "reap",
         "retrain",
+        "watch",
     }
     assert len({d["work_pool"]["name"] for d in spec["deployments"]}) == 2
     triggers = {}
@@ -192,11 +194,11 @@ def test_prefect_yaml_names_flows_that_exist():
 CLUSTER = """
 from pipelines.flows import ray_job as running
 heard, run_job = [], running.run_job
-def hear(config, argv, submission, line):
+def hear(config, argv, submission, line, **more):
     def both(text):
         heard.append(text)
         line(text)
-    return run_job(config, argv, submission, both)
+    return run_job(config, argv, submission, both, **more)
 running.run_job = hear
 """
 

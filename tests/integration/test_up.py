@@ -4,9 +4,13 @@ import base64
 import json
 import re
 import stat
+import subprocess
+import sys
+import threading
 import time
 import urllib.error
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
 import pytest
@@ -16,6 +20,7 @@ from infra.processes import tree
 from infra.store import Corpus, Store
 from infra.tables.corpora import corpora, remember
 from infra.tables.delta import Table
+from infra.tables.runs import begin_run
 from memagent.questions import ask
 from tests.e2e.browsing import browser  # noqa: F401  (a fixture)
 from tests.integration.flowing import DEPLOYMENTS, QUESTION, Served, serving
@@ -224,3 +229,46 @@ def _rays(served: Served) -> list[str]:
         if "raylet" in line and (process.info["environ"] or {}).get("PREFECT_API_URL") == served.api:
             found.append(line[:60])
     return found
+
+
+BLOCK = """
+import sys
+from prefect.blocks.notifications import CustomWebhookNotificationBlock
+json_data = {"subject": "{{subject}}", "body": "{{body}}"}
+CustomWebhookNotificationBlock(name="nights", url=sys.argv[1], json_data=json_data).save("nights", overwrite=True)
+"""
+
+
+def test_a_night_that_was_broken_off_is_told_to_the_block_that_is_named(served, archive):
+    corpus = Corpus(Store(served.store), "watched")
+    remember(corpus, questions=[ask(QUESTION)])
+    begin_run(corpus, "killed", "digest", {}, ["w"])  # and no process has it
+    told: list[dict[str, str]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as hook:
+        threading.Thread(target=hook.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{hook.server_port}/"
+        made = subprocess.run(
+            [sys.executable, "-c", BLOCK, address], env=served.environment, capture_output=True, text=True, check=False
+        )
+        assert made.returncode == 0, made.stderr[-2000:]
+        named = json.dumps(["night.notify=custom-webhook/nights"])
+        run = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
+        assert _wait(served, run, ENDED) == "COMPLETED"
+        _until(lambda: told, lambda: "the block was not told")
+        hook.shutdown()
+    assert "watched" in told[0]["body"] and "half-answered" in told[0]["subject"]
+    (automation,) = [each for each in served.ask("automations/filter", {}) if each["name"].startswith("memagent: ")]
+    again = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
+    assert _wait(served, again, ENDED) == "COMPLETED"
+    (same,) = [each for each in served.ask("automations/filter", {}) if each["name"].startswith("memagent: ")]
+    assert same["id"] == automation["id"] and len(told) == 1, "each night is told of once"

@@ -11,7 +11,8 @@ from pipelines.cli.main import app
 
 def test_every_key_stands_in_the_file_once_with_what_it_does():
     text = configuration_file({})
-    assert tomllib.loads(text) == {name: {} for name in ("engine", "reading", "pool", "ingest", "ray", "logging")}
+    names = ("engine", "reading", "pool", "ingest", "ray", "logging", "cost", "gates", "night")
+    assert tomllib.loads(text) == {name: {} for name in names}
     sections = re.split(r"\n\[(\w+)\]\n", "\n[top]\n" + text)[1:]
     keys = {
         name: re.findall(r"^# (\w+)(?: = |: not set)", body, re.M)

@@ -139,16 +139,23 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--lanes",
             "--dry-run",
             "--wait",
+            "--budget",
             "--json",
             "--answers",
             "--run-id",
         },
         "digest": common
         | model
-        | {"--questions", "--fetch", "--open", "--lanes", "--dry-run", "--wait", "--json", "--answers", "--run-id"},
-        "answers": common | {"--format", "--output", "-o", "--run", "--where", "--limit"},
+        | {"--questions", "--fetch", "--open", "--lanes", "--dry-run", "--wait", "--json", "--answers", "--run-id"}
+        | {"--budget", "--force"},
+        "cost": common | {"--by", "--since", "--json"},
+        "answers": common | {"--format", "--output", "-o", "--run", "--where", "--limit", "--held"},
+        "publish": common | {"--json"},
         "report": common | {"--output", "-o", "--open", "--desk"},
-        "status": common | {"--json"},
+        "status": common | {"--json", "--nights"},
+        "backfill": common
+        | model
+        | {"--from", "--to", "--missing", "--failed", "--all", "--wait", "--budget", "--json", "--run-id"},
         "optimize": common | {"--retention-days", "--json"},
         "quarantine": common | {"--json"},
         "up": common

@@ -1,0 +1,236 @@
+"""Quality gates: whether a night's answers are so unlike those of the good nights before it that nobody is shown them.
+
+Shares are compared by Newcombe's interval for the difference of two shares (Statistics in Medicine 17, 1998, method
+10), lengths by a normal interval for the ratio of two means. A limit is breached only where the whole interval is
+beyond it, so few answers decide nothing.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import reduce
+from operator import add
+from typing import Self, TypedDict
+
+from pydantic import Field
+
+from memagent.records import Json
+from memagent.settings import Section
+from memagent.stats import share
+
+_Z = 1.959964
+
+
+class GatesConfig(Section):
+    """When a night of `digest` is held: its answers are in the store, and nobody is shown them until they are
+    published. A night is compared with the good nights before it; new questions, and the first night, pass."""
+
+    hold: bool = True
+    """Hold a night that breaches a limit. Off: only say so."""
+    sample: int = Field(50, ge=2)
+    """Answers that a night and the good ones before it must have for a limit to be judged."""
+    max_failed: float = Field(0.05, ge=0, le=1)
+    """Rise of the share of readings that fail. 1 in this limit and the next ones: never."""
+    max_abstentions: float = Field(0.25, ge=0, le=1)
+    """Change, up or down, of the share of answers that say that nothing was found."""
+    max_empty: float = Field(0.25, ge=0, le=1)
+    """Rise of the share of readings that answer from an empty memory."""
+    max_cut: float = Field(0.1, ge=0, le=1)
+    """Rise of the share of memories that were cut off at `reading.memory_tokens`."""
+    max_same: float = Field(0.25, ge=0, le=1)
+    """Rise of the chance that two answers to a question are the same."""
+    max_length: float = Field(2.0, gt=1)
+    """Factor by which answers are longer or shorter on average."""
+    max_fewer: float = Field(0.2, ge=0, le=1)
+    """Share of the answers of the last good night that are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionQuality:
+    """Sums over the new answers to a question; they add up over nights."""
+
+    answers: int = 0
+    found: int = 0
+    chars: int = 0
+    """Of the answers that were found."""
+    chars_squared: int = 0
+    pairs: int = 0
+    """Pairs of answers that were found."""
+    same: int = 0
+    """Those of which both are the same."""
+
+    def __add__(self, other: Self) -> "QuestionQuality":
+        """Add sums."""
+        return QuestionQuality(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What a night's new answers are like."""
+
+    failed: int = 0
+    readings: int = 0
+    """Read now, those that failed included."""
+    empty: int = 0
+    """Answers from an empty memory."""
+    updates: int = 0
+    """Memories written."""
+    cut: int = 0
+    """Of these, cut off."""
+    questions: Mapping[str, QuestionQuality] = field(default_factory=dict)
+    """By text."""
+
+    def __add__(self, other: Self) -> "Quality":
+        """Add the sums of two nights."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        none = QuestionQuality()
+        texts = {*self.questions, *other.questions}
+        both = {text: self.questions.get(text, none) + other.questions.get(text, none) for text in texts}
+        return Quality(**sums, questions=both)
+
+    @property
+    def answers(self) -> int:
+        """New answers."""
+        return sum(question.answers for question in self.questions.values())
+
+    def as_dict(self) -> Json:
+        """Return it as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Json) -> Self:
+        """Make it of plain data."""
+        questions = {text: QuestionQuality(**sums) for text, sums in data["questions"].items()}
+        return cls(**{name: data[name] for name in _SUMS}, questions=questions)
+
+
+_SUMS = ("failed", "readings", "empty", "updates", "cut")
+
+
+class Breach(TypedDict):
+    """A limit that a night is beyond."""
+
+    gate: str
+    """The limit's key in `[gates]`."""
+    value: float
+    """Of the night."""
+    before: float
+    """Of the good nights before."""
+    limit: float
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Answers that stand after a night, by question text: of all documents, whenever they were read."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def breaches(
+    tonight: Quality, before: Quality, config: GatesConfig, *, standing: Standing, standing_before: Standing
+) -> list[Breach]:
+    """Return the limits that a night breaches.
+
+    Args:
+        tonight: its new answers.
+        before: those of the good nights before it.
+        config: the limits.
+        standing: answers after it; none where some are still to be read.
+        standing_before: answers after the last good night.
+    """
+    common = [text for text in tonight.questions if text in before.questions]
+    now, then = (
+        reduce(add, (side.questions[text] for text in common), QuestionQuality()) for side in (tonight, before)
+    )
+    same_questions = len(common) == len(tonight.questions)
+    found: list[Breach | None] = [
+        _rise("max_failed", "readings failed", _Share(tonight.failed, tonight.readings), _failed(before), config),
+        _rise(
+            "max_abstentions",
+            "answers say that nothing was found",
+            _Share(now.answers - now.found, now.answers),
+            _Share(then.answers - then.found, then.answers),
+            config,
+            down=True,
+        ),
+        _rise("max_cut", "memories were cut off", _Share(tonight.cut, tonight.updates), _cut(before), config),
+        _rise("max_same", "pairs of answers are the same", _same(now), _same(then), config),
+        _length(now, then, config),
+        _fewer(standing, standing_before, config),
+    ]
+    if same_questions:
+        empty = _Share(tonight.empty, tonight.answers), _Share(before.empty, before.answers)
+        found.append(_rise("max_empty", "readings answered from an empty memory", *empty, config))
+    return [breach for breach in found if breach is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    part: float
+    n: int
+
+
+def _failed(before: Quality) -> _Share:
+    return _Share(before.failed, before.readings)
+
+
+def _cut(before: Quality) -> _Share:
+    return _Share(before.cut, before.updates)
+
+
+def _same(answers: QuestionQuality) -> _Share:
+    # Pairs share answers: a quarter of the answers is as good a sample as they are at worst (Hoeffding's bound on the
+    # variance of a U-statistic of order two).
+    n = answers.found // 4
+    return _Share(n * answers.same / answers.pairs if answers.pairs else 0.0, n if answers.pairs else 0)
+
+
+def _rise(
+    gate: str, what: str, now: _Share, before: _Share, config: GatesConfig, *, down: bool = False
+) -> Breach | None:
+    limit: float = getattr(config, gate)
+    if min(now.n, before.n) < config.sample:
+        return None
+    mine, earlier = share(gate, now.part, now.n), share(gate, before.part, before.n)
+    difference = mine.value - earlier.value
+    if difference >= 0:
+        sure = difference - math.hypot(mine.value - mine.low, earlier.high - earlier.value)
+    else:
+        sure = -difference - math.hypot(mine.high - mine.value, earlier.value - earlier.low) if down else 0.0
+    if sure <= limit:
+        return None
+    says = f"{mine.value:.0%} of {now.n:,}: {what}; {earlier.value:.0%} of {before.n:,} in the good nights before"
+    return {"gate": gate, "value": mine.value, "before": earlier.value, "limit": limit, "says": says}
+
+
+def _length(now: QuestionQuality, then: QuestionQuality, config: GatesConfig) -> Breach | None:
+    if min(now.found, then.found) < config.sample or not now.chars or not then.chars:
+        return None
+    (mine, my_error), (earlier, error) = _log_mean(now), _log_mean(then)
+    if abs(mine - earlier) - _Z * math.hypot(my_error, error) <= math.log(config.max_length):
+        return None
+    value, before = math.exp(mine), math.exp(earlier)
+    says = f"answers have {value:,.0f} characters on average; {before:,.0f} in the good nights before"
+    return {"gate": "max_length", "value": value, "before": before, "limit": config.max_length, "says": says}
+
+
+def _log_mean(answers: QuestionQuality) -> tuple[float, float]:
+    """Return the logarithm of the mean length, and its standard error (delta method)."""
+    mean = answers.chars / answers.found
+    variance = max(0.0, answers.chars_squared / answers.found - mean * mean)
+    return math.log(mean), math.sqrt(variance / answers.found) / mean
+
+
+def _fewer(standing: Standing, before: Standing, config: GatesConfig) -> Breach | None:
+    common = [text for text in standing.counts if text in before.counts]
+    now, then = (sum(side.counts[text] for text in common) for side in (standing, before))
+    if then < config.sample or now >= then * (1 - config.max_fewer):
+        return None
+    says = f"{now:,} answers; {then:,} after the last good night"
+    return {"gate": "max_fewer", "value": float(now), "before": float(then), "limit": config.max_fewer, "says": says}
+
+
+def total(nights: Iterable[Quality]) -> Quality:
+    """Return the sum of several nights."""
+    return reduce(add, nights, Quality())

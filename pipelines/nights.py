@@ -1,0 +1,131 @@
+"""The nights of a corpus: what became of each, and what was not told yet."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store import Corpus
+from infra.tables.claims import is_alive
+from infra.tables.delta import Table, now
+from infra.tables.rows import RunRow
+from memagent.nights import Digest, Night, NightConfig, NightState, Problem, nights
+
+_DIGESTS = pc.field("kind") == "digest"
+_TOLD = 400
+"""Nights of which it is remembered what was told."""
+_WATCHED = 2
+"""Newest nights that are watched: later ones were told of, or are history."""
+
+
+class NightStatus(TypedDict):
+    """A night, as plain data."""
+
+    night: str
+    state: NightState
+    late: bool
+    run_id: str
+    ended_at: str
+    """Empty: it has not ended."""
+    readings: int
+    failed: int
+    unread: int
+
+
+class Notice(TypedDict):
+    """Something that somebody should hear of a night."""
+
+    corpus: str
+    problem: Problem
+    night: NightStatus
+
+
+def _digests(corpus: Corpus, since: datetime) -> Iterator[Digest]:
+    """Yield the digests since some time, and the readings of each that failed and have no answer yet."""
+    failed = Counter(
+        Table(corpus.store, "quarantine")
+        .read(corpus.name, ["run_id"], pc.field("stage") != "ingest")["run_id"]
+        .to_pylist()
+    )
+    chosen = _DIGESTS & (pc.field("started_at") >= pa.scalar(since, pa.timestamp("us", tz="UTC")))
+    columns = ["run_id", "started_at", "ended_at", "status", "summary", "held"]
+    rows: list[RunRow] = Table(corpus.store, "runs").read(corpus.name, columns, chosen).to_pylist()
+    for row in rows:
+        readings = json.loads(row["summary"] or "{}").get("readings") or {}
+        running = row["status"] == "running"
+        yield Digest(
+            row["run_id"],
+            row["started_at"],
+            row["ended_at"],
+            status="stopped" if running and not is_alive(corpus.store, row["run_id"]) else row["status"],
+            readings=readings.get("total", 0),
+            failed=failed[row["run_id"]],
+            unread=readings.get("unread", 0) if row["status"] == "paused" else 0,
+            held=bool(row["held"]),
+        )
+
+
+def nights_of(corpus: Corpus, config: NightConfig, count: int) -> list[NightStatus]:
+    """Return the newest nights of a corpus, the newest first; none before its first digest."""
+    return [_status(night) for night in _nights(corpus, config, count)]
+
+
+def _nights(corpus: Corpus, config: NightConfig, count: int) -> list[Night]:
+    """Return the newest nights. Summaries of older digests are not read."""
+    begun = Table(corpus.store, "runs").read(corpus.name, ["started_at"], _DIGESTS)["started_at"].to_pylist()
+    if not begun:
+        return []
+    since = now() - timedelta(days=count + 1)
+    found = nights(list(_digests(corpus, since)), config, now(), first=config.of(min(begun)))
+    return list(islice(found, count))
+
+
+def notices(corpus: Corpus, config: NightConfig) -> list[Notice]:
+    """Return what is to be told of the newest nights and was not told yet."""
+    newest = _nights(corpus, config, _WATCHED)
+    told = _told(corpus)
+    return [
+        {"corpus": corpus.name, "problem": problem, "night": _status(night)}
+        for night in newest
+        for problem in night.problems
+        if problem not in told.get(night.night.isoformat(), [])
+    ]
+
+
+def note_told(notice: Notice, corpus: Corpus) -> None:
+    """Remember that something was told."""
+
+    def change(before: bytes | None) -> bytes:
+        told: dict[str, list[str]] = json.loads(before or b"{}")
+        night = notice["night"]["night"]
+        told[night] = sorted({*told.get(night, []), notice["problem"]})
+        return json.dumps(dict(sorted(told.items())[-_TOLD:]), indent=1).encode()
+
+    corpus.store.update_bytes(change, "nights", f"{corpus.name}.json")
+
+
+def _told(corpus: Corpus) -> dict[str, list[str]]:
+    try:
+        told: dict[str, list[str]] = json.loads(corpus.store.read_bytes("nights", f"{corpus.name}.json"))
+    except FileNotFoundError:
+        return {}
+    return told
+
+
+def _status(night: Night) -> NightStatus:
+    digest = night.digest
+    return {
+        "night": night.night.isoformat(),
+        "state": night.state,
+        "late": night.late,
+        "run_id": digest.run_id if digest else "",
+        "ended_at": digest.ended_at.isoformat(timespec="seconds") if digest and digest.ended_at else "",
+        "readings": digest.readings if digest else 0,
+        "failed": digest.failed if digest else 0,
+        "unread": digest.unread if digest else 0,
+    }

@@ -1,0 +1,111 @@
+"""Quality gates: what is held, what is not judged, and that sums add up."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memagent.gates import GatesConfig, Quality, QuestionQuality, Standing, breaches, total
+
+LIMITS = GatesConfig()
+
+
+def answers(n, found=None, chars=20, same=0.1, spread=5):
+    """Sums of `n` answers, `found` of them found, `chars` long on average, a share of whose pairs is the same."""
+    found = n if found is None else found
+    pairs = found * (found - 1) // 2
+    squared = found * (chars * chars + spread * spread)
+    return QuestionQuality(n, found, found * chars, chars_squared=squared, pairs=pairs, same=round(pairs * same))
+
+
+def night(n=200, failed=0, empty=0, cut=0, question="q", **more):
+    questions = {question: answers(n, **more)}
+    return Quality(failed, n + failed, empty=empty, updates=3 * n, cut=cut, questions=questions)
+
+
+def gates(tonight, before, **standing):
+    now, then = (Standing(standing.get(name, {})) for name in ("standing", "standing_before"))
+    return [breach["gate"] for breach in breaches(tonight, before, LIMITS, standing=now, standing_before=then)]
+
+
+GOOD = night(300, found=200, failed=3, empty=90, cut=9)
+
+
+@pytest.mark.parametrize(
+    ("tonight", "gate"),
+    [
+        (night(found=10), "max_abstentions"),
+        (night(found=200), "max_abstentions"),  # a reader that finds everything is as strange
+        (night(found=133, failed=60), "max_failed"),
+        (night(found=133, empty=180), "max_empty"),
+        (night(found=133, cut=300), "max_cut"),
+        (night(400, found=266, same=0.9), "max_same"),
+        (night(found=133, chars=90), "max_length"),
+        (night(found=133, chars=4), "max_length"),
+    ],
+)
+def test_a_night_unlike_the_good_ones_is_beyond_the_limit_that_it_breaches(tonight, gate):
+    assert gates(tonight, GOOD) == [gate]
+    mine = tonight.questions["q"]
+    few = night(20, found=20 * mine.found // mine.answers, failed=tonight.failed // 10, empty=tonight.empty // 10)
+    assert gates(few, GOOD) == [], "a tenth of it is too little to tell"
+
+
+@pytest.mark.parametrize("tonight", [GOOD, night(found=133, failed=2, empty=60, cut=6), night(0), Quality()])
+def test_a_night_like_the_good_ones_and_one_without_anything_new_pass(tonight):
+    assert gates(tonight, GOOD) == []
+    assert gates(tonight, Quality()) == [], "there is nothing to compare it with"
+
+
+def test_a_new_question_decides_nothing_in_its_first_night():
+    new = night(500, found=0, empty=500, question="new")
+    assert gates(new, GOOD) == []
+    assert gates(new + night(found=133), GOOD) == []
+    assert gates(new + night(found=5), GOOD) == ["max_abstentions"], "the old one still does"
+
+
+def test_answers_that_are_gone_breach_though_nothing_is_new():
+    assert gates(Quality(), GOOD, standing={"q": 700}, standing_before={"q": 1000}) == ["max_fewer"]
+    assert gates(Quality(), GOOD, standing={"q": 801}, standing_before={"q": 1000}) == []
+    assert gates(Quality(), GOOD, standing={"r": 10}, standing_before={"q": 1000}) == [], "another question"
+    assert gates(Quality(), GOOD, standing={"q": 0}, standing_before={"q": 49}) == [], "too few"
+    assert gates(Quality(), GOOD, standing={}, standing_before={"q": 1000}) == [], "some are still to be read"
+
+
+def test_chance_alone_holds_no_night():
+    rng = random.Random(3)
+    held = 0
+    for _ in range(300):
+        drawn = [rng.random() < 0.6 for _ in range(60)]
+        before = [rng.random() < 0.6 for _ in range(60)]
+        held += bool(gates(night(60, found=sum(drawn)), night(60, found=sum(before))))
+    assert held <= 3, "a limit of 0.25 and an interval besides"
+
+
+COUNTS = st.integers(0, 500)
+QUESTIONS = st.dictionaries(st.sampled_from("abc"), st.builds(QuestionQuality, *[COUNTS] * 6), max_size=3)
+NIGHTS = st.builds(Quality, *[COUNTS] * 5, questions=QUESTIONS)
+
+
+@given(st.lists(NIGHTS, max_size=4))
+def test_nights_add_up_in_any_order_and_are_read_as_they_were_written(nights):
+    forward, back = total(nights), total(reversed(nights))
+    assert (forward, dict(forward.questions)) == (back, dict(back.questions))
+    assert forward.answers == sum(one.answers for one in nights)
+    assert Quality.from_dict(forward.as_dict()) == forward
+
+
+@given(NIGHTS, NIGHTS)
+def test_any_two_nights_can_be_compared(tonight, before):
+    for breach in breaches(tonight, before, LIMITS, standing=Standing(), standing_before=Standing()):
+        assert breach["says"] and breach["limit"] == getattr(LIMITS, breach["gate"])
+
+
+def test_limits_of_one_never_hold():
+    never = GatesConfig(
+        max_failed=1, max_abstentions=1, max_empty=1, max_cut=1, max_same=1, max_length=1e9, max_fewer=1
+    )
+    bad = night(found=1, failed=900, empty=200, cut=600, chars=5000)
+    found = breaches(bad, GOOD, never, standing=Standing({"q": 1}), standing_before=Standing({"q": 999}))
+    assert found == []
