@@ -45,11 +45,12 @@ class Counters:
     in_flight: int = 0
     """Readings that were begun and have not ended."""
 
-    def add_turn(self, turn: Turn) -> None:
-        """Count a conversation."""
+    def add_turn(self, turn: Turn, no_memory: Sequence[int] = ()) -> None:
+        """Count a conversation; `no_memory` is what a reading begins with."""
         self.conversations += 1
         self.segments += turn.kind == "update"
         self.memories_cut += turn.kind == "update" and turn.finish_reason == "length"
+        self.empty_memories += turn.kind == "answer" and list(turn.memory_ids) in ([], list(no_memory))
         self.prompt_tokens += turn.prompt_tokens
         self.cached_tokens += turn.cached_tokens
         self.output_tokens += len(turn.response_ids)

@@ -279,9 +279,7 @@ class ReadingWorker:
         self._writer.add(turn)
         if self._writer.buffered_bytes >= _PART_BYTES:
             self._full.set()
-        self._counts.add_turn(turn)
-        if turn.kind == "answer":
-            self._counts.empty_memories += turn.memory_ids in ([], self._scheme.prompts.no_memory)
+        self._counts.add_turn(turn, self._scheme.prompts.no_memory)
 
     def _failed(self, item: WorkItem, reason: str, detail: str) -> FailedItem:
         self._counts.readings += 1
