@@ -70,7 +70,6 @@ def backfill(
 
 def show_nights(corpus: str, nights: Sequence["NightStatus"]) -> None:
     """Print a table of nights."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
@@ -81,13 +80,13 @@ def show_nights(corpus: str, nights: Sequence["NightStatus"]) -> None:
     if not nights:
         console.print(Text(f"{corpus}: no night yet: memagent digest {corpus} --questions FILE"))
         return
-    grid = Grid(box=SIMPLE_HEAD, show_edge=False)
-    for name in ("night", "state", "late", "ended (UTC)", "run"):
+    grid = Grid(box=None, header_style="dim", pad_edge=False)  # narrow: 80 columns hold it
+    for name in ("night", "state", "run"):
         grid.add_column(name, no_wrap=True)
     for name in ("readings", "failed", "left"):
         grid.add_column(name, no_wrap=True, justify="right")
     for night in nights:
         counts = [number(night[name]) for name in ("readings", "failed", "unread")] if night["run_id"] else ["", "", ""]
-        ended = night["ended_at"][:16].replace("T", " ")
-        grid.add_row(night["night"], night["state"], "late" if night["late"] else "", ended, night["run_id"], *counts)
+        state = f"late, {night['state']}" if night["late"] else night["state"]
+        grid.add_row(night["night"], state, night["run_id"], *counts)
     console.print(grid)
