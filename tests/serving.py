@@ -36,8 +36,11 @@ class Endpoint:
 
 
 @contextmanager
-def serving(folder: Path, store: str, port: int, options: Sequence[str] = ()) -> Iterator[Endpoint]:
-    """Run `memagent serve`, with its token in `folder`, until the body ends; it must then end by itself."""
+def serving(folder: Path, store: str, port: int, options: Sequence[str] = (), *, status: int = 0) -> Iterator[Endpoint]:
+    """Run `memagent serve`, with its token in `folder`, until the body ends; it must then end by itself.
+
+    With another `status` than 0 it must end so without being told.
+    """
     log = folder / f"serve-{port}.log"
     environment = {**os.environ, "XDG_CONFIG_HOME": str(folder), "MEMAGENT_STORE": store}
     command = [sys.executable, "-m", "pipelines.cli", "serve", f"--port={port}", *options]
@@ -47,8 +50,10 @@ def serving(folder: Path, store: str, port: int, options: Sequence[str] = ()) ->
         wait_for(lambda: "stop with Ctrl-C" in log.read_text(), process, log.read_text)
         token = (folder / "memagent" / "serve" / "token").read_text().strip()
         yield Endpoint(port, token, process, log)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait() == 0 and log.read_text().endswith("stopped\n"), log.read_text()
+        if not status:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait() == status, log.read_text()
+        assert status or log.read_text().endswith("stopped\n"), log.read_text()
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from memagent.errors import EngineDied
 from pipelines.serving.access import MOST_BYTES, Gate, body_of
 from pipelines.serving.errors import ApiError, api_error
 from pipelines.serving.protocol import ChatRequest, Completion, FoundAnswer
@@ -84,19 +85,24 @@ class _Endpoint:
             reading = await self._reader.reading(chat)
             if chat.stream:
                 is_streamed = True
-                return _Stream(self._chunks(chat, reading), self._end)
+                return _Stream(self._chunks(chat, reading), self._end, self._told)
             whole = await _unless_gone(self._whole(chat, reading), request.receive)
             return JSONResponse(whole) if whole is not None else Response(status_code=_CLOSED)
         except ClientDisconnect:
             return Response(status_code=_CLOSED)
         except Exception as error:  # whatever it is, the client gets an error object
-            return api_error(error).response()
+            return self._told(error).response()
         finally:
             if not is_streamed:
                 self._end()
 
     def _end(self) -> None:
         self._under_way -= 1
+
+    def _told(self, error: Exception) -> ApiError:
+        if isinstance(error, EngineDied):  # it was started again as often as it may be
+            self._reader.engine_gone.set()
+        return api_error(error)
 
     async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
         kept: list[FoundAnswer] = []
@@ -142,9 +148,14 @@ class _Stream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncGenerator[dict[str, object]], end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        chunks: AsyncGenerator[dict[str, object]],
+        end: Callable[[], None],
+        told: Callable[[Exception], ApiError],
+    ) -> None:
         super().__init__()
-        self._chunks, self._end = chunks, end
+        self._chunks, self._end, self._told = chunks, end, told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -160,7 +171,7 @@ class _Stream(Response):
                 async for chunk in chunks:
                     await _event(send, json.dumps(chunk))
         except Exception as error:  # the status is sent already
-            await _event(send, json.dumps(api_error(error).body()))
+            await _event(send, json.dumps(self._told(error).body()))
         await _event(send, "[DONE]")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -50,6 +50,8 @@ class HeldReader:
         self._split = split
         self._engine = LoadedEngine(self.spec, config.pool.inflight)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.engine_gone = asyncio.Event()
+        """Set once the engine has died for good: whoever serves should end, and be started again."""
         self._runs = ThreadPoolExecutor(_RUNS, thread_name_prefix="memagent run")
 
     @property

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import uvicorn
 
 from memagent.config import Config
+from memagent.errors import EngineDied
 from pipelines.desk.server import listen
 from pipelines.flows.serve import HOST
 from pipelines.serving.access import MOST_BYTES, endpoint_token, token_file
@@ -41,7 +42,7 @@ def serve(
 
     Raises:
         UsageError: the port is in use, or model, template and engine do not fit together.
-        MemagentError: the engine cannot be started.
+        MemagentError: the engine cannot be started, or has died as often as it may.
     """
     token = endpoint_token()
     listening = listen(port)
@@ -89,6 +90,15 @@ async def _serve(reader: HeldReader, server: uvicorn.Server, listening: socket.s
         print(f"endpoint: http://{HOST}:{address[1]}/v1   store: {reader.config.store}")
         print(f"its API key is in {token_file()}")
         print("(stop with Ctrl-C)", flush=True)
+        ending = asyncio.create_task(_end_with_engine(reader, server))
         await server.serve(sockets=[listening])
+        ending.cancel()
+        if reader.engine_gone.is_set():
+            raise EngineDied("the engine dies again and again: see above, and memagent doctor")
     finally:
         await reader.stop()
+
+
+async def _end_with_engine(reader: HeldReader, server: uvicorn.Server) -> None:
+    await reader.engine_gone.wait()
+    server.should_exit = True

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import openai
+import psutil
 import pytest
 
 from infra.store import Corpus, Store
@@ -132,6 +133,14 @@ def test_a_corpus_is_asked_in_a_run_and_not_read_twice(endpoint, config):
     assert row["status"] == "completed"
 
 
+def test_an_error_in_a_stream_is_its_last_event(endpoint):
+    stream = endpoint.client().chat.completions.create(
+        model="corpus:docs", **said(), stream=True, extra_body={"documents": ["no*"]}
+    )
+    with pytest.raises(openai.APIError, match="no document of the corpus"):
+        list(stream)
+
+
 def test_an_archive_is_one_stream_whose_evidence_names_its_document(endpoint):
     chunks = list(endpoint.client().chat.completions.create(model="archive:docs", **said(), stream=True))
     answers = [chunk.memagent for chunk in chunks if getattr(chunk, "memagent", {}).get("reading_id")]
@@ -206,6 +215,33 @@ def test_a_client_that_goes_ends_its_reading_and_too_many_are_told_to_come_again
         other = wait_for(lambda: _accepted(create), endpoint.process, endpoint.log.read_text)
         for reading in (stream, other):
             assert _first_progress(reading)["segments_read"] == 0, "and it still reads when the server is told to stop"
+
+
+def test_an_engine_that_dies_is_started_again(tmp_path, config, options):
+    fragile = [*options, "--set=engine.scripted_process=true", "--set=pool.engine_restarts=1"]
+    with serving(tmp_path, config.store, first_port(31_000, 400, 2), fragile) as endpoint:
+        create = endpoint.client().chat.completions.create
+
+        def ask():
+            return create(model="memagent", **said(), extra_body={"document": TEXT}).choices[0].message.content
+
+        assert ask() == "4711"
+        for _ in range(3):  # an answer in between, each time
+            (engine,) = psutil.Process(endpoint.process.pid).children()
+            engine.kill()
+            engine.wait()
+            assert ask() == "4711"
+
+
+def test_a_server_whose_engine_is_gone_ends(tmp_path, config, options):
+    last = [*options, "--set=engine.scripted_process=true", "--set=pool.engine_restarts=0"]
+    with serving(tmp_path, config.store, first_port(31_000, 400, 3), last, status=1) as endpoint:
+        (engine,) = psutil.Process(endpoint.process.pid).children()
+        engine.kill()
+        with pytest.raises(openai.InternalServerError) as gone:
+            endpoint.client().chat.completions.create(model="memagent", **said(), extra_body={"document": TEXT})
+        assert gone.value.status_code == 503 and gone.value.code == "engine_died"
+    assert "memagent: the engine dies again and again" in endpoint.log.read_text()
 
 
 def _first_progress(stream):
