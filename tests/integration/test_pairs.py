@@ -66,7 +66,7 @@ def test_two_at_once(prepared: Path, tmp_path: Path, pair: tuple[str, str]) -> N
         subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
         for one in argv
     ]
-    # A text that was forgotten while its file is still there is a row of the quarantine: status 1 says that there is one.
+    # A text that was forgotten while its file is still there becomes a row of the quarantine, of which status 1 tells.
     ended = (0, 1) if "forget" in pair else (0,)
     for name, process in zip(pair, running, strict=True):
         said, errors = process.communicate()
