@@ -31,7 +31,7 @@ def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], store: Stor
     if not items:
         return
     if small and len(items) == 1:
-        yield work(items[0])
+        yield json.loads(json.dumps(work(items[0])))  # as plain as it would come from another process
         return
     ensure_nodes(store)
     import ray.data

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import NamedTuple, TypedDict
 
@@ -48,8 +48,8 @@ class BucketSummary(TypedDict):
     rollup: list[QuestionRollup]
     held: dict[str, int]
     """Readings whose answer is of a held run, by run."""
-    fresh: dict[str, QuestionQuality]
-    """By question text: what the answers of this night are like."""
+    fresh: dict[str, dict[str, int]]
+    """By question text: what the answers of this night are like, the sums of `QuestionQuality` by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ def summarise(
         sums.update(part["sums"])
         scored += part["scored"]
         summary.held.update(part["held"])
-        for text, quality in part["fresh"].items():
-            summary.fresh[text] = summary.fresh.get(text, QuestionQuality()) + quality
+        for text, sums_of in part["fresh"].items():
+            summary.fresh[text] = summary.fresh.get(text, QuestionQuality()) + QuestionQuality(**sums_of)
         for rollup in part["rollup"]:
             rollups[rollup["question_id"]].append(rollup)
     if scored:
@@ -160,7 +160,7 @@ def _held(rows: Sequence[PlannedReading], answers: "dict[str, _Answer]", night: 
     return Counter(answer.run_id for answer in given if answer is not None and answer.run_id in night.held)
 
 
-def _fresh(answers: "Iterable[_Answer]", night: NightRuns) -> dict[str, QuestionQuality]:
+def _fresh(answers: "Iterable[_Answer]", night: NightRuns) -> dict[str, dict[str, int]]:
     """Return sums over the answers of this night, each reading once, by question text.
 
     Pairs of answers are those within the bucket, a random part of the documents.
@@ -172,7 +172,7 @@ def _fresh(answers: "Iterable[_Answer]", night: NightRuns) -> dict[str, Question
     result = {}
     for text, mine in by_question.items():
         found = [answer.text for answer in mine if answer.found]
-        result[text] = QuestionQuality(
+        quality = QuestionQuality(
             answers=len(mine),
             found=len(found),
             chars=sum(map(len, found)),
@@ -180,6 +180,7 @@ def _fresh(answers: "Iterable[_Answer]", night: NightRuns) -> dict[str, Question
             pairs=len(found) * (len(found) - 1) // 2,
             same=sum(count * (count - 1) // 2 for count in Counter(found).values()),
         )
+        result[text] = asdict(quality)
     return result
 
 
