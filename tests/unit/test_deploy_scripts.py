@@ -27,16 +27,17 @@ while [ "${1:0:1}" = - ]; do given+=("$1"); shift; done
 echo "srun ${given[*]} :: $*" >> "$RECORD"
 exec "$@" """,
     "ray": """
+trap 'echo "ray ended: $2" >> "$RECORD"; exit 0' TERM
 echo "ray $* token=${RAY_AUTH_TOKEN:0:4}${#RAY_AUTH_TOKEN} mode=$RAY_AUTH_MODE" >> "$RECORD"
 case $1 in
   health-check) [ "$(grep -c health-check "$RECORD")" -gt "$TRIES" ]; exit ;;
 esac
-trap 'echo "ray ended: $2" >> "$RECORD"; exit 0' TERM
 [ "$2 $HEAD" != "--head dies" ] || exit 7
 while :; do sleep 0.05; done""",
     "memagent": """
 echo "memagent $* config=$MEMAGENT_CONFIG" >> "$RECORD"
 trap 'echo "memagent ended" >> "$RECORD"; exit 143' TERM
+while [ "$(grep -c "^ray start" "$RECORD")" -lt "$STEPS" ]; do sleep 0.05; done
 [ "$WORK" != long ] || while :; do sleep 0.05; done
 exit "$WORK" """,
 }
@@ -76,6 +77,7 @@ def allocation(tmp_path):
         "SLURM_GPUS_ON_NODE": "4",
         "TRIES": "2",
         "HEAD": "lives",
+        "STEPS": "2",
         "WORK": "0",
     }
 
@@ -119,7 +121,12 @@ def test_a_command_runs_on_a_cluster_over_all_nodes(allocation, status, tmp_path
 
 
 def test_one_node_has_no_workers(allocation):
-    job = begun({**allocation, "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": ""}, "train", "--config", "my.toml")
+    job = begun(
+        {**allocation, "SLURM_JOB_NUM_NODES": "1", "STEPS": "1", "SLURM_GPUS_ON_NODE": ""},
+        "train",
+        "--config",
+        "my.toml",
+    )
     job.communicate()
     assert job.returncode == 0
     (head,) = [line for line in record(allocation) if line.startswith("srun") and " start " in line]
