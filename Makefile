@@ -4,7 +4,7 @@ PY := .venv/bin/python
 # busy, a server's test waits for most of its time. vLLM would bind every engine to the same core, and threads that wait
 # for each other on two cores only spin.
 SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
-.PHONY: setup demo check lint test test-all browser endurance fuzz bench bench-scale bench-faults docs reference clean
+.PHONY: setup demo check lint test test-all browser endurance fuzz bench bench-scale bench-faults docs reference sbom audit clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
 	@bash infra/setup.sh $(ACCELERATOR)
@@ -64,6 +64,12 @@ docs: setup       ## The documentation as a site that needs no network, in build
 
 reference: setup  ## docs/configuration.md and docs/cli.md, from the settings and commands themselves
 	@$(PY) docs/site/reference.py
+
+sbom: setup       ## What the image is made of, as CycloneDX, in build/sbom-cpu.json and build/sbom-gpu.json
+	@bash infra/supply.sh sbom
+
+audit: setup      ## Known vulnerabilities of the pinned packages, by PyPI's advisories (AUDIT_OSV_URL: a mirror of OSV)
+	@bash infra/supply.sh audit
 
 clean:            ## Remove what make has made, but not stores
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis
