@@ -273,16 +273,16 @@ def test_answers_of_a_held_night_are_seen_once_it_is_published(run, desk, anna):
     corpus, later = Corpus(run.store, CORPUS), START + timedelta(days=1)
     row = dict(corpus=CORPUS, run_id="held", kind="digest", status="completed", config="{}", summary="{}", held=True)
     Table(run.store, "runs").append([row | {"started_at": later, "ended_at": later}])
-    new = {"answer": "Nevada", "answered_at": later, "run_id": "held"}
+    new = {"answer": "Nowhereland", "answered_at": later, "run_id": "held"}
     rows = [old | new | {"reading_id": f"held{number}"} for number, old in enumerate(run.answers[:3])]
     Table(run.store, "answers").append(rows)
     for _ in range(2):
         desk.refresher.once()
-        assert "Nevada" not in anna.get("/?q=Nevada&state=found").partition("<table")[2]
+        assert "Nowhereland" not in anna.get("/?q=Nowhereland&state=found").partition("<table")[2]
     release(corpus, ["held"])
     desk.refresher.once()
     desk.refresher.once()
-    assert "Nevada" in anna.get("/?q=Nevada&state=found").partition("<table")[2]
+    assert "Nowhereland" in anna.get("/?q=Nowhereland&state=found").partition("<table")[2]
 
 
 def test_forgotten_documents_are_nowhere_at_the_desk(run, desk, home, anna):
