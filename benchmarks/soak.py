@@ -202,9 +202,9 @@ def grown(lives: list[Life]) -> Iterator[Row]:
         if growths:
             longest = max(life.seen[-1][0] for life in mine) / 60
             note = f"{len(growths)} processes, the longest of {longest:.0f} minutes"
-            yield Row(f"memory of a {title}, growth", round(max(g[0] for g in growths), 1), "MB", note=note)
-            yield Row(f"open files of a {title}, growth", max(g[1] for g in growths))
-            yield Row(f"threads of a {title}, growth", max(g[2] for g in growths))
+            yield Row(f"growth of memory, {title}", round(max(g[0] for g in growths), 1), "MB", note=note)
+            yield Row(f"growth of open files, {title}", max(g[1] for g in growths))
+            yield Row(f"growth of threads, {title}", max(g[2] for g in growths))
 
 
 def main() -> None:
