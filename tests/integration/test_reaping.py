@@ -12,6 +12,7 @@ from tests.integration.test_flows import in_python
 LEFT = """
 import json, os, sys, uuid
 os.environ["MEMAGENT_CONFIG"] = json.dumps({config})
+import pipelines  # first: it says how long Prefect's server may take to start
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.states import Running
@@ -34,8 +35,8 @@ names = {{str(run): kind for kind, run in runs.items()}}
 print(json.dumps([states, [names[run] for run in reaped["flow_runs"]], reaped["jobs"]]))
 """
 JOBS = """
-    from ray.job_submission import JobSubmissionClient
-    jobs = JobSubmissionClient({address!r})
+    from infra.cluster.jobs_api import _jobs_client
+    jobs = _jobs_client({address!r})
     def left(flow_run, owner):
         name = f"memagent-{{flow_run}}-{{uuid.uuid4().hex[:6]}}"
         jobs.submit_job(submission_id=name, entrypoint="sleep 600", metadata={{"memagent.owner": owner}})
