@@ -221,7 +221,7 @@ def show_status(state: StoreStatus) -> None:
             + (f"{corpus['held']:,} newer answers held, " if corpus["held"] else "")
             + f"{len(corpus['standing_questions'])} standing questions"
         )
-        grid = Grid(box=SIMPLE_HEAD, show_edge=False)
+        grid = Grid(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("run", no_wrap=True, min_width=_RUN_ID)  # to be copied, whatever the terminal's width
         for name in ("kind", "status"):
             grid.add_column(name, no_wrap=True)

@@ -62,7 +62,8 @@ def test_a_worker_in_another_folder_runs_what_was_deployed(server, archive, sets
         "--no-prompt", "deploy", "--all", "--prefect-file", str(ROOT / "infra/deploy/prefect.yaml"), cwd=ROOT
     )
     deployed = server.ask("deployments/filter", {})
-    assert sorted(d["name"] for d in deployed) == ["bulk", "harvest", "nightly", "optimize", "retrain", "scores"]
+    names = ["bulk", "harvest", "nightly", "optimize", "reap", "retrain", "scores", "watch"]
+    assert sorted(d["name"] for d in deployed) == names
     assert str(ROOT) not in json.dumps(deployed), "workers have folders of their own"
 
     elsewhere = tmp_path / "elsewhere"
