@@ -152,6 +152,7 @@ class Table:
         self.drop_versions(retention)
         return replaced
 
+    @_contended
     def drop_versions(self, retention: timedelta) -> None:
         """Delete the versions older than `retention` (`infra.tables.retention`)."""
         if delta := self._open():
