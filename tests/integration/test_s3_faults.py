@@ -22,17 +22,25 @@ _SHARES: dict[Fault, float] = {"slow": 0.03}
 """Where a fifth would take a quarter of an hour."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[S3Server]:
-    (tmp_path / "s3").mkdir()
-    with running_s3(tmp_path / "s3") as running:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running_s3(tmp_path_factory.mktemp("s3")) as running:
         yield running
 
 
-@pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    make_archive(tmp_path / "archive", _DOCUMENTS, 30)
-    return tmp_path / "archive"
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("faults") / "archive"
+    make_archive(folder, _DOCUMENTS, 30)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def calm(archive: Path) -> dict[tuple[str, str], str]:
+    """The answers of an undisturbed run."""
+    store = str(archive.parent / "calm")
+    assert subprocess.run(command(archive, store), capture_output=True).returncode == 0
+    return found(store)
 
 
 def command(archive: Path, store: str, *sets: str) -> list[str]:
@@ -51,7 +59,9 @@ def found(store: str) -> dict[tuple[str, str], str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_share_of_the_requests_is_spoilt(server: S3Server, archive: Path, tmp_path: Path, fault: Fault) -> None:
+def test_a_share_of_the_requests_is_spoilt(
+    server: S3Server, archive: Path, calm: dict[tuple[str, str], str], fault: Fault
+) -> None:
     with faulty_s3(_SHARES.get(fault, 0.2), fault) as proxy:
         done = subprocess.run(command(archive, f"{server.bucket}/{fault}"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -59,12 +69,13 @@ def test_a_share_of_the_requests_is_spoilt(server: S3Server, archive: Path, tmp_
     summary = json.loads(done.stdout)
     summary = summary.get("summary", summary)
     assert summary["readings"]["read_now"] == _DOCUMENTS * len(QUESTIONS)
-    assert subprocess.run(command(archive, str(tmp_path / "calm")), capture_output=True).returncode == 0
-    assert found(f"{server.bucket}/{fault}") == found(str(tmp_path / "calm"))
+    assert found(f"{server.bucket}/{fault}") == calm
 
 
 @pytest.mark.slow
-def test_the_server_is_killed_and_comes_back(server: S3Server, archive: Path, tmp_path: Path) -> None:
+def test_the_server_is_killed_and_comes_back(
+    server: S3Server, archive: Path, calm: dict[tuple[str, str], str], tmp_path: Path
+) -> None:
     store = f"{server.bucket}/killed"
     slowly = ("engine.scripted_delay=0.3", "pool.inflight=4", "flush_seconds=0.5")
     tally = tmp_path / "tally"
@@ -81,5 +92,4 @@ def test_the_server_is_killed_and_comes_back(server: S3Server, archive: Path, tm
     time.sleep(3)  # requests of these seconds find nobody
     server.start()
     assert run.wait() == 0, words()[-3000:]
-    assert subprocess.run(command(archive, str(tmp_path / "calm")), capture_output=True).returncode == 0
-    assert found(store) == found(str(tmp_path / "calm"))
+    assert found(store) == calm
