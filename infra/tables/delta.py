@@ -13,7 +13,7 @@ import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import retry, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from infra.store import Store
 from infra.tables.clustering import FILES, FULL, cluster_files
@@ -42,6 +42,15 @@ _contended = retry(
     reraise=True,
 )
 """Retry after a conflict with another writer, on the new version."""
+
+
+_reopened = retry(
+    retry=retry_if_exception(lambda error: isinstance(error, DeltaError) and "File not found" in str(error)),
+    wait=wait_random_exponential(multiplier=0.1, max=2),
+    stop=stop_after_attempt(6),
+    reraise=True,
+)
+"""Open the table again where entries of its log, which a checkpoint replaces, were deleted in that moment."""
 
 
 def now() -> datetime:
@@ -282,6 +291,7 @@ class Table:
                 chosen[key] = index
         return table.take(sorted(chosen.values())) if len(chosen) < table.num_rows else table
 
+    @_reopened
     def _open(self) -> DeltaTable | None:
         try:
             return DeltaTable(self._store.delta_uri(self.name), storage_options=self._store.delta_options)

@@ -38,7 +38,8 @@ def test_an_analyst_asks_checks_and_hands_on(tmp_path: Path, visit: Visit) -> No
     said = memagent("ask", str(notes), QUESTION, status=1)  # there is a file that cannot be read
     rows = {line.split("\t")[0]: line.split("\t")[2] for line in said.splitlines() if line.count("\t") == 3}
     assert rows == {"monday.md": "4471902", "tuesday.md": "5512380"}
-    assert "scan.pdf" in memagent("quarantine", "notes")
+    (refused,) = memagent.json("quarantine", "notes")["quarantined"]
+    assert refused["item"].endswith("scan.pdf")
 
     memagent("answers", "notes", "-o", str(tmp_path / "answers.xlsx"))
     book = openpyxl.load_workbook(tmp_path / "answers.xlsx")
