@@ -58,8 +58,8 @@ def test_an_analyst_asks_checks_and_hands_on(tmp_path: Path, visit: Visit) -> No
     shown = {row["document"]: row for row in lines(memagent("answers", "notes", "--format", "jsonl"))}
     assert shown["tuesday.md"]["answer"] == "5512381", "the correction is what everybody sees"
     assert (shown["monday.md"]["review"], shown["tuesday.md"]["review"]) == ("accepted", "corrected")
-    memagent("report", "last", "--corpus", "notes", "-o", str(tmp_path / "report.html"))
-    page = visit(tmp_path / "report.html")
+    memagent("report", "last", "-o", str(tmp_path / "report.html"))
+    page = visit.open(tmp_path / "report.html")
     expect(page.get_by_text("5512381").first).to_be_visible()
     expect(page.get_by_text("The access code of cedar-gate is 4471902.").first).to_be_visible()
 
