@@ -67,10 +67,10 @@ def available() -> Confinement:
     return Confinement(_landlock_version(), platform.machine() in _NUMBERS and _seccomp_is_there())
 
 
-def confine(readable: Sequence[str]) -> Confinement:
+def confine() -> Confinement:
     """Confine the calling thread, and those that it starts from now on; return what holds.
 
-    Files that are open already stay open. Of others it reads those below `readable` and the system's libraries.
+    Files that are open already stay open. Of others it reads Python's modules and the system's libraries.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_WRITTEN, _WRITTEN))
@@ -78,7 +78,7 @@ def confine(readable: Sequence[str]) -> Confinement:
     if (found.landlock or found.seccomp) and _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return Confinement(0, False)
     if found.landlock:
-        _restrict_files(found.landlock, [*readable, *_LIBRARIES, *_DEVICES])
+        _restrict_files(found.landlock, [*filter(None, sys.path), sys.prefix, sys.base_prefix, *_LIBRARIES, *_DEVICES])
     if found.seccomp:
         _refuse_calls(platform.machine())
     return found

@@ -96,16 +96,15 @@ def upload(store: Store, folder: Path, path: str, policy: Json) -> None:
         if file.is_file() and file.suffix in _KEPT and file.name != POLICY_FILE and not file.name.startswith("."):
             _check_link(file)
             store.put_file(file, path, file.name)
-            hashes[file.name] = _file_hash(file)
+            if file.suffix != ".safetensors":  # these are what the version is a hash of
+                hashes[file.name] = _file_hash(file)
     store.write_bytes(json.dumps({**policy, "files": hashes}, indent=2).encode(), path, POLICY_FILE)
 
 
-def changed_files(folder: Path, *, weights: bool = True) -> list[str]:
-    """Return the files of a published folder that are gone or other than they were published.
+def changed_files(folder: Path) -> list[str]:
+    """Return the files that are gone or other than they were published, but for weights: `folder_hash` tells of these.
 
-    Args:
-        folder: with the ``policy.json`` of `upload`; one of version 0.1 has no hashes.
-        weights: look at the weights, too.
+    The ``policy.json`` of version 0.1 has no hashes.
     """
     if not (folder / POLICY_FILE).is_file():
         return []
@@ -113,8 +112,7 @@ def changed_files(folder: Path, *, weights: bool = True) -> list[str]:
     return [
         name
         for name, published in hashes.items()
-        if (weights or not name.endswith(".safetensors"))
-        and not ((folder / name).is_file() and _file_hash(folder / name) == published)
+        if not ((folder / name).is_file() and _file_hash(folder / name) == published)
     ]
 
 
@@ -132,7 +130,7 @@ def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
         folder = Path(store.path(path))
         if not (folder / "config.json").is_file() or not (folder / "tokenizer.json").is_file():
             raise ConfigError(gone)
-        if changed := changed_files(folder, weights=False):
+        if changed := changed_files(folder):
             raise ConfigError(f"{', '.join(changed)} in {folder} changed since {policy_id} was published: {_AGAIN}")
         return folder
     target = cache_folder() / "policies" / stable_hash(store.url)[:8] / policy_id.replace("/", "--")

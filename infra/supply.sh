@@ -6,21 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-lock=infra/deploy/lock/supply.txt
-tools=build/supply-env
-now=$(cksum <"$lock")
-if [ "$(cat $tools/.lock 2>/dev/null)" != "$now" ]; then
-  echo "supply: tools into $tools"
-  if [ -x .venv/bin/uv ]; then
-    eval "$(.venv/bin/python infra/uv_settings.py)"
-    .venv/bin/uv venv --quiet --clear --python .venv/bin/python $tools
-    .venv/bin/uv pip install --quiet --python $tools/bin/python --no-deps --require-hashes --only-binary :all: -r $lock
-  else
-    .venv/bin/python -m venv --clear $tools
-    $tools/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes --only-binary :all: -r $lock
-  fi
-  echo "$now" >$tools/.lock
-fi
+tools=$(bash infra/tools.sh supply)
 
 status=0
 for kind in cpu gpu; do

@@ -12,6 +12,10 @@ from memagent.cost import CostConfig, Usage
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
+RUN_ID_CHARS = 22
+"""Of the run ids that are made: a table shows them whole, to be copied."""
+
+
 def plain(text: object) -> str:
     """Return `text` without terminal control characters and direction marks."""
     return _CONTROL.sub("", str(text).replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))

@@ -21,12 +21,10 @@ from infra.tables.published import held_runs, sampled_runs
 from infra.tables.rows import FailureRow, RunRow
 from infra.tables.runs import ENDED
 from memagent.config import Config
-from pipelines.formatting import duration, number, plain
+from pipelines.formatting import RUN_ID_CHARS, duration, number, plain
 from pipelines.run_names import resolve
 
 _LAST_RUNS = 10
-_RUN_ID = 22
-"""Characters of a run id."""
 _BUCKET = 250_000
 """Documents that a thread counts at once."""
 _ANSWERING = ("ask", "digest", "backfill", "evaluate")
@@ -222,7 +220,7 @@ def show_status(state: StoreStatus) -> None:
             + f"{len(corpus['standing_questions'])} standing questions"
         )
         grid = Grid(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        grid.add_column("run", no_wrap=True, min_width=_RUN_ID)  # to be copied, whatever the terminal's width
+        grid.add_column("run", no_wrap=True, min_width=RUN_ID_CHARS)  # to be copied, whatever the terminal's width
         for name in ("kind", "status"):
             grid.add_column(name, no_wrap=True)
         for name in ("before", "read", "failed", "time"):

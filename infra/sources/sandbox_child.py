@@ -31,7 +31,7 @@ def main() -> None:
     end_with(os.getppid())  # even in the middle of a file that hangs
     memory = _Memory()
     if options.confine:
-        confine([path for path in (*sys.path, sys.prefix, sys.base_prefix) if path])
+        confine()
     connection.send_bytes(b"ready")
     while True:
         try:
@@ -40,7 +40,7 @@ def main() -> None:
         except EOFError:
             return
         with file:
-            error = _answer(connection, file, name, options, memory)
+            error = _answer(connection, file, name, options=options, memory=memory)
         connection.send_bytes(_frame({"end": error and {"reason": error.reason, "detail": error.detail}}))
 
 
@@ -62,7 +62,7 @@ class _Memory:
 
 
 def _answer(
-    connection: Connection, file: BinaryIO, name: str, options: IngestConfig, memory: _Memory
+    connection: Connection, file: BinaryIO, name: str, *, options: IngestConfig, memory: _Memory
 ) -> SourceError | None:
     def send() -> None:
         memory.allow(Allowance(options, os.fstat(file.fileno()).st_size, is_table(name)))

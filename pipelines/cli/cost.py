@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 50
 """Rows on the terminal; --json has them all."""
-_RUN_ID = 22
-"""Characters of a run id."""
 
 
 def cost(
@@ -48,11 +46,11 @@ def _show(table: "CostTable") -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from pipelines.formatting import duration, number, plain
+    from pipelines.formatting import RUN_ID_CHARS, duration, number, plain
 
     grid = Grid(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     is_run = table["by"] == "run"  # to be copied, whatever the terminal's width
-    grid.add_column(table["by"], overflow="fold", no_wrap=is_run, min_width=_RUN_ID if is_run else None)
+    grid.add_column(table["by"], overflow="fold", no_wrap=is_run, min_width=RUN_ID_CHARS if is_run else None)
     for name in ("runs", "tokens read", "from cache", "written", "engine time", table["currency"] or ""):
         grid.add_column(name, no_wrap=True, justify="right")
     for row in [*table["rows"][:_SHOWN], table["total"]]:

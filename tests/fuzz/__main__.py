@@ -18,16 +18,23 @@ from tests.fuzz.mutations import mutated
 from tests.fuzz.targets import TARGETS, Target
 
 
-def fuzz(target: Target, inputs: int, *, derandomize: bool = False) -> None:
-    """Give a target so many inputs, the same ones each time with `derandomize`; raises what the smallest one raised."""
+def fuzz(target: Target, inputs: int, *, derandomize: bool = False) -> int:
+    """Give a target so many inputs, the same ones each time with `derandomize`; return how many it got.
+
+    Raises what the smallest one raised.
+    """
+    given_to = 0
     with tempfile.TemporaryDirectory(prefix="memagent-fuzz-") as folder:
 
         @settings(max_examples=inputs, deadline=None, suppress_health_check=list(HealthCheck), derandomize=derandomize)
         @given(mutated(target.seeds))
         def run(data: bytes) -> None:
+            nonlocal given_to
+            given_to += 1
             target.check(data, Path(folder))
 
         run()
+    return given_to
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import infra.tables.policies
-from infra.models import changed_files
+from infra.models import changed_files, folder_hash
 from infra.readers import resolve_policy
 from infra.store import Store
 from infra.tables.delta import Table, now
@@ -60,7 +60,7 @@ def test_a_candidate_is_published_once(store, tmp_path):
     place = fetch(store, row)
     assert (place / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     described = json.loads((place / "policy.json").read_text())
-    assert set(described.pop("files")) == {path.name for path in place.iterdir()} - {"policy.json"}
+    assert set(described.pop("files")) == {path.name for path in place.iterdir()} - {"policy.json", "model.safetensors"}
     assert described == {"name": "toy", "parent": "toy@0", "run_id": "run"}
     assert resolve_policy(EngineConfig(model=str(place)), store).policy_id == first
 
@@ -104,7 +104,8 @@ def test_how_a_version_reads_is_checked_like_its_weights(store, tmp_path):
     weights = place / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert fetch(store, row) == place, "weights are not hashed at each start"
-    assert changed_files(place) == ["model.safetensors"]
+    assert folder_hash(place) != row["policy_id"].rpartition("@")[2]
+    assert changed_files(place) == []
 
 
 def test_a_link_out_of_the_folder_is_not_published(store, tmp_path):
