@@ -166,16 +166,19 @@ def _bucket_counts(corpus: Corpus, bucket: Bucket, runs: _Runs) -> _Counts:
         Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash")), runs.sampled
     )
     # Several documents may have the same text, which is read once and answers for each of them.
-    texts = documents.group_by("content_hash").aggregate([([], "count_all")])
-    position = pc.index_in(answers["content_hash"], value_set=texts["content_hash"].combine_chunks())
-    answers = answers.append_column("documents", texts["count_all"].take(position)).filter(pc.is_valid(position))
+    texts = pc.value_counts(documents["content_hash"])
+    position = pc.index_in(answers["content_hash"], value_set=texts.field("values"))
+    answers = answers.append_column("documents", texts.field("counts").take(position))
+    if position.null_count:
+        answers = answers.filter(pc.is_valid(position))
     newest = _newest(_without(answers, runs.held), "content_hash", "question")
+    held = _held(_newest(answers, "content_hash", "question"), runs) if len(runs.held) else answers.slice(0, 0)
     return {
         "documents": documents.num_rows,
         "chars": pc.sum(documents["chars"]).as_py() or 0,
         "answers": pc.sum(newest["documents"]).as_py() or 0,
         "found": pc.sum(newest.filter(newest["found"])["documents"]).as_py() or 0,
-        "held": pc.sum(_held(_newest(answers, "content_hash", "question"), runs)["documents"]).as_py() or 0,
+        "held": pc.sum(held["documents"]).as_py() or 0,
     }
 
 

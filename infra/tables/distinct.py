@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,27 +17,42 @@ def first_of_each(
         table: any rows.
         key: names of columns, without nulls.
         order: which of several rows comes first: columns with ``ascending`` or ``descending``.
-        by_key: whether the rows must come sorted by key; else they come in any order.
+        by_key: whether the rows must come sorted by key; else they stay in their order.
     """
     if table.num_rows < 2:
         return table
     if by_key:
-        return _first(table, key, order)
-    repeated = _repeated(table, key)
+        return table.take(_first(table, key, order))
+    first = are_first(table, key, order)
+    return table if first is None else table.filter(first)
+
+
+def are_first(table: pa.Table, key: Sequence[str], order: Sequence[tuple[str, str]]) -> pa.Array | None:
+    """Return a mask of the rows that `first_of_each` returns; None: all rows.
+
+    Who needs only some columns of these rows filters only them: a filter copies what it keeps.
+    """
+    repeated = _repeated(table, key) if table.num_rows > 1 else None
     if repeated is None:
-        return table
+        return None
     # Few keys have several rows as a rule, and finding them is much quicker than sorting all.
-    return pa.concat_tables([table.filter(pc.invert(repeated)), _first(table.filter(repeated), key, order)])
+    at = pc.indices_nonzero(repeated)
+    names = list(dict.fromkeys([*key, *(name for name, _ in order)]))
+    kept = at.take(_first(table.select(names).take(at), key, order))
+    first: npt.NDArray[np.bool_] = pc.invert(repeated).to_numpy(zero_copy_only=False).copy()
+    first[kept.to_numpy()] = True
+    return pa.array(first)
 
 
-def _first(table: pa.Table, key: Sequence[str], order: Sequence[tuple[str, str]]) -> pa.Table:
+def _first(table: pa.Table, key: Sequence[str], order: Sequence[tuple[str, str]]) -> pa.Array:
+    """Return the places of the first rows, sorted by key."""
     keys = [*((name, "ascending") for name in key), *order]
     positions = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)
     differs = pa.array([False] * (table.num_rows - 1))
     for name in key:
         values = table[name].take(positions).combine_chunks()
         differs = pc.or_(differs, pc.not_equal(values.slice(1), values.slice(0, len(values) - 1)))
-    return table.take(positions.filter(pa.concat_arrays([pa.array([True]), differs])))
+    return positions.filter(pa.concat_arrays([pa.array([True]), differs]))
 
 
 def _repeated(table: pa.Table, key: Sequence[str]) -> pa.Array | None:

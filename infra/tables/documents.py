@@ -12,12 +12,14 @@ from infra.store import Corpus
 from infra.tables.buckets import WHOLE, Bucket, buckets
 from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
-from infra.tables.distinct import first_of_each
+from infra.tables.distinct import are_first, first_of_each
 from infra.tables.rows import DocumentRow, FailureRow, NewDocument, SourceRow
 from infra.tables.schemas import DOCUMENTS, QUARANTINE
 
 _ROWS = 10_000
 """Rows that are Python objects at once."""
+_NEWEST = (("seen_at", "descending"), ("state", "ascending"))
+"""Order of the rows of a document: of two at the same time, that of the present one is before a superseded one's."""
 
 
 def current_documents(
@@ -37,7 +39,12 @@ def current_documents(
     needed = list(dict.fromkeys([*names, "doc_id", "content_hash", "state", "seen_at", *order]))
     table = Table(corpus.store, "documents").read(corpus.name, needed, bucket.contains("content_hash"))
     # The versions of a document are in different buckets, so replaced ones have a row with state superseded.
-    table = present(table) if bucket.count == 1 else present(table, "doc_id", "content_hash")
+    key = ("doc_id",) if bucket.count == 1 else ("doc_id", "content_hash")
+    here, first = pc.equal(table["state"], "present"), are_first(table, key, _NEWEST)
+    here = here if first is None else pc.and_(here, first)
+    table = table.select(list(dict.fromkeys([*names, *order, *(["doc_id"] if ordered else [])])))
+    if not pc.all(here, min_count=0).as_py():  # a filter copies every column
+        table = table.filter(here)
     if ordered:
         table = table.sort_by([("first_seen", "ascending"), ("doc_id", "ascending")])
     return table.select(names)
@@ -177,8 +184,7 @@ def newest(table: pa.Table, *key: str) -> pa.Table:
 
     Of two at the same time, a present document's comes before its superseded version's.
     """
-    state = [("state", "ascending")] if "state" in table.column_names else []
-    return first_of_each(table, key, [("seen_at", "descending"), *state])
+    return first_of_each(table, key, [one for one in _NEWEST if one[0] in table.column_names])
 
 
 class PresentDocuments:

@@ -125,9 +125,9 @@ def _earlier_answers(
         corpus.name, ["doc_id", "content_hash"], pc.field("doc_id").isin(doc_ids)
     )
     document_of = dict(zip(versions["content_hash"].to_pylist(), versions["doc_id"].to_pylist(), strict=True))
-    columns = [
-        *("reading_id", "stream", "scope", "question", "policy_id", "content_hash", "answered_at", "segments", "run_id")
-    ]
+    columns = ["reading_id", "scope", "question", "policy_id", "content_hash", "answered_at", "segments", "run_id"]
+    if any(row["scope"] == "archive" for row in rows):  # a document's is its own hash
+        columns.append("stream")
     held = held_runs(corpus)
     same = pc.field("content_hash").isin(pa.array(document_of, pa.string())) | (pc.field("scope") == "archive")
     same &= pc.field("config_hash") == reader.config_hash
@@ -138,6 +138,7 @@ def _earlier_answers(
             continue
         if mine or (not reread and policy_name(answer["policy_id"]) == reader.policy.name):
             document = "" if answer["scope"] == "archive" else document_of[answer["content_hash"]]
+            answer.setdefault("stream", [answer["content_hash"]])
             last[document, answer["question"]] = answer
     keys = {row["reading_id"]: (row["doc_id"], row["question"]) for row in rows}
     return {reading_id: last[key] for reading_id, key in keys.items() if key in last}

@@ -8,30 +8,26 @@ archive, which is one stream, is planned by one task.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TypedDict
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.cluster.tasks import run_tasks
 from infra.tables.buckets import FEW, WHOLE, Bucket, buckets
-from infra.tables.delta import Table
 from infra.tables.documents import documents_count, mark_superseded
-from infra.tables.past import find_past, policy_name
+from infra.tables.past import find_past
 from infra.tables.plans import Block, WorkItem, write_plan, write_work
-from infra.tables.published import held_runs
 from infra.tables.quarantine import reading_item
-from infra.tables.rows import AnswerRow, PlannedReading
-from infra.tables.schemas import PLAN
+from infra.tables.rows import PlannedReading, SegmentRange
 from infra.tables.segments import segment_range
 from infra.tables.streams import write_places, write_stream
 from infra.tables.turns import unfinished_runs
 from memagent.records import Question, Turn
+from pipelines.stages.plan_states import carried_from, mark_answered, mark_continued, without_answer
 from pipelines.stages.planned_readings import (
-    Chosen,
     PlanRequest,
     RequestedReadings,
     archive_readings,
@@ -180,24 +176,26 @@ def plan_bucket(
     """
     corpus, reader = request.corpus, request.reader
     asked = archive_readings(request, named) if request.archive else document_readings(request, bucket, named)
-    rows = asked.rows
-    _mark_answered(request, rows, bucket)
+    rows = mark_answered(request, asked.rows, bucket)
     if request.chosen is not None:
-        rows = _without_answer(request, rows, request.chosen)
-    pending = {row["reading_id"]: row for row in rows if row["state"] != "answered"}
+        rows = without_answer(request, rows, request.chosen)
+    left: list[PlannedReading] = rows.filter(pc.not_equal(rows["state"], "answered")).to_pylist()
+    pending = {row["reading_id"]: row for row in left}
     past = find_past(
         corpus, reader, pending, unfinished=unfinished, grown=asked.grown, streams=asked.stream, reread=request.reread
     )
-    _mark_continued(rows, past)
+    rows = mark_continued(rows, past)
     if request.guess is None:
-        write_plan(corpus.store, request.run_id, bucket, pa.Table.from_pylist(rows, schema=PLAN))
-    items = [_item(row, asked, past.get(reading, [])) for reading, row in pending.items()]
+        write_plan(corpus.store, request.run_id, bucket, rows)
+    places = asked.places_of(row["content_hash"] for row in pending.values() if row["scope"] == "document")
+    items = [_item(row, places, past.get(reading, [])) for reading, row in pending.items()]
+    continued = rows.filter(pc.equal(rows["state"], "continued"))
     return {
-        "documents": asked.documents if request.chosen is None else len({row["doc_id"] for row in rows}),
-        "readings": len(rows),
-        "answered": sum(row["state"] == "answered" for row in rows),
-        "continued": sum(row["state"] == "continued" for row in rows),
-        "carried_segments": sum(row["carried_segments"] for row in rows if row["state"] == "continued"),
+        "documents": asked.documents if request.chosen is None else pc.count_distinct(rows["doc_id"]).as_py(),
+        "readings": rows.num_rows,
+        "answered": rows.num_rows - len(left),
+        "continued": continued.num_rows,
+        "carried_segments": pc.sum(continued["carried_segments"], min_count=0).as_py(),
         "pending": len(pending),
         "pending_documents": sum({row["content_hash"]: row["documents"] for row in pending.values()}.values()),
         "unsegmented": asked.unsegmented,
@@ -207,48 +205,9 @@ def plan_bucket(
     }
 
 
-def _mark_answered(request: PlanRequest, rows: list[PlannedReading], bucket: Bucket) -> None:
-    reader, corpus = request.reader, request.corpus
-    columns = ["reading_id", "content_hash", "question", "policy_id", "run_id", "answered_at"]
-    mine, inside = pc.field("config_hash") == reader.config_hash, bucket.contains("content_hash")
-    table = Table(corpus.store, "answers").read(corpus.name, columns, mine if inside is None else mine & inside)
-    answers: list[AnswerRow] = table.sort_by("answered_at").to_pylist()
-    known = {answer["reading_id"] for answer in answers}
-    held = held_runs(corpus)
-    by_policy = {
-        (answer["content_hash"], answer["question"]): answer["reading_id"]
-        for answer in answers
-        if policy_name(answer["policy_id"]) == reader.policy.name and answer["run_id"] not in held
-    }
-    for row in rows:
-        other = None if request.reread else by_policy.get((row["content_hash"], row["question"]))
-        answer = row["reading_id"] if row["reading_id"] in known else other
-        if answer is not None:
-            row["state"], row["answered_by"] = "answered", answer
-
-
-def _without_answer(request: PlanRequest, rows: list[PlannedReading], chosen: Chosen) -> list[PlannedReading]:
-    """Return the readings of a backfill."""
-    failures = Table(request.corpus.store, "quarantine").read(
-        request.corpus.name, ["item"], pc.field("stage") == "read"
-    )
-    failed = set(failures["item"].to_pylist())
-    left = (row for row in rows if row["state"] != "answered")
-    return [row for row in left if ("failed" if reading_item(row) in failed else "missing") in chosen.only]
-
-
-def _mark_continued(rows: list[PlannedReading], past: dict[str, list[Turn]]) -> None:
-    for row in rows:
-        turns = past.get(row["reading_id"])
-        if turns and row["state"] == "new":
-            row["state"] = "continued"
-            carried = [turn for turn in turns if turn.kind == "carried"]
-            if carried:
-                row["carried_from"], row["carried_segments"] = carried[-1].carried_from, carried[-1].step + 1
-
-
-def _item(row: PlannedReading, asked: RequestedReadings, past: list[Turn]) -> WorkItem:
+def _item(row: PlannedReading, places: Mapping[str, SegmentRange], past: list[Turn]) -> WorkItem:
     lanes = {turn.lane: turn.step + 1 for turn in past if turn.kind in ("update", "carried")}
+    origin, carried_segments = carried_from(past)
     return {
         "reading_id": row["reading_id"],
         "question_id": row["question_id"],
@@ -257,12 +216,12 @@ def _item(row: PlannedReading, asked: RequestedReadings, past: list[Turn]) -> Wo
         "content_hash": row["content_hash"],
         "item": reading_item(row),
         "documents": row["documents"],
-        "places": [segment_range(asked.places[row["content_hash"]])] if row["scope"] == "document" else [],
+        "places": [segment_range(places[row["content_hash"]])] if row["scope"] == "document" else [],
         "stream": "",
         "past": json.dumps([asdict(turn) for turn in past]) if past else "",
         "left": max(0, row["segments"] - sum(lanes.values())),
-        "carried_from": row["carried_from"],
-        "carried_segments": row["carried_segments"],
+        "carried_from": origin,
+        "carried_segments": carried_segments,
     }
 
 

@@ -3,27 +3,26 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Literal, TypeVar
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.readers import ReaderSpec
 from infra.store import Corpus
-from infra.tables.buckets import Bucket
+from infra.tables.buckets import WHOLE, Bucket
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents
-from infra.tables.rows import DocumentRow, PlannedReading, Scope, SegmentRange
-from infra.tables.schemas import PLACES
-from infra.tables.segments import segmented, segmented_table
+from infra.tables.rows import PlannedReading, SegmentRange
+from infra.tables.schemas import PLACES, PLAN
+from infra.tables.segments import segmented_table
 from infra.tables.streams import inline
 from memagent.records import Question, reading_names, stable_hash
 
-Document = TypeVar("Document")
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -55,10 +54,14 @@ class Chosen:
     only: frozenset[Missing] = frozenset(("missing", "failed"))
     """Of those without an answer: the ones that failed in their last run, the others (missing), or both."""
 
-    def has_document(self, document: DocumentRow) -> bool:
-        """Tell whether a document's readings are among them."""
-        seen = document["seen_at"]
-        return (self.since is None or seen >= self.since) and (self.until is None or seen < self.until)
+    def among(self, documents: pa.Table) -> pa.Table:
+        """Return those of the documents whose readings are among them."""
+        seen = documents["seen_at"]
+        if self.since is not None:
+            documents = documents.filter(pc.greater_equal(seen, pa.scalar(self.since, seen.type)))
+        if self.until is not None:
+            documents = documents.filter(pc.less(documents["seen_at"], pa.scalar(self.until, seen.type)))
+        return documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +86,20 @@ class PlanRequest:
 
 @dataclass(slots=True)
 class RequestedReadings:
-    """The readings that are asked for, and where their segments are."""
+    """The readings that are asked for, and where their segments are: columns, since few of many rows are looked at."""
 
-    rows: list[PlannedReading]
+    rows: list[pa.Table]
+    """Their rows (`PLAN`), a table a question."""
     documents: int
     """Documents that are asked about; duplicates count separately."""
     unsegmented: int
     """Documents that are asked about and have no segments."""
     matched: list[tuple[str, str]]
     """See `pipelines.stages.plan.BucketPlan`."""
-    places: dict[str, "_Place"] = field(default_factory=dict)
-    """By content hash of the document."""
+    places: pa.Table
+    """Where the segments of the documents are (`PLACES`)."""
     streams: dict[str, pa.Table] = field(default_factory=dict)
-    """The places (`PLACES`) of an archive's documents in reading order, by content hash of their list."""
+    """The places of an archive's documents in reading order, by content hash of their list."""
     grown: set[str] = field(default_factory=set)
     """Ids of the documents that had an earlier version."""
 
@@ -106,31 +110,57 @@ class RequestedReadings:
         hashes: list[str] = self.streams[row["content_hash"]]["content_hash"].to_pylist()
         return hashes
 
-
-class _Place(SegmentRange):
-    """Where a document's segments are, and how many tokens they have."""
-
-    tokens: int
-
-
-def _guessed(content_hash: str, chars: int, guess: SegmentGuess) -> _Place:
-    segments, tokens = guess.of(chars)
-    return {"content_hash": content_hash, "part": "", "first_row": 0, "segments": segments, "tokens": tokens}
+    def places_of(self, content_hashes: Iterable[str]) -> dict[str, SegmentRange]:
+        """Return where the segments of some documents are, by content hash."""
+        wanted = pa.array(set(content_hashes), pa.string())
+        found: list[SegmentRange] = self.places.filter(
+            pc.is_in(self.places["content_hash"], value_set=wanted)
+        ).to_pylist()
+        return {row["content_hash"]: row for row in found}
 
 
 @dataclass(frozen=True, slots=True)
-class _Stream:
-    """What a reading reads."""
+class _Documents:
+    """The present documents, and where the segments of each are."""
 
-    scope: Scope
-    doc_id: str
-    title: str
-    content_hash: str
-    hashes: list[str]
-    """As rows have them."""
-    documents: int
-    segments: int
-    tokens: int
+    rows: pa.Table
+    """Those that have segments, in the order of the corpus: their columns and those of `places`."""
+    uncut: list[str]
+    """Ids of those that have none."""
+    places: pa.Table
+
+    def chosen(self, question: Question, named: Collection[str]) -> pa.Table:
+        """Return those that a question is about, in the order of the corpus or of the question."""
+        if not question.documents:
+            return self.rows
+        if question.question_id in named:
+            names = pa.array(dict.fromkeys(question.documents), pa.string())
+            places = pc.index_in(names, value_set=self.rows["doc_id"].combine_chunks())
+            return self.rows.take(places.drop_null())
+        return self.rows.filter(pa.array([_is_about(question, doc_id) for doc_id in self.ids()], pa.bool_()))
+
+    def ids(self) -> list[str]:
+        """Return the ids of those that have segments."""
+        ids: list[str] = self.rows["doc_id"].to_pylist()
+        return ids
+
+
+def _find_documents(request: PlanRequest, bucket: Bucket, columns: Sequence[str]) -> _Documents:
+    """Return a bucket's documents with such columns."""
+    corpus, reader = request.corpus, request.reader
+    documents = current_documents(corpus, ["doc_id", "content_hash", "chars", *columns], bucket)
+    if request.chosen is not None:
+        documents = request.chosen.among(documents)
+    places = segmented_table(corpus, reader.tokenizer, reader.reading, bucket, columns=[*PLACES.names, "tokens"])
+    if request.guess is not None:
+        places = _with_guesses(places, documents, request.guess)
+    places = places.set_column(places.column_names.index("part"), "part", pc.dictionary_encode(places["part"]))
+    positions = pc.index_in(documents["content_hash"], value_set=places["content_hash"].combine_chunks())
+    cut = pc.is_valid(positions)
+    rows, found = documents.filter(cut), places.take(positions.filter(cut))
+    for name in ("part", "first_row", "segments", "tokens"):
+        rows = rows.append_column(name, found[name])
+    return _Documents(rows, documents["doc_id"].filter(pc.invert(cut)).to_pylist(), places)
 
 
 def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[str]) -> RequestedReadings:
@@ -141,41 +171,48 @@ def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[st
         bucket: whose documents.
         named: ids of the questions whose documents are named one by one (`named_questions`).
     """
-    corpus, reader = request.corpus, request.reader
-    columns = ["doc_id", "content_hash", "title", "chars", "first_seen", "seen_at"]
-    documents: list[DocumentRow] = current_documents(corpus, columns, bucket).to_pylist()
-    if request.chosen is not None:
-        documents = [document for document in documents if request.chosen.has_document(document)]
-    places: dict[str, _Place] = dict(segmented(corpus, reader.tokenizer, reader.reading, bucket))
-    if request.guess is not None:
-        uncut = {row["content_hash"]: row["chars"] for row in documents if row["content_hash"] not in places}
-        places |= {name: _guessed(name, chars, request.guess) for name, chars in uncut.items()}
-    by_id = {
-        document["doc_id"]: _Stream(
-            scope="document",
-            doc_id=document["doc_id"],
-            title=document["title"],
-            content_hash=content_hash,
-            hashes=[content_hash],
-            documents=1,
-            segments=segment_range["segments"],
-            tokens=segment_range["tokens"],
-        )
-        for document in documents
-        if (segment_range := places.get(content_hash := document["content_hash"]))
-    }
-    rows: list[PlannedReading] = []
-    for question in request.questions:
-        name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
-        rows += [_row(name(stream.hashes), question, stream) for stream in _chosen(question, by_id, named)]
+    found = _find_documents(request, bucket, ["title", "first_seen", "seen_at"])
+    rows = [_of_documents(request, question, found.chosen(question, named)) for question in request.questions]
+    grown = found.rows.filter(pc.greater(found.rows["seen_at"], found.rows["first_seen"]))
     return RequestedReadings(
         rows,
-        documents=len({row["doc_id"] for row in rows}),
-        unsegmented=_count_asked(request, (d["doc_id"] for d in documents if d["doc_id"] not in by_id), named),
-        matched=_matched(request.questions, by_id),
-        places=places,
-        grown={document["doc_id"] for document in documents if document["seen_at"] > document["first_seen"]},
+        documents=pc.count_distinct(pa.concat_tables([PLAN.empty_table(), *rows])["doc_id"]).as_py(),
+        unsegmented=_count_asked(request, found.uncut, named),
+        matched=_matched(request.questions, found),
+        places=found.places,
+        grown=set(grown["doc_id"].to_pylist()),
     )
+
+
+def _of_documents(request: PlanRequest, question: Question, documents: pa.Table) -> pa.Table:
+    """Return the rows (`PLAN`) of a question's readings of documents."""
+    count, reader = documents.num_rows, request.reader
+    if not count:
+        return PLAN.empty_table()
+    name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
+    hashes = documents["content_hash"].combine_chunks()
+    gold = list(question.answers) if question.answers is not None else None
+    same = {
+        "documents": 1,
+        "question_id": question.question_id,
+        "question": question.text,
+        "gold": gold,
+        "scope": "document",
+        "state": "new",
+        "answered_by": "",
+        "carried_from": "",
+        "carried_segments": 0,
+    }
+    own = {
+        "reading_id": pa.array([name([content_hash]) for content_hash in hashes.to_pylist()], pa.string()),
+        "content_hash": hashes,
+        "stream": pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), hashes),
+    }
+    own |= {column: documents[column] for column in ("doc_id", "title", "segments", "tokens")}
+    constant = {
+        field.name: pa.repeat(pa.scalar(same[field.name], field.type), count) for field in PLAN if field.name in same
+    }
+    return pa.table(own | constant).select(PLAN.names).cast(PLAN)
 
 
 def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedReadings:
@@ -187,44 +224,51 @@ def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedR
         request: what is asked.
         named: as in `document_readings`.
     """
-    corpus, reader = request.corpus, request.reader
-    documents = current_documents(corpus, ["doc_id", "content_hash", "chars"])
-    table = segmented_table(corpus, reader.tokenizer, reader.reading, columns=[*PLACES.names, "tokens"])
-    if request.guess is not None:
-        table = _with_guesses(table, documents, request.guess)
-    table = table.set_column(table.column_names.index("part"), "part", pc.dictionary_encode(table["part"]))
-    positions = pc.index_in(documents["content_hash"], value_set=table["content_hash"].combine_chunks())
-    segmented_here = pc.is_valid(positions)
-    uncut: list[str] = documents["doc_id"].filter(pc.invert(segmented_here)).to_pylist()
-    ids: list[str] = documents["doc_id"].filter(segmented_here).to_pylist()
-    by_id = dict(zip(ids, positions.filter(segmented_here).to_pylist(), strict=True))
+    found, reader = _find_documents(request, WHOLE, []), request.reader
     same: dict[tuple[str, ...], list[Question]] = defaultdict(list)  # about the same documents: one stream
     for question in request.questions:
         same[question.documents].append(question)
-    unsegmented = _count_asked(request, uncut, named)
-    result = RequestedReadings([], documents=0, unsegmented=unsegmented, matched=_matched(request.questions, by_id))
+    result = RequestedReadings(
+        [],
+        documents=0,
+        unsegmented=_count_asked(request, found.uncut, named),
+        matched=_matched(request.questions, found),
+        places=found.places,
+    )
     for questions in same.values():
-        chosen = _chosen(questions[0], by_id, named)
-        if not chosen:
+        places = found.chosen(questions[0], named)
+        if not places.num_rows:
             continue
-        places = table.take(pa.array(chosen, pa.int64()))
         hashes: list[str] = places["content_hash"].to_pylist()
-        stream = _Stream(
-            scope="archive",
-            doc_id="",
-            title=f"{len(hashes)} documents",
-            content_hash=stable_hash(hashes),
-            hashes=inline(hashes),
-            documents=len(hashes),
-            segments=pc.sum(places["segments"]).as_py(),
-            tokens=pc.sum(places["tokens"]).as_py(),
-        )
-        result.streams[stream.content_hash] = places.select(PLACES.names)
-        result.documents = max(result.documents, stream.documents)
+        content_hash = stable_hash(hashes)
+        result.streams[content_hash] = places.select(PLACES.names)
+        result.documents = max(result.documents, len(hashes))
         for question in questions:
             name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
-            result.rows.append(_row(name(hashes), question, stream))
+            row = _of_archive(question, name(hashes), content_hash, places)
+            result.rows.append(pa.Table.from_pylist([row], schema=PLAN))
     return result
+
+
+def _of_archive(question: Question, reading_id: str, content_hash: str, places: pa.Table) -> PlannedReading:
+    return {
+        "reading_id": reading_id,
+        "doc_id": "",
+        "title": f"{places.num_rows} documents",
+        "content_hash": content_hash,
+        "stream": inline(places["content_hash"].to_pylist()),
+        "documents": places.num_rows,
+        "question_id": question.question_id,
+        "question": question.text,
+        "gold": list(question.answers) if question.answers is not None else None,
+        "scope": "archive",
+        "state": "new",
+        "segments": pc.sum(places["segments"]).as_py(),
+        "tokens": pc.sum(places["tokens"]).as_py(),
+        "answered_by": "",
+        "carried_from": "",
+        "carried_segments": 0,
+    }
 
 
 def _with_guesses(table: pa.Table, documents: pa.Table, guess: SegmentGuess) -> pa.Table:
@@ -232,7 +276,11 @@ def _with_guesses(table: pa.Table, documents: pa.Table, guess: SegmentGuess) -> 
     known = table["content_hash"].combine_chunks()
     uncut = documents.filter(pc.invert(pc.is_in(documents["content_hash"], value_set=known)))
     chars = dict(zip(uncut["content_hash"].to_pylist(), uncut["chars"].to_pylist(), strict=True))
-    rows = [_guessed(name, count, guess) for name, count in chars.items()]
+    guesses = {name: guess.of(count) for name, count in chars.items()}
+    rows = [
+        {"content_hash": name, "part": "", "first_row": 0, "segments": segments, "tokens": tokens}
+        for name, (segments, tokens) in guesses.items()
+    ]
     return pa.concat_tables([table, pa.Table.from_pylist(rows, schema=table.schema)])
 
 
@@ -247,27 +295,17 @@ def named_questions(request: PlanRequest) -> frozenset[str]:
     return frozenset(q.question_id for q in request.questions if q.documents and known.issuperset(q.documents))
 
 
-def _chosen(question: Question, by_id: Mapping[str, Document], named: Collection[str]) -> list[Document]:
-    """Return the positions of a question's documents, in the order of the corpus or of the question."""
-    if not question.documents:
-        return list(by_id.values())
-    if question.question_id in named:
-        return [by_id[name] for name in dict.fromkeys(question.documents) if name in by_id]
-    return [document for doc_id, document in by_id.items() if _is_about(question, doc_id)]
-
-
-def _matched(questions: Iterable[Question], by_id: Mapping[str, object]) -> list[tuple[str, str]]:
+def _matched(questions: Iterable[Question], documents: _Documents) -> list[tuple[str, str]]:
     """Return which names and patterns of the questions' documents are a document's; "" for all documents."""
-    matches = []
-    for question in questions:
-        for name in question.documents or ("",):
-            if (
-                name in by_id
-                or (by_id and not name)
-                or (_MAGIC.search(name) and any(fnmatchcase(i, name) for i in by_id))
-            ):
-                matches.append((question.question_id, name))
-    return matches
+    names = {(question.question_id, name) for question in questions for name in question.documents or ("",)}
+    if not documents.rows.num_rows:
+        return []
+    ids = set(documents.ids()) if any(name for _, name in names) else set()
+    return [
+        (question_id, name)
+        for question_id, name in sorted(names)
+        if not name or name in ids or (_MAGIC.search(name) and any(fnmatchcase(i, name) for i in ids))
+    ]
 
 
 def _count_asked(request: PlanRequest, doc_ids: Iterable[str], named: Collection[str]) -> int:
@@ -285,24 +323,3 @@ def _is_about(question: Question, doc_id: str) -> bool:
     if not question.documents:
         return True
     return any(doc_id == pattern or fnmatchcase(doc_id, pattern) for pattern in question.documents)
-
-
-def _row(reading_id: str, question: Question, stream: _Stream) -> PlannedReading:
-    return {
-        "reading_id": reading_id,
-        "doc_id": stream.doc_id,
-        "title": stream.title,
-        "content_hash": stream.content_hash,
-        "stream": stream.hashes,
-        "documents": stream.documents,
-        "question_id": question.question_id,
-        "question": question.text,
-        "gold": list(question.answers) if question.answers is not None else None,
-        "scope": stream.scope,
-        "state": "new",
-        "segments": stream.segments,
-        "tokens": stream.tokens,
-        "answered_by": "",
-        "carried_from": "",
-        "carried_segments": 0,
-    }

@@ -17,6 +17,7 @@ TASKS = ("ask", "nights", "scale", "review", "own-model", "training", "operate",
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _VARYING = (
     (r"\d{8}-\d{6}-[0-9a-f]{6}", "20261124-091500-845efb"),
+    (r"\brl-[0-9a-f]{6}@", "rl-0205aa@"),  # a hash of the folder's path
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?\S*", "2026-11-24T09:15:00+00:00"),
     (r"\b(\d+ min )?\d+(\.\d+)? m?s\b", "10 s"),
     (r" \([\d.]+ a second[^)]*\)", ""),

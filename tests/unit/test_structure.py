@@ -40,7 +40,13 @@ HOMES = {
 }
 ABOVE = {("memagent/__init__.py", "pipelines.archive")}
 """Imports against the direction, for type checkers alone: the module is loaded when its names are asked for."""
-SHARED_PLAN = {("estimate", "plan"), ("read", "plan"), ("plan", "planned_readings")}
+SHARED_PLAN = {
+    ("estimate", "plan"),
+    ("read", "plan"),
+    ("plan", "planned_readings"),
+    ("plan", "plan_states"),
+    ("plan_states", "planned_readings"),
+}
 """Stages that speak of the same plan. No other imports one, nor anything else of `pipelines`."""
 SOURCES = sorted(path for part in RANK for path in (ROOT / part).rglob("*.py"))
 
