@@ -13,12 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import causal_lower_right
 
 from memagent.errors import UsageError
+from memagent.rl import attention
 from memagent.rl.head import TokenHead
-
-_ATTENTION = "memagent-packed"
 
 
 class PolicyModel(nn.Module):
@@ -52,15 +50,16 @@ class PolicyModel(nn.Module):
         Returns:
             Log-probability [n] (float32, with a gradient) and entropy [n] (without one) of each response token.
         """
-        base: Any = self.model.model
+        model: Any = self.model
+        base, config = model.model, model.config
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         states = base(
             input_ids=ids[None],
             position_ids=positions[None],
             use_cache=False,
-            blocks=[(tuple(block), [_mask(block[0], own, ids.device) for own in block[1:]]) for block in blocks],
+            layout=attention.RowLayout.of(blocks, ids.device, model.dtype, head=size),
         ).last_hidden_state[0]
-        head: Any = self.model.lm_head
-        scores: tuple[Tensor, Tensor] = head(states[targets - 1], ids[targets], temperature)
+        scores: tuple[Tensor, Tensor] = model.lm_head(states[targets - 1], ids[targets], temperature)
         return scores
 
 
@@ -72,80 +71,19 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32, *, checkp
     """
     from transformers import AutoModelForCausalLM
 
-    _register()
+    attention.register()
     path = Path(folder)
     if path.is_dir() and (not list(path.glob("*.safetensors")) or not (path / "config.json").is_file()):
         raise UsageError(f"{path} is no model folder: it needs config.json and *.safetensors")
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype=dtype, attn_implementation=_ATTENTION, use_safetensors=True, trust_remote_code=False
+            str(folder), dtype=dtype, attn_implementation=attention.NAME, use_safetensors=True, trust_remote_code=False
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(f"{folder} cannot be loaded for training: {error}") from error
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return PolicyModel(model)
-
-
-def _register() -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
-
-    AttentionInterface.register(_ATTENTION, _attend)
-    AttentionMaskInterface.register(_ATTENTION, _no_mask)
-
-
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Return no mask: each conversation is attended to by itself."""
-
-
-def _attend(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """Attend causally within each block; query [1, heads, T, size], result [1, T, heads, size].
-
-    A block ``(n,)`` is a conversation. In ``(p, a, b, ...)`` the conversations a, b, ... attend to the prefix p and to
-    themselves: one call each, of just the pairs that count, so that no mask of the whole row is needed and a GPU runs
-    its flash kernels.
-    """
-    blocks = options.get("blocks") or [((query.shape[2],), [])]
-    lengths = [length for block, _ in blocks for length in block]
-    # One split, whose gradient is one concatenation: a slice's gradient would be as long as the row.
-    queries, keys, values = (torch.split(part, lengths, dim=2) for part in (query, key, value))
-    grouped = query.shape[1] != key.shape[1]
-    attended: list[Tensor] = []
-    for block, masks in blocks:
-        first = len(attended)
-        attended.append(
-            F.scaled_dot_product_attention(
-                queries[first], keys[first], values[first], is_causal=True, scale=scaling, enable_gqa=grouped
-            )
-        )
-        for own, mask in zip(range(first + 1, first + len(block)), masks, strict=True):
-            attended.append(
-                F.scaled_dot_product_attention(
-                    queries[own],
-                    torch.cat([keys[first], keys[own]], dim=2),
-                    torch.cat([values[first], values[own]], dim=2),
-                    attn_mask=mask,
-                    scale=scaling,
-                    enable_gqa=grouped,
-                )
-            )
-    return torch.cat(attended, dim=2).transpose(1, 2), None
-
-
-def _mask(prefix: int, own: int, device: torch.device) -> Tensor:
-    """Return the causal mask [own, prefix + own] of a conversation behind a prefix; on a GPU it is never made."""
-    if device.type == "cuda":
-        return causal_lower_right(own, prefix + own)
-    return torch.ones(own, prefix + own, dtype=torch.bool, device=device).tril(prefix)
 
 
 FACTORS = (".down", ".up")
