@@ -131,15 +131,21 @@ def test_a_wrong_configuration_is_an_error_at_once(tmp_path):
         run(tmp_path / "w", work(4, wrong=True), min_size=2, max_size=2)
 
 
-def test_a_second_engine_joins_and_reads(tmp_path, model_folder):
+_SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "engines, delay", [(2, 0.3), pytest.param(4, 0.6, marks=_SLOW), pytest.param(8, 1.5, marks=_SLOW)]
+)
+def test_more_engines_join_and_read(tmp_path, model_folder, engines, delay):
     write_archive(tmp_path / "docs", count=120, words=120)
-    sets = ["pool.min_size=1", "pool.max_size=2", "pool.cpus=0.4", "pool.inflight=4"]
-    sets += ["engine.scripted_delay=0.3", "flush_seconds=0.2"]
+    sets = ["pool.min_size=1", f"pool.max_size={engines}", f"pool.cpus={0.8 / engines}", "pool.inflight=4"]
+    sets += [f"engine.scripted_delay={delay}", "flush_seconds=0.2"]
     store = Store(str(tmp_path / "store"))
     config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
     ingest(Corpus(store, "c"), [str(tmp_path / "docs")], config, "ingest")
     seen: list[dict] = []
     done = ask("c", [OTTER], config, show=seen.append)
     assert done["readings"]["read_now"] == 120 and not done["readings"]["failed"]
-    assert max(snapshot.get("engines", 0) for snapshot in seen) == 2
+    assert max(snapshot.get("engines", 0) for snapshot in seen) == engines
     assert Table(store, "answers").read("c").num_rows == 120
