@@ -1,17 +1,17 @@
-"""Segments in the store: immutable Parquet parts, read back a row group at a time."""
+"""Segments in the store: immutable Parquet parts, read back some row groups at a time."""
 
 import asyncio
 import io
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import fields
-from functools import lru_cache
 from itertools import accumulate
-from threading import Lock
+from threading import Condition, Lock
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from cachetools import LRUCache, cached
 
 from infra.store import Corpus, Store
 from infra.tables.buckets import WHOLE, Bucket
@@ -27,7 +27,10 @@ from memagent.tokens import Tokenizer
 _FOLDER = "segments"
 _GROUP_TOKENS = 16_384
 """Tokens of a row group: what one reading holds in memory at a time."""
-_CACHED_GROUPS = 256
+_SPAN_GROUPS = 4
+"""Row groups that are fetched by one request: readings of short documents want one after the other."""
+_CACHED_SPANS = 256
+"""Some 130 MB: as many long documents are read at the same time without fetching anything twice."""
 _PLACE = ["content_hash", "part", "first_row", "segments", "tokens"]
 _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
 
@@ -203,7 +206,7 @@ def damaged_segments(store: Store, rows: Iterable[SegmentedRow]) -> dict[str, st
 
 def _contents(store: Store, part: str) -> tuple[list[str], list[int], set[int]]:
     """Return content hash and index of a part's segments, and the rows whose text is another than its hash says."""
-    file = pq.ParquetFile(store.path(part), filesystem=store.arrow, pre_buffer=False)
+    file = pq.ParquetFile(store.path(part), filesystem=store.arrow, pre_buffer=True)
     hashes: list[str] = []
     indices: list[int] = []
     wrong: set[int] = set()
@@ -243,10 +246,10 @@ class StoredStream:
             end = span["first_row"] + min(stop, self._starts[document + 1]) - first
             start, document = self._starts[document + 1], document + 1
             while row < end:
-                group, group_start = await asyncio.to_thread(_group_at, self._store.url, span["part"], row)
-                taken = min(end, group_start + group.num_rows)
-                for i in range(row - group_start, taken - group_start):
-                    yield Segment(**{name: group[name][i].as_py() for name in _SEGMENT_FIELDS})
+                rows, first_row = await asyncio.to_thread(_rows_at, self._store.url, span["part"], row)
+                taken = min(end, first_row + rows.num_rows)
+                for i in range(row - first_row, taken - first_row):
+                    yield Segment(**{name: rows[name][i].as_py() for name in _SEGMENT_FIELDS})
                 row = taken
 
 
@@ -273,15 +276,19 @@ class _Part:
 
     def __init__(self, url: str, part: str) -> None:
         store = Store(url)
-        self._file = pq.ParquetFile(store.path(part), filesystem=store.arrow, pre_buffer=False)
+        # The columns of neighbouring row groups come by one request.
+        self._file = pq.ParquetFile(store.path(part), filesystem=store.arrow, pre_buffer=True)
         self._lock = Lock()
         self.starts = [0]
         for i in range(self._file.num_row_groups):
             self.starts.append(self.starts[-1] + self._file.metadata.row_group(i).num_rows)
 
-    def group(self, i: int) -> pa.Table:
+    def span(self, number: int) -> pa.Table:
+        """Return the rows of `_SPAN_GROUPS` row groups."""
+        first = number * _SPAN_GROUPS
+        groups = range(first, min(first + _SPAN_GROUPS, len(self.starts) - 1))
         with self._lock:
-            return self._file.read_row_group(i, columns=_SEGMENT_FIELDS, use_threads=False)
+            return self._file.read_row_groups(list(groups), columns=_SEGMENT_FIELDS, use_threads=False)
 
     def hashes(self, first: int, stop: int) -> list[str]:
         """Return the hashes of rows `first` to `stop`, from the row groups that hold them."""
@@ -292,19 +299,20 @@ class _Part:
         return hashes
 
 
-@lru_cache(maxsize=64)
+# Readings on neighbouring documents begin together: with a condition only the first of them fetches, the others wait.
+@cached(LRUCache(64), condition=Condition())
 def _part(url: str, part: str) -> _Part:
     return _Part(url, part)
 
 
-def _group_at(url: str, part: str, row: int) -> tuple[pa.Table, int]:
-    """Return the row group that holds `row`, and its first row."""
+def _rows_at(url: str, part: str, row: int) -> tuple[pa.Table, int]:
+    """Return rows among which `row` is, and the number of the first one."""
     starts = _part(url, part).starts
-    group = bisect_right(starts, row) - 1
-    return _group(url, part, group), starts[group]
+    number = (bisect_right(starts, row) - 1) // _SPAN_GROUPS
+    return _span(url, part, number), starts[number * _SPAN_GROUPS]
 
 
-@lru_cache(maxsize=_CACHED_GROUPS)
-def _group(url: str, part: str, group: int) -> pa.Table:
-    # Arrow, not Python lists: ids take 4 bytes each, and questions on one document share the group.
-    return _part(url, part).group(group)
+@cached(LRUCache(_CACHED_SPANS), condition=Condition())
+def _span(url: str, part: str, number: int) -> pa.Table:
+    # Arrow, not Python lists: ids take 4 bytes each, and questions on one document share it.
+    return _part(url, part).span(number).combine_chunks()
