@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -158,10 +158,14 @@ class Loop:
         return summary
 
     def own_questions(self) -> Path:
-        """Write the questions of the promotion check's own contracts, with gold as it stands in the text."""
+        """Write the questions of the promotion check's own contracts."""
+        return self.write_questions(batches(self.contracts)[1])
+
+    def write_questions(self, names: Sequence[str]) -> Path:
+        """Write questions on contracts to a file, with gold as it stands in the text."""
         path = self.folder / "promotion.jsonl"
         rows = []
-        for name in batches(self.contracts)[1]:
+        for name in names:
             contract = self.contracts[name]
             for question_id, text in ASKED.items():
                 if (value := verbatim(contract, category_of(question_id))) is not None:
@@ -180,9 +184,13 @@ class Loop:
 def batches(contracts: dict[str, Contract]) -> tuple[list[str], list[str], list[str]]:
     """Return the names of the contracts to correct, of the check's own, and of those to correct wrongly."""
     training, _ = split(list(contracts.values()))
-    names = [contract.name for contract in training if len(contract.text) <= LONGEST]
-    names.sort(key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    names = in_order(contract.name for contract in training if len(contract.text) <= LONGEST)
     return names[:BATCH], names[BATCH : BATCH + OWN], names[BATCH + OWN : BATCH + OWN + POISONED]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names in an order that is always the same and has nothing to do with the alphabet."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
 
 
 def category_of(question_id: str) -> Category:
