@@ -49,6 +49,11 @@ FILTERS = {
     "people disagree": "review=disputed",
     "others, not me yet": "by=others",
     "since last night": "new=1",
+    "confidence below 0.5": "below=0.5",
+    "confidence below 0.95": "below=0.95",
+    "most doubtful first": "order=confidence",
+    "most doubtful first, not checked yet": "order=confidence&review=open",
+    "most doubtful first, a question": "order=confidence&question=7",
     "words": "words=delaware",
     "rare words": "words=dela+document+049999",
     "all at once": "corpus=contracts&question=3&state=found&review=open&new=1&words=texas",
@@ -103,6 +108,7 @@ def _answer(n: int, q: int, content_hash: str, text: str, number: int) -> dict[s
         config_hash="c",
         answer=state if found else "",
         found=found,
+        confidence=_confidence(n, q),
         evidence=[piece | dict(quote=quote, quote_start=start, quote_end=start + len(quote))] if found else [],
         segments=1,
         conversations=2,
@@ -116,6 +122,12 @@ def _answer(n: int, q: int, content_hash: str, text: str, number: int) -> dict[s
         run_id="night",
         answered_at=START + timedelta(minutes=number, microseconds=37 * n + q),
     )
+
+
+def _confidence(n: int, q: int) -> float:
+    """Return a confidence: 1 for few, below 0.5 for a tenth."""
+    share = (n * 2654435761 + q * 40503) % 10_007 / 10_006
+    return float(share**0.3)
 
 
 def _commit(corpus: Corpus, name: str, rows: pa.Table, number: int) -> None:
@@ -203,7 +215,7 @@ def measure(served: Served, given: argparse.Namespace) -> list[Row]:
     rows.append(Row("first page", p95(first), "ms", column="p95, alone", n=100))
     older = re.search(r'rel="next" href="([^"]+)"', client.get("/").text)
     assert older is not None
-    deep = timed(lambda: client.get(f"/?before={10**18 * 7 + 310_000_000_000_000_000}"), 30)
+    deep = timed(lambda: client.get(f"/?after={10**18 * 7 + 310_000_000_000_000_000}"), 30)
     rows.append(Row("a page in the middle", p95(deep), "ms", column="p95, alone", n=30))
     readings = re.findall(rf"/answers/{CORPUS}/([0-9a-f]+)", client.get("/").text)
     sample = [f"/answers/{CORPUS}/{reading}" for reading in dict.fromkeys(readings)]

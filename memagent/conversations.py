@@ -4,10 +4,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from memagent.config import ReadingConfig, reading_defaults, validate
-from memagent.engine import Completion, Sampling, repeats
+from memagent.engine import Completion, Sampling, mean_probability, repeats
 from memagent.errors import ConfigError
 from memagent.evidence import Note
 from memagent.lanes import Lanes, Position
@@ -92,8 +92,8 @@ class ReadingSpec:
         """
         return cls(Prompts(template, tokenizer, config.layout, gate=config.gate, early_exit=config.early_exit), config)
 
-    def sampling(self, max_tokens: int) -> Sampling:
-        """Return the sampling parameters of one conversation."""
+    def sampling(self, max_tokens: int, *, logprobs: bool = False) -> Sampling:
+        """Return the sampling parameters of one conversation; `logprobs`: of this one, whatever of the others."""
         config = self.config
         return Sampling(
             max_tokens=max_tokens,
@@ -102,7 +102,7 @@ class ReadingSpec:
             seed=config.seed if config.temperature > 0 else None,
             stop_ids=self.prompts.stop_ids,
             repetitions=config.repetitions,
-            logprobs=self.logprobs,
+            logprobs=self.logprobs or logprobs,
         )
 
     def check_window(self, question: list[int], max_model_len: int) -> None:
@@ -119,6 +119,16 @@ class ReadingSpec:
                 f"{config.segment_tokens}, memory before and after {2 * config.memory_tokens}) and the window has "
                 f"{max_model_len}. Lower reading.segment_tokens or reading.memory_tokens, or shorten the question."
             )
+
+
+class Answer(NamedTuple):
+    """What the last conversation came to."""
+
+    answer: str
+    found: bool
+    """Whether the documents say it."""
+    confidence: float | None
+    """See `ReadingResult`."""
 
 
 class Conversations:
@@ -149,22 +159,27 @@ class Conversations:
         """Overwrite the memory after reading another lane's memory like a segment."""
         return await self._overwrite(position, "merge", memory, ids=text, segment=None)
 
-    async def answer(self, position: Position, memory: list[int]) -> tuple[str, bool]:
-        """Answer from the last memory; return the answer and whether one was found."""
+    async def answer(self, position: Position, memory: list[int]) -> Answer:
+        """Answer from the last memory."""
         prompt = self._prompts.answer(self._question, memory)
-        completion, seconds = await self._ask(prompt, self._spec.config.answer_tokens, 0)
+        sampling = self._spec.sampling(self._spec.config.answer_tokens, logprobs=True)
+        completion, seconds = await self._ask(prompt, sampling, 0)
         turn = self._turn(position, "answer", completion, seconds=seconds, segment=None)
         self._record(replace(turn, memory_ids=memory, memory=self._prompts.memory_text(memory)))
-        return self._prompts.read_answer(completion.ids)
+        return self._answer(completion.ids, completion.logprobs)
 
-    def logged_answer(self) -> tuple[str, bool] | None:
+    def logged_answer(self) -> Answer | None:
         """Return the answer that the turn log holds."""
-        ids = self._lanes.logged_answer
-        return None if ids is None else self._prompts.read_answer(ids)
+        turn = self._lanes.logged_answer
+        return None if turn is None else self._answer(turn.response_ids, turn.logprobs)
 
-    def result(self, answer: str, found: bool, evidence: list[Evidence], seconds: float) -> ReadingResult:
+    def _answer(self, ids: list[int], logprobs: list[float] | None) -> Answer:
+        return Answer(*self._prompts.read_answer(ids), mean_probability(logprobs))
+
+    def result(self, answer: Answer, evidence: list[Evidence], seconds: float) -> ReadingResult:
         """Return the reading's result with its counts."""
-        return replace(self._usage, answer=answer, found=found, evidence=evidence, seconds=seconds)
+        text, found, confidence = answer
+        return replace(self._usage, answer=text, found=found, confidence=confidence, evidence=evidence, seconds=seconds)
 
     async def _overwrite(
         self, position: Position, kind: TurnKind, memory: list[int], ids: list[int], segment: Segment | None
@@ -172,7 +187,7 @@ class Conversations:
         prompt = self._prompts.update(self._question, memory, ids)
         # Longest first: the reading with the most segments left decides when the run ends.
         priority = -self._lanes.remaining(position)
-        completion, seconds = await self._ask(prompt, self._spec.config.memory_tokens, priority)
+        completion, seconds = await self._ask(prompt, self._spec.sampling(self._spec.config.memory_tokens), priority)
         if completion.finish_reason == "repetition":
             update = Update(memory, changed=False, done=False)
         else:
@@ -184,9 +199,8 @@ class Conversations:
         self._record(replace(turn, memory_ids=update.memory_ids, memory=text, changed=update.changed))
         return update
 
-    async def _ask(self, prompt: list[int], max_tokens: int, priority: int) -> tuple[Completion, float]:
+    async def _ask(self, prompt: list[int], sampling: Sampling, priority: int) -> tuple[Completion, float]:
         began = time.monotonic()
-        sampling = self._spec.sampling(max_tokens)
         completion = await self._generate(prompt, sampling, priority)
         if completion.finish_reason == "length" and repeats(completion.ids, sampling.repetitions):
             completion = replace(completion, finish_reason="repetition")  # not every engine looks for it

@@ -4,6 +4,7 @@ A reading never decodes text and encodes it again: what the engine sampled is wh
 what the turn log keeps and what training sees.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -101,6 +102,18 @@ ENGINES: Registry[EngineFactory] = Registry(
         "scripted": "infra.engines.scripted:make_engine",
     },
 )
+
+
+def mean_probability(logprobs: Sequence[float] | None) -> float | None:
+    """Return the geometric mean of tokens' probabilities, from 0 to 1; None: they are not known.
+
+    That is exp of the mean log-probability: of a sequence's probability, without its length (Malinin & Gales,
+    arXiv 2002.07650, section 3.1).
+
+    Args:
+        logprobs: natural logarithms, one a token.
+    """
+    return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs))) if logprobs else None
 
 
 LONGEST = 64

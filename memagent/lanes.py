@@ -49,9 +49,9 @@ class Lanes:
         return (logged[-1].memory_ids, logged[-1].step + 1) if logged else (no_memory, 0)
 
     @property
-    def logged_answer(self) -> list[int] | None:
-        """Token ids of the answer in the turn log."""
-        answers = [turn.response_ids for turn in self.past if turn.kind == "answer"]
+    def logged_answer(self) -> Turn | None:
+        """The answer's turn in the log."""
+        answers = [turn for turn in self.past if turn.kind == "answer"]
         return answers[-1] if answers else None
 
     @property

@@ -113,6 +113,6 @@ class Reading:
     async def finish(self, memory: list[int]) -> ReadingResult:
         """Answer from the last memory, unless the turn log holds the answer, and find its evidence."""
         talk = self._conversations
-        text, found = talk.logged_answer() or await talk.answer(self._lanes.answer_position, memory)
-        evidence = await gather_evidence(text, talk.notes, self._request.stream) if found else []
-        return talk.result(text, found, evidence, time.monotonic() - self._began)
+        answer = talk.logged_answer() or await talk.answer(self._lanes.answer_position, memory)
+        evidence = await gather_evidence(answer.answer, talk.notes, self._request.stream) if answer.found else []
+        return talk.result(answer, evidence, time.monotonic() - self._began)

@@ -141,6 +141,9 @@ class ReadingResult:
     seconds: float = 0.0
     engine_seconds: float = 0.0
     """Its share of the engine's time, if the worker measures it."""
+    confidence: float | None = None
+    """Geometric mean of the probabilities of the answer's tokens, from 0 to 1 (`memagent.engine.mean_probability`); of
+    "not found", too. None: the engine does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class Answer:
     run_id: str
     """The run that answered."""
     answered_at: datetime
+    confidence: float | None = None
+    """How probable the model's words were to it (`ReadingResult.confidence`); None: not known."""
 
     @property
     def quote(self) -> str:

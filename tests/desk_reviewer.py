@@ -62,7 +62,7 @@ def review(page: Page, address: str, judge: Judge, corrections: int) -> Review:
         right = judge(_shown(page))
         if right is None:
             done.said["passed over"] += 1
-            if not page.locator("#older").count():
+            if not page.locator("#next").count():
                 return done
             _press(page, "j")
             continue

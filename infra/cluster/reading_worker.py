@@ -242,7 +242,6 @@ class ReadingWorker:
         return StoredStream(self._store, places, places.starts)
 
     def _answer(self, item: WorkItem, result: ReadingResult) -> AnswerRow:
-        reader = self._spec.reader
         return {
             "corpus": self._spec.corpus.name,
             "reading_id": item["reading_id"],
@@ -251,10 +250,11 @@ class ReadingWorker:
             "scope": item["scope"],
             "content_hash": item["content_hash"],
             "stream": self._hashes(item),
-            "policy_id": reader.policy.policy_id,
-            "config_hash": reader.config_hash,
+            "policy_id": self._spec.reader.policy.policy_id,
+            "config_hash": self._spec.reader.config_hash,
             "answer": result.answer,
             "found": result.found,
+            "confidence": result.confidence,
             "evidence": [cast(EvidenceRow, asdict(evidence)) for evidence in result.evidence],
             "segments": result.segments,
             "conversations": result.conversations,

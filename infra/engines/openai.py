@@ -21,7 +21,7 @@ class OpenAIEngine:
 
     ``ids``: completions with token ids in and out (vLLM; exact). ``text``: completions with the
     prompt's text. ``chat``: the prompt's text as one user message; needs a template with ``chat = true``.
-    With the last two, response ids are made by tokenising the response's text.
+    With the last two, response ids are made by tokenising the response's text, and log-probabilities are not known.
     """
 
     def __init__(self, model: str, config: EngineConfig, tokenizer: Tokenizer) -> None:
@@ -106,7 +106,7 @@ class OpenAIEngine:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             seed=sampling.seed,
-            logprobs=0 if sampling.logprobs else None,
+            logprobs=0 if sampling.logprobs and exact else None,
             stop=None if exact else self._stops(sampling),
             extra_body=extra,
         )

@@ -97,6 +97,8 @@ class AnswerRow(TypedDict):
     config_hash: str
     answer: str
     found: bool
+    confidence: float | None
+    """See `memagent.records.ReadingResult`; null in rows of earlier versions, too."""
     evidence: list[EvidenceRow]
     segments: int
     conversations: int

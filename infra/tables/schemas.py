@@ -136,6 +136,7 @@ ANSWERS = pa.schema(
         ("config_hash", pa.string()),  # of the reading configuration
         ("answer", _TEXT),  # empty: not found
         ("found", pa.bool_()),  # whether the documents say it
+        ("confidence", pa.float32()),  # geometric mean of the probabilities of the answer's tokens; null: not known
         ("evidence", pa.list_(EVIDENCE)),  # places that the answer came from
         ("segments", pa.int32()),  # read for it
         ("conversations", pa.int32()),  # with the model

@@ -33,7 +33,9 @@ def answers(
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(help="field=pattern for whole values, as in 'document=*.pdf' (* and ?); all must match."),
+        typer.Option(
+            help="field=pattern for whole values, as in 'document=*.pdf' (* and ?), or 'confidence<0.8'; all must hold."
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
     held: Annotated[bool, typer.Option("--held", help="Newer answers that are held, in place of those shown.")] = False,
@@ -47,17 +49,16 @@ def answers(
     from infra.store import Corpus, Store
     from infra.tables.corpora import check_known
     from pipelines.exchange.answers import answer_rows, write_answers
+    from pipelines.exchange.conditions import parse
     from pipelines.status import find_run
 
     settings = configured(store, config, set_)
-    patterns = [(field, pattern) for field, _, pattern in (item.partition("=") for item in where or [])]
-    if wrong := [item for item in where or [] if "=" not in item]:
-        raise UsageError(f"--where {wrong[0]!r}: write it as field=pattern, as in 'document=*.pdf'")
+    conditions = parse(where or [])
     where_from = Corpus(Store(settings.store), corpus)
     run_id = find_run(where_from.store, run, check_known(where_from).name) if run else None
     if held and run:
         raise UsageError("--held goes over all held nights; --run shows a run's answers, held or not")
-    rows = answer_rows(where_from, run_id, patterns, held=held)
+    rows = answer_rows(where_from, run_id, conditions, held=held)
     write_answers(islice(rows, limit), format_, output)
 
 

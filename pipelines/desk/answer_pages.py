@@ -20,6 +20,8 @@ from pipelines.desk.passages import Span, find_words, passage, spans_of
 from pipelines.desk.pdf_page import PagePicture
 from pipelines.desk.pdf_page import Request as PageRequest
 
+THRESHOLDS = ("0.5", "0.8", "0.9", "0.95", "0.99")
+"""Confidences below which the list's form can choose; an address may name any other."""
 _SAID = ("accepted", "corrected", "rejected", "absent", "comment")
 
 
@@ -40,6 +42,7 @@ def answers(request: Request) -> Response:
         disputed=sum(n for (_, review), n in tallies.items() if review == "disputed"),
         corpora=listing.names(connection),
         questions=listing.questions(connection, chosen.corpus),
+        thresholds=[*THRESHOLDS, *({chosen.below} - {"", *THRESHOLDS})],
         link=link,
     )
 
@@ -59,8 +62,8 @@ def answer(request: Request) -> Response:
         spans = [Span(*found, "right"), *spans]
         at = str(max(0, found[0] - 1_000))
     shown = passage(text, spans, int(at) if at and at.isdecimal() else None) if text is not None else None
-    older = listing.beside(connection, chosen, me, item.id, newer=False)
-    newer = listing.beside(connection, chosen, me, item.id, newer=True)
+    following = listing.beside(connection, chosen, me, item.id, on=True)
+    previous = listing.beside(connection, chosen, me, item.id, on=False)
     source = _source(desk, item, document)
     return render(
         request,
@@ -77,8 +80,8 @@ def answer(request: Request) -> Response:
         find=find,
         found=found,
         filter=chosen,
-        older=older,
-        newer=newer,
+        following=following,
+        previous=previous,
         link=link,
         done=_done(desk, query.get("done"), me),
         is_pdf=source is not None and source["media_type"] == "application/pdf",
@@ -134,7 +137,7 @@ def _give(request: Request, form: Form) -> Response:
     given_at = desk.give(item, opinion, me, form.get("document") or None)
     follow = None
     if said != "comment":
-        follow = listing.beside(desk.index.read(), chosen, me, item.id, newer=False)
+        follow = listing.beside(desk.index.read(), chosen, me, item.id, on=True)
     target = follow or item
     return RedirectResponse(link(target, chosen, done=given_at.isoformat()), 303)
 

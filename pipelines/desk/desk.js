@@ -115,7 +115,7 @@ if (text && byId("verdict")) {
 const settle = () => { const box = byId("decides"); if (box) { box.checked = !box.checked; box.focus(); } };
 const KEYS = byId("verdict") ? {
   a: press("accept"), r: press("reject"), n: press("absent"), c: enterText, e: focus("answer"), m: focus("comment"), d: settle,
-  u: press("undo"), j: press("older"), k: press("newer"), f: focus("find"), Escape: press("back"),
+  u: press("undo"), j: press("next"), k: press("previous"), f: focus("find"), Escape: press("back"),
 } : byId("list") ? {
   j: row(1), k: row(-1), n: follow("next"), p: follow("prev"), "/": focus("words"),
 } : { "/": focus("words"), Escape: press("back") };

@@ -34,6 +34,7 @@ COLUMNS = pa.schema(
         *((name, pa.string()) for name in _TEXTS),
         ("reviewers", pa.list_(pa.string())),
         ("comments", pa.list_(pa.string())),
+        ("confidence", pa.float32()),
         ("answered_at", pa.timestamp("us", tz="UTC")),
     ]
 )
@@ -83,6 +84,7 @@ class Rows:
             "link": self.address + link(item),
             "reviewers": people,
             "comments": comments,
+            "confidence": item.confidence,
             "answered_at": item.answered_at,
         }
 
@@ -142,7 +144,9 @@ def write_xlsx(rows: Rows, path: Path) -> None:
             last = 0
             for last, row in enumerate(islice(waiting, _SHEET_ROWS), 1):
                 for column, cell in enumerate(_cells(row)):
-                    if COLUMNS.names[column] == "link":
+                    if isinstance(cell, float):
+                        sheet.write_number(last, column, cell)
+                    elif COLUMNS.names[column] == "link":
                         sheet.write_url(last, column, cell, string="open at the desk")
                     else:
                         sheet.write_string(last, column, cell[:_CELL_CHARS])
@@ -150,6 +154,11 @@ def write_xlsx(rows: Rows, path: Path) -> None:
                 return
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    values = (row[name] for name in COLUMNS.names)
-    return ["|".join(value) if isinstance(value, list) else str(value) for value in values]
+def _cells(row: dict[str, Any]) -> list[str | float]:
+    return [_cell(row[name]) for name in COLUMNS.names]
+
+
+def _cell(value: Any) -> str | float:
+    if isinstance(value, float):
+        return value
+    return "|".join(value) if isinstance(value, list) else "" if value is None else str(value)

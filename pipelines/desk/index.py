@@ -17,7 +17,7 @@ from infra.tables.rows import FeedbackRow
 from memagent.records import TextSpan
 from memagent.reviews import Review, Verdict, VerdictKind, judges, review
 
-VERSION = "3"
+VERSION = "4"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
 _TABLES = (
@@ -35,6 +35,8 @@ _TABLES = (
     "kept",
 )
 STATES = ("not found", "found", "failed")
+UNKNOWN = 2.0
+"""The confidence of items of which none is known."""
 _BUSY_SECONDS = 30
 TIME_BITS = 12
 """Bits of an id below the microseconds."""

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.tables.rows import FailureRow
-from pipelines.desk.index import TIME_BITS, Subject, microseconds, settle
+from pipelines.desk.index import TIME_BITS, UNKNOWN, Subject, microseconds, settle
 
 _QUOTE = 240
 _ARCHIVE = "the archive as one stream"
 DOCUMENTS = ["content_hash", "doc_id", "title", "source", "media_type", "state", "seen_at"]
 ANSWERS = [
     *("reading_id", "question_id", "question", "scope", "content_hash", "answer", "found", "evidence", "run_id"),
-    "answered_at",
+    *("confidence", "answered_at"),
 ]
 
 
@@ -92,12 +92,12 @@ def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, p
     connection.executemany("UPDATE detail SET part = ? WHERE id = ?", [(part, row["id"]) for row in known])
     connection.execute(
         "CREATE TEMP TABLE IF NOT EXISTS fresh (id INTEGER PRIMARY KEY, reading_id, question_id, question, archive, "
-        "content_hash, answer, state, quote, run_id)"
+        "content_hash, answer, state, quote, run_id, confidence)"
     )
     connection.execute("DELETE FROM fresh")
     free = _FreeIds(connection)
     connection.executemany(
-        "INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [(free.take(microseconds(answered_at)), *row) for *row, answered_at in rows.values()],
     )
     for statement in _TAKE:
@@ -121,8 +121,8 @@ _TAKE = (
     "SELECT id, reading_id, answer, quote, run_id, :part FROM fresh",
     "INSERT INTO words (rowid, answer, document) SELECT fresh.id, fresh.answer, subject.doc_id || ' ' || subject.title "
     "FROM fresh JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
-    "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at) "
-    f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS} FROM fresh "
+    "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence) "
+    f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS}, confidence FROM fresh "
     "JOIN question ON question.corpus = :corpus AND question.text = fresh.question "
     "JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
 )
@@ -161,9 +161,10 @@ def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
     columns["quote"] = [(text or "")[:_QUOTE] for text in quotes.to_pylist()]
     columns["archive"] = [scope == "archive" for scope in columns["scope"]]
     columns["found"] = [int(bool(found)) for found in columns["found"]]
+    columns["confidence"] = [UNKNOWN if value is None else round(value, 6) for value in columns["confidence"]]
     names = (
         *("reading_id", "question_id", "question", "archive", "content_hash", "answer", "found", "quote", "run_id"),
-        "answered_at",
+        *("confidence", "answered_at"),
     )
     return zip(*(columns[name] for name in names), strict=True)
 

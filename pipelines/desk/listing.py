@@ -1,5 +1,6 @@
 """Lists of items: filters, pages by key, and counts."""
 
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -8,12 +9,21 @@ from typing import Self
 from urllib.parse import urlencode
 
 from memagent.errors import UsageError
-from pipelines.desk.index import REVIEWS, STATES, TIME_BITS, moment
+from pipelines.desk.index import REVIEWS, STATES, TIME_BITS, UNKNOWN, moment
 
 PAGE = 50
 _MOST_WORDS = 8
+_SHARE = re.compile(r"0?\.\d{1,9}|1", re.ASCII)
 _WHICH = ("", "mine", "others")
-_ORDER = {"newer": ("id > :edge", "ASC"), "older": ("id < :edge", "DESC")}
+_KEY = "(item.confidence, item.id)"
+_EDGE = "(SELECT edge.confidence, edge.id FROM item AS edge WHERE edge.id = :edge)"
+_ORDER = {
+    ("", True): ("item.id < :edge", "item.id DESC"),
+    ("", False): ("item.id > :edge", "item.id"),
+    ("confidence", True): (f"{_KEY} > {_EDGE}", "item.confidence, item.id"),
+    ("confidence", False): (f"{_KEY} < {_EDGE}", "item.confidence DESC, item.id DESC"),
+}
+"""Terms and orders of what comes after an item of a list (True) and before it (False), by the filter's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,10 @@ class Filter:
     """1: answered since the last night began."""
     words: str = ""
     """Beginnings of words of the answer or of the document's name."""
+    below: str = ""
+    """A confidence, above 0 and up to 1: only answers of less."""
+    order: str = ""
+    """confidence: the least confident answers first, those of unknown confidence last; else the newest."""
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
@@ -40,11 +54,14 @@ class Filter:
             UsageError: a value is none that the field has.
         """
         found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
-        for name, known in (("state", ("", *STATES)), ("review", ("", *REVIEWS)), ("by", _WHICH), ("new", ("", "1"))):
-            if getattr(found, name) not in known:
-                raise UsageError(f"{name}={getattr(found, name)!r}: one of {', '.join(known[1:])}")
+        choices = {"state": STATES, "review": REVIEWS, "by": _WHICH[1:], "new": ("1",), "order": ("confidence",)}
+        for name, known in choices.items():
+            if getattr(found, name) not in ("", *known):
+                raise UsageError(f"{name}={getattr(found, name)!r}: one of {', '.join(known)}")
         if found.question and not found.question.isdecimal():
             raise UsageError(f"question={found.question!r}: the number of a question")
+        if found.below and not (_SHARE.fullmatch(found.below) and float(found.below)):
+            raise UsageError(f"below={found.below!r}: a confidence above 0 and up to 1, as in 0.8")
         return found
 
     def query(self, **more: str) -> str:
@@ -54,7 +71,7 @@ class Filter:
     @property
     def narrow(self) -> bool:
         """Whether counts need more than the tallies."""
-        return bool(self.by or self.new or self.words)
+        return bool(self.by or self.new or self.words or self.below)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +98,17 @@ class Item:
     answered_at: datetime
     run_id: str
     content_hash: str
+    confidence: float | None
+    """Of what the engine said; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some items, newest first, and where the pages beside it begin."""
+    """Some items in their order, and where the pages before and after it begin."""
 
     items: list[Item]
-    newer: int | None
-    older: int | None
+    previous: int | None
+    next: int | None
 
 
 class Terms:
@@ -97,6 +116,7 @@ class Terms:
 
     def __init__(self, chosen: Filter, reviewer: str, connection: sqlite3.Connection) -> None:
         self.values: dict[str, object] = {"reviewer": reviewer}
+        self.order = chosen.order
         terms = ["item.shown"]
         if chosen.corpus:
             row = connection.execute("SELECT id, night FROM corpus WHERE name = ?", (chosen.corpus,)).fetchone()
@@ -125,6 +145,9 @@ class Terms:
                 f"(item.corpus = {row['id']} AND item.id >= {row['night'] << TIME_BITS})" for row in nights
             )
             terms.append(f"({since or 'item.shown'})")
+        if chosen.below:
+            terms.append("item.confidence < :below")
+            self.values["below"] = float(chosen.below)
         if words := _words(chosen.words):
             terms.append("item.id IN (SELECT rowid FROM words WHERE words MATCH :words)")
             self.values["words"] = words
@@ -132,29 +155,39 @@ class Terms:
 
 
 def page(connection: sqlite3.Connection, chosen: Filter, reviewer: str, *, before: int = 0, after: int = 0) -> Page:
-    """Return a page of items: the newest, those before an id, or those after one."""
-    newer = bool(after)
-    items = _items(connection, Terms(chosen, reviewer, connection), before or after, PAGE + 1, newer=newer)
+    """Return a page of items in the filter's order.
+
+    Args:
+        connection: of the index.
+        chosen: which items.
+        reviewer: who looks.
+        before: an item that the page before began with.
+        after: an item that the page before ended with; with neither, the first page is returned.
+    """
+    items = _items(connection, Terms(chosen, reviewer, connection), after or before, PAGE + 1, on=not before)
     more, items = len(items) > PAGE, items[:PAGE]
-    if newer:
+    if before:
         items.reverse()
-    beyond_new, beyond_old = (more, bool(items)) if newer else (bool(before and items), more)
-    return Page(items, items[0].id if beyond_new else None, items[-1].id if beyond_old else None)
+    has_previous, has_next = (more, bool(items)) if before else (bool(after and items), more)
+    return Page(items, items[0].id if has_previous else None, items[-1].id if has_next else None)
 
 
-def beside(connection: sqlite3.Connection, chosen: Filter, reviewer: str, item: int, *, newer: bool) -> Item | None:
-    """Return the next item of a list that can be judged, older or newer than one (which need not be in it)."""
+def beside(connection: sqlite3.Connection, chosen: Filter, reviewer: str, item: int, *, on: bool) -> Item | None:
+    """Return the item of a list that comes next (`on`) or stands before one, which need not be in it.
+
+    Those that failed are passed over: there is nothing to judge.
+    """
     terms = Terms(chosen, reviewer, connection)
     terms.where += " AND item.state < 2"
-    return next(iter(_items(connection, terms, item, 1, newer=newer)), None)
+    return next(iter(_items(connection, terms, item, 1, on=on)), None)
 
 
 def every(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> Iterator[Item]:
     """Yield all items of a list, a page in memory at a time."""
-    terms, before = Terms(chosen, reviewer, connection), 0
-    while items := _items(connection, terms, before, 1_000, newer=False):
+    terms, last = Terms(chosen, reviewer, connection), 0
+    while items := _items(connection, terms, last, 1_000, on=True):
         yield from items
-        before = items[-1].id
+        last = items[-1].id
 
 
 def find(connection: sqlite3.Connection, corpus: str, reading_id: str) -> Item | None:
@@ -183,7 +216,7 @@ def count(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> int:
 
 def tallies(connection: sqlite3.Connection, chosen: Filter) -> dict[tuple[str, str], int]:
     """Return the numbers of items by state and review; of a filter's fields only those that `tally` has count."""
-    terms = Terms(replace(chosen, by="", new="", words=""), "", connection)
+    terms = Terms(replace(chosen, by="", new="", words="", below=""), "", connection)
     where = terms.where.replace("item.shown", "n > 0").replace("item.", "")
     rows = connection.execute(
         f"SELECT state, review, SUM(n) AS n FROM tally WHERE {where} GROUP BY state, review",
@@ -216,13 +249,13 @@ _SELECT = (
 )
 
 
-def _items(connection: sqlite3.Connection, terms: Terms, edge: int, most: int, *, newer: bool) -> list[Item]:
-    edge_term, order = _ORDER["newer" if newer else "older"]
-    inside = f"{terms.where} AND item.{edge_term}" if edge else terms.where
+def _items(connection: sqlite3.Connection, terms: Terms, edge: int, most: int, *, on: bool) -> list[Item]:
+    beyond, order = _ORDER[terms.order, on]
+    inside = f"{terms.where} AND {beyond}" if edge else terms.where
     # Ids alone first, from the narrow table: the rest is looked up for one page.
-    chosen = f"SELECT item.id FROM item WHERE {inside} ORDER BY item.id {order} LIMIT :most"
+    chosen = f"SELECT item.id FROM item WHERE {inside} ORDER BY {order} LIMIT :most"
     rows = connection.execute(
-        f"{_SELECT} WHERE item.id IN ({chosen}) ORDER BY item.id {order}",
+        f"{_SELECT} WHERE item.id IN ({chosen}) ORDER BY {order}",
         {**terms.values, "edge": edge, "most": most},
     ).fetchall()
     return [_item(row) for row in rows]
@@ -247,6 +280,7 @@ def _item(row: sqlite3.Row) -> Item:
         answered_at=moment(row["answered_at"]),
         run_id=row["run_id"],
         content_hash=row["content_hash"],
+        confidence=None if row["confidence"] == UNKNOWN else row["confidence"],
     )
 
 

@@ -21,12 +21,14 @@ CREATE TABLE subject (
 CREATE TABLE item (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL, question INTEGER NOT NULL, subject INTEGER NOT NULL,
   shown INTEGER NOT NULL, state INTEGER NOT NULL, review INTEGER NOT NULL DEFAULT 0,
-  reviewers INTEGER NOT NULL DEFAULT 0, answered_at INTEGER NOT NULL
+  reviewers INTEGER NOT NULL DEFAULT 0, answered_at INTEGER NOT NULL,
+  confidence REAL NOT NULL DEFAULT 2  -- 2: not known, after all that are
 );
 CREATE INDEX item_pair ON item (subject, question);
 CREATE INDEX item_question ON item (question);
 CREATE INDEX item_reviewed ON item (review) WHERE review > 0;
 CREATE INDEX item_judged ON item (reviewers) WHERE reviewers > 0;
+CREATE INDEX item_confidence ON item (confidence) WHERE shown;
 CREATE INDEX item_failed ON item (corpus) WHERE state = 2;
 CREATE TABLE detail (
   id INTEGER PRIMARY KEY, reading_id TEXT NOT NULL, answer TEXT NOT NULL, quote TEXT NOT NULL, run_id TEXT NOT NULL,

@@ -4,11 +4,9 @@ import codecs
 import csv
 import io
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from fnmatch import translate
 from itertools import islice
 from pathlib import Path
 from typing import IO, Literal, NotRequired, TypedDict
@@ -29,6 +27,7 @@ from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.reviews import Review, Status
+from pipelines.exchange.conditions import Condition, passing
 from pipelines.output_file import output_file
 from pipelines.runs import run_answers
 
@@ -50,11 +49,10 @@ COLUMNS = pa.schema(
         ("review", pa.string()),
         ("reviewed_by", pa.list_(pa.string())),
         ("engine_answer", pa.string()),
+        ("confidence", pa.float32()),
     ]
 )
 """Columns of all formats; csv and xlsx have only the first piece of evidence, as quote and position."""
-FIELDS = ("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id", "review")
-"""Fields that answers can be filtered by."""
 _SHOWN = 1_000
 """Most rows of a table on the terminal."""
 _BINARY = ("xlsx", "parquet")
@@ -94,6 +92,8 @@ class GivenAnswer(TypedDict):
     """What people's verdicts come to; empty: nobody has said anything."""
     reviewed_by: list[str]
     engine_answer: str
+    confidence: float | None
+    """The engine's, of its own answer (`memagent.records.ReadingResult`); None: not known."""
 
 
 def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list[GivenAnswer]:
@@ -106,38 +106,25 @@ def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list
 
 
 def answer_rows(
-    corpus: Corpus, run_id: str | None = None, where: Sequence[tuple[str, str]] = (), *, held: bool = False
+    corpus: Corpus, run_id: str | None = None, where: Sequence[Condition] = (), *, held: bool = False
 ) -> Iterator[GivenAnswer]:
     """Return an iterator over what `answer_table` returns, which reads a bucket of the corpus at a time.
 
     Args:
         corpus: the corpus.
         run_id: a run; None: the newest answers to all questions.
-        where: fields (of `FIELDS`) and patterns that all must match: whole values, whatever their case, where ``*``
-            stands for any characters and ``?`` for one.
+        where: conditions that all must hold.
         held: in place of the newest answers that people are shown, those that are newer and of held nights.
 
     Raises:
-        UsageError: there is no such run or field, or the corpus has no documents.
+        UsageError: there is no such run or field, a comparison is none, or the corpus has no documents.
     """
-    unknown = {name for name, _ in where} - set(FIELDS)
-    if unknown:
-        raise UsageError(f"--where {sorted(unknown)[0]}=...: one of {', '.join(FIELDS)}")
+    passes = passing(where)
     check_known(corpus)
     if not has_documents(corpus):
         raise UsageError(f"corpus {corpus.name!r} has no documents in {corpus.store.url}")
     rows = _of_run(corpus, run_id) if run_id else _newest(corpus, held=held)
-    patterns = [(name, _pattern(words)) for name, words in where]
-    return (
-        row
-        for row in rows
-        if all(pattern.fullmatch(str(row[name])) for name, pattern in patterns)  # type: ignore[literal-required]
-    )
-
-
-def _pattern(words: str) -> re.Pattern[str]:
-    only_stars = words.replace("[", "[[]")
-    return re.compile(translate(only_stars), re.IGNORECASE)
+    return filter(passes, rows)
 
 
 def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path | None) -> None:
@@ -250,7 +237,13 @@ def _row(document: AnsweredDocument, answer: AnswerRow, review: Review | None) -
         "review": review.status if review else "",
         "reviewed_by": [name for name in review.reviewers if name] if review else [],
         "engine_answer": answer["answer"],
+        "confidence": rounded(answer["confidence"]),
     }
+
+
+def rounded(confidence: float | None) -> float | None:
+    """Return a confidence without the digits that a 32-bit number does not have."""
+    return None if confidence is None else round(confidence, 6)
 
 
 _FLAT = (*(name for name in COLUMNS.names if name != "evidence"), "quote", "segment", "char_start", "char_end")

@@ -13,7 +13,7 @@ from infra.tables.delta import Table
 from infra.tables.documents import present
 from infra.tables.plans import plan_parts, read_plan
 from infra.tables.rows import AnswerRow, PlannedReading
-from pipelines.exchange.answers import GivenAnswer
+from pipelines.exchange.answers import GivenAnswer, rounded
 from pipelines.runs import run_answers
 
 _COLUMNS = ["reading_id", "answered_by", "doc_id", "title", "content_hash", "question_id", "gold", "state", "scope"]
@@ -81,4 +81,5 @@ def _given(row: PlannedReading, answer: AnswerRow, sources: dict[str, str]) -> G
         "review": "",  # nobody has looked at it yet
         "reviewed_by": [],
         "engine_answer": answer["answer"],
+        "confidence": rounded(answer["confidence"]),
     }

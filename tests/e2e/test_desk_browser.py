@@ -136,6 +136,22 @@ def test_a_review_by_keys_alone(opened: Open):
     assert text and span and text[span.start : span.end] == "be governed"
 
 
+def test_the_doubtful_are_reviewed_first(opened: Open):
+    page = opened.visit("anna")
+    page.select_option("select[name=order]", label="most doubtful first")
+    page.select_option("select[name=below]", label="below 90%")
+    page.click("#filters button")
+    shown = page.locator("#list td.state").all_inner_texts()
+    sure = [float(text.split("confidence ")[1].split("%")[0]) for text in shown]
+    assert sure == sorted(sure) and len(sure) > 5 and max(sure) < 90
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator("section.first")).to_contain_text(f"Confidence {sure[0]:g}%")
+    page.keyboard.press("a")
+    expect(page.locator(".done")).to_contain_text("Saved: accepted")
+    expect(page.locator("section.first")).to_contain_text(f"Confidence {sure[1]:g}%")
+
+
 def test_two_people_and_the_one_who_settles(opened: Open):
     anna, ben = opened.visit("anna"), opened.visit("ben")
     for page, key in ((anna, "a"), (ben, "n")):

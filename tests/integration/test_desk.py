@@ -2,11 +2,13 @@
 
 import csv
 import io
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pyarrow.parquet as pq
 import pytest
+from openpyxl import load_workbook
 
 from infra.store import Corpus
 from infra.tables.delta import Table
@@ -17,6 +19,7 @@ from memagent.reviews import standing
 from pipelines.desk import listing
 from pipelines.desk.access import Access, token_file
 from pipelines.desk.listing import Filter
+from pipelines.desk.pages import _confidence
 from pipelines.exchange.answers import answer_rows
 from pipelines.forget import forget
 from tests.desks import ADDRESS, PORT, Person, desk_on, home, known
@@ -164,6 +167,36 @@ def test_exports_have_reviews_and_links_back(run, desk, anna):
     book = anna.http.get("/export.xlsx").content
     assert book[:2] == b"PK" and len(book) > 5_000
     anna.get("/export.doc", 404)
+
+
+def test_the_doubtful_come_first_and_others_are_passed_over(run, desk, anna):
+    sure = {row["reading_id"]: row["confidence"] for row in run.answers}
+    known = sorted(value for value in sure.values() if value is not None)
+    limit = known[len(known) // 3]
+    assert f"{sum(value < limit for value in known)} answers" in anna.get(f"/?below={limit:.6f}")
+    assert "a confidence above 0" in anna.get("/?below=2", 400)
+    page = anna.get("/?order=confidence&state=found")
+    shown = re.findall(r"confidence ([0-9.]+)%", page)
+    assert len(shown) > 10 and shown == sorted(shown, key=float) and "Less doubtful" not in page
+    items = list(listing.every(desk.index.read(), Filter(order="confidence"), "anna"))
+    assert [item.confidence for item in items[: len(known)]] == pytest.approx(known)
+    assert {item.confidence for item in items[len(known) :]} == {None}, "what is not known comes last"
+    first = items[0]
+    page = anna.get(f"/answers/{CORPUS}/{first.reading_id}?order=confidence")
+    assert f"Confidence {_confidence(first.confidence)}" in page and 'id="previous"' not in page
+    following = anna.judge(first.reading_id, "accepted", order="confidence", below="0.9")
+    assert items[1].reading_id in following and "order=confidence" in following and "below=0.9" in following
+    lines = list(csv.DictReader(io.StringIO(anna.get("/export.csv?order=confidence").removeprefix("\ufeff"))))
+    assert [float(line["confidence"]) for line in lines if line["confidence"]] == pytest.approx(known)
+    table = pq.read_table(io.BytesIO(anna.http.get("/export.parquet?order=confidence").content))
+    assert table["confidence"].drop_null().to_pylist() == pytest.approx(known)
+    sheet = load_workbook(io.BytesIO(anna.http.get("/export.xlsx?below=0.5").content)).active
+    column = [cell.value for cell in sheet["1"]].index("confidence")
+    assert [row[column] for row in sheet.iter_rows(min_row=2, values_only=True)] == pytest.approx(
+        [each.confidence for each in listing.every(desk.index.read(), Filter(below="0.5"), "anna")]
+    )
+    rows = list(answer_rows(Corpus(run.store, CORPUS), where=[("confidence", f"<{limit:.6f}")]))
+    assert sorted(row["confidence"] for row in rows) == pytest.approx([value for value in known if value < limit])
 
 
 def test_hostile_texts_are_only_texts(home):

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.store import Store
+from infra.tables.delta import Table
 from memagent.config import load_config
 from memagent.records import Question
 from pipelines.ask import ask
@@ -29,6 +31,7 @@ def test_what_was_answered_is_not_read_again(config):
     assert summary["readings"]["answered_before"] == summary["readings"]["total"] == 8
     assert summary["readings"]["read_now"] == summary["conversations"] == 0
     rows = answer_table(config, "contracts", summary["run_id"])
+    assert {row["confidence"] for row in rows} == {None}
     assert {row["document"]: row["answer"] for row in rows if row["found"]} == {"doc0.txt": "1000", "doc2.txt": "1002"}
 
 
@@ -44,3 +47,7 @@ def test_what_was_half_read_goes_on_where_it_stood(config):
     }
     whole = ask("contracts", [Question("wren", "What is the pass number for copper-wren?")], config)
     assert 0 < summary["segments"] < whole["segments"]
+    sure = {row["question_id"]: row["confidence"] for row in answer_table(config, "contracts")}
+    assert sure == {"otter": None, "heron": None, "ibis": 1.0, "wren": 1.0}, "older answers stay as they are"
+    Table(Store(config.store), "answers").compact("contracts")
+    assert {row["question_id"]: row["confidence"] for row in answer_table(config, "contracts")} == sure

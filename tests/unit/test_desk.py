@@ -29,9 +29,15 @@ def answers(rows):
         | dict(
             content_hash=f"h{doc}", answer=text, found=bool(text), evidence=[], answered_at=START + timedelta(hours=at)
         )
+        | dict(confidence=confidence(i))
         for i, (doc, q, text, at) in enumerate(rows)
     ]
     return pa.Table.from_pylist(filled, pa.schema([ANSWERS_SCHEMA.field(name) for name in ANSWERS]))
+
+
+def confidence(i):
+    """Some share values, some have none."""
+    return None if i % 5 == 4 else (i * 7 % 11) / 10 if i * 7 % 11 < 10 else 1.0
 
 
 def documents(names):
@@ -63,6 +69,8 @@ FILTERS = st.builds(
     state=st.sampled_from(["", *STATES]),
     by=st.sampled_from(["", "mine", "others"]),
     words=st.sampled_from(["", "a", "c b", "d1"]),
+    below=st.sampled_from(["", "0.4", "1"]),
+    order=st.sampled_from(["", "confidence"]),
 )
 
 
@@ -89,22 +97,33 @@ def test_pages_by_key_are_the_list_and_tallies_its_counts(rows, said, chosen, si
         everything = list(listing.every(connection, Filter(), "ann"))
         assert {item.reading_id for item in everything} == {f"r{i}" for _, i in newest.values()}
         assert [item.answered_at for item in everything] == sorted((i.answered_at for i in everything), reverse=True)
-        whole = [item.id for item in listing.every(connection, chosen, "ann")]
+        listed = list(listing.every(connection, chosen, "ann"))
+        assert all(each.confidence == confidence(int(each.reading_id[1:])) for each in listed)
+        if chosen.below:
+            assert all(item.confidence is not None and item.confidence < float(chosen.below) for item in listed)
+        if chosen.order:
+            keys = [(2 if item.confidence is None else item.confidence, item.id) for item in listed]
+            assert keys == sorted(keys)
+        whole = [item.id for item in listed]
+        steps = whole[:1]
+        while following := steps and listing.beside(connection, chosen, "ann", steps[-1], on=True):
+            steps.append(following.id)
+        assert steps == whole and (len(whole) < 2 or whole[0] == before_it(connection, chosen, whole[1]))
         assert listing.count(connection, chosen, "ann") == len(whole)
         before, page_size = listing.PAGE, size
         listing.PAGE = page_size
         try:
             down, edge = [], 0
             while True:
-                page = listing.page(connection, chosen, "ann", before=edge)
+                page = listing.page(connection, chosen, "ann", after=edge)
                 down += [item.id for item in page.items]
-                if page.older is None:
+                if page.next is None:
                     break
-                edge = page.older
+                edge = page.next
             assert down == whole
             up = [item.id for item in page.items]
-            while page.newer is not None:
-                page = listing.page(connection, chosen, "ann", after=page.newer)
+            while page.previous is not None:
+                page = listing.page(connection, chosen, "ann", before=page.previous)
                 up = [item.id for item in page.items] + up
             assert up == whole
         finally:
@@ -115,6 +134,11 @@ def test_pages_by_key_are_the_list_and_tallies_its_counts(rows, said, chosen, si
         assert listing.tallies(connection, Filter()) == tallied
         for thread_connection in (connection,):
             thread_connection.close()
+
+
+def before_it(connection, chosen, item):
+    found = listing.beside(connection, chosen, "ann", item, on=False)
+    return found and found.id
 
 
 TEXT = st.text(st.sampled_from("ab \n\r\x00\u202e\U0001f600"), max_size=80)
@@ -165,6 +189,10 @@ def test_a_filter_says_what_is_possible():
     assert Filter.parse({"state": "found", "words": " x ", "other": "1"}) == Filter(state="found", words="x")
     with pytest.raises(UsageError, match="one of open, accepted"):
         Filter.parse({"review": "nope"})
+    for wrong in ("0", "1.01", "-1", "nan", "1e-3", "٠.٥", "0.5 OR 1", "."):
+        with pytest.raises(UsageError, match="confidence above 0"):
+            Filter.parse({"below": wrong})
+    assert Filter.parse({"below": ".5", "order": "confidence"}).query() == "below=.5&order=confidence"
     with pytest.raises(UsageError, match="number of a question"):
         Filter.parse({"question": "1 OR 1"})
     assert Filter(state="not found").query(before="3") == "state=not+found&before=3"

@@ -1,13 +1,14 @@
 import asyncio
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent.conversations import ReadingRequest
-from memagent.engine import Completion
+from memagent.engine import Completion, mean_probability
 from memagent.errors import ConfigError, RequestError
 from memagent.lanes import spans
 from memagent.reading import Reading
@@ -100,6 +101,33 @@ def test_a_logged_answer_is_not_asked_for_again(scheme):
     again, more, _ = read(scheme, text, turns)
     assert not more and again.answer == whole.answer and again.evidence == whole.evidence
     assert again.conversations == 0
+
+
+def test_an_answer_is_as_sure_as_its_tokens(scheme):
+    text, asked = document(random.Random(2)), []
+
+    class Doubting(ScriptedEngine):
+        async def generate(self, ids, sampling, priority=0):
+            asked.append(sampling.logprobs)
+            said = await super().generate(ids, sampling, priority)
+            return replace(said, logprobs=[math.log(0.5), *[0.0] * (len(said.ids) - 1)] if sampling.logprobs else None)
+
+    outcome, turns, _ = read(scheme, text, engine=Doubting(scheme.prompts))
+    assert asked == [False] * (len(turns) - 1) + [True], "only of the answer"
+    assert outcome.confidence == pytest.approx(0.5 ** (1 / len(turns[-1].response_ids)))
+    assert read(scheme, text, turns)[0].confidence == outcome.confidence, "the turn log has it"
+    assert read(scheme, text)[0].confidence == 1.0, "the scripted reader has no doubts"
+    earlier = [replace(turn, logprobs=None) for turn in turns]
+    assert read(scheme, text, earlier)[0].confidence is None
+
+
+@given(st.lists(st.floats(-50, 0), max_size=20))
+def test_a_mean_probability_is_one_and_lies_between_those_of_the_tokens(logprobs):
+    mean = mean_probability(logprobs)
+    if not logprobs:
+        assert mean is None
+    else:
+        assert math.exp(min(logprobs)) * (1 - 1e-9) <= mean <= min(1.0, math.exp(max(logprobs)) * (1 + 1e-9))
 
 
 def test_truncated_memory_and_failures_propagate(scheme):
