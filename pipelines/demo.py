@@ -23,6 +23,7 @@ from memagent.records import Json, text_hash
 from memagent.segmenting import segments
 from memagent.tasks.needles import KINDS, Kind, Needle, make_needles, plant
 from memagent.tokens import Tokenizer
+from pipelines.flows.address import Address
 from pipelines.flows.serve import Server, free_port, variables
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ def _prefect(home: Path) -> AbstractContextManager[Server | None]:
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     if "PREFECT_API_URL" in os.environ:
         return nullcontext()
-    port, auth = free_port(), f"demo:{secrets.token_urlsafe(32)}"
-    server = Server(port, {**os.environ, **variables(port, auth), "PREFECT_UI_ENABLED": "false"})
+    address, auth = Address(free_port()), f"demo:{secrets.token_urlsafe(32)}"
+    server = Server(address, {**os.environ, **variables(address, auth), "PREFECT_UI_ENABLED": "false"})
     os.environ.update(PREFECT_API_URL=f"{server.url}/api", PREFECT_API_AUTH_STRING=auth)
     return server
 

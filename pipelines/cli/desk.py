@@ -4,16 +4,27 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import ConfigOption, EngineOption, ModelOption, SetOption, StoreOption, configured
+from pipelines.cli.options import (
+    HOST,
+    ConfigOption,
+    EngineOption,
+    HostOption,
+    ModelOption,
+    SetOption,
+    StoreOption,
+    UrlOption,
+    configured,
+)
 
 
 def desk(
-    port: Annotated[int, typer.Option(help="Port, on 127.0.0.1.")] = 4300,
+    port: Annotated[int, typer.Option(help="Port.")] = 4300,
     reviewer: Annotated[
         list[str] | None,
         typer.Option(help="Another person who checks answers, with a token of their own; may be repeated."),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="The address under which a proxy serves it to others.")] = None,
+    host: HostOption = HOST,
+    url: UrlOption = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -23,6 +34,7 @@ def desk(
 ) -> None:
     """Serve the desk: check answers beside their documents in the browser, ask questions, start nights."""
     from pipelines.desk.server import serve
+    from pipelines.flows.address import Address
 
     settings = configured(store, config, set_, model=model, engine=engine)
-    serve(settings, port, reviewer or (), url, show=open_)
+    serve(settings, Address(port, host, url), reviewer or (), show=open_)

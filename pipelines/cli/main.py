@@ -19,14 +19,17 @@ from pipelines.cli.init import init
 from pipelines.cli.metrics import metrics
 from pipelines.cli.nights import backfill
 from pipelines.cli.options import (
+    HOST,
     ConfigOption,
     CorpusArgument,
     EngineOption,
+    HostOption,
     JsonOption,
     ModelOption,
     RunIdOption,
     SetOption,
     StoreOption,
+    UrlOption,
     configured,
     display,
     finish,
@@ -173,12 +176,15 @@ def up(
     timezone: Annotated[str, typer.Option(help="Time zone of the schedules.")] = "UTC",
     check: CheckOption = None,
     at_once: Annotated[int, typer.Option(min=1, help="Flow runs at the same time; the others wait.")] = 1,
-    port: Annotated[int, typer.Option(help="Port of the Prefect server, on 127.0.0.1.")] = 4200,
-    desk_port: Annotated[int | None, typer.Option(help="Also serve the desk, at this port of 127.0.0.1.")] = None,
+    port: Annotated[int, typer.Option(help="Port of the Prefect server.")] = 4200,
+    desk_port: Annotated[int | None, typer.Option(help="Also serve the desk, at this port.")] = None,
+    host: HostOption = HOST,
+    url: UrlOption = None,
     gate: GateOption = None,
 ) -> None:
     """Run the Prefect server, the nightly digest, bulk answering, harvest and retraining on this machine."""
     from pipelines.cli.up import up as run_up
+    from pipelines.flows.address import Address
     from pipelines.flows.serve import ServingPlan
 
     keys = promotion_spec(check, None).model_dump(mode="json", exclude_unset=True)
@@ -194,7 +200,7 @@ def up(
         at_once=at_once,
     )
     plan.check_schedules()
-    run_up(configured(store, config, set_, model=model, engine=engine), plan, port, desk_port)
+    run_up(configured(store, config, set_, model=model, engine=engine), plan, Address(port, host, url), desk_port)
 
 
 def main() -> None:

@@ -20,6 +20,12 @@ ModelOption = Annotated[str | None, typer.Option("--model", help="nano, a model 
 EngineOption = Annotated[
     str | None, typer.Option("--engine", help="vllm, openai, scripted, or an installed package's.")
 ]
+HOST = "127.0.0.1"
+HostOption = Annotated[
+    str,
+    typer.Option(help="Address of this machine to listen on; without TLS, so have a proxy before another than this."),
+]
+UrlOption = Annotated[str | None, typer.Option(help="The address under which a proxy serves it to others.")]
 LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document that are read in parallel.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: include the answers.")]

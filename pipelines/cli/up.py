@@ -18,16 +18,31 @@ from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
 from pipelines.flows.access import auth_string, check
+from pipelines.flows.address import Address
 from pipelines.flows.serve import Server, ServingPlan, end_process, ends_with_us, variables
 
+_SHORTEST = 16
+"""Characters of a token by which other machines are let in."""
 
-def up(config: Config, plan: ServingPlan, port: int, desk_port: int | None = None) -> None:
+
+def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | None = None) -> None:
     """Serve until interrupted or terminated; the server, the desk and all flow runs end with this process.
 
+    Args:
+        config: of all flow runs.
+        plan: what is served.
+        address: of the server.
+        desk_port: of the desk, on the same host; None: it is not served.
+
     Raises:
-        UsageError: a schedule is invalid, or the port is in use.
+        UsageError: a schedule or the address is invalid, the port is in use, or the token is too short for a server
+            that others reach.
         MemagentError: the server does not start, or ends by itself.
     """
+    address.check()
+    desk_at = Address(desk_port, address.host) if desk_port else None
+    if desk_at is not None:
+        desk_at.check()
     _quiet()
     schedules = {
         "--cron": plan.cron,
@@ -43,9 +58,14 @@ def up(config: Config, plan: ServingPlan, port: int, desk_port: int | None = Non
     trained, answering = recipe.model, config.engine.model
     other = "" if trained == answering else f" It trains {trained}, not {answering}, which answers."
     auth, shown = _auth()
+    if not (address.is_private and address.url is None) and len(auth.rpartition(":")[2]) < _SHORTEST:
+        raise UsageError(
+            f"PREFECT_SERVER_API_AUTH_STRING: for other machines a token has {_SHORTEST} characters at least; unset it,"
+            " and one is made"
+        )
     for sign in (signal.SIGINT, signal.SIGTERM):  # even if a shell started this in the background with SIGINT ignored
         signal.signal(sign, signal.default_int_handler)
-    with Server(port, {**os.environ, **variables(port, auth)}) as server:
+    with Server(address, {**os.environ, **variables(address, auth)}) as server:
         server.wait()
         url = server.url
         spec = json.dumps(asdict(plan))
@@ -57,9 +77,11 @@ def up(config: Config, plan: ServingPlan, port: int, desk_port: int | None = Non
         watch = subprocess.Popen(
             ends_with_us("pipelines.cli.up", config.store), env=_environment(config, url, auth), start_new_session=True
         )
-        desk = _desk(config, desk_port) if desk_port else None
+        desk = _desk(config, desk_at) if desk_at else None
         try:
-            print(f"Prefect: {url}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
+            if address.warning:
+                print(address.warning)
+            print(f"Prefect: {address.public}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
             print(f"training: {plan.recipe}, when {plan.enough:,} new harvested rows are there.{other}")
             print(f"log in to the page with the output of: {shown}")
             print("ask in bulk, in another terminal:")
@@ -78,10 +100,11 @@ def up(config: Config, plan: ServingPlan, port: int, desk_port: int | None = Non
                 end_process(desk)
 
 
-def _desk(config: Config, port: int) -> "subprocess.Popen[bytes]":
+def _desk(config: Config, address: Address) -> "subprocess.Popen[bytes]":
     """Start the desk; it prints its address and the file of the token, or why it cannot be served."""
     environment = {**os.environ, "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
-    return subprocess.Popen(ends_with_us("pipelines.desk.server", str(port)), env=environment, start_new_session=True)
+    command = ends_with_us("pipelines.desk.server", str(address.port), address.host)
+    return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 def _check_schedule(option: str, cron: str, timezone: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import platformdirs
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from memagent.errors import UsageError
 from pipelines.desk.journal import Journal
 from pipelines.flows.access import auth_string
-from pipelines.flows.serve import HOST
+from pipelines.flows.address import Address
 
 SESSION = timedelta(hours=12)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -67,31 +67,24 @@ def token_file(reviewer: str) -> Path:
 class Access:
     """Tokens, sessions, and the addresses under which the desk is reached."""
 
-    def __init__(self, journal: Journal, reviewers: Iterable[str], port: int, url: str | None = None) -> None:
+    def __init__(self, journal: Journal, reviewers: Iterable[str], address: Address) -> None:
         """Make the tokens that are missing.
 
         Args:
             journal: keeps the sessions.
             reviewers: who may log in; the first one may also start runs.
-            port: of the desk on this machine.
-            url: the address under which a proxy serves it, besides.
+            address: of the desk.
 
         Raises:
-            UsageError: a name or the URL is wrong, or a token cannot be kept.
+            UsageError: a name is wrong, or a token cannot be kept.
         """
         names = list(dict.fromkeys(reviewers))
         self.owner = names[0]
         self._journal = journal
         self._tokens = {name: _token(auth_string(token_file(name))) for name in names}
-        self.origins = [f"http://{host}:{port}" for host in (HOST, "localhost")]
-        if url is not None:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.netloc or parts.path not in ("", "/"):
-                raise UsageError(f"--url {url!r}: give scheme and host, as in https://desk.example.org")
-            self.origins.append(f"{parts.scheme}://{parts.netloc}".lower())
-        self.address = self.origins[-1] if url is not None else self.origins[0]
+        self.origins, self.address = address.origins, address.public
         self.hosts = [origin.partition("://")[2] for origin in self.origins]
-        self.cookie = f"memagent-desk-{port}"
+        self.cookie = f"memagent-desk-{address.port}"
 
     def log_in(self, token: str) -> tuple[str, str] | None:
         """Return the person whose token it is, and the secret of a new session; None: it is nobody's."""

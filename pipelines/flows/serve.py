@@ -3,9 +3,10 @@
 It rejects requests under other host names, so that a web page whose name resolves to this machine (DNS rebinding)
 reaches nothing. Imports no Prefect at module level, which reads its settings from the environment at import.
 
-    python -m pipelines.flows.serve PORT
+    python -m pipelines.flows.serve PORT [HOST NAME ...]
 
-Token, origins and the page's URL come from ``PREFECT_`` variables: see `variables`.
+It listens on HOST, by default 127.0.0.1, and answers to the names. Token, origins and the page's URL come from
+``PREFECT_`` variables: see `variables`.
 """
 
 import math
@@ -19,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import TracebackType
@@ -29,9 +30,8 @@ from zoneinfo import available_timezones
 from infra.processes import end, tree
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import Json
+from pipelines.flows.address import HOST, Address
 
-HOST = "127.0.0.1"
-_NAMES = (HOST, "localhost")
 _START_SECONDS = 300  # a busy machine is slow; a server that fails ends at once
 _LAST_LINES = 20
 _CRON = re.compile(r"@\w+|[\w*/,\-#?]+(?:\s+[\w*/,\-#?]+){4,5}")
@@ -80,17 +80,17 @@ class ServingPlan:
                 )
 
 
-def variables(port: int, auth: str) -> dict[str, str]:
+def variables(address: Address, auth: str) -> dict[str, str]:
     """Return the environment variables of a server; `auth` is its ``user:token``."""
     return {
-        "PREFECT_SERVER_API_HOST": HOST,
-        "PREFECT_SERVER_API_PORT": str(port),
-        "PREFECT_API_URL": f"http://{HOST}:{port}/api",
+        "PREFECT_SERVER_API_HOST": address.host,
+        "PREFECT_SERVER_API_PORT": str(address.port),
+        "PREFECT_API_URL": f"{address.local}/api",
         # URL of the API for the page in the browser; by default it would have the default port.
-        "PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{port}/api",
+        "PREFECT_SERVER_UI_API_URL": f"{address.public}/api",
         "PREFECT_SERVER_API_AUTH_STRING": auth,
         "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
-        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{port}" for name in _NAMES),
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": ",".join(address.origins),
     }
 
 
@@ -109,10 +109,10 @@ def ends_with_us(*module: str) -> list[str]:
 class Server:
     """A Prefect server in a subprocess, as a context manager; it also ends with this process."""
 
-    def __init__(self, port: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, address: Address, environment: Mapping[str, str]) -> None:
         """`environment` is the server's whole environment, `variables` included."""
-        self.url = f"http://{HOST}:{port}"
-        self._port = port
+        self.url = address.local
+        self._address = address
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._output: deque[str] = deque(maxlen=_LAST_LINES)
@@ -124,10 +124,11 @@ class Server:
         Raises:
             UsageError: the port is in use.
         """
+        address = self._address
         if self._healthy():
             raise UsageError(f"something already answers at {self.url}: choose another --port")
         self._process = subprocess.Popen(
-            ends_with_us("pipelines.flows.serve", str(self._port)),
+            ends_with_us("pipelines.flows.serve", str(address.port), address.host, *address.names),
             env=self._environment,
             start_new_session=True,
             stdout=subprocess.DEVNULL,
@@ -178,8 +179,8 @@ def end_process(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def main(port: int) -> None:
-    """Serve until terminated."""
+def main(port: int, host: str, names: Sequence[str]) -> None:
+    """Serve until terminated; requests under other names are refused."""
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
@@ -189,10 +190,10 @@ def main(port: int) -> None:
     if settings.auth_string is None:
         raise ConfigError("this server needs PREFECT_SERVER_API_AUTH_STRING: use `memagent up`")
     # Around the app, not inside: the server's own services call the app under another host name.
-    app = TrustedHostMiddleware(create_app(final=True), allowed_hosts=_NAMES, www_redirect=False)
+    app = TrustedHostMiddleware(create_app(final=True), allowed_hosts=names, www_redirect=False)
     uvicorn.run(
         app,
-        host=HOST,
+        host=host,
         port=port,
         timeout_keep_alive=settings.keepalive_timeout,
         ws_ping_interval=settings.websocket_ping_interval,
@@ -202,4 +203,5 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    serving = Address(int(sys.argv[1]))
+    main(serving.port, *((sys.argv[2], sys.argv[3:]) if sys.argv[2:] else (serving.host, serving.names)))

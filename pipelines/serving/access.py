@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from memagent.records import Json
 from pipelines.desk.access import same
 from pipelines.flows.access import auth_string
-from pipelines.flows.serve import HOST
+from pipelines.flows.address import HOST
 from pipelines.serving.errors import ApiError
 
 MOST_BYTES = 64 * 2**20

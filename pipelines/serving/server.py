@@ -12,7 +12,7 @@ import uvicorn
 from memagent.config import Config
 from memagent.errors import EngineDied
 from pipelines.desk.server import listen
-from pipelines.flows.serve import HOST
+from pipelines.flows.address import HOST, Address
 from pipelines.serving.access import MOST_BYTES, endpoint_token, token_file
 from pipelines.serving.app import READINGS, app
 from pipelines.serving.protocol import Split
@@ -45,7 +45,7 @@ def serve(
         MemagentError: the engine cannot be started, or has died as often as it may.
     """
     token = endpoint_token()
-    listening = listen(port)
+    listening = listen(Address(port))
     reader = HeldReader(config, split)
     try:
         with reader.session(), contextlib.suppress(KeyboardInterrupt):

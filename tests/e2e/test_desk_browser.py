@@ -16,6 +16,7 @@ from pipelines.desk.desk import Desk
 from pipelines.desk.listing import Filter
 from pipelines.desk.server import listen
 from pipelines.exchange.answers import answer_rows
+from pipelines.flows.address import Address
 from tests.desks import desk_on, known
 from tests.e2e.browsing import Visit
 from tests.made_up_run import CORPUS, MadeUpRun, contracts, local_store
@@ -32,9 +33,9 @@ class Open:
 
     def __init__(self, desk: Desk, browser: Browser, number: int = 0) -> None:
         self.desk, self._browser = desk, browser
-        port = first_port(25_500, 400, number)
-        self.access = Access(desk.journal, ["anna", "ben"], port)
-        self._socket = listen(port)
+        address = Address(first_port(25_500, 400, number))
+        self.access = Access(desk.journal, ["anna", "ben"], address)
+        self._socket = listen(address)
         config = uvicorn.Config(app(desk, self.access), log_level="warning", lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})

@@ -156,11 +156,17 @@ class Served:
 
 @contextmanager
 def serving(
-    folder: Path, sets: list[str], number: int = 0, options: tuple[str, ...] = (), end: signal.Signals = signal.SIGINT
+    folder: Path,
+    sets: list[str],
+    number: int = 0,
+    options: tuple[str, ...] = (),
+    end: signal.Signals = signal.SIGINT,
+    *,
+    host: str = "127.0.0.1",
 ) -> Iterator[Served]:
     """Start `memagent up`; at its end, by the signal, nothing that it has started may be left."""
     port = first_port(24_000, 2_000, number)
-    api = f"http://127.0.0.1:{port}/api"
+    api = f"http://{host}:{port}/api"
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect")}
     store = str(folder / "store")
     command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]

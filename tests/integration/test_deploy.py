@@ -15,6 +15,7 @@ from infra.processes import tree
 from infra.store import Store
 from infra.tables.delta import Table
 from memagent.config import load_config
+from pipelines.flows.address import Address
 from pipelines.flows.serve import variables
 from tests.integration.flowing import QUESTION, ROOT, Served, ended, killed, wait_until
 from tests.ports import first_port
@@ -32,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[Served]:
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipelines.flows.serve", str(port)],
-            env={**environment, **variables(port, AUTH)},
+            env={**environment, **variables(Address(port), AUTH)},
             stdout=file,
             stderr=file,
             cwd=ROOT,

@@ -21,6 +21,7 @@ from pipelines.desk.access import Access, token_file
 from pipelines.desk.listing import Filter
 from pipelines.desk.pages import _confidence
 from pipelines.exchange.answers import answer_rows
+from pipelines.flows.address import Address
 from pipelines.forget import forget
 from tests.desks import ADDRESS, PORT, Person, desk_on, home, known
 from tests.made_up_run import CORPUS, START, MadeUpRun, contracts, local_store
@@ -45,7 +46,7 @@ def desk(run, home):
 
 @pytest.fixture
 def access(desk):
-    return Access(desk.journal, ["anna", "ben", "carla"], PORT)
+    return Access(desk.journal, ["anna", "ben", "carla"], Address(PORT))
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ def test_hostile_texts_are_only_texts(home):
     run.fail("read", f"{HOSTILE} ? {HOSTILE}", HOSTILE, HOSTILE)
     run.save(policy=HOSTILE, engine=HOSTILE)
     with desk_on(known(run.store), home) as desk:
-        anna = Person(desk, Access(desk.journal, ["anna"], PORT), "anna")
+        anna = Person(desk, Access(desk.journal, ["anna"], Address(PORT)), "anna")
         anna.judge(reading, "corrected", answer=HOSTILE.replace("\x00", ""), comment=HOSTILE.replace("\x00", ""))
         failed = next(item.id for item in listing.every(desk.index.read(), Filter(state="failed"), "anna"))
         paths = ("", "/memory", f"?find={HOSTILE[:9]}", "?document=<img>")
@@ -223,7 +224,7 @@ def test_offsets_of_the_page_are_those_of_the_text(home):
     reading = run.reading([name], "q", "Key?", "42", {0: "42"}, quotes=("The key is 42.",))
     run.save()
     with desk_on(known(run.store), home) as desk:
-        anna = Person(desk, Access(desk.journal, ["anna"], PORT), "anna")
+        anna = Person(desk, Access(desk.journal, ["anna"], Address(PORT)), "anna")
         assert f'data-start="{text.index("The key")}" data-anchor>The key is 42.</mark>' in anna.get(
             f"/answers/{CORPUS}/{reading}"
         )
@@ -268,7 +269,7 @@ def test_a_session_ends_with_the_log_out_and_with_the_person(desk, access, anna)
     assert anna.post("/logout") == "/login"
     assert anna.http.get("/").status_code == 303
     again = Person(desk, access, "anna")
-    fewer = Person(desk, Access(desk.journal, ["ben"], PORT))
+    fewer = Person(desk, Access(desk.journal, ["ben"], Address(PORT)))
     fewer.http.cookies = again.http.cookies
     assert fewer.http.get("/").status_code == 303, "anna may no longer come in"
 
@@ -334,7 +335,7 @@ def test_forgotten_documents_are_nowhere_at_the_desk(run, desk, home, anna):
 
 def test_twenty_people_at_once_lose_nothing(run, desk, access):
     names = [f"person{i}" for i in range(20)]
-    everybody = Access(desk.journal, names, PORT)
+    everybody = Access(desk.journal, names, Address(PORT))
     people = [Person(desk, everybody, name) for name in names]
     readings = [row["reading_id"] for row in run.answers][:25]
 

@@ -10,6 +10,7 @@ from infra.tables.delta import Table
 from memagent.records import text_hash
 from pipelines.desk.access import Access
 from pipelines.desk.pdf_page import Pages, Request
+from pipelines.flows.address import Address
 from tests.desks import PORT, Person, desk_on, home, known
 from tests.hostile import pdf
 from tests.made_up_run import CORPUS, MadeUpRun, local_store
@@ -59,7 +60,7 @@ def test_an_answer_from_a_pdf_shows_its_page(home, file):
     reading = run.reading([name], "q", "What is the key?", "42", {0: "42"}, quotes=(TEXT,))
     run.save()
     with desk_on(known(run.store), home) as desk:
-        anna = Person(desk, Access(desk.journal, ["anna"], PORT), "anna")
+        anna = Person(desk, Access(desk.journal, ["anna"], Address(PORT)), "anna")
         page = anna.get(f"/answers/{CORPUS}/{reading}")
         assert f'data-load="/answers/{CORPUS}/{reading}/page?document={name}&amp;start=0&amp;end=14"' in page
         part = anna.get(f"/answers/{CORPUS}/{reading}/page?document={name}&start=0&end=14")

@@ -127,7 +127,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         | model
         | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},
         "feedback": common | {"--json"},
-        "desk": common | model | {"--port", "--reviewer", "--url", "--open"},
+        "desk": common | model | {"--port", "--reviewer", "--host", "--url", "--open"},
         "serve": common | model | {"--port", "--split", "--at-once", "--max-bytes"},
         "mcp": common | model,
         "ask": common
@@ -179,6 +179,8 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--at-once",
             "--port",
             "--desk-port",
+            "--host",
+            "--url",
         },
         "evaluate": common
         | model
