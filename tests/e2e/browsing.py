@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
-_FLAGS = [
+FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -16,9 +16,9 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-_PATIENCE = 300_000
+PATIENCE = 300_000
 """Milliseconds for what comes at once where nothing else runs."""
-expect.set_options(timeout=_PATIENCE)
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         installed = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         try:
-            browser = playwright.chromium.launch(executable_path=installed, args=_FLAGS, timeout=_PATIENCE)
+            browser = playwright.chromium.launch(executable_path=installed, args=FLAGS, timeout=PATIENCE)
         except Error as error:
             pytest.skip(f"no Chromium (infra/browser.sh installs one): {str(error).splitlines()[0]}")
         yield browser
@@ -39,7 +39,7 @@ class Visit:
     def __init__(self, browser: Browser, width: int = 1400, scheme: str = "light", own: str = "file:") -> None:
         self._own = (own, "data:")
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page.set_default_timeout(_PATIENCE)
+        self.page.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
         self._session = self.page.context.new_cdp_session(self.page)
         self._session.send("Performance.enable", {"timeDomain": "threadTicks"})

@@ -23,6 +23,7 @@ from infra.tables.delta import Table
 from infra.tables.runs import begin_run
 from memagent.questions import ask
 from tests.e2e.browsing import browser  # noqa: F401  (a fixture)
+from tests.hostile_page import attack, hostile_page
 from tests.integration.flowing import DEPLOYMENTS, QUESTION, Served, serving
 
 pytestmark = pytest.mark.slow
@@ -142,6 +143,29 @@ def test_the_page_works_on_its_own_port(served, browser):  # noqa: F811
     calls = [(url, status) for url, status in asked if "/api/" in url and "images" not in url]
     assert calls and all(url.startswith(served.api) for url, _ in calls), calls
     assert {status for _, status in calls[-5:]} == {200}, calls[-5:]
+
+
+def test_a_page_of_another_origin_starts_nothing_and_reads_nothing(served, browser):  # noqa: F811
+    deployment = served.ask("deployments/name/answer-archive/bulk")["id"]
+    with hostile_page(browser) as page:
+        victim = page.context.new_page()  # the same person is logged in, in another tab
+        victim.goto(served.api.removesuffix("api"))
+        victim.fill("input[type=password]", served.auth, timeout=SECONDS * 1000)
+        victim.keyboard.press("Enter")
+        victim.get_by_text("Deployments", exact=True).wait_for(timeout=SECONDS * 1000)
+        posted: list[int] = []
+        page.on("response", lambda answer: posted.append(answer.status) if answer.request.method == "POST" else None)
+        told = attack(page, served.api, f"deployments/{deployment}/create_flow_run")
+        assert told.pop("simple post") == "opaque", "it was sent, and the page may not see what came of it"
+        forms = [name for name in list(told) if name.startswith("form ") and told.pop(name) == "sent"]
+        assert set(told.values()) == {"refused"} and (len(told), len(forms)) == (10, 3), told
+        assert len(posted) >= 4 and set(posted) <= {401, 403}, posted
+        port = served.api.split(":")[2].removesuffix("/api")
+        answer = page.goto(f"http://evil.example:{port}/api/health")  # a name of theirs that resolves to this machine
+        assert answer is not None and answer.status == 400
+    runs = served.ask("flow_runs/filter", {})
+    assert not [run for run in runs if "stolen" in json.dumps(run["parameters"])]
+    assert "stolen" not in corpora(Store(served.store))
 
 
 def test_a_bulk_run_answers_and_tells(served, archive):
