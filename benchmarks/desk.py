@@ -169,7 +169,7 @@ class Served:
     def stop(self) -> None:
         """End it."""
         self.process.send_signal(signal.SIGINT)
-        self.process.wait()
+        self.process.communicate()
 
 
 def timed(ask: Callable[[], httpx.Response], times: int, status: int = 200) -> list[float]:

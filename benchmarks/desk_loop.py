@@ -17,6 +17,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,16 @@ from tests.desk_reviewer import ACCEPT, Review, Shown, review
 CORPUS = "contracts"
 LONGEST = 30_000
 """Characters of the corrected contracts and of the check's own at most."""
-LONGEST_UNSEEN = 50_000
+UNSEEN = {"unseen": 50_000, "all": 10**9}
+"""Sets of contracts that no training has, by name, and characters of their contracts at most."""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 CHECKS = ("corpora=contracts", "small_groups=observe", "n=25")
 NOTE = """\
 The weak reader is `nano@sft`, asked in wordings that its training never had. The texts of the corrected contracts and
 of the check's own it knows from supervised training, in other wordings; the unseen ones no training had. These are
 asked in four wordings, of which the corrections had two. The difference is paired, its interval by contract. The
-reviewer works through the list of unchecked answers, accepts what is right, and stops after the last correction.
+reviewer works through the list of unchecked answers, accepts what is right, and stops after the last correction. Unseen
+contracts of up to 50,000 characters were read first, as planned; all 80 afterwards, when the first result was known.
 """
 
 
@@ -107,11 +110,10 @@ def chosen(contracts: dict[str, Contract], batch: int, own: int) -> tuple[list[s
     return names[:batch], names[batch : batch + own]
 
 
-def unseen_folder(data: Path, contracts: Sequence[Contract], folder: Path) -> Path:
+def unseen_folder(data: Path, contracts: Sequence[Contract], target: Path, longest: int) -> Path:
     """Write a folder with the held-out contracts that are not too long; return it."""
     _, held_out = split(contracts)
-    names = {contract.name for contract in held_out if len(contract.text) <= LONGEST_UNSEEN}
-    target = folder / "unseen"
+    names = {contract.name for contract in held_out if len(contract.text) <= longest}
     (target / "contracts").mkdir(parents=True, exist_ok=True)
     for name in names:
         shutil.copyfile(data / "contracts" / name, target / "contracts" / name)
@@ -147,10 +149,12 @@ def main() -> None:
     rows = review_rows(said, len(answers), harvested)
     rows += [Row("best step", trained["best_step"], f"of {trained['steps']}"), *check_rows("", trained)]
     if trained["candidate"]:
-        unseen = unseen_folder(given.data, list(contracts.values()), folder)
-        before = loop.kept("unseen-before", lambda: loop.unseen(unseen, f"{loop.weak}@shipped"))
-        after = loop.kept("unseen-after", lambda: loop.unseen(unseen, trained["candidate"]))
-        rows += unseen_rows("", before, after)
+        for name, longest in UNSEEN.items():
+            unseen = unseen_folder(given.data, list(contracts.values()), folder / name, longest)
+            before = loop.kept(f"{name}-before", partial(loop.unseen, unseen, f"{loop.weak}@shipped"))
+            after = loop.kept(f"{name}-after", partial(loop.unseen, unseen, trained["candidate"]))
+            which = "all unseen" if name == "all" else f"unseen, up to {longest:,} characters"
+            rows += [replace(row, name=row.name.replace("unseen", which)) for row in unseen_rows("", before, after)]
     write(replace(result("desk_loop", "Corrections at the desk, trained on", rows, given), note=NOTE))
     if given.store is None:
         shutil.rmtree(folder)

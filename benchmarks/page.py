@@ -46,7 +46,7 @@ SECTIONS = {
         "longer",
         "training-methods",
     ),
-    "Promotion": ("promotion", "contract_loop"),
+    "Promotion": ("promotion", "contract_loop", "desk_loop"),
 }
 """Records by section, in order; others come last under "Others"."""
 _INTRODUCTION = """# Measured
