@@ -139,7 +139,7 @@ def test_a_review_by_keys_alone(opened: Open):
 
 def test_the_doubtful_are_reviewed_first(opened: Open):
     page = opened.visit("anna")
-    page.select_option("select[name=order]", label="most doubtful first")
+    page.select_option("select[name=order]", label="doubtful first")
     page.select_option("select[name=below]", label="below 90%")
     page.click("#filters button")
     shown = page.locator("#list td.state").all_inner_texts()
