@@ -27,6 +27,7 @@ def test_the_bundled_reader_answers_with_evidence(answered):
     for row in said["answers"]:
         if row["found"] and row["answer"] == row["gold"][0]:
             assert row["answer"] in row["evidence"][0]["quote"]
+    assert all(0 < row["confidence"] <= 1 for row in said["answers"]), "the engine says how sure it is"
     assert said["summary"]["readings"]["failed"] == 0
     assert said["summary"]["engine"] == "vllm"
 
