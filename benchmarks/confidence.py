@@ -29,7 +29,7 @@ LONGEST = 50_000
 """Characters of a contract at most."""
 AT_ONCE, RESAMPLES = 64, 2_000
 NOTE = """\
-Of all pairs of a right and a wrong answer, the share in which the right one is surer; ties count half, and 50% is chance.
+Of all pairs of a right and a wrong answer, the share in which the right one is surer; ties count half, 50% is chance.
 Intervals are of resampled contracts. The measures were compared on the contracts that they are reported on.
 """
 
