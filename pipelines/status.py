@@ -163,7 +163,8 @@ def _bucket_counts(corpus: Corpus, bucket: Bucket, runs: _Runs) -> _Counts:
     documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
     columns = ["content_hash", "question", "found", "run_id", "answered_at"]
     answers = _without(
-        Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash")), runs.sampled
+        Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash"), once=False),
+        runs.sampled,
     )
     # Several documents may have the same text, which is read once and answers for each of them.
     texts = pc.value_counts(documents["content_hash"])

@@ -197,20 +197,24 @@ class Table:
         delta.vacuum(dry_run=False)
         return int(done["numFilesRemoved"])
 
-    def read(self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
+    def read(
+        self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None, *, once: bool = True
+    ) -> pa.Table:
         """Return the current rows; a missing table is empty.
 
         Args:
             corpus: only this corpus.
             columns: only these columns.
             filters: a pyarrow compute expression besides.
+            once: a row that was written twice is returned once; who counts by another key need not pay for it.
         """
         names = columns or self.schema.names
         delta = self._open()
         if delta is None:
             return pa.schema([self.schema.field(name) for name in names]).empty_table()
         key = self._on if corpus is None else self.key
-        needed = list(dict.fromkeys([*names, *key, self._first_by])) if self._first_by else names
+        first_by = self._first_by if once else ""
+        needed = list(dict.fromkeys([*names, *key, first_by])) if first_by else names
         dataset = self._dataset(delta)
         mine = None if corpus is None else ds.field("corpus") == corpus
         try:
@@ -218,8 +222,8 @@ class Table:
             table = dataset.to_table(columns=needed, filter=both)
         except pa.ArrowNotImplementedError:
             table = self._filtered(dataset, needed, mine, filters)
-        if self._first_by:
-            table = first_of_each(table, key, [(self._first_by, "ascending")])
+        if first_by:
+            table = first_of_each(table, key, [(first_by, "ascending")])
         return table.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
 
     def _filtered(self, dataset: Any, names: list[str], mine: Any, filters: Any) -> pa.Table:
