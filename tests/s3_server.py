@@ -24,7 +24,7 @@ class S3Server:
         ports = dict(zip(names, _free_ports(len(names)), strict=True))
         self._folder = folder
         self._command = [str(Path(sys.executable).with_name("weed")), "server", "-s3", f"-dir={folder}"]
-        self._command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false", "-volume.max=20"]
+        self._command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false", "-volume.max=1000"]
         self._command += ["-master.volumeSizeLimitMB=64", "-s3.port.iceberg=0", "-s3.port.lance=0"]
         self._command += ["-s3.autoCreateBucket=false", *(f"-{name}={port}" for name, port in ports.items())]
         self.settings = {
