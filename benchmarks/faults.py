@@ -2,11 +2,10 @@
 
     python -m benchmarks.faults [--times 10] [--vllm 2] [--cases driver,worker,...] [--record NAME]
 
-Faults are a SIGKILL of the driver (the command is then given again), the worker, the engine's process or the S3
-server (started again after three seconds); a fifth of the S3 requests answered by 500, 503, not at all, not to the end,
-or after five seconds. For each: readings that lack an answer, that have two, that differ from an undisturbed run;
-conversations that were done again; and the seconds from the fault to the next conversation. Those of a node and of a
-learner's rank are in `benchmarks.cluster` and in the tests.
+For each fault: readings that lack an answer, that have two, that differ from an undisturbed run; conversations that
+were done again; and the seconds from the fault to the next conversation, in which a command that has to be given again
+starts anew. Of a training, steps and tensors stand for readings and answers. The record is written after each case, and
+keeps the cases of an earlier one. "disk" needs root (it mounts a small disk), "clock" a C compiler.
 """
 
 import argparse
@@ -14,199 +13,123 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-import psutil
-import pyarrow.dataset as ds
-
-from benchmarks.kills import Tally
+from benchmarks.fault_services import rank_killed, service_killed
+from benchmarks.fault_trials import (
+    Answers,
+    Outcome,
+    Scene,
+    Trial,
+    clock_set,
+    disk_filled,
+    moment,
+    node_killed,
+    process_killed,
+    s3_server_killed,
+    s3_spoilt,
+)
 from benchmarks.record import Row, arguments, result, write
-from infra.store import Store
-from infra.tables.delta import Table
-from tests.endurance import ENGINE_TITLES, QUESTIONS, WORKER_TITLE, find, make_archive
-from tests.s3_faults import FAULTS, faulty_s3
-from tests.s3_server import S3Server, running_s3
+from tests.endurance import make_archive
 
-_KILLED = ("driver", "worker", "engine", "S3 server")
-_CASES = (*_KILLED, *FAULTS)
-_AWAY_SECONDS = 3.0
-_SCRIPTED = ("engine.scripted_process=true", "engine.scripted_delay=0.1", "pool.inflight=16", "flush_seconds=1")
-_NAMES = {
-    "500": "a fifth of S3 requests: 500",
-    "503": "a fifth of S3 requests: 503",
-    "reset": "a fifth of S3 requests: no answer",
-    "cut": "a fifth of S3 requests: done, but no answer",
-    "slow": "a fifth of S3 requests: 5 s later",
+_CASES: dict[str, tuple[str, Callable[[Scene], Outcome]]] = {
+    "driver": ("driver killed", partial(process_killed, what="driver")),
+    "worker": ("worker killed", partial(process_killed, what="worker")),
+    "engine": ("engine killed", partial(process_killed, what="engine")),
+    "rank": ("a rank of the learner killed", rank_killed),
+    "node": ("Ray node killed", node_killed),
+    "prefect": ("Prefect server killed", partial(service_killed, what="Prefect server")),
+    "runner": ("runner of flows killed", partial(service_killed, what="runner")),
+    "s3": ("S3 server killed", s3_server_killed),
+    "500": ("a fifth of S3 requests: 500", partial(s3_spoilt, kind="500")),
+    "503": ("a fifth of S3 requests: 503", partial(s3_spoilt, kind="503")),
+    "reset": ("a fifth of S3 requests: no answer", partial(s3_spoilt, kind="reset")),
+    "cut": ("a fifth of S3 requests: done, but no answer", partial(s3_spoilt, kind="cut")),
+    "slow": ("a fifth of S3 requests: 5 s later", partial(s3_spoilt, kind="slow")),
+    "disk": ("the store's disk full", disk_filled),
+    "clock": ("the clock set 1 h ahead, then 2 h back", clock_set),
 }
+"""Cases by name: what they are called in the record, and what makes a trial of one."""
+_WITH_VLLM = ("driver", "worker", "engine", "node", "s3")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a disturbed run."""
+class Archive:
+    """The folder that all trials read, and an undisturbed run over it."""
 
-    lost: int
-    double: int
-    differing: int
-    again: float | None
-    """Share of conversations that were done again; None: the engine does not count them."""
-    recovered: float | None
-    """Seconds from the fault to the next conversation."""
+    def __init__(self, base: Path, engine: str, documents: int) -> None:
+        self._base, self._engine = base, engine
+        make_archive(base / "archive", documents, 40)
+        trial = Trial(self._scene("calm", {}, 0), str(base / "calm" / "store"))
+        trial.undisturbed()
+        self._calm, self._conversations = trial.answers()[1], trial.done()
 
+    def scene(self, name: str, rng: random.Random) -> Scene:
+        """Return what a trial is given."""
+        return self._scene(name, self._calm, moment(self._conversations, rng))
 
-class Trial:
-    """A run of one case."""
-
-    def __init__(self, base: Path, store: str, engine: str, calm: dict[tuple[str, str], str]) -> None:
-        self._store, self._engine, self._calm = Store(store), engine, calm
-        self._argv = command(base / "archive", store, engine)
-        self.tally = Tally(base / f"tally-{random.randrange(2**32)}")
-
-    def start(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "MEMAGENT_SCRIPTED_TALLY": str(self.tally.path)}
-        return subprocess.Popen(self._argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def done(self) -> int:
-        """Return how many conversations there were: counted by the engine, or in the log."""
-        return self.tally.conversations if self._engine == "scripted" else len(self._turns())
-
-    def disturb(self, case: str, after: int, server: S3Server | None) -> float | None:
-        """Run with a fault once `after` conversations are done; return the seconds till the next one."""
-        process = self.start()
-        if case not in _KILLED:
-            ended(process)
-            return None
-        while self.done() < after:
-            if process.poll() is not None:
-                raise RuntimeError(f"it ended before the fault: {self.done()} conversations, fault after {after}")
-            time.sleep(0.05)
-        began, before = time.monotonic(), self.done()
-        if case == "S3 server" and server:
-            server.kill()
-            time.sleep(_AWAY_SECONDS)
-            server.start()
-        else:
-            root = psutil.Process(process.pid)
-            title = WORKER_TITLE if case == "worker" else ENGINE_TITLES[self._engine]
-            victim = root if case == "driver" else find(root, title)
-            if victim is None:
-                raise RuntimeError(f"there is no {case} to kill")
-            victim.kill()
-        if case == "driver":
-            process.wait()
-            process = self.start()
-        while self.done() <= before and process.poll() is None:
-            time.sleep(0.05)
-        recovered = time.monotonic() - began
-        ended(process)
-        return recovered
-
-    def outcome(self, recovered: float | None) -> Outcome:
-        rows = Table(self._store, "answers").read(None, ["content_hash", "question", "answer"]).to_pylist()
-        answers = {(row["content_hash"], row["question"]): row["answer"] for row in rows}
-        distinct = len(set(self._turns()))
-        held = self.tally.conversations
-        return Outcome(
-            lost=len(set(self._calm) - set(answers)),
-            double=len(rows) - len(answers),
-            differing=sum(answers[key] != self._calm[key] for key in self._calm if key in answers),
-            again=held / distinct - 1 if held else None,
-            recovered=recovered,
-        )
-
-    def _turns(self) -> list[tuple[str, int, int]]:
-        files = self._store.list("turns")
-        if not files:
-            return []
-        table = ds.dataset(files, filesystem=self._store.arrow).to_table(columns=["reading_id", "lane", "step"])
-        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    def _scene(self, name: str, calm: Answers, after: int) -> Scene:
+        (self._base / name).mkdir()
+        return Scene(self._base / name, self._base / "archive", self._engine, calm=calm, after=after)
 
 
-def command(archive: Path, store: str, engine: str) -> list[str]:
-    """Return the command that is disturbed."""
-    argv = [sys.executable, "-m", "pipelines.cli", "ask", str(archive), "--store", store, "--engine", engine]
-    sets = _SCRIPTED if engine == "scripted" else ("flush_seconds=1",)
-    asked = [part for question in QUESTIONS for part in ("-q", question)]
-    return [*argv, "--no-answers", *asked, *(part for one in sets for part in ("--set", one))]
-
-
-def ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a run; raise if it failed."""
-    if process.wait():
-        raise RuntimeError(f"the run ended with status {process.returncode}")
-
-
-def calm(base: Path, engine: str) -> tuple[dict[tuple[str, str], str], int]:
-    """Return the answers of an undisturbed run, and its conversations."""
-    trial = Trial(base, str(base / f"calm-{engine}"), engine, {})
-    ended(trial.start())
-    rows = Table(trial._store, "answers").read(None, ["content_hash", "question", "answer"]).to_pylist()
-    return {(row["content_hash"], row["question"]): row["answer"] for row in rows}, trial.done()
-
-
-def measure(cases: list[str], times: int, engine: str, documents: int) -> Iterator[Row]:
-    """Yield the rows of an engine's cases."""
+def measure(cases: list[str], times: int, engine: str, documents: int) -> Iterator[list[Row]]:
+    """Yield the rows of each of an engine's cases."""
     rng = random.Random(0)
     base = Path(tempfile.mkdtemp(prefix="memagent-faults-"))
     try:
-        make_archive(base / "archive", documents, 40)
-        expected, conversations = calm(base, engine)
+        archive = Archive(base, engine, documents)
         for case in cases:
+            title, trial = _CASES[case]
             outcomes = []
             for number in range(times):
-                on_s3 = case not in _KILLED or case == "S3 server"
-                (base / f"s3-{case}-{number}").mkdir()
-                with running_s3(base / f"s3-{case}-{number}") if on_s3 else nullcontext() as server:
-                    store = f"{server.bucket}/store" if server else str(base / f"store-{case}-{number}")
-                    with faulty_s3(0.2, case) if case in FAULTS else nullcontext():
-                        trial = Trial(base, store, engine, expected)
-                        after = round(conversations * rng.uniform(0.1, 0.8))
-                        recovered = trial.disturb(case, after, server)
-                    outcomes.append(trial.outcome(recovered))
+                outcomes.append(trial(archive.scene(f"{case}-{number}", rng)))
                 print(f"{engine}, {case}: {outcomes[-1]}", flush=True)
-            yield from rows_of(_NAMES.get(case, f"{case} killed"), engine, outcomes)
+                shutil.rmtree(base / f"{case}-{number}", ignore_errors=True)
+            yield list(rows_of(f"{title}, {engine}", outcomes))
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def rows_of(name: str, engine: str, outcomes: list[Outcome]) -> Iterator[Row]:
+def rows_of(name: str, outcomes: list[Outcome]) -> Iterator[Row]:
     """Yield the rows of a case."""
-    counts = {
-        "lost": sum(each.lost for each in outcomes),
-        "double": sum(each.double for each in outcomes),
-        "differing": sum(each.differing for each in outcomes),
-    }
-    for what, count in counts.items():
-        yield Row(f"{name}: {what}", count, column=engine, n=len(outcomes))
-    again = [100 * each.again for each in outcomes if each.again is not None]
+    n = len(outcomes)
+    yield Row(name, n, column="times")
+    yield Row(name, sum(each.lost for each in outcomes), column="lost")
+    yield Row(name, sum(each.double for each in outcomes), column="double")
+    yield Row(name, sum(each.differing for each in outcomes), column="differing")
+    again = [100 * each.again for each in outcomes if isinstance(each.again, float)]
+    if again:
+        most = f"at most {max(again):.2f}%"
+        yield Row(name, round(statistics.mean(again), 2), "%", column="done again", note=most)
+    for reason in sorted({each.again for each in outcomes if isinstance(each.again, str)}):
+        yield Row(name, reason, column="done again")
     recovered = [each.recovered for each in outcomes if each.recovered is not None]
-    for what, unit, values in (("done again", "%", again), ("recovered after", "s", recovered)):
-        if values:
-            note = f"at most {max(values):.2f} {unit}"
-            mean = round(statistics.mean(values), 2)
-            yield Row(f"{name}: {what}", mean, unit, column=engine, n=len(values), note=note)
+    if recovered:
+        most = f"at most {max(recovered):.1f} s"
+        yield Row(name, round(statistics.mean(recovered), 1), "s", column="recovered after", note=most)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--times", type=int, default=10, help="with the scripted engine")
-    parser.add_argument("--vllm", type=int, default=2, help="times with vLLM: the killed processes alone")
-    parser.add_argument("--documents", type=int, default=60)
+    parser.add_argument("--vllm", type=int, default=2, help=f"times with vLLM: {', '.join(_WITH_VLLM)}")
+    parser.add_argument("--documents", type=int, default=300, help="with vLLM a fifteenth")
     parser.add_argument("--cases", default=",".join(_CASES))
     arguments(parser)
     given = parser.parse_args()
     os.environ.pop("MEMAGENT_STORE", None)
     cases = given.cases.split(",")
-    rows = list(measure(cases, given.times, "scripted", given.documents))
-    if given.vllm:
-        rows += measure([case for case in cases if case in _KILLED[:3]], given.vllm, "vllm", given.documents // 3)
-    write(result("faults", "What faults cost", rows, given))
+    if wrong := [case for case in cases if case not in _CASES]:
+        parser.error(f"there is no case {wrong[0]!r}: {', '.join(_CASES)}")
+    with_vllm = [case for case in cases if case in _WITH_VLLM]
+    plans = [(cases, given.times, "scripted", given.documents), (with_vllm, given.vllm, "vllm", given.documents // 15)]
+    for plan in plans:
+        if plan[0] and plan[1]:
+            for rows in measure(*plan):
+                write(result("faults", "What faults cost", rows, given), keep=True)
 
 
 if __name__ == "__main__":
