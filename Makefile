@@ -68,7 +68,7 @@ reference: setup  ## docs/configuration.md and docs/cli.md, from the settings an
 sbom: setup       ## What the image is made of, as CycloneDX, in build/sbom-cpu.json and build/sbom-gpu.json
 	@bash infra/supply.sh sbom
 
-audit: setup      ## Known vulnerabilities of the pinned packages, by PyPI's advisories (AUDIT_OSV_URL: a mirror of OSV)
+audit: setup      ## Known vulnerabilities of the pinned packages, at PyPI (AUDIT_OSV_URL: a mirror of OSV; AUDIT_OSV_DUMP: its file)
 	@bash infra/supply.sh audit
 
 clean:            ## Remove what make has made, but not stores
