@@ -2,10 +2,11 @@
 
     python -m benchmarks.faults [--times 10] [--vllm 2] [--cases driver,worker,...] [--record NAME]
 
-For each fault: readings that lack an answer, that have two, that differ from an undisturbed run; conversations that
-were done again; and the seconds from the fault to the next conversation, in which a command that has to be given again
-starts anew. Of a training, steps and tensors stand for readings and answers. The record is written after each case, and
-keeps the cases of an earlier one. "disk" needs root (it mounts a small disk), "clock" a C compiler.
+For each fault: runs that did not end well; readings that lack an answer, that have two, that differ from an undisturbed
+run; conversations that were done again; and the seconds from the fault to the next conversation, in which a command
+that has to be given again starts anew. Of a training, steps and tensors stand for readings and answers. The record is
+written after each case, and keeps the cases of an earlier one. "disk" needs root (it mounts a small disk), "clock" a C
+compiler.
 """
 
 import argparse
@@ -83,20 +84,26 @@ def measure(cases: list[str], times: int, engine: str, documents: int) -> Iterat
         archive = Archive(base, engine, documents)
         for case in cases:
             title, trial = _CASES[case]
-            outcomes = []
+            outcomes, failures = [], 0
             for number in range(times):
-                outcomes.append(trial(archive.scene(f"{case}-{number}", rng)))
-                print(f"{engine}, {case}: {outcomes[-1]}", flush=True)
+                try:
+                    outcomes.append(trial(archive.scene(f"{case}-{number}", rng)))
+                    print(f"{engine}, {case}: {outcomes[-1]}", flush=True)
+                except (RuntimeError, AssertionError, OSError) as error:
+                    failures += 1
+                    print(f"{engine}, {case}: {error!r}", flush=True)
                 shutil.rmtree(base / f"{case}-{number}", ignore_errors=True)
-            yield list(rows_of(f"{title}, {engine}", outcomes))
+            yield list(rows_of(f"{title}, {engine}", outcomes, failures))
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def rows_of(name: str, outcomes: list[Outcome]) -> Iterator[Row]:
-    """Yield the rows of a case."""
-    n = len(outcomes)
-    yield Row(name, n, column="times")
+def rows_of(name: str, outcomes: list[Outcome], failures: int) -> Iterator[Row]:
+    """Yield the rows of a case; `failures` are trials whose run did not end well."""
+    yield Row(name, len(outcomes) + failures, column="times")
+    yield Row(name, failures, column="failed")
+    if not outcomes:
+        return
     yield Row(name, sum(each.lost for each in outcomes), column="lost")
     yield Row(name, sum(each.double for each in outcomes), column="double")
     yield Row(name, sum(each.differing for each in outcomes), column="differing")
