@@ -5,8 +5,8 @@
 
 The dump is OSV's of PyPI, for machines without a network:
 https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
-A line of IGNORED is an id and the reason why it does not apply here. Exit status: 1 where there is a vulnerability that is
-not ignored, 3 where nothing could be looked up (a service that is away, or a mirror that knows no advisories), else 0.
+A line of IGNORED is an id and the reason why it does not apply here. Exit status: 1 where there is a vulnerability
+that is not ignored, 3 where nothing could be looked up (the service is away, or knows no advisories), else 0.
 
 Runs in the environment of `infra/tools.sh supply`: imports nothing of the product.
 """

@@ -29,6 +29,8 @@ class GatesConfig(Section):
     """Hold a night that breaches a limit. Off: only say so."""
     sample: int = Field(50, ge=2)
     """Answers that a night and the good ones before it must have for a limit to be judged."""
+    question_sample: int = Field(30, ge=2)
+    """The same for a question by itself, where a night has several: one that breaks alone is not seen in the sum."""
     max_failed: float = Field(0.05, ge=0, le=1)
     """Rise of the share of readings that fail. 1 in this limit and the next ones: never."""
     max_abstentions: float = Field(0.25, ge=0, le=1)
@@ -58,6 +60,10 @@ class QuestionQuality:
     """Pairs of answers that were found."""
     same: int = 0
     """Those of which both are the same."""
+    failed: int = 0
+    """Readings without an answer."""
+    tried: int = 0
+    """Readings with and without one; 0 in the nights of earlier versions, which did not count them."""
 
     def __add__(self, other: Self) -> "QuestionQuality":
         """Add sums."""
@@ -117,6 +123,8 @@ class Breach(TypedDict):
     before: float
     """Of the good nights before."""
     limit: float
+    question: str
+    """Text of the question that is beyond it by itself; empty: all questions together are."""
     says: str
 
 
@@ -130,7 +138,7 @@ class Standing:
 def breaches(
     tonight: Quality, before: Quality, config: GatesConfig, *, standing: Standing, standing_before: Standing
 ) -> list[Breach]:
-    """Return the limits that a night breaches.
+    """Return the limits that a night breaches; of those that it does not, the questions that breach them alone.
 
     Args:
         tonight: its new answers.
@@ -146,23 +154,50 @@ def breaches(
     same_questions = len(common) == len(tonight.questions)
     found: list[Breach | None] = [
         _rise("max_failed", "readings failed", _Share(tonight.failed, tonight.readings), _failed(before), config),
-        _rise(
-            "max_abstentions",
-            "answers say that nothing was found",
-            _Share(now.answers - now.found, now.answers),
-            _Share(then.answers - then.found, then.answers),
-            config,
-            down=True,
-        ),
         _rise("max_cut", "memories were cut off", _Share(tonight.cut, tonight.updates), _cut(before), config),
-        _rise("max_same", "pairs of answers are the same", _same(now), _same(then), config),
-        _length(now, then, config),
+        *_of_answers(now, then, config),
         _fewer(standing, standing_before, config),
     ]
     if same_questions:
         empty = _Share(tonight.empty, tonight.answers), _Share(before.empty, before.answers)
         found.append(_rise("max_empty", "readings answered from an empty memory", *empty, config))
-    return [breach for breach in found if breach is not None]
+    of_all = [breach for breach in found if breach is not None]
+    seen = {breach["gate"] for breach in of_all}
+    alone = _alone(tonight, before, config, standing, standing_before)
+    return of_all + [breach for breach in alone if breach["gate"] not in seen]
+
+
+def _of_answers(now: QuestionQuality, then: QuestionQuality, config: GatesConfig) -> list[Breach | None]:
+    mine, earlier = (_Share(side.answers - side.found, side.answers) for side in (now, then))
+    return [
+        _rise("max_abstentions", "answers say that nothing was found", mine, earlier, config, down=True),
+        _rise("max_same", "pairs of answers are the same", _same(now), _same(then), config),
+        _length(now, then, config),
+    ]
+
+
+def _alone(
+    tonight: Quality, before: Quality, config: GatesConfig, standing: Standing, standing_before: Standing
+) -> Iterable[Breach]:
+    """Yield the limits that single questions breach, where there are several questions."""
+    texts = {*tonight.questions, *standing.counts}
+    if len(texts) < 2:
+        return
+    config = config.model_copy(update={"sample": config.question_sample})
+    for text in sorted(texts):
+        found: list[Breach | None] = []
+        if text in tonight.questions and text in before.questions:
+            now, then = tonight.questions[text], before.questions[text]
+            found += _of_answers(now, then, config)
+            if text in standing.counts:  # else what lacks an answer may be unread
+                shares = _Share(now.failed, now.tried), _Share(then.failed, then.tried)
+                found.append(_rise("max_failed", "readings failed", *shares, config))
+        mine, earlier = (side.counts.get(text) for side in (standing, standing_before))
+        if mine is not None and earlier is not None:
+            found.append(_fewer(Standing({text: mine}), Standing({text: earlier}), config))
+        for breach in found:
+            if breach is not None:
+                yield {**breach, "question": text, "says": f"{breach['says']}; to {text!r} alone"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +236,7 @@ def _rise(
     if sure <= limit:
         return None
     says = f"{mine.value:.0%} of {now.n:,}: {what}; {earlier.value:.0%} of {before.n:,} in the good nights before"
-    return {"gate": gate, "value": mine.value, "before": earlier.value, "limit": limit, "says": says}
+    return {"gate": gate, "value": mine.value, "before": earlier.value, "limit": limit, "question": "", "says": says}
 
 
 def _length(now: QuestionQuality, then: QuestionQuality, config: GatesConfig) -> Breach | None:
@@ -212,7 +247,14 @@ def _length(now: QuestionQuality, then: QuestionQuality, config: GatesConfig) ->
         return None
     value, before = math.exp(mine), math.exp(earlier)
     says = f"answers have {value:,.0f} characters on average; {before:,.0f} in the good nights before"
-    return {"gate": "max_length", "value": value, "before": before, "limit": config.max_length, "says": says}
+    return {
+        "gate": "max_length",
+        "value": value,
+        "before": before,
+        "limit": config.max_length,
+        "question": "",
+        "says": says,
+    }
 
 
 def _log_mean(answers: QuestionQuality) -> tuple[float, float]:
@@ -228,7 +270,14 @@ def _fewer(standing: Standing, before: Standing, config: GatesConfig) -> Breach 
     if then < config.sample or now >= then * (1 - config.max_fewer):
         return None
     says = f"{now:,} answers; {then:,} after the last good night"
-    return {"gate": "max_fewer", "value": float(now), "before": float(then), "limit": config.max_fewer, "says": says}
+    return {
+        "gate": "max_fewer",
+        "value": float(now),
+        "before": float(then),
+        "limit": config.max_fewer,
+        "question": "",
+        "says": says,
+    }
 
 
 def total(nights: Iterable[Quality]) -> Quality:

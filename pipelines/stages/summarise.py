@@ -1,7 +1,7 @@
 """Summarise a run's answers, a task for each bucket of its plan. The driver sees only counts."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import NamedTuple, TypedDict
@@ -151,7 +151,7 @@ def summarise_bucket(
         "answered": answered,
         "rollup": [] if night is None else _rollup(corpus, rows, answers, bucket=bucket, previous=night.previous),
         "held": {} if night is None else _held(rows, answers, night),
-        "fresh": {} if night is None else _fresh(answers.values(), night),
+        "fresh": {} if night is None else _fresh(rows, answers, night),
     }
 
 
@@ -160,17 +160,22 @@ def _held(rows: Sequence[PlannedReading], answers: "dict[str, _Answer]", night: 
     return Counter(answer.run_id for answer in given if answer is not None and answer.run_id in night.held)
 
 
-def _fresh(answers: "Iterable[_Answer]", night: NightRuns) -> dict[str, dict[str, int]]:
+def _fresh(
+    rows: Sequence[PlannedReading], answers: "dict[str, _Answer]", night: NightRuns
+) -> dict[str, dict[str, int]]:
     """Return sums over the answers of this night, each reading once, by question text.
 
     Pairs of answers are those within the bucket, a random part of the documents.
     """
     by_question: dict[str, list[_Answer]] = defaultdict(list)
-    for answer in answers:
+    for answer in answers.values():
         if answer.run_id in night.fresh:
             by_question[answer.question].append(answer)
+    lacking = {(row["question"], row["answered_by"] or row["reading_id"]) for row in rows}
+    failed = Counter(text for text, reading in lacking if reading not in answers)
     result = {}
-    for text, mine in by_question.items():
+    for text in {*by_question, *failed}:
+        mine = by_question.get(text, [])
         found = [answer.text for answer in mine if answer.found]
         quality = QuestionQuality(
             answers=len(mine),
@@ -179,6 +184,8 @@ def _fresh(answers: "Iterable[_Answer]", night: NightRuns) -> dict[str, dict[str
             chars_squared=sum(len(said) ** 2 for said in found),
             pairs=len(found) * (len(found) - 1) // 2,
             same=sum(count * (count - 1) // 2 for count in Counter(found).values()),
+            failed=failed[text],
+            tried=len(mine) + failed[text],
         )
         result[text] = asdict(quality)
     return result

@@ -73,6 +73,46 @@ def test_answers_that_are_gone_breach_though_nothing_is_new():
     assert gates(Quality(), GOOD, standing={}, standing_before={"q": 1000}) == [], "some are still to be read"
 
 
+def two(broken, n=40, many=2000):
+    """A night of a large question like the good ones, and a small one."""
+    return night(many, found=2 * many // 3, question="large") + night(n, question="small", **broken)
+
+
+@pytest.mark.parametrize(
+    ("broken", "gate"),
+    [({"found": 2}, "max_abstentions"), ({"chars": 200}, "max_length"), ({"chars": 4}, "max_length")],
+)
+def test_a_question_that_breaks_alone_is_named(broken, gate):
+    before = two({"found": 38}, n=60)
+    (breach,) = breaches(two(broken), before, LIMITS, standing=Standing(), standing_before=Standing())
+    assert (breach["gate"], breach["question"]) == (gate, "small") and "'small' alone" in breach["says"]
+    few = LIMITS.model_copy(update={"question_sample": 41})
+    assert not breaches(two(broken), before, few, standing=Standing(), standing_before=Standing())
+
+
+def test_a_question_whose_readings_fail_or_whose_answers_are_gone_is_named():
+    failing = QuestionQuality(40, 30, failed=30, tried=70)
+    fine = QuestionQuality(60, 45, failed=1, tried=61)
+    large = QuestionQuality(2000, 1500, tried=2000)
+    tonight = Quality(30, 2070, questions={"small": failing, "large": large})
+    before = Quality(1, 2061, questions={"small": fine, "large": large})
+    stands = {"small": 100, "large": 4000}
+    (breach,) = breaches(tonight, before, LIMITS, standing=Standing(stands), standing_before=Standing(stands))
+    assert (breach["gate"], breach["question"]) == ("max_failed", "small")
+    assert not breaches(tonight, before, LIMITS, standing=Standing(), standing_before=Standing()), "it may be unread"
+    unknown = Quality(1, 2061, questions={"small": QuestionQuality(60, 45), "large": large})
+    assert not breaches(tonight, unknown, LIMITS, standing=Standing(stands), standing_before=Standing(stands))
+    gone = Standing({**stands, "small": 50})
+    (breach,) = breaches(Quality(), before, LIMITS, standing=gone, standing_before=Standing(stands))
+    assert (breach["gate"], breach["question"]) == ("max_fewer", "small")
+
+
+def test_what_all_questions_breach_is_said_once():
+    every = night(300, found=5, question="one") + night(300, found=5, question="other")
+    good = night(300, found=200, question="one") + night(300, found=200, question="other")
+    assert gates(every, good) == ["max_abstentions"]
+
+
 def test_chance_alone_holds_no_night():
     rng = random.Random(3)
     held = 0
@@ -84,7 +124,7 @@ def test_chance_alone_holds_no_night():
 
 
 COUNTS = st.integers(0, 500)
-QUESTIONS = st.dictionaries(st.sampled_from("abc"), st.builds(QuestionQuality, *[COUNTS] * 6), max_size=3)
+QUESTIONS = st.dictionaries(st.sampled_from("abc"), st.builds(QuestionQuality, *[COUNTS] * 8), max_size=3)
 NIGHTS = st.builds(Quality, *[COUNTS] * 5, questions=QUESTIONS)
 
 
