@@ -25,8 +25,10 @@ from memagent.errors import ConfigError, MemagentError
 _UPDATE_SECONDS = 300
 _S3_ATTEMPTS = 12
 """Of a request that S3 answers by 500, 503 or not at all."""
-_FIRST_ATTEMPTS = 3
+FIRST_ATTEMPTS = 3
 """The same before anything else is done: a wrong address is said soon."""
+_FIRST_SECONDS = 5
+"""Then also the time that a server has to take a connection."""
 _LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409", "NoSuchKey", "404")
 """Codes of a condition that does not hold; the last two where the file was deleted meanwhile."""
 
@@ -218,7 +220,7 @@ class Store:
         bucket, _, prefix = self.path().partition("/")
         server = s3_options().get("AWS_ENDPOINT_URL", "AWS")
         try:
-            file_system(self.url, _FIRST_ATTEMPTS).call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+            file_system(self.url, FIRST_ATTEMPTS).call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
         except FileNotFoundError as error:
             raise ConfigError(
                 f"store {self.url}: {server} has no bucket {bucket!r}: make it, or correct --store"
@@ -244,7 +246,7 @@ class Store:
         name = f".check-{uuid.uuid4().hex[:8]}"
         try:
             if self.is_s3:
-                file_system(self.url, _FIRST_ATTEMPTS).exists(self.path())
+                file_system(self.url, FIRST_ATTEMPTS).exists(self.path())
             path = self.write_bytes(b"ok", name)
             answer = self.read_bytes(name)
             self.delete(path)
@@ -277,7 +279,10 @@ def file_system(url: str, attempts: int = _S3_ATTEMPTS) -> Any:
             "s3",
             endpoint_url=options.get("AWS_ENDPOINT_URL"),
             client_kwargs={"region_name": options["AWS_REGION"]},
-            config_kwargs={"retries": {"mode": "standard", "total_max_attempts": attempts}},
+            config_kwargs={
+                "retries": {"mode": "standard", "total_max_attempts": attempts},
+                **({"connect_timeout": _FIRST_SECONDS} if attempts == FIRST_ATTEMPTS else {}),
+            },
             use_listings_cache=False,
             skip_instance_cache=True,
         )

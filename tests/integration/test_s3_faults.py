@@ -2,16 +2,20 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from infra.store import Store
+from infra.sources.discovery import list_sources
+from infra.store import FIRST_ATTEMPTS, Store
 from infra.tables.delta import Table
+from memagent.errors import UsageError
 from tests.endurance import QUESTIONS, make_archive
 from tests.s3_faults import FAULTS, Fault, faulty_s3
 from tests.s3_server import S3Server, running_s3
@@ -95,3 +99,26 @@ def test_the_server_is_killed_and_comes_back(
         again = subprocess.run(command(archive, store, *slowly), capture_output=True, text=True)
         assert again.returncode == 0, again.stderr[-3000:]
     assert found(store) == calm
+
+
+def test_a_source_at_a_wrong_address_is_said_after_three_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    with socket.create_server(("127.0.0.1", 0)) as wrong:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    connection, _ = wrong.accept()
+                except OSError:
+                    return
+                taken.append(connection)
+                connection.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+        for name, value in {**keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{wrong.getsockname()[1]}"}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(UsageError, match="source 's3://no/where/' cannot be listed"):
+            list_sources(["s3://no/where/"])
+        wrong.shutdown(socket.SHUT_RDWR)
+    assert 0 < len(taken) <= 2 * FIRST_ATTEMPTS, "the HTTP client asks once again by itself"
