@@ -37,8 +37,10 @@ def installed() -> dict[str, str]:
 def serve_watch(store: str) -> None:
     """Serve the deployments that look for nights which went wrong, and for what was left behind, until terminated.
 
-    By themselves, so that they run beside a night: `serve_all` runs few flows at a time.
+    By themselves, so that they run beside a night: `serve_all` runs few flows at a time. What was left behind before is
+    looked for at once: a flow run that was killed holds the place of its deployment's next one.
     """
+    reap(return_state=True)  # one that fails keeps nothing else from being served
     watch = watch_nights.to_deployment("watch", interval=WATCH_EVERY, parameters={"store": store}, concurrency_limit=1)
     reaper = reap.to_deployment("reap", interval=WATCH_EVERY, concurrency_limit=1)
     serve(*cast(Iterable[RunnerDeployment], (watch, reaper)), limit=2, print_starting_message=False)

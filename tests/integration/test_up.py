@@ -168,6 +168,18 @@ def test_a_page_of_another_origin_starts_nothing_and_reads_nothing(served, brows
     assert "stolen" not in corpora(Store(served.store))
 
 
+def test_nights_are_scheduled(served):
+    """By the server's own services, which a version of a package below it may break without a word."""
+    wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+
+    def scheduled() -> set[str]:
+        named = {deployment["id"]: deployment["name"] for deployment in served.ask("deployments/filter", {})}
+        return {named[run["deployment_id"]] for run in served.ask("flow_runs/filter", wanted)}
+
+    every = {"nightly", "optimize", "reap", "scores", "watch"}
+    _until(lambda: scheduled() >= every, lambda: f"the server has made runs of {scheduled()} only")
+
+
 def test_a_bulk_run_answers_and_tells(served, archive):
     listed = served.prefect("deployment", "ls")
     assert "digest-corpus/nightly" in listed and "answer-archive/bulk" in listed
