@@ -15,6 +15,7 @@ import random
 import shutil
 import statistics
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -92,6 +93,7 @@ def measure(cases: list[str], times: int, engine: str, documents: int) -> Iterat
                 except (RuntimeError, AssertionError, OSError) as error:
                     failures += 1
                     print(f"{engine}, {case}: {error!r}", flush=True)
+                    traceback.print_exc()
                 shutil.rmtree(base / f"{case}-{number}", ignore_errors=True)
             yield list(rows_of(f"{title}, {engine}", outcomes, failures))
     finally:
