@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from prefect import flow, get_run_logger, task
+from prefect import flow, get_run_logger, runtime, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
@@ -21,6 +21,7 @@ from pipelines import ask as stages
 from pipelines.flows import commands
 from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
+from pipelines.flows.telemetry import observed
 from pipelines.formatting import breached, failures, held_by
 from pipelines.optimize import RETENTION_DAYS, optimize
 from pipelines.report import write_to_store
@@ -128,8 +129,9 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
         if summary is None:
             raise MemagentError(f"the Ray job ended before all sources were seen: {output}")
         return summary
-    with lazy_ray(settings.ray):
+    with observed("ingest", run_id, str(runtime.flow_run.id or "")) as stage, lazy_ray(settings.ray):
         summary = ingest(Corpus(tables, corpus), sources, settings, run_id)
+        stage.came_to({"corpus": corpus, **summary})
     remember(Corpus(tables, corpus), sources=sources)
     get_run_logger().info("ingested: %s", summary)
     return summary

@@ -25,6 +25,7 @@ from infra.tables.runs import RunSummary, read_summary
 from memagent.config import Config, LoggingConfig, load_config
 from memagent.errors import MemagentError
 from memagent.records import Json
+from pipelines.flows.telemetry import observed
 
 _PROGRESS_SECONDS = 3.0
 LABEL = "memagent."
@@ -52,15 +53,20 @@ def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
 
 def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], Summary]) -> Summary:
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
-    if not settings.ray.jobs_address:
-        sign()
-        with FlowLog(settings.logging):
-            return here()
-    output = submit(settings, argv, submission())
-    summary = read_summary(Store(settings.store), run_id)
-    if summary is None:
-        raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {output}")
-    return cast(Summary, summary)
+    name, flow_run = str(runtime.task_run.task_name or "stage"), str(runtime.flow_run.id or "")
+    with observed(name, run_id, flow_run) as stage:
+        if not settings.ray.jobs_address:
+            sign()
+            with FlowLog(settings.logging):
+                result = here()
+        else:
+            output = submit(settings, argv, submission())
+            found = read_summary(Store(settings.store), run_id)
+            if found is None:
+                raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {output}")
+            result = cast(Summary, found)
+        stage.came_to(result)
+    return result
 
 
 def submit(settings: Config, argv: list[str], submission: str) -> str:

@@ -36,6 +36,7 @@ HOMES = {
         "infra/learner/rank_actor.py",
     },
     "mcp": {"pipelines/serving/mcp_server.py"},
+    "opentelemetry": {"pipelines/flows/telemetry.py"},
     "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/number_format.py", "memagent/nano/", "memagent/rl/"},
 }
 ABOVE = {("memagent/__init__.py", "pipelines.archive")}

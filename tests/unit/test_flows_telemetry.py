@@ -1,0 +1,114 @@
+"""What a collector gets of the flows' stages, and that nothing is loaded where there is none."""
+
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from pipelines.flows import telemetry
+from pipelines.flows.telemetry import ENDPOINT, observed
+from tests.pages import HERE, ROOT
+
+SUMMARY = {
+    "corpus": "contracts",
+    "kind": "digest",
+    "documents": 4,
+    "readings": {"read_now": 3, "failed": 1},
+    "ok": True,
+}
+KINDS = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsServiceRequest}
+
+
+class Collector(ThreadingHTTPServer):
+    """Keeps what is sent to it, decoded, by path."""
+
+    def __init__(self):
+        got = self.got = {path: [] for path in KINDS}
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    import gzip
+
+                    body = gzip.decompress(body)
+                got[self.path].append(KINDS[self.path].FromString(body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def spans(self):
+        return [
+            s for each in self.got["/v1/traces"] for r in each.resource_spans for c in r.scope_spans for s in c.spans
+        ]
+
+    def metrics(self):
+        scopes = [c for each in self.got["/v1/metrics"] for r in each.resource_metrics for c in r.scope_metrics]
+        return {metric.name: metric for scope in scopes for metric in scope.metrics}
+
+
+@pytest.fixture
+def collector(monkeypatch):
+    with Collector() as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{collector.server_port}")
+        telemetry._providers.cache_clear()
+        yield collector
+        tracing, metering = telemetry._providers()
+        tracing.shutdown()
+        metering.shutdown()
+        telemetry._providers.cache_clear()
+        collector.shutdown()
+
+
+def test_a_stage_is_a_span_with_its_counts(collector):
+    with observed("digest", "run-1", "flow-1") as stage:
+        stage.came_to(SUMMARY)
+    (span,) = collector.spans()
+    attributes = {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
+    assert span.name == "memagent digest" and span.end_time_unix_nano > span.start_time_unix_nano
+    assert attributes == {
+        "memagent.run_id": "run-1",
+        "prefect.flow_run.id": "flow-1",
+        "memagent.corpus": "contracts",
+        "memagent.kind": "digest",
+        "memagent.documents": 4,
+        "memagent.readings.read_now": 3,
+        "memagent.readings.failed": 1,
+    }
+    metrics = collector.metrics()
+    assert set(metrics) == {"memagent.stage.duration", "memagent.readings"}
+    (duration,) = metrics["memagent.stage.duration"].histogram.data_points
+    assert duration.count == 1
+    counted = {
+        next(each.value.string_value for each in point.attributes if each.key == "result"): point.as_int
+        for point in metrics["memagent.readings"].sum.data_points
+    }
+    assert counted == {"read_now": 3, "failed": 1}
+
+
+def test_a_stage_that_fails_says_so_without_secrets(collector, monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "very-secret-value")
+    with pytest.raises(ValueError, match="very-secret-value"), observed("digest", "run-1"):
+        raise ValueError("refused: very-secret-value")
+    (span,) = collector.spans()
+    assert span.status.code == 2 and span.status.message == "ValueError: refused: ***" and not span.events
+
+
+def test_nothing_is_loaded_without_a_collector():
+    code = (
+        "import sys\nfrom pipelines.flows.telemetry import observed\n"
+        "with observed('digest', 'r') as stage: stage.came_to({'corpus': 'c'})\n"
+        "print(sorted(m for m in sys.modules if m.startswith('opentelemetry')))"
+    )
+    environment = {name: value for name, value in HERE.items() if name != ENDPOINT}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.stdout.strip() == "[]", done.stderr
