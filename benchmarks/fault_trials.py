@@ -25,6 +25,7 @@ from tests.s3_server import S3Server, running_s3
 SCRIPTED = ("engine.scripted_process=true", "engine.scripted_delay=0.2", "pool.inflight=16", "flush_seconds=0.25")
 """A run of about 40 s: what a fault costs is bounded by the seconds between two parts of the turn log."""
 _AWAY_SECONDS = 3.0
+_LEAVING_SECONDS = 30.0
 _DISK = "size=256m"
 _CLOCK = Path(__file__).parents[1] / "tests" / "set_clock.c"
 Answers = Mapping[tuple[str, str], str]
@@ -159,11 +160,13 @@ def process_killed(scene: Scene, what: str) -> Outcome:
             raise RuntimeError(f"there is no {what} to kill")
         below = victim.children(recursive=True)
         victim.kill()
+        again = None
         if what == "driver":
             process.wait()
-            return trial.start()
-        psutil.wait_procs(below, _AWAY_SECONDS)  # a worker's engine ends what it has in hand
-        return None
+            again = trial.start()
+        # What was below ends what it has in hand, which is no conversation of the run that goes on.
+        psutil.wait_procs(below, _AWAY_SECONDS if what != "driver" else _LEAVING_SECONDS)
+        return again
 
     return Trial(scene, str(scene.folder / "store")).disturb(fault)
 
