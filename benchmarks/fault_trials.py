@@ -158,14 +158,14 @@ def process_killed(scene: Scene, what: str) -> Outcome:
         victim = root if what == "driver" else find(root, title)
         if victim is None:
             raise RuntimeError(f"there is no {what} to kill")
-        below = victim.children(recursive=True)
+        engine = find(root, ENGINE_TITLES[scene.engine])
         victim.kill()
         again = None
         if what == "driver":
             process.wait()
             again = trial.start()
-        # What was below ends what it has in hand, which is no conversation of the run that goes on.
-        psutil.wait_procs(below, _AWAY_SECONDS if what != "driver" else _LEAVING_SECONDS)
+        if engine is not None:  # what it has in hand is no conversation of the run that goes on
+            psutil.wait_procs([engine], _LEAVING_SECONDS)
         return again
 
     return Trial(scene, str(scene.folder / "store")).disturb(fault)
