@@ -25,6 +25,7 @@ from memagent.questions import ask
 from tests.e2e.browsing import browser  # noqa: F401  (a fixture)
 from tests.hostile_page import attack, hostile_page
 from tests.integration.flowing import DEPLOYMENTS, QUESTION, Served, serving
+from tests.mailbox import mailbox
 
 pytestmark = pytest.mark.slow
 ENDED = {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}
@@ -308,3 +309,29 @@ def test_a_night_that_was_broken_off_is_told_to_the_block_that_is_named(served, 
     assert _wait(served, again, ENDED) == "COMPLETED"
     (same,) = [each for each in served.ask("automations/filter", {}) if each["name"].startswith("memagent: ")]
     assert same["id"] == automation["id"] and len(told) == 1, "each night is told of once"
+
+
+MAIL_BLOCK = """
+import sys
+from prefect.blocks.notifications import SlackWebhook
+SlackWebhook(url=sys.argv[1]).save("mail", overwrite=True)
+"""
+
+
+def test_a_night_that_was_broken_off_is_told_by_mail(served):
+    """By the block for Slack, which hands on to Apprise whatever is no address of Slack's."""
+    corpus = Corpus(Store(served.store), "mailed")
+    remember(corpus, questions=[ask(QUESTION)])
+    begin_run(corpus, "killed-too", "digest", {}, ["w"])
+    with mailbox() as (port, mails):
+        address = f"mailto://127.0.0.1:{port}?from=memagent@example.org&to=anna@example.org&mode=insecure"
+        made = subprocess.run(
+            [sys.executable, "-c", MAIL_BLOCK, address], env=served.environment, capture_output=True, text=True
+        )
+        assert made.returncode == 0, made.stderr[-2000:]
+        named = json.dumps(["night.notify=slack-webhook/mail"])
+        run = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
+        assert _wait(served, run, ENDED) == "COMPLETED"
+        _until(lambda: mails, lambda: "no mail has come")
+    assert mails[0]["to"] == "anna@example.org" and "half-answered" in mails[0]["subject"]
+    assert "mailed" in mails[0].get_body(("plain", "html")).get_content()
