@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import docx
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -92,6 +93,14 @@ def word(text: str, title: str = "") -> bytes:
     table.cell(0, 0).text, table.cell(0, 1).text = "left cell", "right cell"
     out = io.BytesIO()
     document.save(out)
+    return out.getvalue()
+
+
+def _workbook() -> bytes:
+    book = openpyxl.Workbook()
+    book.active.append(["left cell", "right cell"])
+    out = io.BytesIO()
+    book.save(out)
     return out.getvalue()
 
 
@@ -199,6 +208,10 @@ def _office(root: Path) -> list[Case]:
     bomb = {**parts, "word/document.xml": b" " * _BOMB_BYTES}
     return [
         _good(root, "good.docx", good, "A paragraph.\nleft cell\tright cell"),
+        _good(root, "good.xlsx", _workbook(), "left cell\tright cell"),
+        _good(root, "good.rtf", r"{\rtf1\ansi A {\b bold} word.}", "A bold word."),
+        _good(root, "good.eml", "From: a@example.org\nSubject: Minutes\n\nA paragraph.", "A paragraph."),
+        _bad(root, "cut.xlsx", _workbook()[:900], "broken"),
         _bad(root, "text.docx", _WORDS, "broken"),
         _bad(root, "old.docx", b"\xd0\xcf\x11\xe0" + b"\0" * 600, "encrypted"),
         _bad(root, "empty.docx", b"", "broken"),

@@ -4,6 +4,7 @@ Started by `infra.sources.sandbox.Guard` as ``python -m infra.sources.sandbox_ch
 """
 
 import json
+import mimetypes
 import os
 import resource
 import sys
@@ -31,6 +32,7 @@ def main() -> None:
     end_with(os.getppid())  # even in the middle of a file that hangs
     memory = _Memory()
     if options.confine:
+        mimetypes.init()  # openpyxl looks at the system's list, a file that is out of reach afterwards
         confine()
     connection.send_bytes(b"ready")
     while True:
