@@ -114,6 +114,8 @@ class Evidence:
     """The document's text if it contains the answer verbatim, else an empty string."""
     quote_start: int = -1
     quote_end: int = -1
+    page: int | None = None
+    """Of a PDF, from 1, where it is known: answers in the store have it."""
 
 
 class TextSpan(NamedTuple):

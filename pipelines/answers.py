@@ -24,6 +24,7 @@ from pipelines.ask import Request
 from pipelines.asked import Asked, ask_asked
 from pipelines.exchange.answers import COLUMNS, GivenAnswer, answer_rows
 from pipelines.exchange.found import answered_before, newly_answered
+from pipelines.formatting import cited
 from pipelines.notebook import answers_html, progress_display
 from pipelines.runs import new_run_id
 
@@ -93,8 +94,15 @@ class Answer:
         """The first quote of the evidence; empty: there is none."""
         return next((place.quote for place in self.evidence if place.quote), "")
 
+    @property
+    def page(self) -> int | None:
+        """The page of the first quote (or evidence) in a PDF, from 1; None: there is none, or it is not known."""
+        quoted = (place for place in self.evidence if place.quote)
+        return next((place.page for place in (*quoted, *self.evidence)), None)
+
     def __str__(self) -> str:
-        quote = f" (“{' '.join(self.quote.split())}”)" if self.quote else ""
+        said = cited(self.quote, self.page)
+        quote = f" ({said})" if said else ""
         return f"{self.document or self.title}: {self.answer if self.found else 'not found'}{quote}"
 
     def _repr_html_(self) -> str:

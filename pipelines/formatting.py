@@ -21,6 +21,12 @@ def plain(text: object) -> str:
     return _CONTROL.sub("", str(text).replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
 
 
+def cited(quote: str, page: int | None = None) -> str:
+    """Format a quote on one line, with its page where there is one: “The code is 4711.” (p. 3)."""
+    said = f"“{' '.join(plain(quote).split())}”" if quote else ""
+    return said if page is None else f"{said} (p. {page})".lstrip()
+
+
 def number(value: float) -> str:
     """Format a count: 950, 12,345, 1.23 M."""
     for unit, size in ((" G", 10**9), (" M", 10**6)):

@@ -92,11 +92,15 @@ def answers_html(answers: "Sequence[Answer]") -> str:
     rows = "".join(
         f"<tr><td {_CELL}>{_text(answer.document or answer.title)}</td><td {_CELL}>{_text(answer.question)}</td>"
         f"<td {_CELL}>{f'<b>{_text(answer.answer)}</b>' if answer.found else '<i>not found</i>'}</td>"
-        f"<td {_CELL}>{f'<q>{_text(answer.quote)}</q>' if answer.quote else ''}</td></tr>"
+        f"<td {_CELL}>{f'<q>{_text(answer.quote)}</q>' if answer.quote else ''}{_page(answer)}</td></tr>"
         for answer in answers
     )
     names = "".join(f"<th {_CELL}>{name}</th>" for name in ("document", "question", "answer", "evidence"))
     return f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _page(answer: "Answer") -> str:
+    return f" (p. {answer.page})" if answer.page is not None else ""
 
 
 def _text(value: str) -> str:

@@ -56,18 +56,17 @@ def build(root: Path, outside: Path, local: bool = True) -> list[Case]:
     return cases
 
 
-def pdf(text: str, encrypted: bool = False, title: str = "") -> bytes:
-    """Return a PDF of one page; an encrypted one opens with no password."""
-    content = f"BT /F1 12 Tf 50 100 Td ({text}) Tj ET".encode() if text else b""
+def pdf(text: str, *more: str, encrypted: bool = False, title: str = "") -> bytes:
+    """Return a PDF with a page for each text; an encrypted one opens with no password."""
+    kids = [3, *range(8, 8 + 2 * len(more), 2)]
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 200] /Contents 4 0 R "
-        b"/Resources << /Font << /F1 5 0 R >> >> >>",
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (b" ".join(b"%d 0 R" % kid for kid in kids), len(kids)),
+        *_page(text, 4),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
         b"<< /Title (%s) >>" % title.encode(),
         b"<< /Filter /Standard /V 1 /R 2 /P -44 /O <%s> /U <%s> >>" % (b"ab" * 32, b"cd" * 32),
+        *(part for kid, words in zip(kids[1:], more, strict=True) for part in _page(words, kid + 1)),
     ]
     out = io.BytesIO(b"%PDF-1.4\n")
     out.seek(0, 2)
@@ -82,6 +81,14 @@ def pdf(text: str, encrypted: bool = False, title: str = "") -> bytes:
     trailer = b"trailer\n<< /Size %d /Root 1 0 R /Info 6 0 R %s>>\nstartxref\n%d\n%%%%EOF"
     out.write(trailer % (len(objects) + 1, encrypt, start))
     return out.getvalue()
+
+
+def _page(text: str, content: int) -> tuple[bytes, bytes]:
+    """Return a page, and its content, which is object number `content`."""
+    drawn = f"BT /F1 12 Tf 50 100 Td ({text}) Tj ET".encode() if text else b""
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 200] /Contents %d 0 R " % content
+    page += b"/Resources << /Font << /F1 5 0 R >> >> >>"
+    return page, b"<< /Length %d >>\nstream\n%s\nendstream" % (len(drawn), drawn)
 
 
 def word(text: str, title: str = "") -> bytes:

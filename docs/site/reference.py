@@ -122,7 +122,7 @@ def _cell(text: str) -> str:
 def tables() -> Iterator[str]:
     """Yield the lines of all tables: their key, and their columns as `infra/tables/schemas.py` has them."""
     source = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (schemas, training_schemas))
-    said = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n(?:.*\n)*?\)\n\"\"\"((?:.|\n)*?)\"\"\"", source, re.MULTILINE))
+    said = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n(?: .*\n)*\)\n\"\"\"((?:.|\n)*?)\"\"\"", source, re.MULTILINE))
     bodies = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n((?:.*\n)*?)\)\n", source, re.MULTILINE))
     for name, table in schemas.TABLES.items():
         yield from _table(f"`{name}`: Delta", table.schema, bodies[name.upper()], said.get(name.upper(), ""), table.key)

@@ -1,6 +1,6 @@
 """What parsers take and give, and the limits on the text of one source."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
@@ -89,6 +89,8 @@ class Parsed:
     encoding: str = "utf-8"
     row: str | None = None
     """The row's id within its table; None for a whole file."""
+    page_starts: Sequence[int] | None = None
+    """Offset in the text at which each page begins; None where the format has no pages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """PDF with a text layer (pdfium)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, Request, within
@@ -11,6 +12,7 @@ from memagent.errors import SourceError
 _SOFT_HYPHEN = re.compile("[\x02\ufffe]")
 """What pdfium writes for a hyphen at a line's end."""
 _PASSWORD_ERROR = 4
+_BETWEEN_PAGES = "\n\n"
 
 
 def parse_pdf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
@@ -31,13 +33,20 @@ def parse_pdf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
             raise SourceError("encrypted", "it asks for a password; save it without one") from error
         raise SourceError("broken", "it is no PDF, or a damaged one; export it again") from error
     try:
-        text = "\n\n".join(within(request.allowance, (page_text(document, i) for i in range(len(document)))))
+        pages = list(within(request.allowance, (page_text(document, i) for i in range(len(document)))))
         title = clean(document.get_metadata_dict().get("Title") or "")
     finally:
         document.close()
+    text = _BETWEEN_PAGES.join(pages)
     if blank(text):
         raise SourceError("no-text", "its pages have no text, only images; run OCR on it first")
-    yield Parsed(text, title, "application/pdf")
+    yield Parsed(text, title, "application/pdf", page_starts=page_starts(pages))
+
+
+def page_starts(pages: Sequence[str]) -> list[int]:
+    """Return the offset of each page in the document's text."""
+    lengths = (len(page) + len(_BETWEEN_PAGES) for page in pages[:-1])
+    return list(accumulate(lengths, initial=0))
 
 
 def page_text(document: Any, index: int) -> str:

@@ -3,8 +3,9 @@
 A read of some of a table's columns gives rows with these alone; a type says what a column holds where it was read.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from memagent.reviews import VerdictKind
 
@@ -27,6 +28,8 @@ class NewDocument(TypedDict):
     chars: int
     state: Literal["present", "superseded", "deleted"]
     first_seen: datetime
+    page_starts: NotRequired[Sequence[int] | None]
+    """Offsets in the text at which the pages of a PDF begin."""
 
 
 class DocumentRow(NewDocument):

@@ -27,6 +27,7 @@ DOCUMENTS = pa.schema(
         ("state", pa.string()),  # present | superseded (by another version of the document) | deleted
         ("seen_at", _TIME),  # when this row's state was noted
         ("first_seen", _TIME),  # when the document was first there
+        ("page_starts", pa.list_(pa.int64())),  # offsets in the text; null: no pages, or ingested by an earlier version
     ]
 )
 """Append-only: the newest row of a (doc_id, content_hash) is its present state."""

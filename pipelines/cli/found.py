@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.formatting import number, plain
+from pipelines.formatting import cited, number, plain
 
 if TYPE_CHECKING:
     from infra.store import Corpus
@@ -102,13 +102,13 @@ def print_line(console: Console, row: "GivenAnswer") -> None:
 
 
 def _cells(row: "GivenAnswer") -> dict[str, Text]:
-    quote = next((_one_line(place["quote"]) for place in row["evidence"] if place["quote"]), "")
+    place = next((place for place in row["evidence"] if place["quote"]), None) or next(iter(row["evidence"]), None)
     failed = not row["found"]
     return {
         "document": Text(_one_line(row["document"] or row["title"])),
         "question": Text(_one_line(row["question"]), style="dim"),
         "answer": Text("not found", style="dim italic") if failed else Text(_one_line(row["answer"]), style="bold"),
-        "evidence": Text(f"“{quote}”" if quote else "", style="dim"),
+        "evidence": Text(cited(place["quote"], place["page"]) if place else "", style="dim"),
     }
 
 

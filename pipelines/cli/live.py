@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memagent.records import Json
-from pipelines.formatting import cost_of, duration, failures, number, pace, percent, plain
+from pipelines.formatting import cited, cost_of, duration, failures, number, pace, percent, plain
 
 __all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "number", "percent", "plain", "summary"]
 
@@ -229,12 +229,12 @@ def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         found = row.get("found", bool(row.get("answer")))
         answer = Text(_one_line(row.get("answer") or "")) if found else Text("not found", style="dim italic")
-        quote = _one_line(_quote(row.get("evidence")))
+        quote = _quote(row.get("evidence"))
         table.add_row(
             Text(_one_line(row.get("document") or "")),
             Text(_one_line(row.get("question") or "")),
             answer,
-            Text(f"“{quote}”" if quote else "", style="dim"),
+            Text(quote, style="dim"),
         )
     console.print(table)
 
@@ -244,12 +244,12 @@ def answer_with_evidence(console: Console, row: Mapping[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    quote = _one_line(_quote(row.get("evidence")))
+    quote = _quote(row.get("evidence"))
     for name, text in (
         ("question", _one_line(row.get("question") or "")),
         ("document", _one_line(row.get("document") or "")),
         ("answer", _one_line(row.get("answer") or "") or "not found"),
-        ("evidence", f"“{quote}”" if quote else ""),
+        ("evidence", quote),
     ):
         if text:
             table.add_row(name, Text(text, style="bold" if name == "answer" else ""))
@@ -308,11 +308,12 @@ def _failures(summary: Mapping[str, Any]) -> Table | None:
 
 
 def _quote(evidence: object) -> str:
+    """Return the first piece of evidence as it is shown."""
     if isinstance(evidence, Sequence) and not isinstance(evidence, str):
         evidence = next(iter(evidence), "")
     if isinstance(evidence, Mapping):
-        evidence = evidence.get("quote")
-    return str(evidence or "")
+        return cited(evidence.get("quote") or "", evidence.get("page"))
+    return cited(str(evidence or ""))
 
 
 def _one_line(text: object) -> str:

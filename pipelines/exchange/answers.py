@@ -20,9 +20,10 @@ from infra.tables.corpora import check_known
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, documents_count, has_documents
 from infra.tables.feedback import Reviews
+from infra.tables.pages import CitedEvidence, PageNumbers
 from infra.tables.plans import plan_parts
 from infra.tables.published import held_runs, hidden_runs, sampled_runs
-from infra.tables.rows import AnswerRow, EvidenceRow, PlannedReading
+from infra.tables.rows import AnswerRow, PlannedReading
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
@@ -40,7 +41,7 @@ COLUMNS = pa.schema(
         ("question", pa.string()),
         ("answer", pa.string()),
         ("found", pa.bool_()),
-        ("evidence", pa.list_(EVIDENCE)),
+        ("evidence", pa.list_(pa.struct([*EVIDENCE, ("page", pa.int32())]))),
         ("gold", pa.list_(pa.string())),
         ("policy_id", pa.string()),
         ("reading_id", pa.string()),
@@ -82,7 +83,7 @@ class GivenAnswer(TypedDict):
     """What people said is right, where they did; else the engine's."""
     found: bool
     """Whether the document says it, as far as is known."""
-    evidence: list[EvidenceRow]
+    evidence: list[CitedEvidence]
     gold: list[str] | None
     policy_id: str
     reading_id: str
@@ -173,10 +174,12 @@ def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
             documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
             by_id = {document["doc_id"]: document for document in documents}
             answers, reviews = run_answers(corpus, plan), Reviews(corpus, bucket)
+            pages = PageNumbers.cited_by(corpus, answers.values())
             for row in plan:
                 answer = answers.get(row["reading_id"])
                 if answer is not None:
-                    exported = _row(by_id.get(row["doc_id"]) or _document(row), answer, reviews.of(answer))
+                    document = by_id.get(row["doc_id"]) or _document(row)
+                    exported = _row(document, answer, review=reviews.of(answer), pages=pages)
                     yield {**exported, "question_id": row["question_id"], "gold": row["gold"]}
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
@@ -195,7 +198,7 @@ def _newest(corpus: Corpus, *, held: bool) -> Iterator[GivenAnswer]:
         columns = ["doc_id", "content_hash", "title", "source"]
         documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
         newest: dict[tuple[str, str], AnswerRow] = {}
-        reviews = Reviews(corpus, bucket)
+        reviews, pages = Reviews(corpus, bucket), PageNumbers(corpus, bucket)
         table = Table(corpus.store, "answers").read(corpus.name, filters=bucket.contains("content_hash"))
         for answer in table.sort_by("answered_at").to_pylist():
             if answer["run_id"] in hidden:
@@ -211,14 +214,15 @@ def _newest(corpus: Corpus, *, held: bool) -> Iterator[GivenAnswer]:
             for question in questions:
                 newest_answer = newest.get((document["content_hash"], question))
                 if newest_answer is not None and (only is None or newest_answer["run_id"] in only):
-                    yield _row(document, newest_answer, reviews.of(newest_answer))
+                    yield _row(document, newest_answer, review=reviews.of(newest_answer), pages=pages)
     whole: AnsweredDocument = {"doc_id": "", "title": "the archive as one stream", "source": ""}
     reviews = Reviews(corpus)
     shown = [answer for answer in archive.values() if only is None or answer["run_id"] in only]
-    yield from (_row(whole, answer, reviews.of(answer)) for answer in shown)
+    pages = PageNumbers.cited_by(corpus, shown)
+    yield from (_row(whole, answer, review=reviews.of(answer), pages=pages) for answer in shown)
 
 
-def _row(document: AnsweredDocument, answer: AnswerRow, review: Review | None) -> GivenAnswer:
+def _row(document: AnsweredDocument, answer: AnswerRow, *, review: Review | None, pages: PageNumbers) -> GivenAnswer:
     corrected = review is not None and review.status == "corrected"
     return {
         "document": document["doc_id"],
@@ -228,7 +232,7 @@ def _row(document: AnsweredDocument, answer: AnswerRow, review: Review | None) -
         "question": answer["question"],
         "answer": review.answer if review else answer["answer"],
         "found": bool(review.answer) if review and corrected else answer["found"],
-        "evidence": answer["evidence"],
+        "evidence": pages.cite(answer["evidence"], document["doc_id"]),
         "gold": None,
         "policy_id": answer["policy_id"],
         "reading_id": answer["reading_id"],
@@ -247,17 +251,18 @@ def rounded(confidence: float | None) -> float | None:
 
 
 _FLAT = (*(name for name in COLUMNS.names if name != "evidence"), "quote", "segment", "char_start", "char_end")
-_FLAT_COLUMNS = (*_FLAT, "quote_start", "quote_end")
-"""Columns of csv and xlsx: `char_start` to `char_end` is the segment, `quote_start` to `quote_end` the quote in it."""
+_FLAT_COLUMNS = (*_FLAT, "quote_start", "quote_end", "page")
+"""Columns of csv and xlsx: `char_start` to `char_end` is the segment, `quote_start` to `quote_end` the quote in it;
+`page` is of a PDF, from 1."""
 
 
 def _flat(row: GivenAnswer) -> list[object]:
     first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
     joined = {"gold": "|".join(row.get("gold") or ()), "reviewed_by": "|".join(row.get("reviewed_by") or ())}
     cells = [joined.get(name, row.get(name, "")) for name in COLUMNS.names if name != "evidence"]
-    keys = ("quote", "segment_index", "char_start", "char_end", "quote_start", "quote_end")
+    keys = ("quote", "segment_index", "char_start", "char_end", "quote_start", "quote_end", "page")
     places = [first.get(key, "") for key in keys]
-    return [*cells, *("" if place == -1 else place for place in places)]  # -1: it does not stand there verbatim
+    return [*cells, *("" if place in (-1, None) else place for place in places)]  # -1: it does not stand there verbatim
 
 
 def _csv(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:

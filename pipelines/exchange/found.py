@@ -11,6 +11,7 @@ from infra.store import Corpus
 from infra.tables.data_files import DataFile
 from infra.tables.delta import Table
 from infra.tables.documents import present
+from infra.tables.pages import PageNumbers
 from infra.tables.plans import plan_parts, read_plan
 from infra.tables.rows import AnswerRow, PlannedReading
 from pipelines.exchange.answers import GivenAnswer, rounded
@@ -28,10 +29,10 @@ def answered_before(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
         for first in range(0, plan.num_rows, _ROWS):
             rows: list[PlannedReading] = plan.slice(first, _ROWS).to_pylist()
             answers = run_answers(corpus, rows)
-            sources = _sources(corpus, rows)
+            sources, pages = _sources(corpus, rows), PageNumbers.cited_by(corpus, answers.values())
             for row in rows:
                 if (answer := answers.get(row["reading_id"])) is not None:
-                    yield _given(row, answer, sources)
+                    yield _given(row, answer, sources=sources, pages=pages)
 
 
 def newly_answered(corpus: Corpus, run_id: str, files: Sequence[DataFile]) -> Iterator[GivenAnswer]:
@@ -48,10 +49,10 @@ def newly_answered(corpus: Corpus, run_id: str, files: Sequence[DataFile]) -> It
         planned: dict[str, list[PlannedReading]] = defaultdict(list)
         for row in plan:
             planned[row["reading_id"]].append(row)
-        sources = _sources(corpus, plan)
+        sources, pages = _sources(corpus, plan), PageNumbers.cited_by(corpus, answers)
         for answer in answers:
             for row in planned[answer["reading_id"]]:
-                yield _given(row, answer, sources)
+                yield _given(row, answer, sources=sources, pages=pages)
 
 
 def _sources(corpus: Corpus, rows: Sequence[PlannedReading]) -> dict[str, str]:
@@ -62,7 +63,7 @@ def _sources(corpus: Corpus, rows: Sequence[PlannedReading]) -> dict[str, str]:
     return {row["doc_id"]: row["source"] for row in present(table, "doc_id").to_pylist()}
 
 
-def _given(row: PlannedReading, answer: AnswerRow, sources: dict[str, str]) -> GivenAnswer:
+def _given(row: PlannedReading, answer: AnswerRow, *, sources: dict[str, str], pages: PageNumbers) -> GivenAnswer:
     whole = row["scope"] == "archive"
     return {
         "document": row["doc_id"],
@@ -72,7 +73,7 @@ def _given(row: PlannedReading, answer: AnswerRow, sources: dict[str, str]) -> G
         "question": answer["question"],
         "answer": answer["answer"],
         "found": answer["found"],
-        "evidence": answer["evidence"],
+        "evidence": pages.cite(answer["evidence"], row["doc_id"]),
         "gold": row["gold"],
         "policy_id": answer["policy_id"],
         "reading_id": answer["reading_id"],

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import TypedDict
@@ -14,9 +14,10 @@ from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts, quarantined
 from infra.tables.feedback import Reviews
+from infra.tables.pages import CitedEvidence, PageNumbers
 from infra.tables.plans import plan_parts, read_plan
 from infra.tables.quarantine import reading_item
-from infra.tables.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, PlannedReading
+from infra.tables.rows import AnswerRow, DocumentRow, FailureRow, PlannedReading
 from infra.tables.runs import ENDED
 from memagent.errors import UsageError
 from memagent.metrics import containment
@@ -66,11 +67,8 @@ class Row:
     failure: FailureRow | None
     review: Review | None = None
     """What people said of the answer."""
-
-    @property
-    def evidence(self) -> list[EvidenceRow]:
-        """The answer's evidence; empty without an answer."""
-        return (self.answer["evidence"] or []) if self.answer else []
+    evidence: list[CitedEvidence] = field(default_factory=list)
+    """The answer's; empty without an answer."""
 
     @property
     def reading_id(self) -> str:
@@ -128,11 +126,13 @@ def load_rows(store: Store, run: Run, failures: list[FailureRow]) -> list[Row]:
     reading_ids = pa.array([entry["answered_by"] or entry["reading_id"] for entry in plan], pa.string())
     table = Table(store, "answers").read(run.corpus, filters=ds.field("reading_id").isin(reading_ids))
     answers = {answer["reading_id"]: answer for answer in table.to_pylist()}
-    rows, reviews = [], Reviews(Corpus(store, run.corpus))
+    corpus = Corpus(store, run.corpus)
+    rows, reviews, pages = [], Reviews(corpus), PageNumbers.cited_by(corpus, answers.values())
     for entry in plan:
         answer = answers.get(entry["answered_by"] or entry["reading_id"])
         failure = None if answer else reasons.get(reading_item(entry))
-        rows.append(Row(entry, answer, failure, reviews.of(answer) if answer else None))
+        evidence = pages.cite(answer["evidence"], entry["doc_id"]) if answer else []
+        rows.append(Row(entry, answer, failure, reviews.of(answer) if answer else None, evidence=evidence))
     return rows
 
 

@@ -1,7 +1,7 @@
 """The report's details: memories of readings and passages of documents, up to the size limit."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -174,7 +174,7 @@ def _places(
     return evidence + taken + changed
 
 
-def _segmentation_of(row: Row, segmentations: list[Bounds], spots: list[EvidenceRow]) -> Bounds | None:
+def _segmentation_of(row: Row, segmentations: list[Bounds], spots: Sequence[EvidenceRow]) -> Bounds | None:
     """Return the segmentation that fits a reading's evidence and number of segments."""
     for bounds in segmentations:
         if row.plan["scope"] == "document" and len(bounds) != row.plan["segments"]:

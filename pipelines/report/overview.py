@@ -232,4 +232,5 @@ class Listing:
             [row.review.status, row.review.answer, [name for name in row.review.reviewers if name]]
             if row.review
             else None,
+            row.evidence[0]["page"] if row.evidence else None,
         ]

@@ -10,6 +10,7 @@ from infra.store import Corpus
 from infra.tables.corpora import check_known
 from infra.tables.delta import Table
 from infra.tables.documents import present
+from infra.tables.pages import PageNumbers
 from infra.tables.rows import AnswerRow
 from memagent.errors import UsageError
 from memagent.records import Evidence
@@ -46,6 +47,7 @@ def place(evidence: Evidence, document: str) -> Place:
         segment=evidence.segment_index,
         segment_start=evidence.char_start,
         segment_end=evidence.char_end,
+        page=evidence.page,
     )
 
 
@@ -76,7 +78,7 @@ def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvide
             f"corpus {corpus.name!r} has no answer of reading {reading_id!r}: take reading_id of an answer"
         )
     row, texts = rows[0], Texts(corpus.store)
-    evidence = [Evidence(**one) for one in row["evidence"]]
+    evidence = [Evidence(**one) for one in PageNumbers.cited_by(corpus, rows).cite(row["evidence"])]
     names = document_names(corpus, {one.content_hash for one in evidence})
     passages = _passages(corpus, evidence, names, texts=texts, around=around)
     return AnswerEvidence(question=row["question"], answer=row["answer"], passages=list(passages))

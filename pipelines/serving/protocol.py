@@ -135,6 +135,8 @@ class Place(BaseModel):
     """Index of the segment in which the memory gained the answer."""
     segment_start: int
     segment_end: int
+    page: int | None = None
+    """Of a PDF, from 1."""
 
 
 class FoundAnswer(BaseModel):

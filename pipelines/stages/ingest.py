@@ -310,6 +310,7 @@ def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: da
         "chars": len(parsed.text),
         "state": "present",
         "first_seen": started_at,
+        "page_starts": parsed.page_starts,
     }
 
 

@@ -33,6 +33,7 @@ def test_what_was_answered_is_not_read_again(config):
     rows = answer_table(config, "contracts", summary["run_id"])
     assert {row["confidence"] for row in rows} == {None}
     assert {row["document"]: row["answer"] for row in rows if row["found"]} == {"doc0.txt": "1000", "doc2.txt": "1002"}
+    assert {place["page"] for row in rows for place in row["evidence"]} == {None}
 
 
 def test_what_was_half_read_goes_on_where_it_stood(config):

@@ -12,7 +12,7 @@ def console(width=100, *, terminal=True):
 
 
 def answer(number, text="4471902", quote="The code is 4471902.", question="What is the code?"):
-    evidence = [{"quote": quote}] if quote else []
+    evidence = [{"quote": quote, "page": None}] if quote else []
     return {
         "document": f"doc{number}.txt",
         "title": "",
