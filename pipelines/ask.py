@@ -116,7 +116,7 @@ def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: da
         lazy_ray(config.ray),
     ):
         cut, plan = _planned(reading, request, recorder)
-        _quarantine_unmatched(corpus, run_id, plan)
+        _quarantine_unmatched(corpus, run_id, plan, request.questions)
         recorder.stage(
             "read",
             documents_total=plan.counts["pending_documents"],
@@ -158,7 +158,13 @@ def check_questions(reading: ReadingPass, questions: Sequence[Question]) -> None
 
 
 def check_window(reader: ReaderSpec, questions: Sequence[Question]) -> None:
-    """Check that each question fits into the model's window. Raises UsageError: one does not."""
+    """Check that each question fits into the model's window.
+
+    Raises:
+        UsageError: one does not.
+        ConfigError: a served model's tokenizer is not known.
+    """
+    _ = reader.tokenizer_source
     if reader.max_model_len:
         for question in questions:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
@@ -186,10 +192,12 @@ def digest(
     if questions is not None:
         remember(corpus, questions=questions)
     standing, extra = standing_of(corpus, questions), RunExtras()
+    reader = ReaderSpec(config)
+    check_window(reader, standing)  # before hours of ingest
     with lazy_ray(config.ray):
         if fetch and (sources := sources_of(corpus)):
             extra["ingest"] = ingest(corpus, sources, config, run_id=run_id, progress=show)
-        reading = ReadingPass(corpus, run_id, ReaderSpec(config), config)
+        reading = ReadingPass(corpus, run_id, reader, config)
         extra["inputs"] = _inputs(reading, standing)
         if (same := _previous(corpus, extra["inputs"])) is not None:
             return repeat(reading, same, started=started, extra=extra)
@@ -246,14 +254,16 @@ def _planned(reading: ReadingPass, request: Request, recorder: Recorder) -> tupl
     return cut, make_plan(planned)
 
 
-def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan) -> None:
+def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan, questions: Sequence[Question]) -> None:
+    texts = {question.question_id: question.text for question in questions}
     Table(corpus.store, "quarantine").upsert(
         failure_row(
             corpus,
             "plan",
             question_id,
             reason="no-document",
-            detail=f"no readable document of the corpus is named {json.dumps(names, ensure_ascii=False)}",
+            detail=f"no readable document of the corpus is named {json.dumps(names, ensure_ascii=False)}, of which "
+            f"{texts[question_id]!r} is asked",
             run_id=run_id,
         )
         for question_id, names in plan.missing.items()

@@ -122,7 +122,7 @@ def _new_sources(asked: Asked, config: Config) -> _NewSources:
     texts: list[str] = []
     parsed = chars = size = 0
     try:
-        for row in sample.take(pa.array(range(0, sample.num_rows, step)[:_TEXTS])).to_pylist():
+        for row in sample.take(pa.array(range(0, sample.num_rows, step)[:_TEXTS], pa.int64())).to_pylist():
             name = row["source"].rsplit("/", 1)[-1]
             try:
                 for record in guard.parse(path_of(row["source"], row["path"]), name):

@@ -10,8 +10,9 @@ from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.corpora import corpora, remember, sources_of, standing_questions
 from infra.tables.delta import Table, now
+from infra.tables.documents import current_documents
 from memagent.config import load_config
-from memagent.errors import MemagentError, UsageError
+from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import Question
 from pipelines.ask import Request, ask, digest
 from pipelines.asked import Asked, absolute, ask_asked, asked, news
@@ -163,6 +164,22 @@ def test_a_dry_run_of_a_folder_writes_and_starts_nothing(store, archive, config,
     done = ask_asked(whom, Request("docs", [OTTER, HERON], config))
     for name in ("segments", "conversations", "prompt_tokens"):
         assert dry[name] == pytest.approx(done[name], rel=0.15), name
+    again = ask_dry_run(whom, [OTTER, HERON], config)
+    assert (again["sources_to_ingest"], again["readings_answered_before"], again["readings_to_read"]) == (0, 16, 0)
+
+
+def test_a_model_that_cannot_be_is_said_before_anything_is_read(store, archive, config):
+    served = load_config(
+        store=config.store, engine__kind="openai", engine__model="gpt-4o-mini", engine__base_url="http://127.0.0.1:9/v1"
+    )
+    with pytest.raises(ConfigError, match=r"engine\.tokenizer"):
+        ask_asked(asked(store, str(archive)), Request("docs", [OTTER], served))
+    assert not corpora(store)
+    ingest(Corpus(store, "c"), [str(archive / "doc0.txt")], config, "r1")
+    remember(Corpus(store, "c"), sources=[str(archive)])
+    with pytest.raises(ConfigError, match=r"engine\.tokenizer"):
+        digest("c", [OTTER], served)
+    assert current_documents(Corpus(store, "c")).num_rows == 1, "nothing more was ingested"
 
 
 def test_a_dry_run_of_a_corpus_guesses_its_segments_and_then_knows_them(store, archive, config, monkeypatch):
