@@ -14,6 +14,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 
 RUN_ID_CHARS = 22
 """Of the run ids that are made: a table shows them whole, to be copied."""
+_SHOWN_AS = {
+    "readings": "answers",
+    "segments": "parts",
+    "segment": "split",
+    "policy": "model",
+    "readings_answered_before": "answered before",
+    "readings_to_read": "to be read",
+    "conversations": "calls of the model",
+}
+"""What people are shown for the names of counts and stages: a reading gives one answer, a segment is a part."""
+
+
+def shown_as(name: str) -> str:
+    """Return the name of a count, unit or stage as people are shown it."""
+    return _SHOWN_AS.get(name, plain(name))
 
 
 def plain(text: object) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.cluster.progress import Progress
 from memagent.records import Json
-from pipelines.formatting import duration, number, plain
+from pipelines.formatting import duration, number, plain, shown_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,19 +72,14 @@ def progress_html(snapshot: Json, seconds: float) -> str:
         (0, 0),
     )
     counts = [
-        f"{name} {number(snapshot[name])}"
+        f"{shown_as(name)} {number(snapshot[name])}"
         + (f" of {number(snapshot[f'{name}_total'])}" if f"{name}_total" in snapshot else "")
         for name in ("documents", "readings", "segments")
         if name in snapshot
     ]
-    stage = escape(plain(snapshot.get("stage") or ("ingest" if "total" in snapshot else "starting")))
+    stage = escape(shown_as(snapshot.get("stage") or ("ingest" if "total" in snapshot else "starting")))
     bar = f'<progress value="{int(done)}" max="{int(total)}"></progress>' if total else "<progress></progress>"
     return f"<div>{bar} {stage} {escape(', '.join([*counts, duration(seconds)]))}</div>"
-
-
-def _count(snapshot: Json, name: str) -> str:
-    total = snapshot.get(f"{name}_total")
-    return f"{name} {number(snapshot[name])}" + (f" of {number(total)}" if total else "")
 
 
 def answers_html(answers: "Sequence[Answer]") -> str:

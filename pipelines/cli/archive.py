@@ -38,7 +38,9 @@ def answers(
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
-    held: Annotated[bool, typer.Option("--held", help="Newer answers that are held, in place of those shown.")] = False,
+    held: Annotated[
+        bool, typer.Option("--held", help="Newer answers that are held back (see publish), in place of those shown.")
+    ] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -69,7 +71,7 @@ def publish(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show the answers of a night that the quality gates held."""
+    """Show people the answers of a night that was held back, as they were unlike those of the nights before."""
     from infra.store import Store
     from pipelines.gates import publish as run_publish
 
@@ -228,7 +230,7 @@ def quarantine(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show failed sources, documents and readings, with reasons."""
+    """Show what failed, with reasons: files, documents, questions."""
     from pipelines.status import quarantined, show_quarantine
 
     rows = quarantined(configured(store, config, set_), corpus)

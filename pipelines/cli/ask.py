@@ -52,7 +52,9 @@ def ask(
     question: Annotated[list[str] | None, typer.Option("-q", "--question", help="May be repeated.")] = None,
     questions: Annotated[str | None, typer.Option("--questions", help="A .jsonl, .csv or .toml file.")] = None,
     archive: Annotated[bool, typer.Option("--archive", help="One answer over the archive as one stream.")] = False,
-    reread: Annotated[bool, typer.Option("--reread", help="Read again what an older policy answered.")] = False,
+    reread: Annotated[
+        bool, typer.Option("--reread", help="Ask again what an older version of the model answered.")
+    ] = False,
     fetch: Annotated[bool, typer.Option(help="Look at the folder for new and changed documents first.")] = True,
     show: Annotated[int, typer.Option("--show", min=0, help="Answers to print as they are found.")] = SHOWN,
     open_: OpenOption = False,
@@ -124,7 +126,9 @@ def digest(
     dry_run: DryOption = False,
     wait: WaitOption = True,
     budget: BudgetOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Show the answers whatever the quality gates say.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Show people the answers even if they are unlike those of nights before.")
+    ] = False,
     json_: JsonOption = False,
     answers: AnswersOption = True,
     run_id: RunIdOption = None,

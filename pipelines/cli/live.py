@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memagent.records import Json
-from pipelines.formatting import cited, cost_of, duration, failures, number, pace, percent, plain
+from pipelines.formatting import cited, cost_of, duration, failures, number, pace, percent, plain, shown_as
 
 __all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "number", "percent", "plain", "summary"]
 
@@ -107,7 +107,7 @@ class Display:
             return "starting the engine" if self._snapshot.get("engine") else "starting"
         idle = time.monotonic() - self._moved
         if idle > _WINDOW:
-            return f"unknown: no {unit} for {duration(idle)}"
+            return f"unknown: no {shown_as(f'{unit}s')} for {duration(idle)}"
         span = self._samples[-1]["t"] - self._samples[0]["t"]
         rate = self.speed("work")
         if not total or span < _SETTLED or not rate:
@@ -118,9 +118,9 @@ class Display:
         """Return the current panel."""
         snapshot = self._snapshot
         _, done, total = _work(snapshot)
-        title = Text(plain(snapshot.get("stage") or "starting"), style="bold")
+        title = Text(shown_as(snapshot.get("stage") or "starting"), style="bold")
         if snapshot.get("stage") == "wait":
-            title.append(f" for run {plain(snapshot.get('run') or '')}, which reads the same", style="dim")
+            title.append(f" for run {plain(snapshot.get('run') or '')}, which asks the same", style="dim")
         if snapshot.get("engine"):
             title.append(f"  {plain(snapshot['engine'])}", style="dim")
         fields = self._fields()
@@ -141,11 +141,12 @@ class Display:
         fields: list[tuple[str, str | Text]] = []
         if "total" in snapshot:
             fields.append(("sources", f"{number(_count(snapshot, 'done'))} of {number(_count(snapshot, 'total'))}"))
-        fields += [(key, _of(snapshot, key)) for key in ("documents", "readings", "segments") if key in snapshot]
+        names = [key for key in ("documents", "readings", "segments") if key in snapshot]
+        fields += [(shown_as(key), _of(snapshot, key)) for key in names]
         if failures or done:
             fields.append(("failures", Text(number(failures), style="bold red" if failures else "")))
         if done:
-            fields.append((f"{unit}s/s", f"{self.speed('work'):,.1f}"))
+            fields.append((f"{shown_as(f'{unit}s')}/s", f"{self.speed('work'):,.1f}"))
         if "prompt_tokens" in snapshot:
             fields += [
                 ("tokens/s", number(self.speed("tokens"))),
@@ -157,7 +158,7 @@ class Display:
         return max(float(self._snapshot.get("t") or 0), time.monotonic() - self._began)
 
     def _line(self, now: float) -> None:
-        stage = plain(self._snapshot.get("stage") or "")
+        stage = shown_as(self._snapshot.get("stage") or "")
         if now - self._line_at < _LINE_EVERY and stage == self._line_stage:
             return
         self._line_at, self._line_stage = now, stage
@@ -186,7 +187,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         ("sources", _sources(summary)),
         ("documents", number(summary.get("documents") or 0)),
         (
-            "readings",
+            "asked",
             f"{number(total)}: {number(counts.get('read_now', 0))} read now, "
             f"{number(counts.get('answered_before', 0))} answered before, {number(counts.get('failed', 0))} failed"
             + (f", {number(counts['unread'])} left: the budget is spent" if counts.get("unread") else ""),
@@ -195,11 +196,11 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
             "answer found",
             f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
         ),
-        ("segments", number(summary.get("segments") or 0) + (f" ({pace(summary)})" if pace(summary) else "")),
+        ("parts read", number(summary.get("segments") or 0) + (f" ({pace(summary)})" if pace(summary) else "")),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),
         ("cost", cost_of(summary)),
-        ("policy", plain(summary.get("policy_id") or summary.get("policy") or "")),
+        ("model", plain(summary.get("policy_id") or summary.get("policy") or "")),
         ("engine", plain(summary.get("engine") or "")),
         ("run", plain(summary.get("run_id") or "")),
     ]
@@ -212,6 +213,8 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
             console.print()
             console.print(Text(title, style="bold"))
             console.print(part)
+    if _failures(summary) is not None and summary.get("corpus"):
+        console.print(Text(f"which, and why: memagent quarantine {plain(summary['corpus'])}", style="dim"))
 
 
 def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -261,6 +264,7 @@ def _print_keys(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for key, value in summary.items():
+        key = shown_as(key) if summary.get("dry_run") else key
         if isinstance(value, Mapping):
             value = ", ".join(f"{inner} {count}" for inner, count in value.items())
         elif isinstance(value, Sequence) and not isinstance(value, str):

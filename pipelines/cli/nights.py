@@ -34,10 +34,10 @@ def backfill(
         str | None, typer.Option("--from", help="First night, as 2026-11-01; by default the first.")
     ] = None,
     last: Annotated[str | None, typer.Option("--to", help="Last night; by default the newest.")] = None,
-    missing: Annotated[bool, typer.Option("--missing", help="Readings that were never done.")] = False,
-    failed: Annotated[bool, typer.Option("--failed", help="Readings that failed.")] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="Answers that were never sought.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Answers that failed.")] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Both, and what other versions of the policy have answered.")
+        bool, typer.Option("--all", help="Both, and what other versions of the model have answered.")
     ] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -55,7 +55,7 @@ def backfill(
     from pipelines.formatting import exit_status
 
     if not (missing or failed or every):
-        raise UsageError("which readings? give --missing, --failed, or --all")
+        raise UsageError("which answers? give --missing, --failed, or --all")
     only: list[Missing] = []
     if missing or every:
         only.append("missing")
@@ -83,7 +83,7 @@ def show_nights(corpus: str, nights: Sequence["NightStatus"]) -> None:
     grid = Grid(box=None, header_style="dim", pad_edge=False)  # narrow: 80 columns hold it
     for name in ("night", "state", "run"):
         grid.add_column(name, no_wrap=True)
-    for name in ("readings", "failed", "left"):
+    for name in ("asked", "failed", "left"):
         grid.add_column(name, no_wrap=True, justify="right")
     for night in nights:
         counts = [number(night[name]) for name in ("readings", "failed", "unread")] if night["run_id"] else ["", "", ""]

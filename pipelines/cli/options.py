@@ -26,11 +26,11 @@ HostOption = Annotated[
     typer.Option(help="Address of this machine to listen on; without TLS, so have a proxy before another than this."),
 ]
 UrlOption = Annotated[str | None, typer.Option(help="The address under which a proxy serves it to others.")]
-LanesOption = Annotated[int | None, typer.Option("--lanes", help="Spans of a document that are read in parallel.")]
+LanesOption = Annotated[int | None, typer.Option("--lanes", help="Parts of a document that are read side by side.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: include the answers.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
-WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for a run with the same readings, or fail.")]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for a run that asks the same, or fail.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Estimate the work; read nothing.")]
 log_format: str | None = None
 """`--log-format`, which stands before the command; None: as configured."""

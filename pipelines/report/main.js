@@ -49,8 +49,8 @@ const buildNotices = () => {
   if (!data.readings) notice("", "This run had nothing to read: none of its questions was about a document of the corpus.");
   else if (states.reused === rows.length) notice("", `Nothing new had to be read: all ${plural(rows.length, "answer")} came from earlier runs, for documents that have not changed.`);
   else if (states.failed === rows.length) notice("bad", "No reading came to an answer. ", el("a", { href: "#failures" }, "The failures say why."));
-  else if (states.failed) notice("bad", `${plural(states.failed, "reading has", "readings have")} no answer. `, el("a", { href: "#failures" }, "The failures say why."));
-  const parts = [left.rows && plural(left.rows, "reading"), left.memories && `the memories of ${plural(left.memories, "reading")}`, left.documents && `the text of ${plural(left.documents, "document")}`].filter(Boolean);
+  else if (states.failed) notice("bad", `${plural(states.failed, "question has", "questions have")} no answer. `, el("a", { href: "#failures" }, "The failures say why."));
+  const parts = [left.rows && plural(left.rows, "answer"), left.memories && `the memories of ${plural(left.memories, "answer")}`, left.documents && `the text of ${plural(left.documents, "document")}`].filter(Boolean);
   if (parts.length) notice("", `To stay below ${left.limit}, this file leaves out ${parts.join(", ")}. The answers listed and their evidence are complete.`);
 };
 

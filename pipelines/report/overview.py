@@ -72,13 +72,15 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
     return [
         _fact("Documents", number(summary.get("documents") or 0)),
         _fact(
-            "Readings", number(total), f"{number(counts.get('read_now', 0))} read in this run, {number(before)} reused"
+            "Asked",
+            number(total),
+            f"{number(counts.get('read_now', 0))} read in this run, {number(before)} known before",
         ),
-        _fact("Answer found", percent(found_count, total), f"{number(found_count)} of {number(total)} readings"),
+        _fact("Answer found", percent(found_count, total), f"{number(found_count)} of {number(total)} asked"),
         _fact(
             "Failures",
             number(failed),
-            f"{number(earlier)} more when documents were taken in" if earlier else "readings without an answer",
+            f"{number(earlier)} more when documents were taken in" if earlier else "questions without an answer",
             "bad" if failed else "",
         ),
         _fact(
@@ -86,7 +88,7 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
             number(sum(row.review is not None for row in rows)),
             f"{number(sum(row.review is not None and row.review.status == 'corrected' for row in rows))} corrected",
         ),
-        _fact("Time", duration(seconds), f"{number(segments)} segments{speed}"),
+        _fact("Time", duration(seconds), f"{number(segments)} parts of documents{speed}"),
     ]
 
 
@@ -102,13 +104,13 @@ def origin(run: Run) -> list[tuple[str, str]]:
         ("Corpus", run.corpus),
         ("Started", when(run.started_at)),
         ("Ended", when(run.ended_at)),
-        ("Policy", str(summary.get("policy") or "")),
-        ("Policy id", str(summary.get("policy_id") or "")),
+        ("Model", str(summary.get("policy") or "")),
+        ("Model version", str(summary.get("policy_id") or "")),
         ("Engine", str(summary.get("engine") or "")),
         ("Engine time", duration(summary["engine_seconds"]) if summary.get("engine_seconds") else ""),
         ("Conversations", number(summary.get("conversations") or 0)),
         ("Tokens", f"{number(prompt)} read, {number(output)} written" if prompt else ""),
-        ("Prefix cache", f"{percent(cached, prompt)} of the tokens read" if prompt else ""),
+        ("From cache", f"{percent(cached, prompt)} of the tokens read" if prompt else ""),
     ]
     return [(label, value) for label, value in pairs if value]
 

@@ -73,8 +73,8 @@ const drawAnswer = (row, detail) => {
     missing && el("p", { class: "quiet" }, row.reason ? ["The reading failed: ", said(row.reason), "."] : "The reading was not finished; running the same command again goes on with it."),
     row.gold !== null && el("p", { class: "gold" }, verdict(row), " · gold answer: ", said(goldText(row))),
     detail?.timeline?.cut && el("p", { class: "warn" }, CUT[detail.timeline.cut]),
-    el("p", { class: "chips" }, el("span", { class: "chip " + row.state }, STATES[row.state]), " ", el("span", { class: "sub" }, plural(row.segments || 0, "segment"),
-      detail && [" · ", plural(detail.origin.conversations || 0, "conversation"), " · ", plural(detail.origin.prompt_tokens, "token"), " read",
+    el("p", { class: "chips" }, el("span", { class: "chip " + row.state }, STATES[row.state]), " ", el("span", { class: "sub" }, plural(row.segments || 0, "part"),
+      detail && [" · ", plural(detail.origin.conversations || 0, "call of the model", "calls of the model"), " · ", plural(detail.origin.prompt_tokens, "token"), " read",
         detail.origin.prompt_tokens ? `, ${Math.round((100 * detail.origin.cached_tokens) / detail.origin.prompt_tokens)}% from cache` : ""])));
 };
 
@@ -85,8 +85,8 @@ const drawEvidence = (row, detail, show) => {
     const quoted = spot.quote_start >= 0;
     const [start, end] = quoted ? [spot.quote_start, spot.quote_end] : [spot.char_start, spot.char_end];
     const record = data.documents[spot.content_hash];
-    return el("li", {}, el("blockquote", {}, quoted ? said(spot.quote) : el("span", { class: "quiet" }, "The memory gained the answer here; the segment does not say it word by word.")),
-      el("p", { class: "sub" }, several && [said(record.title || record.id), " · "], spot.page && `page ${count(spot.page)} · `, `segment ${count(spot.segment_index + 1)} · characters ${count(start)} to ${count(end)} · `,
+    return el("li", {}, el("blockquote", {}, quoted ? said(spot.quote) : el("span", { class: "quiet" }, "The memory gained the answer here; that part does not say it word by word.")),
+      el("p", { class: "sub" }, several && [said(record.title || record.id), " · "], spot.page && `page ${count(spot.page)} · `, `part ${count(spot.segment_index + 1)} · characters ${count(start)} to ${count(end)} · `,
         el("button", { type: "button", class: "link", onclick: () => show(spot.content_hash, "evidence-" + i) }, "Show in the document")));
   });
   return el("section", {}, el("h3", {}, "Evidence"), items.length ? el("ol", { class: "evidence" }, items)
@@ -116,7 +116,7 @@ const drawMemory = (row, detail, show) => {
   more();
   const reach = (i) => { while (cards.length && !$("change-" + i)) more(); };
   const changed = timeline.changes.length;
-  return el("section", { class: "memory" }, el("h3", {}, "Memory"), drawStrip(timeline, detail, reach, show),
+  return el("section", { class: "memory" }, el("h3", {}, "Memory"), el("p", { class: "sub" }, "The document is read in parts, its segments; after each the model rewrites its notes, the memory."), drawStrip(timeline, detail, reach, show),
     changed ? null : el("p", { class: "quiet" }, "No segment changed the memory."), list, most);
 };
 
@@ -176,7 +176,7 @@ const drawStrip = (timeline, detail, reach, show) => {
 
 const drawOrigin = (row, detail) => {
   const o = detail.origin;
-  const pairs = [["Reading", row.id], ["Document", row.document < 0 ? "" : data.documents[row.document].id], ["Source", row.document < 0 ? "" : data.documents[row.document].source], ["Content hash", o.content_hash], ["Policy", o.policy_id], ["Reading configuration", o.config_hash],
+  const pairs = [["Reading", row.id], ["Document", row.document < 0 ? "" : data.documents[row.document].id], ["Source", row.document < 0 ? "" : data.documents[row.document].source], ["Content hash", o.content_hash], ["Model version", o.policy_id], ["Reading configuration", o.config_hash],
     ["Run", o.run_id], ["Answered", o.answered_at], ["Went on from reading", o.carried_from], ["Segments carried over", o.carried_segments || ""], ["Time of the reading", clock(o.seconds || 0)], ["Tokens written", count(o.output_tokens)]];
   return el("details", { class: "origin" }, el("summary", {}, "Provenance of this answer"), el("dl", { class: "pairs code" }, pairs.filter(([, v]) => v).map(([k, v]) => [el("dt", {}, k), el("dd", {}, said(v))])));
 };

@@ -12,7 +12,7 @@ const COLUMNS = [
     { key: "gold", label: "Gold answer", value: (row) => goldText(row).toLowerCase() },
     { key: "right", label: "Right", hint: "A gold answer stands in the answer as whole words; case, punctuation and articles do not count", value: (row) => (row.right === null ? 2 : row.right ? 0 : 1) },
   ] : []),
-  { key: "segments", label: "Segments", number: true, value: (row) => row.segments || 0 },
+  { key: "segments", label: "Parts read", number: true, value: (row) => row.segments || 0 },
   ...(anyReview ? [{ key: "review", label: "Review", value: (row) => (row.review ? row.review[0] : "\uffff") }] : []),
   { key: "state", label: "Origin", value: (row) => Object.keys(STATES).indexOf(row.state) },
 ];
@@ -45,7 +45,7 @@ const drawTable = () => {
   $("matrix").hidden = !view.matrix;
   if (view.matrix) { drawMatrix(); $("answer-table").hidden = true; }
   $("status").textContent = shown.length === rows.length
-    ? plural(rows.length, "reading") : `${count(shown.length)} of ${plural(rows.length, "reading")}`;
+    ? plural(rows.length, "answer") : `${count(shown.length)} of ${plural(rows.length, "answer")}`;
   $("clear").hidden = ![view.text, view.question !== "", view.found, view.right, view.state, view.review].some(Boolean);
   view.matrix ? $("pager").replaceChildren() : drawPager(pages);
   for (const column of COLUMNS) {
@@ -83,7 +83,7 @@ const verdict = (row) => row.right === null ? null
 const drawPager = (pages) => {
   const turn = (label, page, off) => el("button", { type: "button", disabled: off, onclick: () => { view.page = page; drawTable(); $("answer-table").scrollIntoView({ block: "start" }); } }, label);
   const first = view.page * view.size;
-  const menu = el("select", { "aria-label": "Readings on a page", onchange: (event) => { view.size = Number(event.target.value); view.page = 0; drawTable(); } },
+  const menu = el("select", { "aria-label": "Answers on a page", onchange: (event) => { view.size = Number(event.target.value); view.page = 0; drawTable(); } },
     [25, 50, 100, 250].map((size) => el("option", { value: size, selected: size === view.size }, `${size} a page`)));
   $("pager").replaceChildren(...(shown.length <= 25 ? [] : [
     turn("‹ Back", view.page - 1, view.page === 0),

@@ -33,19 +33,19 @@ def rows(page: Page) -> int:
 
 def test_filter_and_sort(visit: Visit, report: Path):
     page = visit.open(report)
-    assert page.inner_text("#status") == "150 readings" and rows(page) == 50
+    assert page.inner_text("#status") == "150 answers" and rows(page) == 50
     page.select_option("#filter-right", "no")
     wrong = page.locator("#answer-table tbody .verdict.bad").count()
     assert wrong == rows(page) > 0
     page.click("#clear")
     page.fill("#filter-text", "texas contract-0003")
-    expect(page.locator("#status")).to_have_text("1 of 150 readings")
+    expect(page.locator("#status")).to_have_text("1 of 150 answers")
     assert page.inner_text("#answer-table tbody td.answer").startswith("Texas\n")
     assert "the laws of the State of Texas" in page.inner_text("#answer-table tbody td.answer q")
     page.fill("#filter-text", "no such words")
     page.wait_for_selector("#none:not([hidden])")
     page.click("#none button")
-    assert page.inner_text("#status") == "150 readings"
+    assert page.inner_text("#status") == "150 answers"
     page.click("#head-segments button")
     page.click("#head-segments button")
     assert page.get_attribute("#head-segments", "aria-sort") == "descending"
@@ -214,7 +214,7 @@ def test_ten_thousand_readings_stay_quick(visit: Visit, tmp_path: Path):
     page = visit.open(path)
     page.wait_for_selector("#answer-table tbody tr")
     assert visit.seconds_promoted() - before < 10
-    assert page.inner_text("#status") == "10,002 readings"
+    assert page.inner_text("#status") == "10,002 answers"
     spent = {}
     for act in ("document", "answer", "segments", "filter"):
         before = visit.seconds_promoted()

@@ -51,7 +51,7 @@ def test_time_left_is_honest_from_start_to_end(clock: dict[str, float]):
     assert display.speed("work") == pytest.approx(20.0)
     assert display.time_left() == "about 8.0 s"
     clock["now"] += 31
-    assert display.time_left() == "unknown: no segment for 31 s"
+    assert display.time_left() == "unknown: no parts for 31 s"
     feed(display, clock, [(90, 1000)])
     assert display.time_left() == "finishing"
 
@@ -71,7 +71,7 @@ def test_the_panel_shows_the_counts(clock: dict[str, float]):
     display.update(snapshot(10, 100, failures=3))
     to.print(display.render())
     text = " ".join(said(to).split())
-    for part in ("read vllm", "readings 10 of 100", "segments 100 of 1,000", "failures 3", "segments/s 10.0"):
+    for part in ("read vllm", "answers 10 of 100", "parts 100 of 1,000", "failures 3", "parts/s 10.0"):
         assert part in text
     for part in ("tokens/s 5,100", "from cache 20%", "elapsed 10 s", "about 1 min 30 s"):
         assert part in text
@@ -102,9 +102,9 @@ def test_without_a_terminal_there_are_few_plain_lines(clock: dict[str, float]):
         feed(display, clock, [(t, 10 * t) for t in range(31)])
     lines = said(to).splitlines()
     assert len(lines) == 4
-    start = "read: readings 0 of 100, segments 0 of 1,000, tokens/s 0, from cache –, elapsed 0.0 s"
+    start = "read: answers 0 of 100, parts 0 of 1,000, tokens/s 0, from cache –, elapsed 0.0 s"
     assert lines[0] == f"{start}, left starting the engine"
-    assert lines[1].startswith("read: readings 10 of 100, segments 100 of 1,000, failures 0, segments/s 10.0")
+    assert lines[1].startswith("read: answers 10 of 100, parts 100 of 1,000, failures 0, parts/s 10.0")
     assert lines[1].endswith("left about 1 min 30 s")
 
 
@@ -113,7 +113,7 @@ def test_on_a_terminal_it_is_live_and_leaves_nothing_behind():
     with Display(console=to) as display:
         assert display.mode == "live"
         display.update(snapshot(1, 10))
-    assert "segments" in said(to)
+    assert "parts" in said(to)
     quiet = console(terminal=True)
     with Display("quiet", quiet) as display:
         display.update(snapshot(1, 10))
@@ -124,7 +124,7 @@ def test_standard_output_stays_clean(capfd: pytest.CaptureFixture[str]):
     with Display() as display:
         display.update(snapshot(1, 10))
     out, err = capfd.readouterr()
-    assert out == "" and "segments" in err
+    assert out == "" and "parts" in err
 
 
 def test_summary_shows_scores_with_interval_and_failures_by_reason():

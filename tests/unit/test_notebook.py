@@ -44,7 +44,7 @@ def test_an_answer_reads_as_a_line():
 
 def test_progress_has_a_bar_where_there_is_a_total():
     reading = progress_html({"stage": "read", "segments": 20, "segments_total": 80, "readings": 3}, 42.0)
-    assert '<progress value="20" max="80">' in reading and "segments 20 of 80" in reading and "42 s" in reading
+    assert '<progress value="20" max="80">' in reading and "parts 20 of 80" in reading and "42 s" in reading
     assert 'max="5"' in progress_html({"done": 2, "total": 5}, 1.0)
     assert "<progress></progress>" in progress_html({}, 0.0)
 
