@@ -219,7 +219,7 @@ def show_status(state: StoreStatus) -> None:
     for corpus in state["corpora"]:
         console.print(
             f"\n[bold]{corpus['corpus']}[/]: {corpus['documents']:,} documents, {corpus['chars']:,} characters, "
-            f"{corpus['answers']:,} answers ({corpus['found']:,} found), {corpus['quarantined']:,} in quarantine, "
+            f"{corpus['answers']:,} answers ({corpus['found']:,} found), {corpus['quarantined']:,} failures, "
             + (f"{corpus['held']:,} newer answers held, " if corpus["held"] else "")
             + f"{len(corpus['standing_questions'])} standing questions"
         )
@@ -254,4 +254,4 @@ def show_quarantine(rows: list[FailureRow]) -> None:
         cells = [row["reason"], row["item"], row["detail"], row["at"].isoformat(timespec="minutes")]
         grid.add_row(*[Text(plain(cell)) for cell in cells])
     console = Console()
-    console.print(grid if rows else "nothing is in quarantine")
+    console.print(grid if rows else "nothing has failed")
