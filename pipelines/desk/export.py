@@ -40,9 +40,6 @@ COLUMNS = pa.schema(
 )
 """Columns of all formats; in csv and xlsx lists are joined by ``|``."""
 _GROUP = 5_000
-_SHEET_ROWS = 1_048_575
-"""Most rows of a sheet, beside its header."""
-_CELL_CHARS = 32_767
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +127,16 @@ def write_parquet(rows: Rows, path: Path) -> None:
 
 
 def write_xlsx(rows: Rows, path: Path) -> None:
-    """Write a workbook: texts as texts, whatever they begin with, and as many sheets as the rows need."""
-    import xlsxwriter
+    """Write a workbook whose column `link` can be clicked."""
+    from pipelines.exchange.workbook import Link, write_xlsx
 
-    options = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
-    waiting = iter(rows)
-    with xlsxwriter.Workbook(path, options) as book:
-        bold = book.add_format({"bold": True})
-        while True:
-            sheet = book.add_worksheet()
-            sheet.freeze_panes(1, 0)
-            sheet.write_row(0, 0, COLUMNS.names, bold)
-            last = 0
-            for last, row in enumerate(islice(waiting, _SHEET_ROWS), 1):
-                for column, cell in enumerate(_cells(row)):
-                    if isinstance(cell, float):
-                        sheet.write_number(last, column, cell)
-                    elif COLUMNS.names[column] == "link":
-                        sheet.write_url(last, column, cell, string="open at the desk")
-                    else:
-                        sheet.write_string(last, column, cell[:_CELL_CHARS])
-            if last < _SHEET_ROWS:
-                return
+    at = COLUMNS.names.index("link")
+    cells = (
+        [Link(cell, "open at the desk") if column == at else cell for column, cell in enumerate(_cells(row))]
+        for row in rows
+    )
+    with path.open("wb") as file:
+        write_xlsx(COLUMNS.names, cells, file)
 
 
 def _cells(row: dict[str, Any]) -> list[str | float]:

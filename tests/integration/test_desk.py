@@ -6,6 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import openpyxl
 import pyarrow.parquet as pq
 import pytest
 from openpyxl import load_workbook
@@ -165,8 +166,13 @@ def test_exports_have_reviews_and_links_back(run, desk, anna):
     assert lines[0]["comments"] == "anna: so it says" and lines[0]["link"] == f"{ADDRESS}/answers/{CORPUS}/{reading}"
     table = pq.read_table(io.BytesIO(anna.http.get("/export.parquet").content))
     assert table.num_rows == 60 and set(table["reviewers"].to_pylist()[-1] or []) <= {"anna"}
-    book = anna.http.get("/export.xlsx").content
-    assert book[:2] == b"PK" and len(book) > 5_000
+    sheet = openpyxl.load_workbook(io.BytesIO(anna.http.get("/export.xlsx").content)).active
+    assert sheet.max_row == 61
+    at = [cell.value for cell in sheet[1]].index("link") + 1
+    links = {sheet.cell(row, at).hyperlink.target for row in range(2, 62)}
+    assert f"{ADDRESS}/answers/{CORPUS}/{reading}" in links and "=HYPERLINK(1)" in {
+        cell.value for row in sheet.iter_rows() for cell in row if cell.data_type == "s"
+    }
     anna.get("/export.doc", 404)
 
 

@@ -13,7 +13,7 @@ from memagent.errors import UsageError
 from pipelines.exchange import workbook
 from pipelines.exchange.answers import write_answers
 from pipelines.exchange.feedback import load_verdicts
-from pipelines.exchange.workbook import write_xlsx, xlsx_rows
+from pipelines.exchange.workbook import Link, write_xlsx, xlsx_rows
 
 PLACE = {
     "content_hash": "h",
@@ -95,11 +95,41 @@ def workbook_text(text):
     return ILLEGAL_CHARACTERS_RE.sub("", text)
 
 
-def test_a_sheet_has_an_end(tmp_path, monkeypatch):
+def test_a_full_sheet_is_followed_by_another_and_all_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(workbook, "_ROWS", 3)
-    with pytest.raises(UsageError, match="3 rows at most"):
-        write_answers((answer(str(n)) for n in range(9)), None, tmp_path / "a.xlsx")
-    assert list(tmp_path.iterdir()) == [], "and nothing is left"
+    path = tmp_path / "a.xlsx"
+    write_answers((answer(str(n)) for n in range(5)), None, path)
+    book = openpyxl.load_workbook(path)
+    assert [sheet.max_row for sheet in book.worksheets] == [3, 3, 2]
+    rows = list(xlsx_rows(path, ["reading_id"]))
+    assert [row.values["reading_id"] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert [row.where for row in rows[:3]] == [f"{path}, row 2", f"{path}, row 3", f"{path}, answers1, row 2"]
+    book.create_sheet("sums").append(["law", "count"])
+    book.save(path)
+    assert len(list(xlsx_rows(path, ["reading_id"]))) == 5, "a sheet of something else"
+
+
+def test_links_can_be_clicked_as_far_as_a_sheet_has_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(workbook, "_LINKS", 2)
+    path = tmp_path / "a.xlsx"
+    with path.open("wb") as file:
+        write_xlsx(["link"], [[Link(f"http://127.0.0.1/{n}?a=b&c", "open")] for n in range(3)], file)
+    cells = [row[0] for row in openpyxl.load_workbook(path).active.iter_rows(min_row=2)]
+    assert [cell.value for cell in cells] == ["open", "open", "http://127.0.0.1/2?a=b&c"]
+    assert [cell.hyperlink and cell.hyperlink.target for cell in cells[:2]] == [
+        "http://127.0.0.1/0?a=b&c",
+        "http://127.0.0.1/1?a=b&c",
+    ]
+
+
+def test_what_cannot_be_written_leaves_no_file(tmp_path):
+    def broken():
+        yield answer()
+        raise UsageError("no more")
+
+    with pytest.raises(UsageError, match="no more"):
+        write_answers(broken(), None, tmp_path / "a.xlsx")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_suffix_is_said(tmp_path):
