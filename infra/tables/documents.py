@@ -67,7 +67,9 @@ def mark_superseded(corpus: Corpus) -> None:
         versions = newest(table, "doc_id", "content_hash")
         versions = versions.filter(pc.equal(versions["state"], "present"))
         key = ["doc_id", "content_hash"]
-        old = versions.join(current.select(key), key, join_type="left anti")
+        numbered = versions.select(key).append_column("row", pa.array(range(versions.num_rows), pa.int64()))
+        # A join takes no columns of lists.
+        old = versions.take(numbered.join(current.select(key), key, join_type="left anti")["row"])
         if old.num_rows:
             old = old.set_column(old.schema.get_field_index("state"), "state", pa.array(["superseded"] * old.num_rows))
             documents.append(old)
