@@ -1,7 +1,13 @@
-"""What an analyst and a data engineer do from their first command on; notebooks and own models have tests of theirs."""
+"""What people do from their first command on: an analyst, a data engineer, a developer.
+
+A model of one's own is in test_own_model, the notebooks of the documentation are in test_notebooks.
+"""
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +19,8 @@ from playwright.sync_api import expect
 from infra.store import Store
 from tests.e2e.browsing import Visit
 from tests.e2e.conftest import Memagent
+from tests.hostile import pdf
+from tests.pages import HERE
 from tests.s3_server import running_s3
 
 QUESTION = "What is the access code of cedar-gate?"
@@ -100,3 +108,34 @@ def test_a_data_engineer_keeps_a_bucket_up_to_date(tmp_path: Path) -> None:
         state = memagent.json("status", "notes")["corpora"][0]
         assert (state["documents"], state["answers"], len(state["standing_questions"])) == (3, 6, 2)
         assert "0 damaged" in memagent("check", "notes")
+
+
+_NOTEBOOK = """
+from memagent import Archive
+
+archive = Archive("notes", store="store")
+with archive:
+    answers = archive.ask("{question}")
+    first = [(answer.document, answer.answer, answer.page) for answer in answers]
+    frame = answers.to_pandas()
+    html = answers._repr_html_()
+    again = archive.ask("{question}", "{other}")
+    print(sorted(first), frame["found"].sum(), "<table>" in html and "4471902" in html)
+    print(again.summary["readings"]["answered_before"], again.summary["readings"]["read_now"])
+"""
+
+
+@pytest.mark.slow
+def test_a_developer_asks_a_folder_from_a_notebook(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "monday.md").write_text(note("4471902", "8810233"))
+    (notes / "scan.pdf").write_bytes(pdf("Visitors sign in.", "The access code of cedar-gate is 5512380."))
+    code = _NOTEBOOK.format(question=QUESTION, other=OTHER)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, **HERE}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = done.stdout.strip().splitlines()[-2:]
+    assert first == "[('monday.md', '4471902', None), ('scan.pdf', '5512380', 2)] 2 True"
+    assert second == "2 2"
