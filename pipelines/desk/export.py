@@ -132,7 +132,7 @@ def write_xlsx(rows: Rows, path: Path) -> None:
 
     at = COLUMNS.names.index("link")
     cells = (
-        [Link(cell, "open at the desk") if column == at else cell for column, cell in enumerate(_cells(row))]
+        [Link(str(cell), "open at the desk") if column == at else cell for column, cell in enumerate(_cells(row))]
         for row in rows
     )
     with path.open("wb") as file:
