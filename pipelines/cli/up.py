@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from pipelines.flows.serve import Server, ServingPlan, end_process, ends_with_us
 
 _SHORTEST = 16
 """Characters of a token by which other machines are let in."""
+_LOOK_SECONDS = 1.0
+"""Time between two looks at whether the server and what serves the flows are alive."""
 
 
 def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | None = None) -> None:
@@ -90,7 +93,10 @@ def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | Non
             if desk is None:
                 print("check answers, in another terminal: memagent desk")
             print("(stop with Ctrl-C)", flush=True)
-            raise MemagentError(f"serving ended unexpectedly with status {runner.wait()}")
+            while (status := runner.poll()) is None:
+                server.check()
+                time.sleep(_LOOK_SECONDS)
+            raise MemagentError(f"serving ended unexpectedly with status {status}: start memagent up again")
         except KeyboardInterrupt:
             print("stopped", flush=True)
         finally:

@@ -150,6 +150,16 @@ class Server:
             time.sleep(0.3)
         self._check(math.inf)  # what answers must be our server, since it gets the token
 
+    def check(self) -> None:
+        """Raise MemagentError if it has ended; the message has its last output."""
+        assert self._process is not None
+        if (status := self._process.poll()) is not None:
+            said = "".join(self._output).strip()
+            raise MemagentError(
+                f"the Prefect server at {self.url} ended with status {status}: {said or 'it printed nothing'}. "
+                "Start it again: runs that were under way go on."
+            )
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -3,6 +3,7 @@
 import base64
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.processes import tree
 from tests.integration.flowing import ROOT, Served, serving
 from tests.ports import first_port
 
@@ -80,6 +82,16 @@ def test_its_own_flows_reach_it_there(elsewhere):
     served, _ = elsewhere
     ran = served.prefect("deployment", "run", "watch-nights/watch", "--watch")
     assert "Completed" in ran
+
+
+@pytest.mark.slow
+def test_it_ends_and_says_so_when_its_server_is_gone(elsewhere):
+    served, _ = elsewhere
+    (server,) = [one for one in tree(served.process.pid) if "pipelines.flows.serve" in one.cmdline()]
+    os.kill(server.pid, signal.SIGKILL)
+    assert served.process.wait(120) == 1
+    said = served.log.read_text()
+    assert "ended with status -9" in said and "Start it again" in said and "Traceback" not in said
 
 
 def refused(command: str, *options: str, tmp_path: Path, **variables: str) -> str:
