@@ -91,7 +91,7 @@ def test_it_ends_and_says_so_when_its_server_is_gone(elsewhere):
     os.kill(server.pid, signal.SIGKILL)
     assert served.process.wait(120) == 1
     said = served.log.read_text()
-    assert "ended with status -9" in said and "Start it again" in said and "Traceback" not in said
+    assert re.search("the Prefect server at .* ended with status -9: .* Start it again", said), said
 
 
 def refused(command: str, *options: str, tmp_path: Path, **variables: str) -> str:
