@@ -152,6 +152,8 @@ def _shared_segments(store: Store, old: Sequence[str], new: Sequence[str], place
         if lengths[0] is None or lengths[1] is None:
             return count
         if before != after:
+            if lengths == (1, 1):  # a text that is one segment and changed shares none: nothing to look up
+                return count
             hashes = (segment_hashes(store, places.place(name)) for name in (before, after))
             pairs = takewhile(lambda pair: pair[0] == pair[1], zip(*hashes, strict=False))
             return count + sum(1 for _ in pairs)
