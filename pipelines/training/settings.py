@@ -175,7 +175,10 @@ def prepare(
     recipe = load_recipe(name, [item for item in sets if Run.is_recipe(item)])
     for item in data:  # fail before anything is started
         if dataset_name(item) not in DATASETS and (Path(item).suffix or Path(item).exists()):
-            raise UsageError(f"no data set {item!r}: a file of questions is given by --dataset {item}")
+            raise UsageError(
+                f"no data set {item!r}: a file of questions is given by --dataset {item}, or becomes training rows "
+                f"of a corpus by memagent qa import CORPUS {item}"
+            )
         DATASETS.find(dataset_name(item))
     check_rewards(recipe.reward.weights)
     if model is not None:
