@@ -276,7 +276,21 @@ CustomWebhookNotificationBlock(name="nights", url=sys.argv[1], json_data=json_da
 """
 
 
-def test_a_night_that_was_broken_off_is_told_to_the_block_that_is_named(served, archive):
+@pytest.fixture
+def unwatched(served: Served) -> Served:
+    """A `memagent up` whose own runs of the watch do not come between: a night is told of once."""
+    watch = served.ask("deployments/name/watch-nights/watch")["id"]
+    served.ask(f"deployments/{watch}/pause_deployment", {})
+    under_way = {"flow_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}}
+    _until(
+        lambda: watch not in {run["deployment_id"] for run in served.ask("flow_runs/filter", under_way)},
+        lambda: "a run of the watch does not end",
+    )
+    return served
+
+
+def test_a_night_that_was_broken_off_is_told_to_the_block_that_is_named(unwatched, archive):
+    served = unwatched
     corpus = Corpus(Store(served.store), "watched")
     remember(corpus, questions=[ask(QUESTION)])
     begin_run(corpus, "killed", "digest", {}, ["w"])  # and no process has it
@@ -318,8 +332,9 @@ SlackWebhook(url=sys.argv[1]).save("mail", overwrite=True)
 """
 
 
-def test_a_night_that_was_broken_off_is_told_by_mail(served):
+def test_a_night_that_was_broken_off_is_told_by_mail(unwatched):
     """By the block for Slack, which hands on to Apprise whatever is no address of Slack's."""
+    served = unwatched
     corpus = Corpus(Store(served.store), "mailed")
     remember(corpus, questions=[ask(QUESTION)])
     begin_run(corpus, "killed-too", "digest", {}, ["w"])
