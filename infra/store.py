@@ -145,7 +145,7 @@ class Store:
     def write_part(self, table: pa.Table, *parts: str, row_group_size: int = 10_000) -> str:
         """Write a Parquet part atomically; return its path."""
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd", row_group_size=row_group_size)
+        pq.write_table(table, buffer, compression="zstd", row_group_size=row_group_size, write_page_checksum=True)
         return self.write_bytes(buffer.getvalue(), *parts)
 
     def read_part(self, *parts: str, columns: list[str] | None = None) -> pa.Table:

@@ -56,7 +56,7 @@ def erase_from_part(store: Store, path: str, erased: Erased) -> int:
     sink = io.BytesIO()
     with (
         pq.ParquetFile(path, filesystem=store.arrow, pre_buffer=False) as file,
-        pq.ParquetWriter(sink, file.schema_arrow, compression="zstd") as writer,
+        pq.ParquetWriter(sink, file.schema_arrow, compression="zstd", write_page_checksum=True) as writer,
     ):
         for batch in file.iter_batches(batch_size=_ROWS, use_threads=False):
             table = pa.Table.from_batches([batch])

@@ -53,7 +53,7 @@ def write_segments(
     rows: list[SegmentedRow] = []
     failures: dict[str, str] = {}
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, SEGMENTS, compression="zstd") as writer:
+    with pq.ParquetWriter(sink, SEGMENTS, compression="zstd", write_page_checksum=True) as writer:
         groups = _Groups(writer, group_rows(reading.segment_tokens))
         for content_hash, text in texts:
             first, tokens = groups.rows, 0
