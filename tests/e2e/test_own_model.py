@@ -24,7 +24,7 @@ from tests.pages import blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-STEPS = 6
+STEPS = 12
 CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 REWARD = """
 def score(said):
@@ -61,7 +61,7 @@ min_size = 2
 max_size = 2
 
 [stage]
-max_steps = 6
+max_steps = 12
 export_every = 2
 validate_every = 1
 validate_with = 8
