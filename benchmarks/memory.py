@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import peak_mb
-from infra.cluster.reading_worker import NumberedBlock, PassSpec, ReadingWorker
+from infra.cluster.reading_blocks import NumberedBlock, PassSpec
+from infra.cluster.reading_worker import ReadingWorker
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.buckets import WHOLE

@@ -163,7 +163,7 @@ def breaches(
         found.append(_rise("max_empty", "readings answered from an empty memory", *empty, config))
     of_all = [breach for breach in found if breach is not None]
     seen = {breach["gate"] for breach in of_all}
-    alone = _alone(tonight, before, config, standing, standing_before)
+    alone = _alone(tonight, before, config, standing=standing, standing_before=standing_before)
     return of_all + [breach for breach in alone if breach["gate"] not in seen]
 
 
@@ -177,7 +177,7 @@ def _of_answers(now: QuestionQuality, then: QuestionQuality, config: GatesConfig
 
 
 def _alone(
-    tonight: Quality, before: Quality, config: GatesConfig, standing: Standing, standing_before: Standing
+    tonight: Quality, before: Quality, config: GatesConfig, *, standing: Standing, standing_before: Standing
 ) -> Iterable[Breach]:
     """Yield the limits that single questions breach, where there are several questions."""
     texts = {*tonight.questions, *standing.counts}

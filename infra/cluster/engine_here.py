@@ -10,7 +10,8 @@ from typing import Any, TypeVar, cast
 
 from infra.cluster.engine_pool import Fatal
 from infra.cluster.loaded_engine import LoadedEngine
-from infra.cluster.reading_worker import BlockResult, NumberedBlock, PassSpec, ReadingWorker
+from infra.cluster.reading_blocks import BlockResult, NumberedBlock, PassSpec
+from infra.cluster.reading_worker import ReadingWorker
 from infra.readers import ReaderSpec
 from memagent.errors import ConfigError, EngineDied, MemagentError
 

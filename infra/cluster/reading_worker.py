@@ -14,14 +14,13 @@ import uuid
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import TypedDict, cast
+from typing import cast
 
 from infra.cluster.engine_pool import Fatal, fatal
 from infra.cluster.loaded_engine import Drained, LoadedEngine
 from infra.cluster.progress import Counters, ProgressReporter
-from infra.logs import LogLine, WorkerLog, reading_id
-from infra.readers import ReaderSpec
-from infra.store import Corpus
+from infra.cluster.reading_blocks import BlockResult, FailedItem, NumberedBlock, PassSpec
+from infra.logs import WorkerLog, reading_id
 from infra.tables.data_files import DataFile, write_data_file
 from infra.tables.delta import now
 from infra.tables.plans import Block, WorkItem, read_work
@@ -45,48 +44,6 @@ _TRACES = 10
 """Errors of a class that a worker logs with their trace; all are rows of the quarantine."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
 """Bounds of the seconds between two answer files, and their number over a long run."""
-
-
-class FailedItem(TypedDict):
-    """A reading that failed."""
-
-    item: str
-    """Document and question."""
-    reason: str
-    detail: str
-
-
-class NumberedBlock(Block):
-    """A block of work as a worker is given it."""
-
-    number: int
-
-
-class BlockResult(TypedDict):
-    """The result of a block of work; its answers are in the store."""
-
-    block: int
-    answered: int
-    failures: list[FailedItem]
-    files: list[DataFile]
-    """Files that hold its answers, possibly among others."""
-    worker: str
-    log: list[LogLine]
-    """What it has logged since its last report."""
-    counts: dict[str, int]
-    """This worker's totals, which arrive with the answers even if the progress actor has died."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassSpec:
-    """What all workers of a memory pass share."""
-
-    corpus: Corpus
-    run_id: str
-    reader: ReaderSpec
-    inflight: int
-    flush_seconds: float
-    log_level: str = "warning"
 
 
 @dataclass(slots=True)
@@ -242,6 +199,7 @@ class ReadingWorker:
         return StoredStream(self._store, places, places.starts)
 
     def _answer(self, item: WorkItem, result: ReadingResult) -> AnswerRow:
+        reader = self._spec.reader
         return {
             "corpus": self._spec.corpus.name,
             "reading_id": item["reading_id"],
@@ -250,8 +208,8 @@ class ReadingWorker:
             "scope": item["scope"],
             "content_hash": item["content_hash"],
             "stream": self._hashes(item),
-            "policy_id": self._spec.reader.policy.policy_id,
-            "config_hash": self._spec.reader.config_hash,
+            "policy_id": reader.policy.policy_id,
+            "config_hash": reader.config_hash,
             "answer": result.answer,
             "found": result.found,
             "confidence": result.confidence,

@@ -10,7 +10,7 @@ from fsspec.utils import glob_translate
 from infra.naming import quoted
 from infra.sources.delta_log import LOG_FOLDER, add_delta_table
 from infra.sources.listing import Listing, Source, Unusable
-from infra.store import FIRST_ATTEMPTS, file_system
+from infra.store import file_system, probe
 from memagent.errors import UsageError
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -148,8 +148,7 @@ def _list_s3(url: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -
     base, pattern = _split_glob(url) if _MAGIC.search(url) else (url, "")
     prefix = base.rstrip("/") + "/"
     try:
-        bucket, _, key = base.removeprefix("s3://").partition("/")
-        file_system(url, FIRST_ATTEMPTS).call_s3("list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1)
+        probe(base)
         count, covers = _add_s3(url, prefix, pattern, listing)
         if not count and pattern:  # a key may hold the characters of a glob
             count, covers = _add_s3(url, url.rstrip("/") + "/", "", listing)

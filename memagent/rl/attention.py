@@ -4,8 +4,10 @@ On a GPU that computes in half precision a row is one call of a variable-length 
 2307.08691), however many conversations it has. Elsewhere it is one call of PyTorch's attention for each conversation.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any, Self, cast
 
@@ -20,6 +22,11 @@ NAME = "memagent-packed"
 _HALF = (torch.bfloat16, torch.float16)
 _AMPERE = (8, 0)
 _LARGEST_HEAD = 256
+_TRIED = ((40, 7, 19), (23,))
+"""Blocks of the row by which the kernel is tried."""
+_CLOSE = 0.05
+"""Difference to a call for each conversation, of values around 1 in half precision."""
+_log = logging.getLogger("memagent.learner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +90,38 @@ class RowLayout:
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, head: int) -> bool:
-    """Tell whether the variable-length kernel computes this: half precision on a GPU since Ampere."""
+    """Tell whether the variable-length kernel computes this: half precision on a GPU since Ampere, where it works."""
     if device.type != "cuda" or dtype not in _HALF or head % 8 or head > _LARGEST_HEAD:
         return False
-    return torch.cuda.get_device_capability(device) >= _AMPERE
+    return torch.cuda.get_device_capability(device) >= _AMPERE and is_right(device, dtype, head)
+
+
+@cache
+@torch.enable_grad()  # the first row may be one that is only scored
+def is_right(device: torch.device, dtype: torch.dtype, head: int) -> bool:
+    """Try the kernel once, forward and backward, on a short row; if it fails or is wrong, that is logged."""
+    made = torch.Generator().manual_seed(0)
+    tokens = sum(map(sum, _TRIED))
+    values = [torch.randn(1, count, tokens, head, generator=made) for count in (4, 2, 2, 4)]
+    *first, weights = (part.to(device, dtype) for part in values)
+    layout = RowLayout(_TRIED, tuple(tuple(_mask(block[0], own, device) for own in block[1:]) for block in _TRIED))
+    found = []
+    try:
+        for spans in (Spans.of(_TRIED, device), None):
+            row = [part.clone().requires_grad_() for part in first]
+            query, key, value = row
+            if spans is not None:
+                attended = attend_by_kernel(query, key, value, spans, None)
+            else:
+                attended = attend_by_conversation(query, key, value, layout, None)
+            torch.autograd.backward((attended * weights.transpose(1, 2)).sum())
+            found.append([attended.detach(), *(part.grad for part in row)])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, atol=_CLOSE, rtol=_CLOSE)
+    except (RuntimeError, ValueError, NotImplementedError, AssertionError) as error:
+        _log.warning("a call for each conversation is used: the variable-length kernel does not work here: %s", error)
+        return False
+    return True
 
 
 def register() -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
@@ -56,10 +57,7 @@ def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | Non
     for option, cron in schedules.items():
         if cron:
             _check_schedule(option, cron, plan.timezone)
-    recipe = load_recipe(plan.recipe)
-    check(engine=recipe.engine)
-    trained, answering = recipe.model, config.engine.model
-    other = "" if trained == answering else f" It trains {trained}, not {answering}, which answers."
+    check(engine=load_recipe(plan.recipe).engine)
     auth, shown = _auth()
     if not (address.is_private and address.url is None) and len(auth.rpartition(":")[2]) < _SHORTEST:
         raise UsageError(
@@ -82,21 +80,11 @@ def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | Non
         )
         desk = _desk(config, desk_at) if desk_at else None
         try:
-            if address.warning:
-                print(address.warning)
-            print(f"Prefect: {address.public}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
-            print(f"training: {plan.recipe}, when {plan.enough:,} new harvested rows are there.{other}")
-            print(f"log in to the page with the output of: {shown}")
-            print("ask in bulk, in another terminal:")
-            print(f'  export PREFECT_API_URL={url}/api PREFECT_API_AUTH_STRING="$({shown})"')
-            print("  prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
+            _tell(config, plan, address, log_in=shown)
             if desk is None:
                 print("check answers, in another terminal: memagent desk")
             print("(stop with Ctrl-C)", flush=True)
-            while (status := runner.poll()) is None:
-                server.check()
-                time.sleep(_LOOK_SECONDS)
-            raise MemagentError(f"serving ended unexpectedly with status {status}: start memagent up again")
+            _wait(server, runner)
         except KeyboardInterrupt:
             print("stopped", flush=True)
         finally:
@@ -104,6 +92,28 @@ def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | Non
             end_process(watch)
             if desk is not None:
                 end_process(desk)
+
+
+def _tell(config: Config, plan: ServingPlan, address: Address, *, log_in: str) -> None:
+    """Print what is served, and how it is used; `log_in`: the command that shows the token."""
+    trained, answering = load_recipe(plan.recipe).model, config.engine.model
+    other = "" if trained == answering else f" It trains {trained}, not {answering}, which answers."
+    if address.warning:
+        print(address.warning)
+    print(f"Prefect: {address.public}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
+    print(f"training: {plan.recipe}, when {plan.enough:,} new harvested rows are there.{other}")
+    print(f"log in to the page with the output of: {log_in}")
+    print("ask in bulk, in another terminal:")
+    print(f'  export PREFECT_API_URL={address.local}/api PREFECT_API_AUTH_STRING="$({log_in})"')
+    print("  prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
+
+
+def _wait(server: Server, runner: "subprocess.Popen[bytes]") -> NoReturn:
+    """Wait until the server or what serves the flows ends. Raises MemagentError: which did."""
+    while (status := runner.poll()) is None:
+        server.check()
+        time.sleep(_LOOK_SECONDS)
+    raise MemagentError(f"serving ended unexpectedly with status {status}: start memagent up again")
 
 
 def _desk(config: Config, address: Address) -> "subprocess.Popen[bytes]":

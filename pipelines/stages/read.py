@@ -16,7 +16,8 @@ from infra.cluster.engine_here import EngineHere
 from infra.cluster.engine_pool import run_on_engines
 from infra.cluster.nodes import ensure_nodes
 from infra.cluster.progress import NOW, Counters, Progress, ProgressReporter, Totals
-from infra.cluster.reading_worker import BlockResult, FailedItem, NumberedBlock, PassSpec, ReadingWorker
+from infra.cluster.reading_blocks import BlockResult, FailedItem, NumberedBlock, PassSpec
+from infra.cluster.reading_worker import ReadingWorker
 from infra.cluster.session import board_name
 from infra.logs import relay
 from infra.readers import ReaderSpec

@@ -111,6 +111,22 @@ def test_what_the_kernel_does_not_compute(device, dtype, head):
     assert not attention.has_kernel(torch.device(device), dtype, head)
 
 
+def broken(*_, **__):
+    raise RuntimeError("no kernel image is available")
+
+
+@pytest.mark.parametrize(
+    "kernel, works", [(documented, True), (broken, False), (lambda query, *_, **__: query * 0.5, False)]
+)
+def test_a_kernel_is_tried_before_it_is_used(monkeypatch, caplog, kernel, works):
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    attention.is_right.cache_clear()
+    with torch.no_grad():
+        assert attention.is_right(CPU, torch.bfloat16, 64) is works
+    assert ("does not work here" in caplog.text) is not works
+    attention.is_right.cache_clear()
+
+
 @needs_gpu
 @pytest.mark.parametrize("heads", [(4, 4, 4), (4, 2, 2)])
 def test_the_kernel_itself(heads):

@@ -179,6 +179,7 @@ def test_nights_are_scheduled(served):
 
     every = {"nightly", "optimize", "reap", "scores", "watch"}
     _until(lambda: scheduled() >= every, lambda: f"the server has made runs of {scheduled()} only")
+    assert scheduled() >= every
 
 
 def test_a_bulk_run_answers_and_tells(served, archive):

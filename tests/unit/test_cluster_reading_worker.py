@@ -4,7 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from infra.cluster import reading_worker
-from infra.cluster.reading_worker import PassSpec, ReadingWorker, part_seconds
+from infra.cluster.reading_blocks import PassSpec
+from infra.cluster.reading_worker import ReadingWorker, part_seconds
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from memagent.config import load_config
