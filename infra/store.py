@@ -25,7 +25,7 @@ from memagent.errors import ConfigError, MemagentError
 _UPDATE_SECONDS = 300
 _S3_ATTEMPTS = 12
 """Of a request that S3 answers by 500, 503 or not at all."""
-_FIRST_ATTEMPTS = 3
+FIRST_ATTEMPTS = 3
 """The same before anything else is done: a wrong address is said soon."""
 _FIRST_SECONDS = 5
 """Then also the time that a server has to take a connection."""
@@ -245,7 +245,7 @@ class Store:
         name = f".check-{uuid.uuid4().hex[:8]}"
         try:
             if self.is_s3:
-                file_system(self.url, _FIRST_ATTEMPTS).exists(self.path())
+                file_system(self.url, FIRST_ATTEMPTS).exists(self.path())
             path = self.write_bytes(b"ok", name)
             answer = self.read_bytes(name)
             self.delete(path)
@@ -273,7 +273,7 @@ class Corpus:
 def probe(url: str) -> None:
     """Ask S3 for one name below a URL: where nobody answers, that is said soon. Raises what s3fs and botocore raise."""
     bucket, _, key = url.removeprefix("s3://").rstrip("/").partition("/")
-    file_system(url, _FIRST_ATTEMPTS).call_s3("list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1)
+    file_system(url, FIRST_ATTEMPTS).call_s3("list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1)
 
 
 def file_system(url: str, attempts: int = _S3_ATTEMPTS) -> Any:
@@ -286,7 +286,7 @@ def file_system(url: str, attempts: int = _S3_ATTEMPTS) -> Any:
             client_kwargs={"region_name": options["AWS_REGION"]},
             config_kwargs={
                 "retries": {"mode": "standard", "total_max_attempts": attempts},
-                **({"connect_timeout": _FIRST_SECONDS} if attempts == _FIRST_ATTEMPTS else {}),
+                **({"connect_timeout": _FIRST_SECONDS} if attempts == FIRST_ATTEMPTS else {}),
             },
             use_listings_cache=False,
             skip_instance_cache=True,
