@@ -278,20 +278,24 @@ def probe(url: str) -> None:
 
 def file_system(url: str, attempts: int = _S3_ATTEMPTS) -> Any:
     """Return the fsspec file system for a path or URL; on S3 a request that fails is made so often."""
-    if url.startswith("s3://"):
-        options = s3_options()
-        return fsspec.filesystem(
-            "s3",
-            endpoint_url=options.get("AWS_ENDPOINT_URL"),
-            client_kwargs={"region_name": options["AWS_REGION"]},
-            config_kwargs={
-                "retries": {"mode": "standard", "total_max_attempts": attempts},
-                **({"connect_timeout": _FIRST_SECONDS} if attempts == FIRST_ATTEMPTS else {}),
-            },
-            use_listings_cache=False,
-            skip_instance_cache=True,
-        )
-    return fsspec.filesystem("file")
+    if not url.startswith("s3://"):
+        return fsspec.filesystem("file")
+    options = s3_options()
+    first = attempts == FIRST_ATTEMPTS
+    made = fsspec.filesystem(
+        "s3",
+        endpoint_url=options.get("AWS_ENDPOINT_URL"),
+        client_kwargs={"region_name": options["AWS_REGION"]},
+        config_kwargs={
+            "retries": {"mode": "standard", "total_max_attempts": attempts},
+            **({"connect_timeout": _FIRST_SECONDS} if first else {}),
+        },
+        use_listings_cache=False,
+        skip_instance_cache=True,
+    )
+    if first:
+        made.retries = 1  # s3fs has five attempts of its own around botocore's where a connection is closed
+    return made
 
 
 def _arrow_file_system() -> pa_fs.S3FileSystem:
