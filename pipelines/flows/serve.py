@@ -156,8 +156,8 @@ class Server:
         if (status := self._process.poll()) is not None:
             said = "".join(self._output).strip()
             raise MemagentError(
-                f"the Prefect server at {self.url} ended with status {status}: {said or 'it printed nothing'}. "
-                "Start it again: runs that were under way go on."
+                f"the Prefect server at {self.url} ended with status {status}. Start it again: runs that were under "
+                f"way go on. The last that it printed: {said or 'nothing'}"
             )
 
     def __exit__(

@@ -62,6 +62,7 @@ max_size = 2
 
 [stage]
 max_steps = 12
+patience = 12
 export_every = 2
 validate_every = 1
 validate_with = 8

@@ -124,9 +124,10 @@ def test_a_running_run_is_seen_while_it_runs(store, archive, config, endpoint):
     run.start()
     try:
         running = ("memagent_runs_open", "ask", "running")
-        seen = wait_for(lambda: (s := endpoint.samples()).get(running) and s.get(("memagent_engines_up", "ask")) and s)
+        busy = (running, ("memagent_engines_up", "ask"), ("memagent_readings_in_flight", "ask"))
+        seen = wait_for(lambda: all((s := endpoint.samples()).get(name) for name in busy) and s)
         flying, queued = (seen[f"memagent_readings_{name}", "ask"] for name in ("in_flight", "queued"))
-        assert flying >= 1 and flying + queued + seen["memagent_readings_answered_total", "ask"] == 4
+        assert flying + queued + seen["memagent_readings_answered_total", "ask"] == 4
     finally:
         run.join()
     after = wait_for(lambda: (s := endpoint.samples()).get(("memagent_runs_total", "ask", "completed")) and s)

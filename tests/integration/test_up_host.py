@@ -91,7 +91,8 @@ def test_it_ends_and_says_so_when_its_server_is_gone(elsewhere):
     os.kill(server.pid, signal.SIGKILL)
     assert served.process.wait(120) == 1
     said = served.log.read_text()
-    assert re.search("the Prefect server at .* ended with status -9: .* Start it again", said), said
+    ended = r"the Prefect server at \S+ ended with status -9\. Start it again: .* The last that it printed: "
+    assert re.search(ended, said), said
 
 
 def refused(command: str, *options: str, tmp_path: Path, **variables: str) -> str:
