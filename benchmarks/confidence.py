@@ -3,7 +3,7 @@
     python -m benchmarks.confidence --data FOLDER [--model nano]
 
 FOLDER holds gold.jsonl and contracts/ (CUAD). Contracts that no training has are read with log-probabilities of all
-tokens. The first measure is what `answers` holds; the others need more than the answer's conversation.
+tokens. `answers` holds the lowest mean of all conversations.
 """
 
 import argparse
@@ -52,11 +52,11 @@ def _sum(turns: Sequence[Turn]) -> float:
 
 
 MEASURES: dict[str, Callable[[Sequence[Turn]], float]] = {
-    "answer, mean of its tokens (the column)": lambda turns: _lowest(turns[-1:]),
+    "answer, mean of its tokens": lambda turns: _lowest(turns[-1:]),
     "answer, its probability": lambda turns: _sum(turns[-1:]),
     "lowest mean of the conversations that changed the memory": lambda turns: _lowest([t for t in turns if t.changed]),
     "lowest mean of all updates": lambda turns: _lowest(turns[:-1]),
-    "lowest mean of all conversations": _lowest,
+    "lowest mean of all conversations (the column)": _lowest,
     "probability of all that was said": _sum,
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from memagent.config import ReadingConfig, reading_defaults, validate
-from memagent.engine import Completion, Sampling, mean_probability, repeats
+from memagent.engine import Completion, Sampling, lowest, mean_probability, repeats
 from memagent.errors import ConfigError
 from memagent.evidence import Note
 from memagent.lanes import Lanes, Position
@@ -65,6 +65,7 @@ class ReadingSpec:
     prompts: Prompts
     config: ReadingConfig
     logprobs: bool = False
+    """Whether turns keep the log-probability of every token."""
 
     @classmethod
     def load(cls, model: str = "nano", **options: Any) -> "ReadingSpec":
@@ -92,8 +93,8 @@ class ReadingSpec:
         """
         return cls(Prompts(template, tokenizer, config.layout, gate=config.gate, early_exit=config.early_exit), config)
 
-    def sampling(self, max_tokens: int, *, logprobs: bool = False) -> Sampling:
-        """Return the sampling parameters of one conversation; `logprobs`: of this one, whatever of the others."""
+    def sampling(self, max_tokens: int) -> Sampling:
+        """Return the sampling parameters of one conversation."""
         config = self.config
         return Sampling(
             max_tokens=max_tokens,
@@ -102,7 +103,7 @@ class ReadingSpec:
             seed=config.seed if config.temperature > 0 else None,
             stop_ids=self.prompts.stop_ids,
             repetitions=config.repetitions,
-            logprobs=self.logprobs or logprobs,
+            logprobs=True,
         )
 
     def check_window(self, question: list[int], max_model_len: int) -> None:
@@ -145,6 +146,7 @@ class Conversations:
         self._lanes = lanes
         self._question = spec.prompts.tokenizer.encode(request.question)
         self._usage = ReadingResult(request.reading_id, "", False)
+        self._confidences = {turn.lane: turn.confidence for turn in lanes.past}
         self.notes = [
             Note(lanes.index((turn.lane, turn.step)), turn.memory)
             for turn in lanes.past
@@ -162,19 +164,20 @@ class Conversations:
     async def answer(self, position: Position, memory: list[int]) -> Answer:
         """Answer from the last memory."""
         prompt = self._prompts.answer(self._question, memory)
-        sampling = self._spec.sampling(self._spec.config.answer_tokens, logprobs=True)
-        completion, seconds = await self._ask(prompt, sampling, 0)
+        completion, seconds = await self._ask(prompt, self._spec.sampling(self._spec.config.answer_tokens), 0)
         turn = self._turn(position, "answer", completion, seconds=seconds, segment=None)
-        self._record(replace(turn, memory_ids=memory, memory=self._prompts.memory_text(memory)))
-        return self._answer(completion.ids, completion.logprobs)
+        turn = replace(turn, memory_ids=memory, memory=self._prompts.memory_text(memory))
+        turn = replace(turn, confidence=lowest(self._confidences.values()))
+        self._record(turn)
+        return self._answer(turn)
 
     def logged_answer(self) -> Answer | None:
         """Return the answer that the turn log holds."""
         turn = self._lanes.logged_answer
-        return None if turn is None else self._answer(turn.response_ids, turn.logprobs)
+        return None if turn is None else self._answer(turn)
 
-    def _answer(self, ids: list[int], logprobs: list[float] | None) -> Answer:
-        return Answer(*self._prompts.read_answer(ids), mean_probability(logprobs))
+    def _answer(self, turn: Turn) -> Answer:
+        return Answer(*self._prompts.read_answer(turn.response_ids), turn.confidence)
 
     def result(self, answer: Answer, evidence: list[Evidence], seconds: float) -> ReadingResult:
         """Return the reading's result with its counts."""
@@ -219,10 +222,12 @@ class Conversations:
             cached_tokens=usage.cached_tokens + completion.cached_tokens,
             output_tokens=usage.output_tokens + len(completion.ids),
         )
+        lane, step = position
+        self._confidences[lane] = lowest([self._confidences.get(lane, 1.0), mean_probability(completion.logprobs)])
         return Turn(
             reading_id=self._reading_id,
-            lane=position[0],
-            step=position[1],
+            lane=lane,
+            step=step,
             kind=kind,
             content_hash=segment.content_hash if segment else "",
             segment_index=segment.index if segment else -1,
@@ -235,6 +240,7 @@ class Conversations:
             cached_tokens=completion.cached_tokens,
             finish_reason=completion.finish_reason,
             seconds=seconds,
-            logprobs=completion.logprobs,
+            logprobs=completion.logprobs if self._spec.logprobs else None,
+            confidence=self._confidences[lane],
             weight_version=completion.weight_version,
         )

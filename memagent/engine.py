@@ -5,7 +5,7 @@ what the turn log keeps and what training sees.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -105,7 +105,7 @@ ENGINES: Registry[EngineFactory] = Registry(
 
 
 def mean_probability(logprobs: Sequence[float] | None) -> float | None:
-    """Return the geometric mean of tokens' probabilities, from 0 to 1; None: they are not known.
+    """Return the geometric mean of tokens' probabilities, from 0 to 1; of no token 1; None: they are not known.
 
     That is exp of the mean log-probability: of a sequence's probability, without its length (Malinin & Gales,
     arXiv 2002.07650, section 3.1).
@@ -113,7 +113,19 @@ def mean_probability(logprobs: Sequence[float] | None) -> float | None:
     Args:
         logprobs: natural logarithms, one a token.
     """
-    return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs))) if logprobs else None
+    if logprobs is None:
+        return None
+    return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs))) if logprobs else 1.0
+
+
+def lowest(confidences: Iterable[float | None]) -> float | None:
+    """Return the lowest of some confidences; None: one of them is not known."""
+    known: list[float] = []
+    for confidence in confidences:
+        if confidence is None:
+            return None
+        known.append(confidence)
+    return min(known, default=1.0)
 
 
 LONGEST = 64

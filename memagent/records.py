@@ -97,6 +97,9 @@ class Turn:
     finish_reason: str
     seconds: float
     logprobs: list[float] | None = None
+    """Of each of `response_ids`, where they are kept (`ReadingSpec.logprobs`)."""
+    confidence: float | None = None
+    """Of the least sure conversation of its lane so far, of the answer's turn: of all lanes. See `ReadingResult`."""
     weight_version: str = ""
     carried_from: str = ""
     """For a ``carried`` turn: the reading whose memory this one starts from."""
@@ -144,8 +147,8 @@ class ReadingResult:
     engine_seconds: float = 0.0
     """Its share of the engine's time, if the worker measures it."""
     confidence: float | None = None
-    """Geometric mean of the probabilities of the answer's tokens, from 0 to 1 (`memagent.engine.mean_probability`); of
-    "not found", too. None: the engine does not say."""
+    """How sure the reader was where it was least sure: the lowest of its conversations' mean probabilities, from 0 to 1
+    (`memagent.engine.mean_probability`). "Not found" has one, too. None: the engine does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A made-up run in a store of real tables: contracts, questions, memories, failures. For the report's tests."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,8 @@ class MadeUpRun:
         if failed:
             self.fail("read", f"{doc_id or 'archive'} ? {question_id}", failed, "the engine refused the prompt")
             return reading_id
-        self._log(reading_id, places, memories, carried)
+        sure = None if state == "answered" else 0.3 + int(text_hash(reading_id)[:4], 16) % 70 / 100
+        self._log(reading_id, places, memories, carried=carried, sure=sure)
         evidence = [self._evidence(name, quote) for quote in quotes for name in stream if quote in self._text(name)]
         self.answers.append(
             dict(
@@ -157,7 +158,7 @@ class MadeUpRun:
                 config_hash="cfg-1",
                 answer=answer,
                 found=bool(answer),
-                confidence=None if state == "answered" else 0.3 + int(text_hash(reading_id)[:4], 16) % 70 / 100,
+                confidence=sure,
                 evidence=evidence,
                 segments=len(places) - carried,
                 conversations=len(places) - carried + 1,
@@ -260,7 +261,16 @@ class MadeUpRun:
         keys = ("segments", "conversations", "prompt_tokens", "cached_tokens", "output_tokens")
         return {"t": float(t), **{key: int(share * self.summary[key]) for key in keys}}
 
-    def _log(self, reading_id: str, places: list[tuple[str, int]], memories: dict[int, str], carried: int) -> None:
+    def _log(
+        self,
+        reading_id: str,
+        places: list[tuple[str, int]],
+        memories: dict[int, str],
+        *,
+        carried: int,
+        sure: float | None,
+    ) -> None:
+        """Log a reading whose reader doubts in the middle, as much as `sure` says."""
         memory = ""
         for step, (name, index) in enumerate(places):
             changed = step in memories
@@ -268,8 +278,11 @@ class MadeUpRun:
             if step < carried and not changed:
                 continue
             kind = "carried" if step < carried else "update"
-            self.turns.add(_turn(reading_id, step, kind, name, index, memory, changed))
-        self.turns.add(_turn(reading_id, len(places), "answer", "", -1, memory, False))
+            doubt = sure if sure is None or step >= len(places) // 2 else 1.0
+            turn = _turn(reading_id, step, kind, name, index, memory, changed)
+            self.turns.add(replace(turn, confidence=doubt))
+        turn = _turn(reading_id, len(places), "answer", "", -1, memory, False)
+        self.turns.add(replace(turn, confidence=sure))
 
     def _count(self, name: str) -> int:
         return -(-len(self._text(name)) // SEGMENT_CHARS)
@@ -340,22 +353,21 @@ def _contract(n: int, sections: int) -> tuple[str, str, str]:
 
 def _turn(reading_id: str, step: int, kind: Any, name: str, index: int, memory: str, changed: bool) -> Turn:
     return Turn(
-        reading_id,
-        0,
-        step,
-        kind,
-        name,
-        index,
-        [1],
-        memory,
-        [1],
-        memory,
-        changed,
-        460,
-        130,
-        "stop",
-        0.4,
-        None,
-        "w1",
-        "an-older-reading" if kind == "carried" else "",
+        reading_id=reading_id,
+        lane=0,
+        step=step,
+        kind=kind,
+        content_hash=name,
+        segment_index=index,
+        response_ids=[1],
+        response=memory,
+        memory_ids=[1],
+        memory=memory,
+        changed=changed,
+        prompt_tokens=460,
+        cached_tokens=130,
+        finish_reason="stop",
+        seconds=0.4,
+        weight_version="w1",
+        carried_from="an-older-reading" if kind == "carried" else "",
     )

@@ -102,7 +102,8 @@ TURNS = pa.schema(
         ("cached_tokens", pa.int32()),
         ("finish_reason", pa.string()),
         ("seconds", pa.float64()),
-        ("logprobs", pa.large_list(pa.float32())),
+        ("logprobs", pa.large_list(pa.float32())),  # of each response token; null: not kept
+        ("confidence", pa.float32()),  # of the least sure conversation of its lane so far; the answer's: of all lanes
         ("weight_version", pa.string()),
         ("carried_from", pa.string()),
         ("policy_id", pa.string()),
@@ -137,7 +138,7 @@ ANSWERS = pa.schema(
         ("config_hash", pa.string()),  # of the reading configuration
         ("answer", _TEXT),  # empty: not found
         ("found", pa.bool_()),  # whether the documents say it
-        ("confidence", pa.float32()),  # geometric mean of the probabilities of the answer's tokens; null: not known
+        ("confidence", pa.float32()),  # the lowest of its conversations' mean probabilities; null: not known
         ("evidence", pa.list_(EVIDENCE)),  # places that the answer came from
         ("segments", pa.int32()),  # read for it
         ("conversations", pa.int32()),  # with the model

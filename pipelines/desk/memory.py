@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
@@ -10,6 +11,8 @@ from typing import Literal, TypedDict
 from infra.store import Corpus
 from infra.tables.turns import turn_table
 from memagent.engine import CUT
+from memagent.records import TurnKind
+from pipelines.exchange.answers import rounded
 from pipelines.formatting import plain
 
 MOST = 60
@@ -17,7 +20,10 @@ MOST = 60
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _KEPT = 60
 """Characters that are shown of what stays the same, on either side."""
-_COLUMNS = ["reading_id", "lane", "step", "kind", "content_hash", "segment_index", "memory", "changed", "finish_reason"]
+_COLUMNS = [
+    *("reading_id", "lane", "step", "kind", "content_hash", "segment_index", "memory", "changed", "finish_reason"),
+    "confidence",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,16 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """The conversation in which a reader was least sure."""
+
+    kind: Literal["update", "merge", "answer"]
+    segment: int
+    """As of a `Change`."""
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """The changes of a memory, the first ones if there are very many."""
 
@@ -51,17 +67,20 @@ class History:
     segments: int
     """That were read."""
     left_out: int
+    doubt: Doubt | None
+    """None: it is not known, or there was none."""
 
 
 class _Turn(TypedDict):
     lane: int
     step: int
-    kind: str
+    kind: TurnKind
     content_hash: str
     segment_index: int
     memory: str
     changed: bool
     finish_reason: str
+    confidence: float | None
 
 
 def history(corpus: Corpus, reading_id: str, run_id: str) -> History:
@@ -80,7 +99,7 @@ def history(corpus: Corpus, reading_id: str, run_id: str) -> History:
         memories[turn["lane"]] = after
         changes.append(
             Change(
-                segment=turn["segment_index"] + 1 if turn["kind"] != "merge" else 0,
+                segment=_segment(turn),
                 lane=turn["lane"],
                 content_hash=turn["content_hash"],
                 carried=turn["kind"] == "carried",
@@ -89,7 +108,21 @@ def history(corpus: Corpus, reading_id: str, run_id: str) -> History:
             )
         )
     read = sum(turn["kind"] in ("update", "carried") for turn in turns)
-    return History(changes[:MOST], read, max(0, len(changes) - MOST))
+    return History(changes[:MOST], read, max(0, len(changes) - MOST), _doubt(order))
+
+
+def _segment(turn: _Turn) -> int:
+    return turn["segment_index"] + 1 if turn["kind"] in ("update", "carried") else 0
+
+
+def _doubt(turns: Sequence[_Turn]) -> Doubt | None:
+    """Return the doubt of a reading's turns, in order: the first that has the lowest of the lowest so far."""
+    known = [(sure, turn) for turn in turns if (sure := rounded(turn["confidence"])) is not None]
+    if len(known) < len(turns) or not known:
+        return None
+    confidence, turn = min(known, key=lambda one: (one[0], one[1]["kind"] == "answer"))
+    kind = "update" if turn["kind"] == "carried" else turn["kind"]
+    return Doubt(kind, _segment(turn), confidence) if confidence < 1 else None
 
 
 def difference(before: str, after: str) -> list[Part]:

@@ -87,6 +87,8 @@ def test_an_answer_stands_beside_its_evidence_and_its_memory(run, anna):
     assert "This Agreement shall be governed by the laws of the State of Delaware." in page
     told = anna.get(f"/answers/{CORPUS}/{reading}/memory")
     assert "<ins>" in told and "Segment 4" in told
+    sure = {row["reading_id"]: row["confidence"] for row in run.answers}[reading]
+    assert f"Least sure at segment 5 of 8: {_confidence(sure)}." in told
     assert "there is no answer nope" in anna.get(f"/answers/{CORPUS}/nope", 404)
 
 

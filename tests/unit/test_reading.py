@@ -103,29 +103,40 @@ def test_a_logged_answer_is_not_asked_for_again(scheme):
     assert again.conversations == 0
 
 
-def test_an_answer_is_as_sure_as_its_tokens(scheme):
-    text, asked = document(random.Random(2)), []
+class Doubting(ScriptedEngine):
+    """Sure of each response as the response itself says: the same one always as sure."""
 
-    class Doubting(ScriptedEngine):
-        async def generate(self, ids, sampling, priority=0):
-            asked.append(sampling.logprobs)
-            said = await super().generate(ids, sampling, priority)
-            return replace(said, logprobs=[math.log(0.5), *[0.0] * (len(said.ids) - 1)] if sampling.logprobs else None)
+    async def generate(self, ids, sampling, priority=0):
+        said = await super().generate(ids, sampling, priority)
+        return replace(said, logprobs=[math.log(_sure(said.ids))] * len(said.ids))
 
-    outcome, turns, _ = read(scheme, text, engine=Doubting(scheme.prompts))
-    assert asked == [False] * (len(turns) - 1) + [True], "only of the answer"
-    assert outcome.confidence == pytest.approx(0.5 ** (1 / len(turns[-1].response_ids)))
-    assert read(scheme, text, turns)[0].confidence == outcome.confidence, "the turn log has it"
-    assert read(scheme, text)[0].confidence == 1.0, "the scripted reader has no doubts"
-    earlier = [replace(turn, logprobs=None) for turn in turns]
-    assert read(scheme, text, earlier)[0].confidence is None
+
+def _sure(ids):
+    return 0.1 + 0.9 * random.Random(str(ids)).random()
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_reading_is_as_sure_as_its_least_sure_conversation(scheme, lanes):
+    spec = replace(scheme, config=scheme.config.model_copy(update={"lanes": lanes}))
+    text = document(random.Random(2))
+    outcome, turns, _ = read(spec, text, engine=Doubting(spec.prompts))
+    assert outcome.confidence == pytest.approx(min(_sure(turn.response_ids) for turn in turns))
+    assert outcome.confidence < min(_sure(turn.response_ids) for turn in turns if turn.kind == "answer")
+    assert all(turn.logprobs is None for turn in turns), "kept only where asked for"
+    for cut in range(len(turns) + 1):
+        again = read(spec, text, turns[:cut], engine=Doubting(spec.prompts))[0]
+        assert again.confidence == outcome.confidence, "the turn log has what was read before"
+    assert read(spec, text)[0].confidence == 1.0, "the scripted reader has no doubts"
+    earlier = [replace(turn, confidence=None) for turn in turns]
+    for cut in range(1, len(turns) + 1):
+        assert read(spec, text, earlier[:cut])[0].confidence is None
 
 
 @given(st.lists(st.floats(-50, 0), max_size=20))
 def test_a_mean_probability_is_one_and_lies_between_those_of_the_tokens(logprobs):
     mean = mean_probability(logprobs)
     if not logprobs:
-        assert mean is None
+        assert mean == 1.0 and mean_probability(None) is None
     else:
         assert math.exp(min(logprobs)) * (1 - 1e-9) <= mean <= min(1.0, math.exp(max(logprobs)) * (1 + 1e-9))
 
