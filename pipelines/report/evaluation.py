@@ -12,15 +12,14 @@ from infra.tables.rows import ResultRow, ScoreRow
 from infra.tables.turns import resume_points
 from memagent.records import Turn
 from pipelines.evaluate import run_results, score_table
-from pipelines.formatting import plain
 from pipelines.report import evaluation_plots as pictures
 from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
+from pipelines.report.samples import shown_samples
 
-_FAILURES_MOST = 300
+_SAMPLES_MOST = 300
 _PLACES = 20
 _MEMORIES_MOST = 200
 """Most readings whose memories are plotted."""
-_CHARS = 300
 _MEANINGS = {
     "never noted": "no memory ever held what was asked",
     "noted and overwritten": "a memory held it and a later one did not",
@@ -85,8 +84,8 @@ def evaluation_page(store: Store, run_id: str) -> str:
     """Return the report of one evaluation as HTML."""
     rows: list[ResultRow] = run_results(store, run_id).to_pylist()
     scores: list[ScoreRow] = [row for row in score_table(store).to_pylist() if row["run_id"] == run_id]
-    wrong = [row for row in rows if row["failure"]]
-    counts = Counter(row["failure"] for row in wrong)
+    counts = Counter(row["failure"] for row in rows if row["failure"])
+    samples = shown_samples(Corpus(store, scores[0]["corpus"]), rows, _SAMPLES_MOST)
     return sheet(
         "evaluation.html.j2",
         run_id=run_id,
@@ -95,8 +94,9 @@ def evaluation_page(store: Store, run_id: str) -> str:
         scores=[_score(row) for row in scores],
         pictures=_pictures(store, run_id),
         causes=[{"name": k, "count": n, "meaning": _MEANINGS[k]} for k, n in counts.most_common()],
-        failures=[_failure(row) for row in wrong[:_FAILURES_MOST]],
-        left_out=max(0, len(wrong) - _FAILURES_MOST),
+        samples=samples,
+        wrong=sum(counts.values()),
+        total=len(rows),
     )
 
 
@@ -156,17 +156,4 @@ def _score(row: ScoreRow) -> dict[str, str | int]:
         "length": f"{row['length']:,}" if row["length"] else "as it is",
         "value": f"{row['value']:.1%}",
         "interval": f"{row['low']:.1%} to {row['high']:.1%}",
-    }
-
-
-def _failure(row: ResultRow) -> dict[str, str]:
-    answer = "(failed)" if row["answer"] is None else row["answer"] or "not found"
-    lost = f", at segment {row['lost_segment']}" if row["lost_segment"] is not None else ""
-    return {
-        "sample_id": row["sample_id"],
-        "question": plain(row["question"])[:_CHARS],
-        "gold": plain(" | ".join(gold or "not in the text" for gold in row["gold"]))[:_CHARS],
-        "answer": plain(answer)[:_CHARS],
-        "score": f"{row['score']:.2f}",
-        "cause": f"{row['failure']}{lost}",
     }

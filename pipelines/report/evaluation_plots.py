@@ -108,7 +108,7 @@ def accuracy_by_depth(rows: Rows, folder: Path) -> list[Path]:
         mesh = axes.pcolormesh(grid, cmap="cividis", vmin=0, vmax=100, edgecolors="white", linewidth=1)
         for (depth, length), value in share.items():
             if len(lengths) <= _MOST_LABELLED:
-                colour = "white" if value < 50 else "black"
+                colour = "white" if value < 50 else "#111111"  # on a cell's colour: the same on a dark page
                 centre = (lengths.index(length) + 0.5, depth + 0.5)
                 axes.text(*centre, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9)
         axes.set_xticks([i + 0.5 for i in range(len(lengths))], [tokens_label(length) for length in lengths])

@@ -12,6 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from pipelines.output_file import output_file
+from pipelines.report.plotting import darkened
 
 
 class EmbeddedPicture(TypedDict):
@@ -19,8 +20,10 @@ class EmbeddedPicture(TypedDict):
 
     title: str
     note: str
-    data: str
+    light: str
     """Base64."""
+    dark: str
+    """The same for pages of dark colours."""
 
 
 def sheet(template: str, **values: Any) -> str:
@@ -48,10 +51,12 @@ def write_sheet(path: Path, html: str) -> Path:
 
 def embedded(picture: Path, titles: Mapping[str, str], notes: Mapping[str, str]) -> EmbeddedPicture:
     """Return an SVG as the templates expect it; title and note are looked up by the file's stem."""
+    svg = picture.read_text(encoding="utf-8")
     return {
         "title": titles[picture.stem],
         "note": notes.get(picture.stem, ""),
-        "data": base64.b64encode(picture.read_bytes()).decode(),
+        "light": base64.b64encode(svg.encode()).decode(),
+        "dark": base64.b64encode(darkened(svg).encode()).decode(),
     }
 
 

@@ -3,6 +3,7 @@
 Equal data give equal files: they do not depend on the machine, the time or the order of a set.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,20 @@ _STYLE: dict[Any, Any] = {
     # Names come from users and documents: a dollar sign is no math.
     "text.parse_math": False,
 }
+_DARK = {
+    "#000000": "#e4e8ed",
+    "#0072b2": "#4ba3e3",
+    "#d55e00": "#f08236",
+    "#009e73": "#2fbf94",
+    "#555555": "#d0d0d0",
+    "#777777": "#b4b4b4",
+    "#a0a0a0": "#7c7c7c",
+    "#d9d9d9": "#3d4854",
+    "#e5e5e5": "#2b333d",
+}
+"""Colours of a plot on paper, and what stands for them on a dark page; others serve on both."""
+_DARK_PAGE = "#1a2027"
+_COLOUR = re.compile("(fill: |stroke: )(#[0-9a-f]{6})")
 
 
 @contextmanager
@@ -48,6 +63,15 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
     figure.savefig(paths[0], metadata={"Date": None, "Creator": "memagent"})
     figure.savefig(paths[1], metadata={"Software": "memagent"})
     return paths
+
+
+def darkened(svg: str) -> str:
+    """Return an SVG of `save` in the colours of a dark page, without a background."""
+    bare = svg.replace('style="fill: #ffffff"', 'style="fill: none"')
+    bare = bare.replace("stroke: #ffffff", f"stroke: {_DARK_PAGE}")
+    # Text without a colour is black.
+    written = bare.replace('<style type="text/css">', f'<style type="text/css">text{{fill: {_DARK["#000000"]}}}')
+    return _COLOUR.sub(lambda found: found[1] + _DARK.get(found[2], found[2]), written)
 
 
 def looks(names: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.e2e.browsing import Visit
 from tests.e2e.conftest import Memagent
@@ -54,4 +55,8 @@ def test_the_evaluations_report_opens(visit: Visit, evaluated: dict, folder: Pat
     assert page.inner_text("h1") == "Evaluation: needles"
     drawn = page.eval_on_selector_all("img", "found => found.map(one => [one.complete, one.naturalWidth > 100])")
     assert len(drawn) >= 3 and all(one == [True, True] for one in drawn)
+    samples = page.locator("details")
+    assert samples.count() == evaluated["overall"]["n"]
+    samples.last.locator("summary").click()
+    expect(samples.last.locator("dt").first).to_be_visible()
     page.screenshot(path=folder / "report.png", full_page=True)

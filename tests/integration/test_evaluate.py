@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 
@@ -56,6 +57,9 @@ def test_an_evaluation_scores_explains_and_is_read_once(store, config, file):
     assert [run["run_id"] for run in by_run(score_table(store))] == [first["run_id"], again["run_id"]]
     page = evaluation_page(store, first["run_id"])
     assert "never noted" in page and "&lt;b&gt;5" in page and "<b>5" not in page
+    linked = re.findall(r'href="#(sample-\d+)"', page)
+    assert linked == ["sample-7", "sample-8"] and all(f'id="{anchor}"' in page for anchor in linked)
+    assert len(re.findall("<details>", page)) == 8 and "The pass number for amber-otter is 1003." in page
 
 
 def test_without_the_answer_nothing_is_found(store, config, file):

@@ -17,6 +17,7 @@ from pipelines.report.evaluation_plots import (
     memory_by_share,
     tokens_label,
 )
+from pipelines.report.plotting import darkened
 
 LENGTHS = (8_000, 64_000, 512_000)
 
@@ -85,6 +86,17 @@ def test_a_picture_is_made_labelled_and_the_same_each_time(tmp_path, name):
         assert len(image.convert("RGB").getcolors(1 << 20)) > 20
     again = draw(pa.Table.from_pylist(rows), tmp_path / "again")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_dark_page_nothing_is_black_on_black_or_has_a_white_ground(tmp_path, name):
+    draw, rows, _ = CASES[name]
+    svg, _ = draw(rows, tmp_path)
+    dark = darkened(svg.read_text())
+    assert "#000000" not in dark and 'style="fill: #ffffff"' not in dark and "stroke: #ffffff" not in dark
+    assert "text{fill: #e4e8ed}" in dark
+    (tmp_path / "dark.svg").write_text(dark)
+    assert labels(tmp_path / "dark.svg") == labels(svg)
 
 
 def test_published_curves_may_stay_away(tmp_path):

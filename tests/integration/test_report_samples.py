@@ -1,0 +1,102 @@
+"""The samples that an evaluation's report shows, with the memories of its log."""
+
+import pytest
+
+from infra.store import Corpus
+from infra.tables.turns import TurnWriter
+from memagent.records import Turn
+from pipelines.report.samples import compared, memory_changes, shown_samples
+from tests.made_up_run import local_store
+
+
+def turn(reading: str, step: int, memory: str, lane: int = 0, kind: str = "update", changed: bool = True) -> Turn:
+    return Turn(reading, lane, step, kind, "h", step, [1], memory, [1], memory, changed, 1, 0, "stop", 0.0)
+
+
+def row(number: int, failure: str = "", lost: int | None = None) -> dict:
+    answer = None if failure == "reading failed" else "" if failure else "4711"
+    known = dict(sample_id=f"s{number}", task="niah", length=1000, depth=0.5, question="Which?", gold=["4711", ""])
+    scored = dict(answer=answer, score=float(not failure), exact=0.0, reading_id=f"r{number}", failure=failure)
+    return known | scored | dict(tokens=2000, seconds=1.0, segments=40, lost_step=lost, lost_segment=lost)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return Corpus(local_store(tmp_path), "suite")
+
+
+def log(corpus: Corpus, *turns: Turn) -> None:
+    writer = TurnWriter(corpus, "run", "toy@0000")
+    for one in turns:
+        writer.add(one)
+    writer.flush()
+
+
+def test_wrong_samples_come_first_and_keep_their_numbers(corpus):
+    log(corpus, turn("r3", 0, "4711"), turn("r3", 1, "4711", changed=False), turn("r3", 2, "4711", kind="answer"))
+    rows = [row(1), row(2), row(3, "noted and not used"), row(4, "reading failed")]
+    shown = shown_samples(corpus, rows, 3)
+    assert [(one["anchor"], one["wrong"]) for one in shown] == [
+        ("sample-3", True),
+        ("sample-4", True),
+        ("sample-1", False),
+    ]
+    assert [one["answer"] for one in shown] == ["not found", "(failed)", "4711"]
+    assert shown[0]["gold"] == ["4711", "not in the text"]
+    assert shown[0]["memory"] == {
+        "changes": [{"where": "Segment 1", "pieces": [{"kind": "added", "text": "4711"}]}],
+        "left_out": 0,
+    }
+    assert shown[1]["memory"] is None and shown[2]["memory"] is None, "the log has none"
+
+
+@pytest.mark.parametrize(("lost", "first", "last"), [(20, 9, 32), (2, 1, 24), (None, 17, 40)])
+def test_of_many_changes_those_around_the_loss_are_shown(corpus, lost, first, last):
+    turns = [turn("r1", step, f"memory {step}") for step in range(40)]
+    log(corpus, *turns, turn("r1", 40, "memory 39", kind="answer", changed=False))
+    (shown,) = shown_samples(corpus, [row(1, "noted and overwritten", lost)], 9)
+    changes = [change["where"] for change in shown["memory"]["changes"]]
+    assert (changes[0], changes[-1], len(changes)) == (f"Segment {first}", f"Segment {last}", 24)
+    assert shown["memory"]["left_out"] == 16
+    assert shown["cause"] == "noted and overwritten" + (f", at segment {lost + 1}" if lost is not None else "")
+
+
+def test_a_page_has_room_for_so_many_memories(corpus, monkeypatch):
+    monkeypatch.setattr("pipelines.report.samples._ROOM", 25)
+    for number in (1, 2, 3):
+        log(corpus, turn(f"r{number}", 0, "twenty characters ok"))
+    shown = shown_samples(corpus, [row(number) for number in (1, 2, 3)], 9)
+    assert [one["memory"] is not None for one in shown] == [True, False, False]
+
+
+def test_lanes_have_memories_of_their_own():
+    turns = [turn("r", 0, "a b"), turn("r", 5, "c", lane=1), turn("r", 6, "a b c", lane=2, kind="merge")]
+    changes = list(memory_changes([*turns, turn("r", 9, "c d", lane=1)]))
+    assert [change["where"] for change in changes] == [
+        "Segment 1",
+        "Segment 6, lane 2",
+        "The memories of the lanes are put together",
+        "Segment 10, lane 2",
+    ]
+    assert changes[3]["pieces"] == [{"kind": "same", "text": "c"}, {"kind": "added", "text": " d"}]
+
+
+def test_a_memory_is_compared_word_by_word():
+    said = compared("the code is 12 and red", "the code is 17 and red, too")
+    assert [(piece["kind"], piece["text"]) for piece in said] == [
+        ("same", "the code is"),
+        ("removed", " 12"),
+        ("added", " 17"),
+        ("same", " and"),
+        ("removed", " red"),
+        ("added", " red, too"),
+    ]
+    assert compared("", "") == []
+
+
+def test_a_long_passage_that_stays_is_clipped_in_its_middle():
+    same = " ".join(f"word{i}" for i in range(500))
+    before, added = compared(same, same + " new")
+    assert before["kind"] == "same" and len(before["text"]) < 400 and " … " in before["text"]
+    assert before["text"].startswith("word0 ") and before["text"].endswith("word499")
+    assert added == {"kind": "added", "text": " new"}
