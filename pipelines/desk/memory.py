@@ -1,11 +1,8 @@
 """How the memory of a reading changed, as differences that a page can show."""
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from itertools import groupby
 from typing import Literal, TypedDict
 
 from infra.store import Corpus
@@ -14,24 +11,14 @@ from memagent.engine import CUT
 from memagent.records import TurnKind
 from pipelines.exchange.answers import rounded
 from pipelines.formatting import plain
+from pipelines.memory_diff import Passage, difference
 
 MOST = 60
 """Changes on a page."""
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
-_KEPT = 60
-"""Characters that are shown of what stays the same, on either side."""
 _COLUMNS = [
     *("reading_id", "lane", "step", "kind", "content_hash", "segment_index", "memory", "changed", "finish_reason"),
     "confidence",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A stretch of a memory."""
-
-    kind: Literal["same", "added", "removed"]
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +33,7 @@ class Change:
     """Carried over from an earlier version of the document."""
     cut: bool
     """Whether the limit of tokens ended it."""
-    parts: list[Part]
+    parts: list[Passage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +110,3 @@ def _doubt(turns: Sequence[_Turn]) -> Doubt | None:
     confidence, turn = min(known, key=lambda one: (one[0], one[1]["kind"] == "answer"))
     kind = "update" if turn["kind"] == "carried" else turn["kind"]
     return Doubt(kind, _segment(turn), confidence) if confidence < 1 else None
-
-
-def difference(before: str, after: str) -> list[Part]:
-    """Return `after` with what was added to `before` and removed from it; what stays the same is shortened."""
-    old, new = _WORD.findall(before), _WORD.findall(after)
-    parts: list[Part] = []
-    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if kind == "equal":
-            parts.append(Part("same", "".join(new[c:d])))
-            continue
-        if b > a:
-            parts.append(Part("removed", "".join(old[a:b])))
-        if d > c:
-            parts.append(Part("added", "".join(new[c:d])))
-    joined = [
-        Part(kind, "".join(part.text for part in group)) for kind, group in groupby(parts, key=lambda part: part.kind)
-    ]
-    return [_shortened(part) for part in joined]
-
-
-def _shortened(part: Part) -> Part:
-    if part.kind != "same" or len(part.text) <= 3 * _KEPT:
-        return part
-    return Part("same", f"{part.text[:_KEPT]} … {part.text[-_KEPT:]}")

@@ -4,16 +4,15 @@ Texts of documents and models are clipped, and memories get a share of the page'
 the page names the command, has them in full.
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from infra.store import Corpus
 from infra.tables.rows import ResultRow
 from infra.tables.turns import resume_points
 from memagent.records import Turn
 from pipelines.formatting import plain
+from pipelines.memory_diff import Passage, difference
 
 _READINGS_AT_ONCE = 20
 _ROOM = 8 * 2**20
@@ -21,23 +20,13 @@ _ROOM = 8 * 2**20
 _CHANGES_MOST = 24
 """Most changes of a memory that are shown of one sample."""
 _TEXT_CHARS = 4_000
-_SAME_CHARS = 160
-"""Characters of an unchanged passage that are shown at each of its ends."""
-_PARTS = re.compile(r"\s*\S+")
-
-
-class Piece(TypedDict):
-    """A passage of a memory, beside the memory before it."""
-
-    kind: Literal["same", "added", "removed"]
-    text: str
 
 
 class MemoryChange(TypedDict):
     """A turn that changed the memory."""
 
     where: str
-    pieces: list[Piece]
+    pieces: list[Passage]
 
 
 class ShownMemory(TypedDict):
@@ -84,29 +73,9 @@ def memory_changes(turns: Sequence[Turn]) -> Iterator[MemoryChange]:
     """Yield what each turn changed in the memory of its lane; `turns` are those that changed it, in order."""
     memories: dict[int, str] = {}
     for turn in turns:
-        yield {"where": _where(turn), "pieces": compared(memories.get(turn.lane, ""), turn.memory)}
-        memories[turn.lane] = turn.memory
-
-
-def compared(before: str, after: str) -> list[Piece]:
-    """Return `after` word by word beside `before`; long passages that both have are clipped in their middle."""
-    old, new = _PARTS.findall(plain(before)), _PARTS.findall(plain(after))
-    pieces: list[Piece] = []
-    for kind, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes():
-        if kind == "equal":
-            pieces.append({"kind": "same", "text": _without_middle("".join(new[c:d]))})
-            continue
-        if a < b:
-            pieces.append({"kind": "removed", "text": "".join(old[a:b])[:_TEXT_CHARS]})
-        if c < d:
-            pieces.append({"kind": "added", "text": "".join(new[c:d])[:_TEXT_CHARS]})
-    return pieces
-
-
-def _without_middle(text: str) -> str:
-    if len(text) <= 3 * _SAME_CHARS:
-        return text
-    return f"{text[:_SAME_CHARS]} … {text[-_SAME_CHARS:]}"
+        memory = plain(turn.memory)
+        yield {"where": _where(turn), "pieces": difference(memories.get(turn.lane, ""), memory)}
+        memories[turn.lane] = memory
 
 
 def _memory(turns: Sequence[Turn], lost_step: int | None) -> ShownMemory:
@@ -121,7 +90,7 @@ def _memory(turns: Sequence[Turn], lost_step: int | None) -> ShownMemory:
 
 def _size(memory: ShownMemory | None) -> int:
     changes = memory["changes"] if memory else []
-    return sum(len(piece["text"]) for change in changes for piece in change["pieces"])
+    return sum(len(piece.text) for change in changes for piece in change["pieces"])
 
 
 def _where(turn: Turn) -> str:

@@ -5,7 +5,8 @@ import pytest
 from infra.store import Corpus
 from infra.tables.turns import TurnWriter
 from memagent.records import Turn
-from pipelines.report.samples import compared, memory_changes, shown_samples
+from pipelines.memory_diff import Passage
+from pipelines.report.samples import memory_changes, shown_samples
 from tests.made_up_run import local_store
 
 
@@ -44,7 +45,7 @@ def test_wrong_samples_come_first_and_keep_their_numbers(corpus):
     assert [one["answer"] for one in shown] == ["not found", "(failed)", "4711"]
     assert shown[0]["gold"] == ["4711", "not in the text"]
     assert shown[0]["memory"] == {
-        "changes": [{"where": "Segment 1", "pieces": [{"kind": "added", "text": "4711"}]}],
+        "changes": [{"where": "Segment 1", "pieces": [Passage("added", "4711")]}],
         "left_out": 0,
     }
     assert shown[1]["memory"] is None and shown[2]["memory"] is None, "the log has none"
@@ -78,25 +79,4 @@ def test_lanes_have_memories_of_their_own():
         "The memories of the lanes are put together",
         "Segment 10, lane 2",
     ]
-    assert changes[3]["pieces"] == [{"kind": "same", "text": "c"}, {"kind": "added", "text": " d"}]
-
-
-def test_a_memory_is_compared_word_by_word():
-    said = compared("the code is 12 and red", "the code is 17 and red, too")
-    assert [(piece["kind"], piece["text"]) for piece in said] == [
-        ("same", "the code is"),
-        ("removed", " 12"),
-        ("added", " 17"),
-        ("same", " and"),
-        ("removed", " red"),
-        ("added", " red, too"),
-    ]
-    assert compared("", "") == []
-
-
-def test_a_long_passage_that_stays_is_clipped_in_its_middle():
-    same = " ".join(f"word{i}" for i in range(500))
-    before, added = compared(same, same + " new")
-    assert before["kind"] == "same" and len(before["text"]) < 400 and " … " in before["text"]
-    assert before["text"].startswith("word0 ") and before["text"].endswith("word499")
-    assert added == {"kind": "added", "text": " new"}
+    assert changes[3]["pieces"] == [Passage("same", "c"), Passage("added", " d")]

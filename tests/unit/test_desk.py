@@ -1,4 +1,4 @@
-"""The desk's parts by themselves: pages by key, pieces of a text, differences of a memory, tallies."""
+"""The desk's parts by themselves: pages by key, pieces of a text, tallies."""
 
 import tempfile
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,6 @@ from pipelines.desk.app import _own
 from pipelines.desk.index import REVIEWS, STATES, Index, add_verdicts, corpus_id, microseconds, moment
 from pipelines.desk.intake import ANSWERS, take_answers, take_documents
 from pipelines.desk.listing import Filter
-from pipelines.desk.memory import difference
 from pipelines.desk.passages import WINDOW, Span, find_words, passage
 
 START = datetime(2026, 8, 1, tzinfo=UTC)
@@ -169,15 +168,6 @@ def test_a_long_document_is_shown_around_its_evidence():
     assert passage(text, [], at=10**9).end == len(text)
     assert find_words(text, "000000002  000000003") == (20, 39) and find_words(text, "nope") is None
     assert find_words("Aa aa", "aa", 1) == (3, 5) and find_words("Aa aa", "aa", 4) == (0, 2)
-
-
-@given(st.text("ab c.\n", max_size=60), st.text("ab c.\n", max_size=60))
-def test_a_difference_gives_back_both_memories(before, after):
-    parts = difference(before, after)
-    assert "".join(part.text for part in parts if part.kind != "removed") == after
-    assert "".join(part.text for part in parts if part.kind != "added") == before or any(
-        part.kind == "same" for part in parts
-    )
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))
