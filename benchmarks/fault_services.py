@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 import psutil
 import torch
@@ -24,10 +27,15 @@ _RANK = "ray::RankActor"
 _ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 _GIVES_UP_SECONDS = 60.0
 """Time in which `memagent up` must notice; then it is ended, as an operator would."""
+_OUTLIVES_SECONDS = 3.0
+"""Time in which a flow that outlives it has another conversation."""
 
 
 def service_killed(scene: Scene, what: str) -> Outcome:
-    """The Prefect server or the runner of `memagent up` is killed; both commands are given again."""
+    """The Prefect server or the runner of `memagent up` is killed; both commands are given again.
+
+    The process of a flow run outlives its runner, and goes on reading.
+    """
     sets = ["engine.kind=scripted", *SCRIPTED]
     trial = Trial(scene, str(scene.folder / "up" / "store"))
     (scene.folder / "up").mkdir()
@@ -42,14 +50,26 @@ def service_killed(scene: Scene, what: str) -> Outcome:
             _kill(victim, _TITLES[what])
             with suppress(subprocess.TimeoutExpired):
                 served.process.wait(_GIVES_UP_SECONDS)
+        before = trial.done()
+        recovered = _next(trial, before, began)
         with serving(scene.folder / "up", sets) as served:
-            before, run = trial.done(), _begin(served, scene)
+            run = _begin(served, scene)
             _wait(lambda: trial.done() > before or _state(served, run) in _ENDED, served)
-            recovered = time.monotonic() - began
+            recovered = recovered or time.monotonic() - began
             _wait(lambda: _state(served, run) in _ENDED, served)
             if _state(served, run) != "COMPLETED":
-                raise RuntimeError(f"the flow run is {_state(served, run)}: {served.log.read_text()[-2000:]}")
+                raise RuntimeError(f"the flow run is {_state(served, run)}: {_said(served)}")
     return trial.outcome(recovered)
+
+
+def _next(trial: Trial, before: int, began: float) -> float | None:
+    """Return when the next conversation comes that no `memagent up` is there for; None: none comes."""
+    until = time.monotonic() + _OUTLIVES_SECONDS
+    while time.monotonic() < until:
+        if trial.done() > before:
+            return time.monotonic() - began
+        time.sleep(0.05)
+    return None
 
 
 def _kill(victim: psutil.Process, title: str) -> None:
@@ -61,20 +81,41 @@ def _kill(victim: psutil.Process, title: str) -> None:
 
 
 def _begin(served: Served, scene: Scene) -> str:
-    deployment = served.ask("deployments/name/answer-archive/bulk")["id"]
+    deployment = _ask(served, "deployments/name/answer-archive/bulk")["id"]
     given = {"corpus": "archive", "questions": list(QUESTIONS), "sources": [str(scene.archive)]}
-    return str(served.ask(f"deployments/{deployment}/create_flow_run", {"parameters": given})["id"])
+    wanted = {"parameters": given, "idempotency_key": uuid.uuid4().hex}  # where it is asked for twice, there is one
+    return str(_ask(served, f"deployments/{deployment}/create_flow_run", wanted)["id"])
 
 
 def _state(served: Served, run: str) -> str:
-    return str(served.ask(f"flow_runs/{run}")["state"]["type"])
+    return str(_ask(served, f"flow_runs/{run}")["state"]["type"])
+
+
+def _ask(served: Served, path: str, body: dict[str, Any] | None = None) -> Any:
+    """Ask the server as Prefect's own client does: again while it is busy, as it is when it starts (503)."""
+    while True:
+        try:
+            return served.ask(path, body)
+        except URLError as error:
+            if isinstance(error, HTTPError) and error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            _check(served)
+            time.sleep(1.0)
 
 
 def _wait(true: Callable[[], bool], served: Served) -> None:
     while not true():
-        if served.process.poll() is not None:
-            raise RuntimeError(f"memagent up ended: {served.log.read_text()[-2000:]}")
+        _check(served)
         time.sleep(0.2)
+
+
+def _check(served: Served) -> None:
+    if served.process.poll() is not None:
+        raise RuntimeError(f"memagent up ended: {_said(served)}")
+
+
+def _said(served: Served) -> str:
+    return served.log.read_text(errors="replace")[-2000:]
 
 
 @contextmanager

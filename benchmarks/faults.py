@@ -1,12 +1,15 @@
 """The fault matrix: what a fault costs a run that is asked two questions of a folder.
 
-    python -m benchmarks.faults [--times 10] [--vllm 2] [--cases driver,worker,...] [--record NAME]
+    python -m benchmarks.faults [--times 10] [--vllm 2] [--cases driver,worker,...] [--beside 4] [--record NAME]
 
 For each fault: runs that did not end well; readings that lack an answer, that have two, that differ from an undisturbed
 run; conversations that were done again; and the seconds from the fault to the next conversation, in which a command
 that has to be given again starts anew. Of a training, steps and tensors stand for readings and answers. The record is
 written after each case, and keeps the cases of an earlier one. "disk" needs root (it mounts a small disk), "clock" a C
 compiler.
+
+The scripted engine's conversations take their time by waiting, so that `--beside` trials run side by side; they share
+the machine, and recover more slowly than one alone. With vLLM there is one at a time.
 """
 
 import argparse
@@ -15,9 +18,13 @@ import random
 import shutil
 import statistics
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.fault_services import rank_killed, service_killed
@@ -62,7 +69,7 @@ class Archive:
     """The folder that all trials read, and an undisturbed run over it."""
 
     def __init__(self, base: Path, engine: str, documents: int) -> None:
-        self._base, self._engine = base, engine
+        self._base, self.engine = base, engine
         make_archive(base / "archive", documents, 40)
         trial = Trial(self._scene("calm", {}, 0), str(base / "calm" / "store"))
         trial.undisturbed()
@@ -74,30 +81,58 @@ class Archive:
 
     def _scene(self, name: str, calm: Answers, after: int) -> Scene:
         (self._base / name).mkdir()
-        return Scene(self._base / name, self._base / "archive", self._engine, calm=calm, after=after)
+        return Scene(self._base / name, self._base / "archive", self.engine, calm=calm, after=after)
 
 
-def measure(cases: list[str], times: int, engine: str, documents: int) -> Iterator[list[Row]]:
-    """Yield the rows of each of an engine's cases."""
+def measure(cases: list[str], times: int, archive: Archive, pool: Executor) -> Iterator[list[Row]]:
+    """Yield the rows of each of an engine's cases, in their order."""
     rng = random.Random(0)
-    base = Path(tempfile.mkdtemp(prefix="memagent-faults-"))
+    trials: dict[str, list[Future[Outcome | None]]] = {
+        case: [pool.submit(tried, case, archive.scene(f"{case}-{number}", rng)) for number in range(times)]
+        for case in cases
+    }
+    for case, begun in trials.items():
+        outcomes = [trial.result() for trial in begun]
+        good = [outcome for outcome in outcomes if outcome is not None]
+        yield list(rows_of(f"{_CASES[case][0]}, {archive.engine}", good, len(outcomes) - len(good)))
+
+
+def tried(case: str, scene: Scene) -> Outcome | None:
+    """Make a trial of a case, and say what it came to; None: its run did not end well."""
+    began = time.monotonic()
     try:
-        archive = Archive(base, engine, documents)
-        for case in cases:
-            title, trial = _CASES[case]
-            outcomes, failures = [], 0
-            for number in range(times):
-                try:
-                    outcomes.append(trial(archive.scene(f"{case}-{number}", rng)))
-                    print(f"{engine}, {case}: {outcomes[-1]}", flush=True)
-                except (RuntimeError, AssertionError, OSError) as error:
-                    failures += 1
-                    print(f"{engine}, {case}: {error!r}", flush=True)
-                    traceback.print_exc()
-                shutil.rmtree(base / f"{case}-{number}", ignore_errors=True)
-            yield list(rows_of(f"{title}, {engine}", outcomes, failures))
+        outcome = _CASES[case][1](scene)
+    except Exception as error:  # whatever it is: a trial that fails is counted, and the others are made
+        print(f"{scene.engine}, {case}: {error!r}", flush=True)
+        traceback.print_exc()
+        return None
     finally:
-        shutil.rmtree(base, ignore_errors=True)
+        shutil.rmtree(scene.folder, ignore_errors=True)
+    print(f"{scene.engine}, {case}: {outcome} in {time.monotonic() - began:.0f} s", flush=True)
+    return outcome
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which trials are made with an engine."""
+
+    cases: list[str]
+    times: int
+    """Trials of each case."""
+    engine: str
+    documents: int
+    beside: int
+    """Trials at the same time, each in a process of its own."""
+
+    def measure(self) -> Iterator[list[Row]]:
+        """Yield the rows of each case."""
+        base = Path(tempfile.mkdtemp(prefix="memagent-faults-"))
+        pool = ProcessPoolExecutor(self.beside, get_context("spawn"))
+        try:
+            yield from measure(self.cases, self.times, Archive(base, self.engine, self.documents), pool)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            shutil.rmtree(base, ignore_errors=True)
 
 
 def rows_of(name: str, outcomes: list[Outcome], failures: int) -> Iterator[Row]:
@@ -127,6 +162,7 @@ def main() -> None:
     parser.add_argument("--vllm", type=int, default=2, help=f"times with vLLM: {', '.join(_WITH_VLLM)}")
     parser.add_argument("--documents", type=int, default=300, help="with vLLM a fifteenth")
     parser.add_argument("--cases", default=",".join(_CASES))
+    parser.add_argument("--beside", type=int, default=4, help="trials with the scripted engine at the same time")
     arguments(parser)
     given = parser.parse_args()
     os.environ.pop("MEMAGENT_STORE", None)
@@ -134,10 +170,13 @@ def main() -> None:
     if wrong := [case for case in cases if case not in _CASES]:
         parser.error(f"there is no case {wrong[0]!r}: {', '.join(_CASES)}")
     with_vllm = [case for case in cases if case in _WITH_VLLM]
-    plans = [(cases, given.times, "scripted", given.documents), (with_vllm, given.vllm, "vllm", given.documents // 15)]
+    plans = (
+        Plan(cases, given.times, "scripted", given.documents, given.beside),
+        Plan(with_vllm, given.vllm, "vllm", given.documents // 15, 1),
+    )
     for plan in plans:
-        if plan[0] and plan[1]:
-            for rows in measure(*plan):
+        if plan.cases and plan.times:
+            for rows in plan.measure():
                 write(result("faults", "What faults cost", rows, given), keep=True)
 
 

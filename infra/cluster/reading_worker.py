@@ -6,6 +6,7 @@ keep it full, so readings finish one after another.
 """
 
 import asyncio
+import errno
 import json
 import logging
 import time
@@ -42,6 +43,8 @@ _PART_SHARE, _SHORTEST_PART = 400, 1.0
 """Or after this share of the run's time so far: a crash costs as little of it, and a long run writes few parts."""
 _TRACES = 10
 """Errors of a class that a worker logs with their trace; all are rows of the quarantine."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a store that has no room left."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
 """Bounds of the seconds between two answer files, and their number over a long run."""
 
@@ -84,6 +87,7 @@ class ReadingWorker:
         self._flush_task: asyncio.Task[None] | None = None
         self._full = asyncio.Event()
         self._drained = asyncio.Event()
+        self._no_room: OSError | None = None
         self._answers = AnswerFile()
         self._traced: Counter[type[Exception]] = Counter()
 
@@ -111,6 +115,8 @@ class ReadingWorker:
         answers = [cast(AnswerRow, outcome) for outcome in outcomes if outcome is not None and "answer" in outcome]
         failures = [cast(FailedItem, outcome) for outcome in outcomes if outcome is not None and "reason" in outcome]
         files = await self._durable(answers)
+        if self._no_room is not None:  # there is room again; but these readings were left where they were
+            raise self._no_room
         self._report()
         return {
             "block": number,
@@ -267,6 +273,9 @@ class ReadingWorker:
                 # A store may raise anything. The turns stay buffered; a block is not returned before they are written,
                 # so a lasting error is raised there.
                 _log.warning("the turn log cannot be written now: %s: %s", type(error).__name__, error)
+                if isinstance(error, OSError) and error.errno in _FULL:
+                    self._no_room = error  # the run ends: what is read now would be read again
+                    self._drained.set()
 
     async def _durable(self, answers: list[AnswerRow]) -> list[DataFile]:
         """Write the buffered turns, then the answers; return the files that hold these.

@@ -1,7 +1,11 @@
 """The worker of the memory pass, apart from its engine."""
 
 import asyncio
+import errno
+import os
 from contextlib import suppress
+
+import pytest
 
 from infra.cluster import reading_worker
 from infra.cluster.reading_blocks import PassSpec
@@ -53,3 +57,42 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
 def test_a_crash_costs_little_of_a_short_run_and_a_long_one_writes_few_parts():
     assert [part_seconds(elapsed, 30.0) for elapsed in (0, 400, 4_000, 10**6)] == [1, 1, 10, 30]
     assert part_seconds(10**6, 0.2) == 0.2, "what is asked for"
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/store/turns/part")
+
+
+@pytest.mark.parametrize(("error", "ends"), [(FULL, True), (ConnectionError("away for a moment"), False)])
+def test_a_full_disk_ends_what_is_read_and_a_store_that_is_away_does_not(
+    tmp_path, model_folder, monkeypatch, error, ends
+):
+    store = str(tmp_path / "store")
+    config = load_config(store=store, engine__kind="scripted", engine__model=str(model_folder))
+    spec = PassSpec(Corpus(Store(store), "c"), "run", ReaderSpec(config), inflight=8, flush_seconds=0.05)
+    monkeypatch.setattr(reading_worker, "read_work", lambda *given: [])
+
+    async def run():
+        worker, failed = ReadingWorker(spec, None), asyncio.Event()
+
+        def flush():
+            worker._writer.flush = int  # there is room again
+            loop.call_soon_threadsafe(failed.set)
+            raise error
+
+        loop, worker._writer.flush = asyncio.get_running_loop(), flush
+        await worker._ready()
+        await failed.wait()
+        while worker._flushing.locked():
+            await asyncio.sleep(0.01)
+        drained = worker._drained.is_set()
+        try:
+            return drained, await worker.run({"number": 1, "losses": 0})
+        finally:
+            await worker.stop()
+
+    if ends:
+        with pytest.raises(OSError, match="/store/turns/part"):
+            asyncio.run(run())
+    else:
+        drained, result = asyncio.run(run())
+        assert not drained and result["answered"] == 0
