@@ -121,6 +121,8 @@ def _answer(n: int, q: int, content_hash: str, text: str, number: int) -> dict[s
         carried_segments=0,
         run_id="night",
         answered_at=START + timedelta(minutes=number, microseconds=37 * n + q),
+        memories_cut=0,
+        memory_empty=False,
     )
 
 

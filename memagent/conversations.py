@@ -130,6 +130,7 @@ class Answer(NamedTuple):
     """Whether the documents say it."""
     confidence: float | None
     """See `ReadingResult`."""
+    memory_empty: bool
 
 
 class Conversations:
@@ -177,12 +178,12 @@ class Conversations:
         return None if turn is None else self._answer(turn)
 
     def _answer(self, turn: Turn) -> Answer:
-        return Answer(*self._prompts.read_answer(turn.response_ids), turn.confidence)
+        text, found = self._prompts.read_answer(turn.response_ids)
+        return Answer(text, found, turn.confidence, turn.is_empty(self._prompts.no_memory))
 
     def result(self, answer: Answer, evidence: list[Evidence], seconds: float) -> ReadingResult:
         """Return the reading's result with its counts."""
-        text, found, confidence = answer
-        return replace(self._usage, answer=text, found=found, confidence=confidence, evidence=evidence, seconds=seconds)
+        return replace(self._usage, **answer._asdict(), evidence=evidence, seconds=seconds)
 
     async def _overwrite(
         self, position: Position, kind: TurnKind, memory: list[int], ids: list[int], segment: Segment | None
@@ -217,6 +218,7 @@ class Conversations:
         self._usage = replace(
             usage,
             segments=usage.segments + (segment is not None),
+            memories_cut=usage.memories_cut + (segment is not None and completion.finish_reason == "length"),
             conversations=usage.conversations + 1,
             prompt_tokens=usage.prompt_tokens + completion.prompt_tokens,
             cached_tokens=usage.cached_tokens + completion.cached_tokens,

@@ -64,6 +64,14 @@ class QuestionQuality:
     """Readings without an answer."""
     tried: int = 0
     """Readings with and without one; 0 in the nights of earlier versions, which did not count them."""
+    remembered: int = 0
+    """Answers of which it is known what their memories were like; none in the nights of earlier versions."""
+    empty: int = 0
+    """Of these, those from an empty memory."""
+    updates: int = 0
+    """Memories written for them."""
+    cut: int = 0
+    """Of these, cut off."""
 
     def __add__(self, other: Self) -> "QuestionQuality":
         """Add sums."""
@@ -176,6 +184,17 @@ def _of_answers(now: QuestionQuality, then: QuestionQuality, config: GatesConfig
     ]
 
 
+def _of_memories(now: QuestionQuality, then: QuestionQuality, config: GatesConfig) -> list[Breach | None]:
+    if min(now.remembered, then.remembered) < config.sample:  # a few long readings write many memories
+        return []
+    empty = _Share(now.empty, now.remembered), _Share(then.empty, then.remembered)
+    cut = _Share(now.cut, now.updates), _Share(then.cut, then.updates)
+    return [
+        _rise("max_empty", "readings answered from an empty memory", *empty, config),
+        _rise("max_cut", "memories were cut off", *cut, config),
+    ]
+
+
 def _alone(
     tonight: Quality, before: Quality, config: GatesConfig, *, standing: Standing, standing_before: Standing
 ) -> Iterable[Breach]:
@@ -188,7 +207,7 @@ def _alone(
         found: list[Breach | None] = []
         if text in tonight.questions and text in before.questions:
             now, then = tonight.questions[text], before.questions[text]
-            found += _of_answers(now, then, config)
+            found += [*_of_answers(now, then, config), *_of_memories(now, then, config)]
             if text in standing.counts:  # else what lacks an answer may be unread
                 shares = _Share(now.failed, now.tried), _Share(then.failed, then.tried)
                 found.append(_rise("max_failed", "readings failed", *shares, config))

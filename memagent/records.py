@@ -104,6 +104,10 @@ class Turn:
     carried_from: str = ""
     """For a ``carried`` turn: the reading whose memory this one starts from."""
 
+    def is_empty(self, no_memory: Sequence[int]) -> bool:
+        """Tell whether its memory holds nothing; `no_memory` is what a reading begins with."""
+        return list(self.memory_ids) in ([], list(no_memory))
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -149,6 +153,10 @@ class ReadingResult:
     confidence: float | None = None
     """How sure the reader was where it was least sure: the lowest of its conversations' mean probabilities, from 0 to 1
     (`memagent.engine.mean_probability`). "Not found" has one, too. None: the engine does not say."""
+    memories_cut: int = 0
+    """Memories of the segments read now that ended at `reading.memory_tokens`, not where the model would have."""
+    memory_empty: bool = False
+    """Whether it answered from an empty memory."""
 
 
 @dataclass(frozen=True, slots=True)

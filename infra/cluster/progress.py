@@ -50,7 +50,7 @@ class Counters:
         self.conversations += 1
         self.segments += turn.kind == "update"
         self.memories_cut += turn.kind == "update" and turn.finish_reason == "length"
-        self.empty_memories += turn.kind == "answer" and list(turn.memory_ids) in ([], list(no_memory))
+        self.empty_memories += turn.kind == "answer" and turn.is_empty(no_memory)
         self.prompt_tokens += turn.prompt_tokens
         self.cached_tokens += turn.cached_tokens
         self.output_tokens += len(turn.response_ids)

@@ -231,6 +231,8 @@ class ReadingWorker:
             "carried_segments": item["carried_segments"],
             "run_id": self._spec.run_id,
             "answered_at": now(),
+            "memories_cut": result.memories_cut,
+            "memory_empty": result.memory_empty,
         }
 
     def _hashes(self, item: WorkItem) -> list[str]:

@@ -114,6 +114,9 @@ class AnswerRow(TypedDict):
     carried_segments: int
     run_id: str
     answered_at: datetime
+    memories_cut: int | None
+    """See `memagent.records.ReadingResult`; null in rows of earlier versions, as the next one."""
+    memory_empty: bool | None
 
 
 class FailureRow(TypedDict):

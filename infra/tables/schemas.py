@@ -151,6 +151,8 @@ ANSWERS = pa.schema(
         ("carried_segments", pa.int32()),
         ("run_id", pa.string()),  # that answered
         ("answered_at", _TIME),  # when
+        ("memories_cut", pa.int32()),  # of its segments: at `reading.memory_tokens`; null: of an earlier version
+        ("memory_empty", pa.bool_()),  # whether it answered from an empty memory; null: of an earlier version
     ]
 )
 

@@ -29,7 +29,7 @@ _SHOWN_ANSWERS = 20
 _NAMED = 1_000
 """Most documents that a rollup names; others are only counted."""
 _COLUMNS = ["reading_id", "answered_by", "doc_id", "content_hash", "question_id", "question", "gold", "state"]
-_ANSWER = ("question", "answer", "found", "run_id")
+_ANSWER = ("question", "answer", "found", "run_id", "segments", "memories_cut", "memory_empty")
 _Key = tuple[str, str]
 """doc_id and question_id."""
 
@@ -177,6 +177,7 @@ def _fresh(
     for text in {*by_question, *failed}:
         mine = by_question.get(text, [])
         found = [answer.text for answer in mine if answer.found]
+        remembered = [answer for answer in mine if answer.memory_empty is not None]
         quality = QuestionQuality(
             answers=len(mine),
             found=len(found),
@@ -186,6 +187,10 @@ def _fresh(
             same=sum(count * (count - 1) // 2 for count in Counter(found).values()),
             failed=failed[text],
             tried=len(mine) + failed[text],
+            remembered=len(remembered),
+            empty=sum(bool(answer.memory_empty) for answer in remembered),
+            updates=sum(answer.segments for answer in remembered),
+            cut=sum(answer.memories_cut or 0 for answer in remembered),
         )
         result[text] = asdict(quality)
     return result
@@ -196,6 +201,9 @@ class _Answer(NamedTuple):
     text: str
     found: bool
     run_id: str
+    segments: int
+    memories_cut: int | None
+    memory_empty: bool | None
 
 
 def _answers(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket) -> dict[str, _Answer]:

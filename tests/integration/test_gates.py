@@ -55,7 +55,9 @@ def folder(store, config, tmp_path):
     remember(Corpus(store, "c"), sources=[str(tmp_path / "docs")])
     first = digest("c", [OTTER], config)
     assert first["readings"]["found"] == len(ROOMS) and "gates" not in first
-    assert first["quality"]["questions"][OTTER.text]["answers"] == len(ROOMS)
+    mine = first["quality"]["questions"][OTTER.text]
+    assert (mine["answers"], mine["remembered"], mine["empty"], mine["cut"]) == (len(ROOMS), len(ROOMS), 0, 0)
+    assert mine["updates"] == first["quality"]["updates"] > 0
     return tmp_path / "docs"
 
 
@@ -71,6 +73,7 @@ def test_a_bad_night_is_held_and_the_last_good_ones_answers_are_shown(store, fol
     assert night["gates"]["held"] == [night["run_id"]] and held_runs(corpus) == {night["run_id"]}
     assert [breach["gate"] for breach in night["gates"]["breaches"]] == ["max_abstentions", "max_empty"]
     assert exit_status(night) == 4 and night["readings"]["held"] == 40
+    assert night["quality"]["questions"][OTTER.text]["empty"] == night["quality"]["empty"] == 40
     assert said(corpus) == good
     assert set(said(corpus, held=True)) == {f"room{room}.txt" for room in range(100, 140)}
     (state,) = corpus_status(config, "c")["corpora"]

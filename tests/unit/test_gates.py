@@ -1,6 +1,7 @@
 """Quality gates: what is held, what is not judged, and that sums add up."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,32 @@ def test_a_question_whose_readings_fail_or_whose_answers_are_gone_is_named():
     assert (breach["gate"], breach["question"]) == ("max_fewer", "small")
 
 
+def remembering(n, empty=0, cut=0):
+    """Sums of `n` answers whose memories, three of each, were empty or cut off so many times."""
+    return replace(answers(n), remembered=n, empty=empty, updates=3 * n, cut=cut)
+
+
+@pytest.mark.parametrize(
+    ("broken", "gate"), [({"empty": 30}, "max_empty"), ({"cut": 60}, "max_cut")], ids=["empty", "cut"]
+)
+def test_a_question_whose_memories_are_empty_or_cut_off_alone_is_named(broken, gate):
+    def of(small):
+        questions = {"large": remembering(2000, empty=40, cut=60), "small": small}
+        return Quality(readings=2040, empty=40 + small.empty, updates=6120, cut=60 + small.cut, questions=questions)
+
+    def found(tonight, before, limits=LIMITS):
+        return breaches(of(tonight), of(before), limits, standing=Standing(), standing_before=Standing())
+
+    good, bad = remembering(60, empty=2, cut=3), remembering(40, **broken)
+    (breach,) = found(bad, good)
+    assert (breach["gate"], breach["question"]) == (gate, "small") and "'small' alone" in breach["says"]
+    assert not found(good, good) and not found(remembering(40, empty=1, cut=2), good)
+    assert not found(bad, good, LIMITS.model_copy(update={"question_sample": 41})), "readings, of which each has three"
+    unknown = replace(good, remembered=0, empty=0, updates=0, cut=0)
+    assert not found(bad, unknown), "the nights of earlier versions did not count them"
+    assert found(bad, unknown + good), "but the good nights since did"
+
+
 def test_what_all_questions_breach_is_said_once():
     every = night(300, found=5, question="one") + night(300, found=5, question="other")
     good = night(300, found=200, question="one") + night(300, found=200, question="other")
@@ -124,7 +151,7 @@ def test_chance_alone_holds_no_night():
 
 
 COUNTS = st.integers(0, 500)
-QUESTIONS = st.dictionaries(st.sampled_from("abc"), st.builds(QuestionQuality, *[COUNTS] * 8), max_size=3)
+QUESTIONS = st.dictionaries(st.sampled_from("abc"), st.builds(QuestionQuality, *[COUNTS] * 12), max_size=3)
 NIGHTS = st.builds(Quality, *[COUNTS] * 5, questions=QUESTIONS)
 
 

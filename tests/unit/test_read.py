@@ -32,6 +32,15 @@ def test_a_text_is_read_to_an_answer_with_evidence_and_turns():
     assert {turn.reading_id for turn in turns} == {result.reading_id} == {read(TEXT)[0].reading_id}
 
 
+def test_a_result_says_what_its_memories_were_like():
+    kept = read(TEXT)[0]
+    assert (kept.memories_cut, kept.memory_empty) == (0, False)
+    nothing = read("Visitors sign in.\n" * 500)[0]
+    assert (nothing.memories_cut, nothing.memory_empty) == (0, True)
+    cut, turns = read(TEXT, memory_tokens=4)
+    assert cut.memories_cut == sum(turn.finish_reason == "length" for turn in turns if turn.kind == "update") > 0
+
+
 @pytest.mark.parametrize(("text", "question"), [("a \ud800 b", "Who?"), ("a", "Who \udfff?"), ("a", " ")])
 def test_what_no_model_can_read_is_refused(text, question):
     spec = memagent.ReadingSpec.load()
