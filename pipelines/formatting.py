@@ -97,6 +97,23 @@ def held_by(summary: Mapping[str, Any]) -> list[str]:
     return list((summary.get("gates") or {}).get("held") or ())
 
 
+def says_held(corpus: str, run_id: str, held: Mapping[str, int]) -> str:
+    """Say that answers which a run counts are held, how they are seen, and how they are accepted.
+
+    Args:
+        corpus: that was asked.
+        run_id: of the run that counts them.
+        held: how many, by the held run that gave them.
+    """
+    count = sum(held.values())
+    are, them = ("is", "it") if count == 1 else ("are", "them")
+    return (
+        f"{count:,} of these answers {are} held back with {', '.join(held)}, and `answers` does not show {them}. "
+        f"See: memagent answers {corpus} --run {run_id}. "
+        f"Accept: {'; '.join(f'memagent publish {run}' for run in held)}"
+    )
+
+
 def breached(summary: Mapping[str, Any]) -> list[str]:
     """Say which limits of the quality gates a run is beyond."""
     return [f"{breach['gate']}: {breach['says']}" for breach in (summary.get("gates") or {}).get("breaches") or ()]

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 from infra.store import Corpus, Store
 from infra.tables.claims import is_alive
 from infra.tables.delta import Table
-from infra.tables.published import held_runs
 from infra.tables.runs import QuestionRollup, RunSummary, release, run_ids
 from memagent.errors import UsageError
 from memagent.gates import GatesConfig, Quality, QuestionQuality, Standing, breaches
@@ -30,7 +29,6 @@ def night_runs(corpus: Corpus, run_id: str, policy_id: str) -> NightRuns:
         policy_id: that read. Held runs of this policy that are dead were broken off before they were judged: their
             answers are judged with its own.
     """
-    held = held_runs(corpus)
     rows = Table(corpus.store, "runs").read(
         corpus.name, ["run_id", "summary"], (pc.field("status") == "running") & pc.field("held")
     )
@@ -41,7 +39,7 @@ def night_runs(corpus: Corpus, run_id: str, policy_id: str) -> NightRuns:
         if name != run_id and policy == policy_id and not is_alive(corpus.store, name)
     }
     good, fresh = run_ids(corpus, ["digest"]), frozenset({run_id} | broken_off)
-    return NightRuns(good[-1] if good else "", fresh, frozenset(held - fresh))
+    return NightRuns(good[-1] if good else "", fresh)
 
 
 def quality_of(fresh: Mapping[str, QuestionQuality], counts: Mapping[str, int], failed: int) -> Quality:

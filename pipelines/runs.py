@@ -17,6 +17,7 @@ from infra.cluster.progress import Progress
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
 from infra.tables.plans import delete_work, repeat_plan
+from infra.tables.published import held_runs
 from infra.tables.rows import AnswerRow, PlannedReading
 from infra.tables.runs import (
     NOTHING_SEGMENTED,
@@ -30,7 +31,7 @@ from infra.tables.runs import (
 from memagent.errors import UsageError
 from memagent.gates import Quality
 from memagent.records import Json
-from pipelines.formatting import status_of
+from pipelines.formatting import says_held, status_of
 from pipelines.gates import judged, night_runs, quality_of
 from pipelines.optimize import compact_tables, compact_turns
 from pipelines.stages.plan import Plan
@@ -154,6 +155,7 @@ def finish(
     quarantine = Table(corpus.store, "quarantine")
     earlier = (pc.field("stage") == "read") & (pc.field("run_id") != reading.run_id)
     night = night_runs(corpus, reading.run_id, reader.policy.policy_id) if kind == "digest" else None
+    held_before = frozenset(held_runs(corpus) - (night.fresh if night is not None else set()))
     answers = summarise(
         corpus,
         reading.run_id,
@@ -162,6 +164,7 @@ def finish(
         unmatched=plan.unmatched,
         failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
         night=night,
+        held=held_before,
     )
     quarantine.delete(corpus.name, stage=["read"], item=answers.answered)
     planned, counts = plan.counts, result.counts
@@ -204,6 +207,10 @@ def finish(
     }
     if result.unread:
         summary["readings"]["unread"] = result.unread
+    if night is None and answers.held:
+        summary["readings"]["held"] = answers.held.total()
+        says = says_held(corpus.name, reading.run_id, answers.held)
+        summary["held_answers"] = {"runs": dict(answers.held), "says": says}
     held = night is not None and judged(corpus, summary, night, config.gates, answers.held)
     write_run(corpus.store, summary, started, summary["config"], status=status_of(summary), held=held)
     if night is not None and not held:

@@ -129,6 +129,15 @@ class GatesResult(TypedDict):
     """The held runs that gave answers which this one counts, itself among them."""
 
 
+class HeldAnswers(TypedDict):
+    """Answers that a run counts though they are of held runs (`infra.tables.published`)."""
+
+    runs: dict[str, int]
+    """How many, by the run that gave them."""
+    says: str
+    """That they are held, and what can be done."""
+
+
 class RunExtras(TypedDict, total=False):
     """Keys that only some kinds of runs have."""
 
@@ -150,6 +159,8 @@ class RunExtras(TypedDict, total=False):
     """A digest: what its new answers are like (`memagent.gates.Quality`)."""
     gates: GatesResult
     """A digest that breached limits, or whose answers are held."""
+    held_answers: HeldAnswers
+    """Any other run that found readings answered by held digests."""
     work: list[str]
     """A run whose budget was spent: what it had claimed (`infra.tables.claims`)."""
 

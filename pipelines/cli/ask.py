@@ -178,10 +178,13 @@ def _answered(whom: "Asked", request: "Request", most: int, json_: bool, *, agai
 
 def _watch(whom: "Asked", request: "Request", most: int, open_: bool) -> None:
     """Ask, and ask again whenever a source is new, changed or gone, until the user interrupts it."""
+    from rich.console import Console
+
     from infra.cluster.session import lazy_ray
     from infra.store import Store
     from infra.tables.documents import has_documents
     from pipelines.asked import news
+    from pipelines.cli.rollup import show_held
 
     again, last = False, ""
     typer.echo(f"watching {whom.sources[0]}; Ctrl-C ends it", err=True)
@@ -192,6 +195,8 @@ def _watch(whom: "Asked", request: "Request", most: int, open_: bool) -> None:
             looked = time.monotonic() - began
             if (found and found != last) or (not again and has_documents(whom.corpus)):
                 summary = _answered(whom, request, most, json_=False, again=again)
+                if not again:
+                    show_held(Console(), summary)
                 if open_ and not again:
                     open_report(Store(request.config.store), summary["run_id"])
                 again, last = True, found  # a source that cannot be opened is news in every look, and asked about once

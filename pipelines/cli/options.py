@@ -106,13 +106,14 @@ def finish(summary: Mapping[str, Any], json_: bool, status: int) -> NoReturn:
         from rich.console import Console
 
         from pipelines.cli.live import summary as show_summary
-        from pipelines.cli.rollup import show_gates, show_rollup
+        from pipelines.cli.rollup import show_gates, show_held, show_rollup
 
         console = Console()
         if summary.get("rollup"):
             show_rollup(console, summary["rollup"], summary["corpus"], summary["run_id"])
         show_summary(console, summary)
         show_gates(console, summary)
+        show_held(console, summary)
     raise typer.Exit(status)
 
 

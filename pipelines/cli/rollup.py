@@ -70,6 +70,13 @@ def _short(text: str, most: int = _CHARS) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def show_held(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print that some of a run's answers are of held nights."""
+    if held := summary.get("held_answers"):
+        console.print()
+        console.print(Text(plain(held["says"]), style="bold"), soft_wrap=True)
+
+
 def show_gates(console: Console, summary: Mapping[str, Any]) -> None:
     """Print which limits of the quality gates a digest is beyond, and what can be done where it is held."""
     said = breached(summary)

@@ -60,8 +60,6 @@ class NightRuns:
     """The last good digest before it; empty: there is none."""
     fresh: frozenset[str]
     """Itself, and those that were broken off and that it brought to an end."""
-    held: frozenset[str]
-    """Whose answers are shown to nobody, itself not among them."""
 
 
 @dataclass(slots=True)
@@ -92,6 +90,7 @@ def summarise(
     *,
     failed_before: Sequence[str] = (),
     night: NightRuns | None = None,
+    held: frozenset[str] = frozenset(),
 ) -> Summary:
     """Summarise the answers to a run's plan.
 
@@ -105,8 +104,11 @@ def summarise(
         unmatched: questions that are about no document.
         failed_before: readings in the quarantine.
         night: the runs that matter to a digest; None: this is none, and has no rollup.
+        held: runs whose answers are shown to nobody, itself not among them.
     """
-    work = partial(summarise_bucket, corpus=corpus, run_id=run_id, failed_before=frozenset(failed_before), night=night)
+    work = partial(
+        summarise_bucket, corpus=corpus, run_id=run_id, failed_before=frozenset(failed_before), night=night, held=held
+    )
     summary = Summary()
     sums: Counter[str] = Counter()
     scored = sum(question.answers is not None for question in unmatched)
@@ -128,7 +130,13 @@ def summarise(
 
 
 def summarise_bucket(
-    bucket: Bucket, corpus: Corpus, run_id: str, failed_before: frozenset[str], night: NightRuns | None
+    bucket: Bucket,
+    corpus: Corpus,
+    run_id: str,
+    *,
+    failed_before: frozenset[str],
+    night: NightRuns | None,
+    held: frozenset[str],
 ) -> BucketSummary:
     """Summarise the answers of a bucket; arguments as in `summarise`."""
     rows: list[PlannedReading] = read_plan(corpus, run_id, _COLUMNS, bucket).to_pylist()
@@ -150,14 +158,14 @@ def summarise_bucket(
         "scored": scored,
         "answered": answered,
         "rollup": [] if night is None else _rollup(corpus, rows, answers, bucket=bucket, previous=night.previous),
-        "held": {} if night is None else _held(rows, answers, night),
+        "held": _held(rows, answers, held),
         "fresh": {} if night is None else _fresh(rows, answers, night),
     }
 
 
-def _held(rows: Sequence[PlannedReading], answers: "dict[str, _Answer]", night: NightRuns) -> dict[str, int]:
+def _held(rows: Sequence[PlannedReading], answers: "dict[str, _Answer]", held: frozenset[str]) -> dict[str, int]:
     given = (answers.get(row["answered_by"] or row["reading_id"]) for row in rows)
-    return Counter(answer.run_id for answer in given if answer is not None and answer.run_id in night.held)
+    return Counter(answer.run_id for answer in given if answer is not None and answer.run_id in held)
 
 
 def _fresh(

@@ -155,6 +155,25 @@ def test_what_a_running_night_answers_is_hidden_until_it_is_judged(store, folder
     assert len(said(corpus)) == 90
 
 
+def test_who_asks_what_a_held_night_has_answered_is_told(store, folder, config, model_folder):
+    write_rooms(folder, lambda room: False, range(100, 140))
+    night = digest("c", None, config)["run_id"]
+    options = ["ask", "c", "-q", OTTER.text, "--store", store.url, "--engine", "scripted", "--model", str(model_folder)]
+    run = CliRunner()
+    told = run.invoke(app, [*options, "--run-id", "asked"])
+    assert told.exit_code == 0, "it is answered"
+    line = next(line for line in told.stdout.splitlines() if "held back" in line)
+    assert line.startswith(f"40 of these answers are held back with {night}") and f"memagent publish {night}" in line
+    seen = run.invoke(app, ["answers", "c", "--run", "asked", "--format", "jsonl", "--store", store.url])
+    assert "memagent answers c --run asked" in line and len(seen.stdout.splitlines()) == 100
+    summary = json.loads(run.invoke(app, [*options, "--json", "--no-answers", "--run-id", "again"]).stdout)
+    assert summary["readings"]["answered_before"] == 100 and summary["readings"]["held"] == 40
+    assert summary["held_answers"]["runs"] == {night: 40} and "--run again" in summary["held_answers"]["says"]
+    publish(store, night)
+    calm = json.loads(run.invoke(app, [*options, "--json", "--no-answers"]).stdout)
+    assert "held_answers" not in calm and "held" not in calm["readings"]
+
+
 def test_the_commands(store, folder, config, model_folder):
     write_rooms(folder, lambda room: False, range(100, 140))
     options = ["--store", store.url, "--engine", "scripted", "--model", str(model_folder), "--set", "gates.sample=20"]
