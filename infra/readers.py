@@ -66,8 +66,17 @@ class ReaderSpec:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The policy's tokenizer."""
-        return load_tokenizer(self.tokenizer_source)
+        """The policy's tokenizer.
+
+        Raises:
+            ConfigError: there is none, or it cannot be used; where it is given apart from the model, the key is named.
+        """
+        try:
+            return load_tokenizer(self.tokenizer_source)
+        except ConfigError as error:
+            if self.engine_config.tokenizer is None:
+                raise
+            raise ConfigError(f"engine.tokenizer: {error}") from error
 
     @property
     def tokenizer_source(self) -> str:

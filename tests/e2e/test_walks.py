@@ -1,11 +1,13 @@
-"""What people do from their first command on: an analyst, a data engineer, a developer.
+"""What people do from their first command on: an analyst, a data engineer, a developer, a researcher.
 
-A model of one's own is in test_own_model, the notebooks of the documentation are in test_notebooks.
+A model of one's own is trained in test_own_model, the notebooks of the documentation are in test_notebooks.
 """
 
 import csv
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +16,13 @@ from typing import Any
 import duckdb
 import openpyxl
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from infra.store import Store
+from tests.conftest import filler
 from tests.e2e.browsing import Visit
 from tests.e2e.conftest import Memagent
+from tests.e2e.test_own_model import make_model
 from tests.hostile import pdf
 from tests.pages import HERE
 from tests.s3_server import running_s3
@@ -139,3 +143,72 @@ def test_a_developer_asks_a_folder_from_a_notebook(tmp_path: Path) -> None:
     first, second = done.stdout.strip().splitlines()[-2:]
     assert first == "[('monday.md', '4471902', None), ('scan.pdf', '5512380', 2)] 2 True"
     assert second == "2 2"
+
+
+_TINY = ("segment_tokens=128", "memory_tokens=16", "answer_tokens=24")
+"""How a random model of two layers, which does not stop by itself, is to read."""
+
+
+def gate_suite(path: Path, count: int) -> str:
+    """Write samples in MemAgent's format; the last one's text does not say what is asked."""
+    rng = random.Random(5)
+    rows = []
+    for i in range(count):
+        said = "" if i == count - 1 else note(str(4471902 + i), "8810233")
+        context = f"{filler(rng, 60)} {said} {filler(rng, 60)}"
+        rows.append({"context": context, "input": QUESTION, "answers": [str(4471902 + i)], "index": i})
+    path.write_text(json.dumps(rows))
+    return str(path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_researcher_scores_a_model_of_their_own(tmp_path: Path, browser: Browser) -> None:
+    memagent, report = Memagent(str(tmp_path / "store")), tmp_path / "report.html"
+    model = make_model(tmp_path / "tiny-qwen")
+    suite = ("evaluate", "--suite", "files", "--data", gate_suite(tmp_path / "gates.json", 6))
+    reading = [part for key in _TINY for part in ("--set", f"reading.{key}")]
+
+    words_of_wrong_use(memagent, model, suite)
+    own = memagent.json(*suite, "--model", str(model), *reading, "-o", str(report))
+    assert own["readings"]["failed"] == 0 and own["overall"]["n"] == 6
+    assert own["overall"]["value"] == 0.0, "random weights find no number of seven digits"
+    theirs = memagent.json(*suite)  # the bundled reader
+    assert theirs["readings"]["failed"] == 0 and theirs["overall"]["value"] >= 0.5
+    runs = {run["run_id"]: run for run in memagent.json("scores", "--suite", "files")["runs"]}
+    mine, bundled = (runs[summary["run_id"]] for summary in (own, theirs))
+    assert mine["policy_id"].startswith("tiny-qwen") and bundled["policy_id"] != mine["policy_id"]
+    assert mine["lines"][0]["high"] < bundled["lines"][0]["value"], "what is beyond chance is seen in the intervals"
+    assert "tiny-qwen" in memagent("scores", "--run", own["run_id"])
+
+    visit = Visit(browser, width=390, scheme="dark")
+    page = visit.open(report)
+    expect(page.get_by_text("Why answers are wrong")).to_be_visible()
+    shown = page.eval_on_selector_all("img", "all => all.map(one => [one.naturalWidth > 100, one.currentSrc])")
+    light = page.locator("picture img").evaluate_all("all => all.map(one => one.src)")
+    assert shown and all(drawn and source not in light for drawn, source in shown), "the dark ones"
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    links = page.locator("table a")
+    assert links.count() == page.locator("details").count() == 6
+    links.nth(2).click()
+    opened = page.locator("details[open]")
+    expect(opened).to_have_count(1)
+    expect(opened.locator("dd").nth(1)).to_have_text("4471904")
+    expect(opened.locator("ol ins").first).to_be_in_viewport()
+    page.close()
+    assert visit.complaints == []
+
+
+def words_of_wrong_use(memagent: Memagent, model: Path, suite: tuple[str, ...]) -> None:
+    """What a researcher is told whose model has no tokenizer, and whose file is of another format."""
+    bare = shutil.copytree(model, model.parent / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
+    told = memagent(*suite, "--model", str(bare), status=2)
+    assert str(bare) in told and "tokenizer" in told and "Traceback" not in told
+    served = ("--engine", "openai", "--model", "m", "--set", "engine.base_url=http://127.0.0.1:9/v1")
+    told = memagent(*suite, *served, "--set", "engine.tokenizer=/nowhere", status=2)
+    assert "/nowhere" in told and "engine.tokenizer" in told and "Traceback" not in told
+    other = model.parent / "other.jsonl"
+    other.write_text(json.dumps({"prompt": "Which?", "completion": "4711"}) + "\n")
+    told = memagent("evaluate", "--suite", "files", "--data", str(other), "--model", str(model), status=2)
+    assert "other.jsonl, line 1: fields prompt, completion are of no known format" in told
+    assert "memagent: answers, context, index, input" in told and "squad: data" in told

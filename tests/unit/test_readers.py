@@ -71,3 +71,12 @@ def test_options_are_plain_data_and_kept_without_logins():
 def test_an_unknown_name_is_refused_with_the_configuration(item, said):
     with pytest.raises(ConfigError, match=said):
         load_config(sets=[item])
+
+
+def test_a_tokenizer_that_is_given_apart_is_named_by_its_key(model):
+    served = {"engine__kind": "openai", "engine__model": "m", "sets": ["engine.tokenizer=./nowhere"]}
+    reader = ReaderSpec(load_config(store="store", **served))
+    with pytest.raises(ConfigError, match=r"^engine\.tokenizer: no model at '\./nowhere'"):
+        _ = reader.tokenizer
+    with pytest.raises(ConfigError, match=r"^no model at '/models/model'"):
+        _ = ReaderSpec(load_config(store="store", engine__model=model)).tokenizer
