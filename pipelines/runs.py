@@ -23,6 +23,7 @@ from infra.tables.runs import (
     NOTHING_SEGMENTED,
     IngestSummary,
     QuestionRollup,
+    ReadingCounts,
     RunExtras,
     RunSummary,
     release,
@@ -36,7 +37,7 @@ from pipelines.gates import judged, night_runs, quality_of
 from pipelines.optimize import compact_tables, compact_turns
 from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
-from pipelines.stages.summarise import summarise
+from pipelines.stages.summarise import Summary, summarise
 
 _log = logging.getLogger("memagent.run")
 _POINTS_EVERY = 1.0
@@ -148,43 +149,67 @@ def finish(
     extra: RunExtras,
 ) -> RunSummary:
     """Close a run: compact its turn log and its tables, judge and write its row, and return its summary."""
-    corpus, reader, config = reading.corpus, reading.reader, reading.config
-    compact_turns(corpus, reading.run_id)
-    delete_work(corpus.store, reading.run_id)
+    corpus, run_id = reading.corpus, reading.run_id
+    compact_turns(corpus, run_id)
+    delete_work(corpus.store, run_id)
     compact_tables(corpus, _COMPACTED)
+    night = night_runs(corpus, run_id, reading.reader.policy.policy_id) if kind == "digest" else None
     quarantine = Table(corpus.store, "quarantine")
-    earlier = (pc.field("stage") == "read") & (pc.field("run_id") != reading.run_id)
-    night = night_runs(corpus, reading.run_id, reader.policy.policy_id) if kind == "digest" else None
-    held_before = frozenset(held_runs(corpus) - (night.fresh if night is not None else set()))
+    earlier = (pc.field("stage") == "read") & (pc.field("run_id") != run_id)
     answers = summarise(
         corpus,
-        reading.run_id,
+        run_id,
         plan.buckets,
         plan.counts["readings"],
         unmatched=plan.unmatched,
         failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
         night=night,
-        held=held_before,
+        held=frozenset(held_runs(corpus) - (night.fresh if night is not None else set())),
     )
     quarantine.delete(corpus.name, stage=["read"], item=answers.answered)
-    planned, counts = plan.counts, result.counts
-    reasons = result.failed + Counter({"no-document": len(plan.missing), "segment": planned["unsegmented"]})
     if kind == "digest":
         extra["rollup"] = answers.rollup
-        extra["quality"] = quality_of(answers.fresh, counts, failed=result.failed.total()).as_dict()
-    summary: RunSummary = {
+        extra["quality"] = quality_of(answers.fresh, result.counts, failed=result.failed.total()).as_dict()
+    elif answers.held:
+        extra["held_answers"] = {"runs": dict(answers.held), "says": says_held(corpus.name, run_id, answers.held)}
+    summary = _summary(reading, kind, started, plan, result=result, answers=answers, extra=extra)
+    held = night is not None and judged(corpus, summary, night, reading.config.gates, answers.held)
+    write_run(corpus.store, summary, started, summary["config"], status=status_of(summary), held=held)
+    if night is not None and not held:
+        release(corpus, night.fresh)
+    return summary
+
+
+def _summary(
+    reading: ReadingPass,
+    kind: str,
+    started: datetime,
+    plan: Plan,
+    *,
+    result: PassResult,
+    answers: Summary,
+    extra: RunExtras,
+) -> RunSummary:
+    reader, planned, counts = reading.reader, plan.counts, result.counts
+    reasons = result.failed + Counter({"no-document": len(plan.missing), "segment": planned["unsegmented"]})
+    readings: ReadingCounts = {
+        "total": planned["readings"],
+        "answered_before": planned["answered"],
+        "read_now": result.answered,
+        "continued": planned["continued"],
+        "failed": reasons.total(),
+        "found": answers.found,
+    }
+    if result.unread:
+        readings["unread"] = result.unread
+    if "held_answers" in extra:
+        readings["held"] = answers.held.total()
+    return {
         "run_id": reading.run_id,
-        "corpus": corpus.name,
+        "corpus": reading.corpus.name,
         "kind": kind,
         "documents": planned["documents"],
-        "readings": {
-            "total": planned["readings"],
-            "answered_before": planned["answered"],
-            "read_now": result.answered,
-            "continued": planned["continued"],
-            "failed": reasons.total(),
-            "found": answers.found,
-        },
+        "readings": readings,
         "segments": counts["segments"],
         "conversations": counts["conversations"],
         "prompt_tokens": counts["prompt_tokens"],
@@ -200,22 +225,11 @@ def finish(
         "engine_uptime": counts["engine_milliseconds"] / 1000,
         "policy": reader.policy.name,
         "policy_id": reader.policy.policy_id,
-        "engine": config.engine.kind,
+        "engine": reading.config.engine.kind,
         "scores": answers.score_rows(),
-        "config": {**config.public(), "reading": reader.reading.model_dump()},
+        "config": {**reading.config.public(), "reading": reader.reading.model_dump()},
         **extra,
     }
-    if result.unread:
-        summary["readings"]["unread"] = result.unread
-    if night is None and answers.held:
-        summary["readings"]["held"] = answers.held.total()
-        says = says_held(corpus.name, reading.run_id, answers.held)
-        summary["held_answers"] = {"runs": dict(answers.held), "says": says}
-    held = night is not None and judged(corpus, summary, night, config.gates, answers.held)
-    write_run(corpus.store, summary, started, summary["config"], status=status_of(summary), held=held)
-    if night is not None and not held:
-        release(corpus, night.fresh)
-    return summary
 
 
 def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra: RunExtras) -> RunSummary:
