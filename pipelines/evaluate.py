@@ -76,9 +76,11 @@ def evaluate(
 
     Raises:
         UsageError: the suite cannot be made, or a file of it is malformed.
+        ConfigError: the model has no tokenizer that can be used, or its template does not fit.
     """
     suite.check()
     store, reader = Store(config.store), ReaderSpec(config)
+    _ = reader.scheme  # a model without a tokenizer, or a template that does not fit, is said before Ray starts
     run_id = run_id_or_new(run_id)
     with ray_session(config.ray):
         name, taken = take(store, suite, texts, reader=reader, run_id=run_id)
