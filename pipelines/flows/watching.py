@@ -87,5 +87,5 @@ def notify_stage(block: str) -> None:
         known = client.read_automations_by_name(_AUTOMATION)
         if not known:
             client.create_automation(wanted)
-        elif known[0].actions != [action]:
+        elif known[0].actions != [action] or getattr(known[0].trigger, "expect", set()) != trigger.expect:
             client.update_automation(known[0].id, wanted)

@@ -128,6 +128,12 @@ class Served:
         assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-1000:]
         return ran.stdout
 
+    def python(self, code: str, *arguments: str) -> None:
+        """Run a program that knows the server and its token."""
+        command = [sys.executable, "-c", code, *arguments]
+        ran = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr[-2000:]
+
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Ask the server's API as a client that knows the token: GET, or POST where there is a body."""
         headers = {"Authorization": f"Basic {base64.b64encode(self.auth.encode()).decode()}"}

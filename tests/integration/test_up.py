@@ -4,13 +4,9 @@ import base64
 import json
 import re
 import stat
-import subprocess
-import sys
-import threading
 import time
 import urllib.error
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
 import pytest
@@ -25,6 +21,7 @@ from memagent.questions import ask
 from tests.e2e.browsing import browser  # noqa: F401  (a fixture)
 from tests.hostile_page import attack, hostile_page
 from tests.integration.flowing import DEPLOYMENTS, QUESTION, Served, serving
+from tests.integration.telling import BLOCK, MAIL_BLOCK, OLDER, webhook
 from tests.mailbox import mailbox
 
 pytestmark = pytest.mark.slow
@@ -269,14 +266,6 @@ def _rays(served: Served) -> list[str]:
     return found
 
 
-BLOCK = """
-import sys
-from prefect.blocks.notifications import CustomWebhookNotificationBlock
-json_data = {"subject": "{{subject}}", "body": "{{body}}"}
-CustomWebhookNotificationBlock(name="nights", url=sys.argv[1], json_data=json_data).save("nights", overwrite=True)
-"""
-
-
 @pytest.fixture
 def unwatched(served: Served) -> Served:
     """A `memagent up` whose own runs of the watch do not come between: a night is told of once."""
@@ -295,42 +284,27 @@ def test_a_night_that_was_broken_off_is_told_to_the_block_that_is_named(unwatche
     corpus = Corpus(Store(served.store), "watched")
     remember(corpus, questions=[ask(QUESTION)])
     begin_run(corpus, "killed", "digest", {}, ["w"])  # and no process has it
-    told: list[dict[str, str]] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as hook:
-        threading.Thread(target=hook.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{hook.server_port}/"
-        made = subprocess.run(
-            [sys.executable, "-c", BLOCK, address], env=served.environment, capture_output=True, text=True, check=False
-        )
-        assert made.returncode == 0, made.stderr[-2000:]
+    with webhook() as (address, told):
+        served.python(BLOCK, address)
         named = json.dumps(["night.notify=custom-webhook/nights"])
         run = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
         assert _wait(served, run, ENDED) == "COMPLETED"
         _until(lambda: told, lambda: "the block was not told")
-        hook.shutdown()
     assert "watched" in told[0]["body"] and "half-answered" in told[0]["subject"]
     (automation,) = [each for each in served.ask("automations/filter", {}) if each["name"].startswith("memagent: ")]
+    assert set(automation["trigger"]["expect"]) == {
+        f"memagent.night.{problem}" for problem in ("late", "failed", "half-answered", "held")
+    }
+    served.python(OLDER)
     again = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
     assert _wait(served, again, ENDED) == "COMPLETED"
     (same,) = [each for each in served.ask("automations/filter", {}) if each["name"].startswith("memagent: ")]
     assert same["id"] == automation["id"] and len(told) == 1, "each night is told of once"
-
-
-MAIL_BLOCK = """
-import sys
-from prefect.blocks.notifications import SlackWebhook
-SlackWebhook(url=sys.argv[1]).save("mail", overwrite=True)
-"""
+    assert set(same["trigger"]["expect"]) == set(automation["trigger"]["expect"]), "one of an older version is renewed"
+    nowhere = json.dumps(["night.notify=custom-webhook/nowhere"])
+    lost = _begin(served, "--param", f"sets={nowhere}", name="watch-nights/watch")
+    assert _wait(served, lost, ENDED) == "FAILED"
+    assert "no block 'custom-webhook/nowhere'" in served.ask(f"flow_runs/{lost}")["state"]["message"]
 
 
 def test_a_night_that_was_broken_off_is_told_by_mail(unwatched):
@@ -341,10 +315,7 @@ def test_a_night_that_was_broken_off_is_told_by_mail(unwatched):
     begin_run(corpus, "killed-too", "digest", {}, ["w"])
     with mailbox() as (port, mails):
         address = f"mailto://127.0.0.1:{port}?from=memagent@example.org&to=anna@example.org&mode=insecure"
-        made = subprocess.run(
-            [sys.executable, "-c", MAIL_BLOCK, address], env=served.environment, capture_output=True, text=True
-        )
-        assert made.returncode == 0, made.stderr[-2000:]
+        served.python(MAIL_BLOCK, address)
         named = json.dumps(["night.notify=slack-webhook/mail"])
         run = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
         assert _wait(served, run, ENDED) == "COMPLETED"
