@@ -39,7 +39,9 @@ def cells(html, head):
 
 def test_a_run_that_ended_is_told_whole(ended):
     html = training_page(ended, "train-x")
-    assert html.count("data:image/svg+xml;base64,") == 3
+    light = re.findall(r'<img alt="\w+" src="(data:image/svg\+xml;base64,[^"]+)"', html)
+    dark = re.findall(r'\(prefers-color-scheme: dark\)" srcset="(data:image/svg\+xml;base64,[^"]+)"', html)
+    assert len(light) == len(dark) == len({*light, *dark}) / 2 == 3
     assert cells(html, "Ended")[1] == "after 20 steps"
     assert cells(html, "Began with")[1] == "toy@0000" and cells(html, "Candidate")[1] == "toy@1111"
     assert cells(html, "Promotion check")[1] == "promoted: better: +0.100 (90.0% against 80.0% of toy@0000, n=200)"
@@ -111,17 +113,17 @@ def test_a_candidate_is_found_though_the_run_wrote_no_row(store):
 def test_before_the_first_step_and_after_one(store):
     keep(store, "train-x", run(0))
     html = training_page(store, "train-x")
-    assert html.count("data:image") == 1 and "None was taken yet." in html
+    assert html.count("<img ") == 1 and "None was taken yet." in html
     assert cells(html, "before, best, last")[1] == "0"
     keep(store, "train-x", run(1))
-    assert training_page(store, "train-x").count("data:image") == 3
+    assert training_page(store, "train-x").count("<img ") == 3
 
 
 def test_a_replay_has_no_validation_and_no_engines(store):
     keep(store, "train-x-replay", replayed(), State(step=3, done="3 steps"))
     html = training_page(store, "train-x-replay")
     assert "There is none: rollouts came from records" in html and "Validation by task" not in html
-    assert "Engines" not in html and html.count("data:image") == 3
+    assert "Engines" not in html and html.count("<img ") == 3
 
 
 def test_only_the_last_steps_are_listed(store):
