@@ -48,6 +48,11 @@ def test_trials_are_summed_up_and_one_that_fails_is_counted_and_told(tmp_path, t
     assert not list(tmp_path.iterdir()), "a trial takes its folder with it"
 
 
+def test_runs_with_hundreds_of_faults_are_made_less_often():
+    assert [faults.trials_of("driver", times) for times in (1, 10)] == [1, 10]
+    assert [faults.trials_of("503", times) for times in (1, 10)] == [1, 4]
+
+
 def test_a_fault_comes_after_a_tenth_and_before_four_fifths_of_the_run():
     drawn = [faults.moment(1000, random.Random(seed)) for seed in range(200)]
     assert 100 <= min(drawn) < 200 and 700 < max(drawn) <= 800
