@@ -19,6 +19,7 @@ from infra.tables.schemas import TABLES
 from infra.tables.turns import compact, logged_runs, small_parts
 from memagent.config import Config
 from memagent.errors import UsageError
+from pipelines.counts import corpus_counts
 
 RETENTION_DAYS = 7.0
 _KEPT = ("qa", "policies")
@@ -77,6 +78,7 @@ def optimize(
                 show({"stage": table.name})
             if table.cluster(corpus.name, timedelta(days=retention_days)):
                 tables.append(table.name)
+    corpus_counts(corpus)  # for `memagent status`: the tables have new versions
     return {
         "corpus": name,
         "files_before": before,

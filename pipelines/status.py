@@ -1,32 +1,24 @@
 """The status of a store: corpora, runs, quarantine."""
 
 import json
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.processes import usable_cores
 from infra.store import Corpus, Store
-from infra.tables.buckets import Bucket, buckets
 from infra.tables.claims import is_alive
 from infra.tables.corpora import check_known, corpora, sources_of, standing_questions
 from infra.tables.delta import Table
-from infra.tables.distinct import first_of_each
-from infra.tables.documents import current_documents, documents_count
 from infra.tables.documents import quarantined as documents_quarantined
-from infra.tables.published import held_runs, sampled_runs
 from infra.tables.rows import FailureRow, RunRow
 from infra.tables.runs import ENDED
 from memagent.config import Config
+from pipelines.counts import CorpusCounts, corpus_counts
 from pipelines.formatting import RUN_ID_CHARS, duration, number, plain
 from pipelines.run_names import resolve
 
 _LAST_RUNS = 10
-_BUCKET = 250_000
-"""Documents that a thread counts at once."""
 _ANSWERING = ("ask", "digest", "backfill", "evaluate")
 
 
@@ -41,23 +33,7 @@ class RunStatus(TypedDict):
     seconds: float | None
 
 
-class _Counts(TypedDict):
-    documents: int
-    chars: int
-    answers: int
-    found: int
-    held: int
-    """Newer answers of held nights, which nobody is shown."""
-
-
-class _Runs(NamedTuple):
-    """Runs whose answers are hidden (`infra.tables.published`)."""
-
-    sampled: pa.Array
-    held: pa.Array
-
-
-class CorpusStatus(_Counts):
+class CorpusStatus(CorpusCounts):
     """Counts of a corpus, its sources and its last runs."""
 
     corpus: str
@@ -113,7 +89,7 @@ def _corpus_status(corpus: Corpus) -> CorpusStatus:
     newest = runs.sort_by([("started_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
     return {
         "corpus": corpus.name,
-        **_counts(corpus),
+        **corpus_counts(corpus),
         "quarantined": documents_quarantined(corpus).num_rows,
         "sources": sources_of(corpus),
         "standing_questions": [question.text for question in standing_questions(corpus)],
@@ -139,73 +115,6 @@ def _status(store: Store, run: RunRow) -> str:
         return "running"
     status = "stopped" if run["status"] == "running" else run["status"]
     return status if not run["held"] else "held" if status == "completed" else f"{status}, held"
-
-
-def _counts(corpus: Corpus) -> _Counts:
-    """Count documents, characters and newest answers, one a document and question as `memagent answers` has them."""
-    runs = _Runs(pa.array(sampled_runs(corpus), pa.string()), pa.array(held_runs(corpus), pa.string()))
-    counts: Counter[str] = Counter()
-    with ThreadPoolExecutor(usable_cores()) as threads:  # Arrow computes outside the interpreter's lock
-        parts = buckets(documents_count(corpus), _BUCKET)
-        for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, runs), parts):
-            counts.update(part)
-    counts.update(_archive_counts(corpus, runs))
-    return _Counts(
-        documents=counts["documents"],
-        chars=counts["chars"],
-        answers=counts["answers"],
-        found=counts["found"],
-        held=counts["held"],
-    )
-
-
-def _bucket_counts(corpus: Corpus, bucket: Bucket, runs: _Runs) -> _Counts:
-    documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
-    columns = ["content_hash", "question", "found", "run_id", "answered_at"]
-    answers = _without(
-        Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash"), once=False),
-        runs.sampled,
-    )
-    # Several documents may have the same text, which is read once and answers for each of them.
-    texts = pc.value_counts(documents["content_hash"])
-    position = pc.index_in(answers["content_hash"], value_set=texts.field("values"))
-    answers = answers.append_column("documents", texts.field("counts").take(position))
-    if position.null_count:
-        answers = answers.filter(pc.is_valid(position))
-    newest = _newest(_without(answers, runs.held), "content_hash", "question")
-    held = _held(_newest(answers, "content_hash", "question"), runs) if len(runs.held) else answers.slice(0, 0)
-    return {
-        "documents": documents.num_rows,
-        "chars": pc.sum(documents["chars"]).as_py() or 0,
-        "answers": pc.sum(newest["documents"]).as_py() or 0,
-        "found": pc.sum(newest.filter(newest["found"])["documents"]).as_py() or 0,
-        "held": pc.sum(held["documents"]).as_py() or 0,
-    }
-
-
-def _archive_counts(corpus: Corpus, runs: _Runs) -> dict[str, int]:
-    """Count the newest answers over the archive as one stream, one a question."""
-    columns = ["question", "found", "run_id", "answered_at"]
-    answers = Table(corpus.store, "answers").read(corpus.name, columns, pc.field("scope") == "archive")
-    answers = _without(answers, runs.sampled)
-    newest = _newest(_without(answers, runs.held), "question")
-    return {
-        "answers": newest.num_rows,
-        "found": pc.sum(newest["found"]).as_py() or 0,
-        "held": _held(_newest(answers, "question"), runs).num_rows,
-    }
-
-
-def _newest(answers: pa.Table, *key: str) -> pa.Table:
-    return first_of_each(answers, key, [("answered_at", "descending")])
-
-
-def _without(answers: pa.Table, runs: pa.Array) -> pa.Table:
-    return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=runs))) if len(runs) else answers
-
-
-def _held(newest: pa.Table, runs: _Runs) -> pa.Table:
-    return newest.filter(pc.is_in(newest["run_id"], value_set=runs.held))
 
 
 def show_status(state: StoreStatus) -> None:
