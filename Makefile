@@ -45,7 +45,9 @@ bench: setup      ## The measured numbers of docs/results.md
 
 bench-scale: setup ## A million documents: ingest to answers, nights after it, kills, plans, a cluster (two hours)
 	@$(PY) -m benchmarks.scale
-	@$(PY) -m benchmarks.scale --s3 --documents 10000,100000
+	@$(PY) -m benchmarks.scale --s3
+	@$(PY) -m benchmarks.status
+	@$(PY) -m benchmarks.status --s3
 	@$(PY) -m benchmarks.kills
 	@$(PY) -m benchmarks.plan
 	@$(PY) -m benchmarks.cluster

@@ -30,7 +30,10 @@ SECTIONS = {
     "Start": ("quickstart", "engine-start", "suite"),
     "Cost": ("contracts-cost", "ceiling", "engine-steps", "linear", "memory", "growth", "long-cost", "pipeline"),
     "The desk": ("desk", "confidence"),
-    "Many documents": ("scale", "scale-s3", "scale-kills", "plan", "cluster", "driver", "ray-data", "turn-log"),
+    "Many documents": (
+        *("scale", "scale-s3", "scale-kills", "status", "status-s3", "plan", "cluster", "driver", "ray-data"),
+        "turn-log",
+    ),
     "Kill and run again": ("kills", "faults", "soak"),
     "Contracts": ("contracts-held-out", "contracts-all", "entities", "entities-controls"),
     "Needles": ("needles", "needles-first-version", "needles-sft", "ruler", "controls", "methods", "hotpot"),
