@@ -166,9 +166,12 @@ class Conversations:
         """Answer from the last memory."""
         prompt = self._prompts.answer(self._question, memory)
         completion, seconds = await self._ask(prompt, self._spec.sampling(self._spec.config.answer_tokens), 0)
-        turn = self._turn(position, "answer", completion, seconds=seconds, segment=None)
-        turn = replace(turn, memory_ids=memory, memory=self._prompts.memory_text(memory))
-        turn = replace(turn, confidence=lowest(self._confidences.values()))
+        turn = replace(
+            self._turn(position, "answer", completion, seconds=seconds, segment=None),
+            memory_ids=memory,
+            memory=self._prompts.memory_text(memory),
+            confidence=lowest(self._confidences.values()),
+        )
         self._record(turn)
         return self._answer(turn)
 

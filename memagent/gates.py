@@ -161,14 +161,14 @@ def breaches(
     )
     same_questions = len(common) == len(tonight.questions)
     found: list[Breach | None] = [
-        _rise("max_failed", "readings failed", _Share(tonight.failed, tonight.readings), _failed(before), config),
-        _rise("max_cut", "memories were cut off", _Share(tonight.cut, tonight.updates), _cut(before), config),
+        _rise("max_failed", _Share(tonight.failed, tonight.readings), _failed(before), config),
+        _rise("max_cut", _Share(tonight.cut, tonight.updates), _cut(before), config),
         *_of_answers(now, then, config),
         _fewer(standing, standing_before, config),
     ]
     if same_questions:
         empty = _Share(tonight.empty, tonight.answers), _Share(before.empty, before.answers)
-        found.append(_rise("max_empty", "readings answered from an empty memory", *empty, config))
+        found.append(_rise("max_empty", *empty, config))
     of_all = [breach for breach in found if breach is not None]
     seen = {breach["gate"] for breach in of_all}
     alone = _alone(tonight, before, config, standing=standing, standing_before=standing_before)
@@ -178,8 +178,8 @@ def breaches(
 def _of_answers(now: QuestionQuality, then: QuestionQuality, config: GatesConfig) -> list[Breach | None]:
     mine, earlier = (_Share(side.answers - side.found, side.answers) for side in (now, then))
     return [
-        _rise("max_abstentions", "answers say that nothing was found", mine, earlier, config, down=True),
-        _rise("max_same", "pairs of answers are the same", _same(now), _same(then), config),
+        _rise("max_abstentions", mine, earlier, config, down=True),
+        _rise("max_same", _same(now), _same(then), config),
         _length(now, then, config),
     ]
 
@@ -190,8 +190,8 @@ def _of_memories(now: QuestionQuality, then: QuestionQuality, config: GatesConfi
     empty = _Share(now.empty, now.remembered), _Share(then.empty, then.remembered)
     cut = _Share(now.cut, now.updates), _Share(then.cut, then.updates)
     return [
-        _rise("max_empty", "readings answered from an empty memory", *empty, config),
-        _rise("max_cut", "memories were cut off", *cut, config),
+        _rise("max_empty", *empty, config),
+        _rise("max_cut", *cut, config),
     ]
 
 
@@ -210,7 +210,7 @@ def _alone(
             found += [*_of_answers(now, then, config), *_of_memories(now, then, config)]
             if text in standing.counts:  # else what lacks an answer may be unread
                 shares = _Share(now.failed, now.tried), _Share(then.failed, then.tried)
-                found.append(_rise("max_failed", "readings failed", *shares, config))
+                found.append(_rise("max_failed", *shares, config))
         mine, earlier = (side.counts.get(text) for side in (standing, standing_before))
         if mine is not None and earlier is not None:
             found.append(_fewer(Standing({text: mine}), Standing({text: earlier}), config))
@@ -240,9 +240,17 @@ def _same(answers: QuestionQuality) -> _Share:
     return _Share(n * answers.same / answers.pairs if answers.pairs else 0.0, n if answers.pairs else 0)
 
 
-def _rise(
-    gate: str, what: str, now: _Share, before: _Share, config: GatesConfig, *, down: bool = False
-) -> Breach | None:
+_WHAT = {
+    "max_failed": "readings failed",
+    "max_empty": "readings answered from an empty memory",
+    "max_cut": "memories were cut off",
+    "max_abstentions": "answers say that nothing was found",
+    "max_same": "pairs of answers are the same",
+}
+"""Of a share, by its gate."""
+
+
+def _rise(gate: str, now: _Share, before: _Share, config: GatesConfig, *, down: bool = False) -> Breach | None:
     limit: float = getattr(config, gate)
     if min(now.n, before.n) < config.sample:
         return None
@@ -254,7 +262,9 @@ def _rise(
         sure = -difference - math.hypot(mine.high - mine.value, earlier.value - earlier.low) if down else 0.0
     if sure <= limit:
         return None
-    says = f"{mine.value:.0%} of {now.n:,}: {what}; {earlier.value:.0%} of {before.n:,} in the good nights before"
+    says = (
+        f"{mine.value:.0%} of {now.n:,}: {_WHAT[gate]}; {earlier.value:.0%} of {before.n:,} in the good nights before"
+    )
     return {"gate": gate, "value": mine.value, "before": earlier.value, "limit": limit, "question": "", "says": says}
 
 

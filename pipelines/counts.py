@@ -76,7 +76,7 @@ def _file(corpus: Corpus) -> tuple[str, str]:
 def _kept(corpus: Corpus) -> _Kept | None:
     with suppress(FileNotFoundError, ValueError):
         kept: _Kept = json.loads(corpus.store.read_bytes(*_file(corpus)))
-        return kept if set(kept) == set(_Kept.__annotations__) else None
+        return kept if isinstance(kept, dict) and set(kept) == set(_Kept.__annotations__) else None
     return None
 
 

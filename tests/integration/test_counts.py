@@ -41,10 +41,10 @@ def test_nothing_is_counted_twice_until_it_changes(corpus, counted):
 
 def test_what_was_kept_and_is_damaged_is_counted_anew(corpus, counted):
     first = corpus_counts(corpus)
-    for damaged in (b"", b"[1]", b"{}", b"\xff"):
+    for damaged in (b"", b"5", b"[1]", b"{}", b"\xff"):
         corpus.store.write_bytes(damaged, "counts", f"{corpus.name}.json")
         assert corpus_counts(corpus) == first
-    assert len(counted) == 5
+    assert len(counted) == 6
 
 
 def test_who_may_only_read_counts_each_time(corpus, counted, monkeypatch):
