@@ -24,7 +24,7 @@ from tests.s3_server import S3Server, running_s3
 
 SCRIPTED = ("engine.scripted_process=true", "engine.scripted_delay=0.4", "pool.inflight=16")
 """A run of 300 documents then reads for about 100 s. A fault costs what was done since the last part of the turn log,
-which is a second by default: in a shorter run 1% would be less than that."""
+at most half a second by default, and what is in hand: in a shorter run 1% would be less than that."""
 _AWAY_SECONDS = 3.0
 _LEAVING_SECONDS = 30.0
 _DISK = "size=256m"

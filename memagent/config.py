@@ -241,7 +241,7 @@ class Config(Section):
     night: NightConfig = NightConfig()
     flush_seconds: float = Field(30.0, gt=0)
     """An engine's turns are written at least this often: work that a crash can cost. A run that is shorter than three
-    hours writes them more often, after one part in 400 of its time so far, but not more than once a second."""
+    hours writes them more often, after one part in 400 of its time so far, but not more than twice a second."""
     commit_seconds: float = Field(5.0, gt=0)
     """Answers are committed this often."""
     wait: bool = True

@@ -39,8 +39,10 @@ _DETAIL = 2_000
 """Characters that are kept of why a reading failed."""
 _PART_BYTES = 4 * 2**20
 """A part of the turn log is written when it has so many bytes, before compression."""
-_PART_SHARE, _SHORTEST_PART = 400, 1.0
+_PART_SHARE, _SHORTEST_PART = 400, 0.5
 """Or after this share of the run's time so far: a crash costs as little of it, and a long run writes few parts."""
+_BREATH_SECONDS = 0.1
+"""Between the end of a part and the next one at least."""
 _TRACES = 10
 """Errors of a class that a worker logs with their trace; all are rows of the quarantine."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -261,14 +263,17 @@ class ReadingWorker:
         return result
 
     async def _flush_forever(self) -> None:
+        began = time.monotonic()
         while True:
-            began = time.monotonic()
-            until = began + part_seconds(began - self._started, self._spec.flush_seconds)
+            # From when the last part was begun: where the store is slow, a crash costs no more for that.
+            due = began + part_seconds(began - self._started, self._spec.flush_seconds)
+            until = max(due, time.monotonic() + _BREATH_SECONDS)
             while (left := until - time.monotonic()) > 0 and self._writer.buffered_bytes < _PART_BYTES:
                 self._full.clear()  # set again by each turn while the last flush was writing
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._full.wait(), min(left, _REPORT_SECONDS))
                 self._report()
+            began = time.monotonic()
             try:
                 await self._flush()
             except Exception as error:

@@ -3,7 +3,7 @@
 A file that cannot be read is never deleted: it goes to ``damaged/``, under the path that it had.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, TypedDict
 
 import pyarrow as pa
@@ -44,7 +44,41 @@ def unreadable(store: Store, path: str) -> str:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         return f"it cannot be read: {str(error)[:200]}"
     # A page that says it has no values ends a file early, and nothing complains.
-    return "" if rows == file.metadata.num_rows else f"it has {rows} of its {file.metadata.num_rows} rows"
+    if rows != file.metadata.num_rows:
+        return f"it has {rows} of its {file.metadata.num_rows} rows"
+    return f"its column {column} is not stored as its schema says" if (column := _mistyped(file)) else ""
+
+
+def raise_if_damaged(store: Store, path: str, columns: Sequence[str]) -> None:
+    """Read a row of some columns of each row group of a Parquet file; raise where a column is not what the schema says.
+
+    A dataset that filters by such a column ends the process: Arrow (26.0) reads the statistics of a filter's columns
+    where nothing catches an error.
+
+    Raises:
+        OSError, pyarrow.ArrowException: as `pyarrow.parquet.ParquetFile` has it.
+    """
+    file = pq.ParquetFile(path, filesystem=store.arrow, pre_buffer=False)
+    for group in range(file.num_row_groups):
+        next(file.iter_batches(1, row_groups=[group], columns=list(columns), use_threads=False), None)
+    if column := _mistyped(file, columns):
+        raise pa.ArrowInvalid(f"column {column} is not stored as its schema says")
+
+
+def _mistyped(file: pq.ParquetFile, columns: Collection[str] = ()) -> str:
+    """Return a column of which a chunk has another type than the schema says: of some, or of all; empty: there is none.
+
+    To be called after the columns have been read: before, a damaged footer may end the process.
+    """
+    named = [(place, file.schema.column(place)) for place in range(len(file.schema))]
+    for group in range(file.num_row_groups):
+        chunks = file.metadata.row_group(group)
+        for place, column in named:
+            if columns and column.name not in columns:
+                continue
+            if chunks.column(place).physical_type != column.physical_type:
+                return str(column.path)
+    return ""
 
 
 def table_paths(corpus: Corpus, name: str) -> Iterator[list[str]]:

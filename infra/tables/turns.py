@@ -9,8 +9,10 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from infra.store import Corpus, Store
-from infra.tables.damage import unreadable
+from infra.tables.damage import raise_if_damaged, unreadable
 from infra.tables.delta import now
 from infra.tables.distinct import first_of_each
 from infra.tables.runs import closed_runs
@@ -30,6 +32,8 @@ _Read = TypeVar("_Read")
 _FOLDER = "turns"
 _TURN_FIELDS = [f.name for f in fields(Turn)]
 _KEY = ("reading_id", "lane", "step")
+_FILTERED = ("reading_id", "kind")
+_AT_ONCE = 16  # parts that are looked at together: with S3 it is waiting
 _COMPACT_BYTES = 8 * 2**20
 """Compressed bytes of parts that one task compacts."""
 _PART_BYTES = 64 * 2**20
@@ -126,7 +130,8 @@ def answered_in_log(corpus: Corpus, reading_ids: Collection[str]) -> set[str]:
     def read(paths: list[str]) -> set[str]:
         if not paths:
             return set()
-        table = _dataset(paths, corpus.store).to_table(columns=["reading_id"], filter=answer & _of(list(reading_ids)))
+        dataset = _filterable(paths, corpus.store)
+        table = dataset.to_table(columns=["reading_id"], filter=answer & _of(list(reading_ids)))
         return set(table["reading_id"].to_pylist())
 
     return _with_parts(corpus, None, read)
@@ -159,7 +164,7 @@ def _resume_points(corpus: Corpus, wanted: list[str], paths: list[str]) -> dict[
         return {}
     tables = [
         _among(batch, telling)
-        for batch in _dataset(paths, corpus.store).to_batches(
+        for batch in _filterable(paths, corpus.store).to_batches(
             columns=[*_TURN_FIELDS, "written_at"], filter=_of(telling["reading_id"].unique().to_pylist())
         )
     ]
@@ -310,11 +315,26 @@ def _with_parts(corpus: Corpus, runs: Collection[str] | None, read: Callable[[li
 def _scan(corpus: Corpus, reading_ids: list[str], paths: list[str], columns: list[str]) -> pa.Table:
     if not paths or not reading_ids:
         return TURNS.empty_table()
-    return _dedupe(_dataset(paths, corpus.store).to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))
+    dataset = _filterable(paths, corpus.store)
+    return _dedupe(dataset.to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))
 
 
 def _dataset(paths: list[str], store: Store) -> ds.Dataset:
     return ds.dataset(paths, filesystem=store.arrow, schema=TURNS)
+
+
+def _filterable(paths: list[str], store: Store) -> ds.Dataset:
+    """Return the dataset of some parts, which can be filtered by `_FILTERED`; raise if a part is damaged there."""
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        list(threads.map(lambda path: _can_be_filtered(store, path), paths))
+    return _dataset(paths, store)
+
+
+@lru_cache(maxsize=100_000)
+def _can_be_filtered(store: Store, path: str) -> bool:
+    """Return True, or raise. Parts never change: a process looks at each of them once."""
+    raise_if_damaged(store, path, _FILTERED)
+    return True
 
 
 def _of(reading_ids: list[str]) -> Any:

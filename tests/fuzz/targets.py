@@ -3,6 +3,7 @@
 import io
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def _refused_plainly(suffix: str, read: Callable[[Path], object]) -> Callable[[b
 
 def _turn_log(data: bytes, folder: Path) -> None:
     corpus = Corpus(Store(str(folder / "store")), "c")
-    part = folder / "store" / "turns" / "c" / "run" / "part-0.parquet"
+    part = folder / "store" / "turns" / "c" / "run" / f"{uuid.uuid4().hex}.parquet"  # a part is written once
     part.parent.mkdir(parents=True, exist_ok=True)
     part.write_bytes(data)
     with soon():
@@ -95,6 +96,7 @@ def _turn_log(data: bytes, folder: Path) -> None:
             resume_points(corpus, ["r"])
         with suppress(MemagentError):
             answered_in_log(corpus, ["r"])
+    part.unlink()
 
 
 def _turns() -> bytes:

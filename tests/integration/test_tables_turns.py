@@ -1,5 +1,6 @@
 """The turn log on a local folder and on S3."""
 
+import io
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from infra.store import Corpus, Store
 from infra.tables import turns as turnlog
 from infra.tables.delta import now
 from infra.tables.schemas import TURNS
-from infra.tables.turns import TurnWriter, resume_points, turns
+from infra.tables.turns import TurnWriter, answered_in_log, resume_points, turns
 from memagent.errors import MemagentError
 from memagent.records import Turn
 from pipelines.optimize import compact_turns
@@ -253,3 +254,17 @@ def test_a_damaged_part_is_named(store: Store) -> None:
             read(Corpus(store, "c"), ["r"])
     store.delete(path)
     assert turns(Corpus(store, "c"), ["r"]) == []
+
+
+@pytest.mark.parametrize("column", ["reading_id", "kind"])
+def test_a_part_of_which_a_filter_would_end_the_process_is_named(store: Store, column: str) -> None:
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([{"reading_id": "r", "kind": "update"}], schema=TURNS), buffer)
+    part = bytearray(buffer.getvalue())
+    # The footer says of a chunk: BYTE_ARRAY (6, written as 12), its encodings, its path.
+    path = part.rindex(b"\x19\x18" + bytes([len(column)]) + column.encode())
+    part[part.rindex(b"\x15\x0c\x19", 0, path) + 1] = 14  # FIXED_LEN_BYTE_ARRAY
+    store.write_bytes(bytes(part), "turns", "c", "run", "part.parquet")
+    for read in (turns, answered_in_log):
+        with pytest.raises(MemagentError, match=f"damaged part: .*part.parquet: column {column}"):
+            read(Corpus(store, "c"), ["r"])

@@ -28,6 +28,7 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
     config = load_config(store=store, engine__kind="scripted", engine__model=str(model_folder))
     spec = PassSpec(Corpus(Store(store), "c"), "run", ReaderSpec(config), inflight=8, flush_seconds=60.0)
     monkeypatch.setattr(reading_worker, "_REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(reading_worker, "_SHORTEST_PART", 1.0)
 
     async def run():
         tally = Tally()
@@ -55,7 +56,7 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
 
 
 def test_a_crash_costs_little_of_a_short_run_and_a_long_one_writes_few_parts():
-    assert [part_seconds(elapsed, 30.0) for elapsed in (0, 400, 4_000, 10**6)] == [1, 1, 10, 30]
+    assert [part_seconds(elapsed, 30.0) for elapsed in (0, 200, 4_000, 10**6)] == [0.5, 0.5, 10, 30]
     assert part_seconds(10**6, 0.2) == 0.2, "what is asked for"
 
 
