@@ -74,7 +74,8 @@ def write_metadata(config: Config, documents: int) -> None:
             ],
         }
         for table in tables.values():
-            fields = {field.name: pa.array(columns[field.name], field.type) for field in table.schema}
+            none = [None] * count  # what a text may lack, as pages
+            fields = {one.name: pa.array(columns.get(one.name, none), one.type) for one in table.schema}
             table.append(pa.table(fields, table.schema))
 
 

@@ -3,8 +3,9 @@
 import json
 import logging
 from collections import Counter
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypedDict
 
 import pyarrow as pa
@@ -52,9 +53,14 @@ class _Kept(TypedDict):
     counts: CorpusCounts
 
 
-def corpus_counts(corpus: Corpus) -> CorpusCounts:
-    """Count what a corpus has; again only if documents, answers or hidden runs are others than when last counted."""
-    sampled, held = sorted(sampled_runs(corpus)), sorted(held_runs(corpus))
+def corpus_counts(corpus: Corpus, shown: Collection[str] = ()) -> CorpusCounts:
+    """Count what a corpus has; again only if documents, answers or hidden runs are others than when last counted.
+
+    Args:
+        corpus: what is counted.
+        shown: held runs that count as shown, since they are about to be.
+    """
+    sampled, held = sorted(sampled_runs(corpus)), sorted(held_runs(corpus).difference(shown))
     # Taken before they are read: what is committed meanwhile is counted again by the next call.
     of = stable_hash([Table(corpus.store, name).version() for name in _COUNTED], sampled, held)
     kept = _kept(corpus)
@@ -67,6 +73,16 @@ def corpus_counts(corpus: Corpus) -> CorpusCounts:
     except OSError as error:  # who may only read the store counts each time
         _log.debug("the counts are not kept: %s", error)
     return counts
+
+
+@contextmanager
+def counting(corpus: Corpus, shown: Collection[str]) -> Iterator[None]:
+    """Count a corpus beside what is done within, so that whoever looks next need not wait for it."""
+    with ThreadPoolExecutor(1) as thread:
+        counted = thread.submit(corpus_counts, corpus, shown)
+        yield
+    if error := counted.exception():
+        _log.warning("the corpus is counted when it is looked at: %s", error)
 
 
 def _file(corpus: Corpus) -> tuple[str, str]:

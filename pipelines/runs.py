@@ -32,6 +32,7 @@ from infra.tables.runs import (
 from memagent.errors import UsageError
 from memagent.gates import Quality
 from memagent.records import Json
+from pipelines.counts import counting
 from pipelines.formatting import says_held, status_of
 from pipelines.gates import judged, night_runs, quality_of
 from pipelines.optimize import compact_tables, compact_turns
@@ -156,16 +157,18 @@ def finish(
     night = night_runs(corpus, run_id, reading.reader.policy.policy_id) if kind == "digest" else None
     quarantine = Table(corpus.store, "quarantine")
     earlier = (pc.field("stage") == "read") & (pc.field("run_id") != run_id)
-    answers = summarise(
-        corpus,
-        run_id,
-        plan.buckets,
-        plan.counts["readings"],
-        unmatched=plan.unmatched,
-        failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
-        night=night,
-        held=frozenset(held_runs(corpus) - (night.fresh if night is not None else set())),
-    )
+    fresh = night.fresh if night is not None else frozenset[str]()
+    with counting(corpus, shown=fresh):
+        answers = summarise(
+            corpus,
+            run_id,
+            plan.buckets,
+            plan.counts["readings"],
+            unmatched=plan.unmatched,
+            failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
+            night=night,
+            held=frozenset(held_runs(corpus) - fresh),
+        )
     quarantine.delete(corpus.name, stage=["read"], item=answers.answered)
     if kind == "digest":
         extra["rollup"] = answers.rollup
@@ -176,7 +179,7 @@ def finish(
     held = night is not None and judged(corpus, summary, night, reading.config.gates, answers.held)
     write_run(corpus.store, summary, started, summary["config"], status=status_of(summary), held=held)
     if night is not None and not held:
-        release(corpus, night.fresh)
+        release(corpus, fresh)
     return summary
 
 

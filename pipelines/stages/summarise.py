@@ -1,7 +1,7 @@
 """Summarise a run's answers, a task for each bucket of its plan. The driver sees only counts."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import NamedTuple, TypedDict
@@ -233,7 +233,7 @@ def _rollup(
     bucket: Bucket,
     previous: str,
 ) -> list[QuestionRollup]:
-    before = _before(corpus, rows, bucket, previous) if previous else {}
+    before = _before(corpus, rows, answers, bucket=bucket, previous=previous) if previous else {}
     by_question: dict[str, list[PlannedReading]] = defaultdict(list)
     for row in rows:
         by_question[row["question_id"]].append(row)
@@ -266,18 +266,40 @@ def _rollup(
     return result
 
 
-def _before(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket, previous: str) -> dict[_Key, str]:
-    """Return the answers of the digest before to the documents and questions of these rows."""
+def _before(
+    corpus: Corpus,
+    rows: Sequence[PlannedReading],
+    answers: dict[str, _Answer],
+    bucket: Bucket,
+    previous: str,
+) -> dict[_Key, str]:
+    """Return the answers of the digest before to the documents and questions of these rows.
+
+    Most documents have the text that they had, and so are in the bucket's part of the plan before, and most of the
+    answers that counted are among `answers`: only for the others whole tables are searched.
+    """
     columns = ["reading_id", "answered_by", "doc_id", "question_id", "content_hash"]
-    # By document: changed ones were in another bucket.
-    mine = pc.field("doc_id").isin(pa.array({row["doc_id"] for row in rows}, pa.string()))
-    plan = read_plan(corpus, previous, columns, filters=mine)
-    counted = pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"])
-    among = ds.field("reading_id").isin(counted.combine_chunks())
+    documents = {row["doc_id"] for row in rows}
+    plan = read_plan(corpus, previous, columns, filters=bucket.contains("content_hash"))
+    moved = documents.difference(plan["doc_id"].to_pylist()) if bucket.count > 1 else set()
+    if moved:
+        others = pc.field("doc_id").isin(pa.array(moved, pa.string()))
+        plan = pa.concat_tables([plan, read_plan(corpus, previous, columns, filters=others)])
+    counted = pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"]).to_pylist()
+    keys = zip(plan["doc_id"].to_pylist(), plan["question_id"].to_pylist(), counted, strict=True)
+    mine = {(doc_id, question_id): name for doc_id, question_id, name in keys if doc_id in documents}
+    replaced = _replaced(corpus, {name for name in mine.values() if name not in answers})
+    before = {key: answers[name].text if name in answers else replaced.get(name) for key, name in mine.items()}
+    return {key: text for key, text in before.items() if text is not None}
+
+
+def _replaced(corpus: Corpus, readings: Collection[str]) -> dict[str, str]:
+    """Return answers by reading_id."""
+    if not readings:
+        return {}
+    among = ds.field("reading_id").isin(pa.array(readings, pa.string()))
     table = Table(corpus.store, "answers").read(corpus.name, ["reading_id", "answer"], among)
-    answers = dict(zip(table["reading_id"].to_pylist(), table["answer"].to_pylist(), strict=True))
-    keys = zip(plan["doc_id"].to_pylist(), plan["question_id"].to_pylist(), counted.to_pylist(), strict=True)
-    return {(doc_id, question_id): answers[name] for doc_id, question_id, name in keys if name in answers}
+    return dict(zip(table["reading_id"].to_pylist(), table["answer"].to_pylist(), strict=True))
 
 
 def _merged(parts: Sequence[QuestionRollup]) -> QuestionRollup:

@@ -3,9 +3,13 @@
 import pytest
 
 from infra.store import Corpus
+from infra.tables.corpora import remember
 from infra.tables.delta import Table
+from memagent.config import load_config
 from pipelines import counts
+from pipelines.ask import ask, digest
 from pipelines.counts import corpus_counts
+from tests.integration.test_pipeline import HERON, OTTER, write_archive
 from tests.made_up_run import CORPUS, contracts, local_store
 
 
@@ -53,3 +57,19 @@ def test_who_may_only_read_counts_each_time(corpus, counted, monkeypatch):
 
     monkeypatch.setattr(type(corpus.store), "write_bytes", refused)
     assert corpus_counts(corpus) == corpus_counts(corpus) and len(counted) == 2
+
+
+def test_a_run_counts_what_it_leaves(store, tmp_path, model_folder, counted, ray_in_process):
+    config = load_config(
+        store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=["flush_seconds=0.2"]
+    )
+    write_archive(tmp_path / "docs")
+    remember(Corpus(store, "c"), sources=[str(tmp_path / "docs")])
+    digest("c", [OTTER], config)
+    (tmp_path / "docs" / "doc1.txt").write_text("The pass number for amber-otter is 5.")
+    digest("c", None, config)
+    counted.clear()
+    assert corpus_counts(Corpus(store, "c"))["answers"] == 8 and not counted, "what was hidden is shown"
+    ask("c", [HERON], config)
+    counted.clear()
+    assert corpus_counts(Corpus(store, "c"))["answers"] == 16 and not counted

@@ -12,6 +12,7 @@ import ray
 from infra.cluster import session as jobs
 from infra.readers import ReaderSpec
 from infra.store import Corpus
+from infra.tables.buckets import Bucket
 from infra.tables.corpora import remember
 from infra.tables.delta import Table
 from infra.tables.plans import read_plan
@@ -23,6 +24,7 @@ from memagent.segmenting import segments
 from pipelines.ask import ask, digest
 from pipelines.exchange.answers import answer_rows, answer_table
 from pipelines.report import build
+from pipelines.stages import plan
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import make_plan
 from pipelines.stages.planned_readings import PlanRequest
@@ -130,6 +132,30 @@ def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, a
     row = next(row for row in _plan(store, second) if row["carried_segments"])
     carried = [turn for turn in turns(Corpus(store, "c"), [row["reading_id"]]) if turn.kind == "carried"]
     assert carried and all(turn.carried_from == row["carried_from"] for turn in carried)
+
+
+@pytest.mark.slow_on_s3
+def test_a_night_of_many_buckets_tells_what_changed(store, archive, config, monkeypatch):
+    """Between two nights a corpus may grow by a bucket, and a document that changes is in another one."""
+    take(store, archive, config)
+    remember(Corpus(store, "c"), sources=[str(archive)])
+    monkeypatch.setattr(plan, "buckets", lambda size: [Bucket(index, 3) for index in range(3)])
+    first = digest("c", [OTTER, HERON], config)
+    rows = answer_table(config, "c", first["run_id"])
+    said = {(row["document"], row["question_id"]): row["answer"] for row in rows}
+    monkeypatch.setattr(plan, "buckets", lambda size: [Bucket(index, 4) for index in range(4)])
+    for name in ("doc0.txt", "doc1.txt", "more.txt"):
+        (archive / name).write_text(f"The pass number for silver-heron is 5. This is {name}.")
+    second = digest("c", None, config)
+    assert second["readings"]["read_now"] == 6
+    otter, heron = second["rollup"]
+    by_document = {row["document"]: (row["before"], row["now"]) for row in heron["changed"]}
+    assert by_document == {name: (said[name, "heron"], "5") for name in ("doc0.txt", "doc1.txt")}
+    assert {row["document"] for row in otter["changed"]} == {"doc0.txt"}, "it was about the otter"
+    assert heron["new_documents"] == otter["new_documents"] == ["more.txt"]
+    third = digest("c", [OTTER, HERON, Question("where", "Where is the otter?")], config)
+    counts = [(one["changed_count"], one["new_count"]) for one in third["rollup"]]
+    assert counts == [(0, 0), (0, 0), (0, 9)], "a question that is new has no answers before"
 
 
 def test_a_night_without_a_change_does_nothing_and_has_its_answers_and_report(store, archive, config):
