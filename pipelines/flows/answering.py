@@ -20,7 +20,7 @@ from memagent.questions import load_questions
 from pipelines import ask as stages
 from pipelines.flows import commands
 from pipelines.flows.access import settings_for
-from pipelines.flows.lineage import note_lineage
+from pipelines.flows.lineage import note_lineage, of_reading
 from pipelines.flows.ray_job import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
 from pipelines.flows.telemetry import observed
 from pipelines.formatting import breached, failures, held_by
@@ -166,7 +166,7 @@ def publish_stage(settings: Config, summary: RunSummary) -> str:
     rows += [{"count": f"failed, {reason}", "value": count} for reason, count in failures(summary).items()]
     create_table_artifact(rows, key=f"{key}-summary", description=f"Run {summary['run_id']}")
     create_markdown_artifact(_where(address, summary["run_id"]), key=f"{key}-report")
-    note_lineage(Store(settings.store), summary)
+    note_lineage(Store(settings.store), of_reading(summary))
     return address
 
 

@@ -19,12 +19,12 @@ from memagent.config import Config, validate
 from memagent.errors import MemagentError
 from memagent.records import Json
 from memagent.rl.config import load_recipe
-from memagent.rl.dataset import dataset_name
 from memagent.rl.promotion import PromotionSpec
 from memagent.settings import as_settings, environment
 from pipelines.flows import commands
 from pipelines.flows.access import check as check_access
 from pipelines.flows.access import settings_for
+from pipelines.flows.lineage import learns_from, note_lineage, of_harvest, of_training
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
 from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
 from pipelines.promote import PromotionRecord, run_promotion
@@ -58,6 +58,7 @@ def harvest_qa(
     if isinstance(summary, str):
         return {"corpus": corpus, "rows": 0, "waiting": 0, "nothing": summary}
     tables = Store(settings.store)
+    note_lineage(tables, of_harvest(summary))
     waiting = _waiting(tables)
     resource = {"prefect.resource.id": f"memagent.corpus.{corpus}", "prefect.resource.name": corpus}
     payload = {"run_id": run_id, "corpus": corpus, "new": summary["new"], "waiting": waiting, "enough": enough}
@@ -100,7 +101,8 @@ def retrain(
     over = [*_operator_settings(), *(sets or []), _NO_CODE]
     run = named(prepare(recipe, data or ["qa"], texts or [], store=store, sets=over), run_name)
     summary = train_stage(run)
-    candidate = summary["candidate"]
+    tables, candidate = Store(run.config.store), summary["candidate"]
+    note_lineage(tables, of_training(tables, summary))
     resource = {"prefect.resource.id": f"memagent.policy.{artifact_key(candidate or summary['parent'])}"}
     facts = {name: value for name, value in summary.items() if name in _EVENT_KEYS}
     emit_event(event="memagent.policy.trained", resource=resource, payload=facts)
@@ -111,7 +113,7 @@ def retrain(
             "reason": "nothing was better on validation than what training began with",
         }
     settings = run.reading_config(config)
-    earlier = policy(Store(settings.store), candidate)
+    earlier = policy(tables, candidate)
     if earlier["status"] != "candidate":  # the same data and recipe as in a run before: nothing was trained
         return {
             **summary,
@@ -193,7 +195,6 @@ def _trained_version(trainings: Sequence[Json], corpus: str) -> int | None:
     versions = [
         summary["data_version"]
         for summary in trainings
-        if any(dataset_name(spec) == "qa" and spec[len("qa") + 1 :] in ("", corpus) for spec in summary["data"])
-        and not summary["run_id"].endswith("-replay")
+        if learns_from(summary["data"], corpus) and not summary["run_id"].endswith("-replay")
     ]
     return max((version for version in versions if version is not None), default=None)
