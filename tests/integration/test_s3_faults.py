@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from infra.sources.discovery import list_sources
@@ -74,6 +76,19 @@ def test_a_share_of_the_requests_is_spoilt(
     summary = summary.get("summary", summary)
     assert summary["readings"]["read_now"] == _DOCUMENTS * len(QUESTIONS)
     assert found(f"{server.bucket}/{fault}") == calm
+
+
+@pytest.mark.parametrize("fault", ["500", "503"])
+def test_however_many_requests_fail_in_a_process_one_that_is_made_again_is_answered(
+    server: S3Server, fault: Fault
+) -> None:
+    store = Store(f"{server.bucket}/often-{fault}")
+    path = store.write_part(pa.table({"a": [1, 2, 3]}), "part.parquet")
+    with faulty_s3(0.2, fault) as proxy:
+        again = Store(store.url)  # its clients are built where it is used
+        for _ in range(200):
+            assert pq.read_table(path, filesystem=again.arrow, pre_buffer=False).num_rows == 3
+    assert proxy.done[fault] > 150
 
 
 @pytest.mark.slow
