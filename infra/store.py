@@ -305,7 +305,7 @@ def _arrow_file_system() -> pa_fs.S3FileSystem:
         region=options["AWS_REGION"],
         endpoint_override=host or None,
         scheme=scheme or "https",
-        # The standard strategy gives up once some hundred requests of a process have failed, however often others succeed.
+        # The standard strategy gives up once some hundred requests of a process have failed, whatever else succeeds.
         retry_strategy=pa_fs.AwsDefaultS3RetryStrategy(max_attempts=_S3_ATTEMPTS),
     )
 
