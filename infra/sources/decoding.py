@@ -125,13 +125,16 @@ def _decodes(data: bytes, encoding: str, complete: bool = True) -> bool:
 
 
 def _wide(sample: bytes) -> str | None:
-    """Recognise UTF-16 without a mark: nearly all characters lie in two pages of 256, with spaces."""
+    """Recognise UTF-16 without a mark: nearly all characters lie in two pages of 256, some of them in the first.
+
+    There are spaces, digits and signs; a row of spaces in UTF-8 is of one page, too, but of another one.
+    """
     for encoding in ("utf-16-le", "utf-16-be"):
         text = sample[: len(sample) // 2 * 2].decode(encoding, "replace")
         pages = Counter(ord(char) >> 8 for char in text)
         near = sum(count for _, count in pages.most_common(2))
         odd = sum(char < " " and char not in "\t\n\r\f" for char in text)
-        if 0 in pages and near >= 0.95 * len(text) and odd <= 0.01 * len(text):
+        if pages[0] >= 0.02 * len(text) and near >= 0.95 * len(text) and odd <= 0.01 * len(text):
             return encoding
     return None
 

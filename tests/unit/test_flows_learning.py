@@ -18,20 +18,23 @@ from pipelines.flows import commands, learning
 
 @pytest.mark.parametrize(("status", "promoted"), [("refused", False), ("promoted", True), ("retired", False)])
 def test_a_candidate_that_was_decided_on_is_not_compared_again(tmp_path, monkeypatch, status, promoted):
-    run = SimpleNamespace(reading_config=lambda config: SimpleNamespace(store=str(tmp_path)))
-    summary = {"run_id": "train-1", "parent": "nano@1", "candidate": "nano@2", "steps": 3, "data": ["qa"]}
-    events = []
+    at = SimpleNamespace(store=str(tmp_path))
+    run = SimpleNamespace(reading_config=lambda config: at, config=at)
+    summary = {"run_id": "train-1", "policy": "nano", "parent": "nano@1", "candidate": "nano@2", "data": ["qa"]}
+    events, noted = [], []
     for name, value in {
         "check_access": lambda *arguments: None,
         "prepare": lambda *arguments, **options: run,
         "train_stage": lambda run: summary,
         "emit_event": lambda event, **rest: events.append(event),
+        "note_lineage": lambda store, lineage: noted.append(lineage),
         "policy": lambda store, wanted: {"status": status, "reason": "worse on needles"},
     }.items():
         monkeypatch.setattr(learning, name, value)
     result = learning.retrain.fn()
     assert (result["promoted"], result["reason"]) == (promoted, f"decided before ({status}): worse on needles")
     assert events == ["memagent.policy.trained"]
+    assert [(one.read, one.written) for one in noted] == [({"policies/nano@1": 1}, {"policies/nano@2": 1})]
 
 
 def trained(store, run_id, data, version):
@@ -103,10 +106,11 @@ def test_the_flow_compares_on_the_recipes_engines(tmp_path, monkeypatch):
         compared.append((settings.engine.model, settings.engine.max_num_seqs, settings.pool.max_size, spec))
         return {"promoted": False, "reason": "worse", "overall": {}, "groups": []}
 
-    summary = {"run_id": "train-1", "parent": "nano@1", "candidate": "nano@2", "steps": 3, "data": ["qa"]}
+    summary = {"run_id": "train-1", "policy": "nano", "parent": "nano@1", "candidate": "nano@2", "data": ["qa"]}
     for name, value in {
         "train_stage": lambda run: summary,
         "emit_event": lambda event, **rest: None,
+        "note_lineage": lambda store, lineage: None,
         "policy": lambda store, wanted: {"status": "candidate", "reason": ""},
         "promotion_stage": compare,
     }.items():

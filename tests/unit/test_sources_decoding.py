@@ -71,6 +71,11 @@ def test_any_bytes_are_text_or_a_reason(data: bytes) -> None:
         assert encoding
 
 
+def test_a_nul_after_many_spaces_is_no_utf16() -> None:
+    line = b" " * 2_001 + b'\0{"text": "one"}'
+    assert detect(b'{"text": "good"}\n' + line + b'\n{"text": "good"}\n') == "utf-8"
+
+
 def test_what_is_replaced_stays_visible() -> None:
     assert clean("a\0b\ud800c\ud83d\ude00\r\n\r") == "a\ufffdb\ufffdc😀\n\n"
     assert decode("grün ".encode() * 10 + b"\xff")[0] == "grün " * 10 + "\ufffd"
