@@ -1,5 +1,6 @@
 """The store: one URL, a local folder or ``s3://``. No other module distinguishes the two."""
 
+import errno
 import io
 import os
 import random
@@ -23,8 +24,12 @@ from filelock import Timeout as LockTimeout
 from memagent.errors import ConfigError, MemagentError
 
 _UPDATE_SECONDS = 300
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a store that has no room left."""
 _S3_ATTEMPTS = 12
 """Of a request that S3 answers by 500, 503 or not at all."""
+_S3_SECONDS = 60
+"""Without a byte, of an attempt: what s3fs waits. pyarrow's three are over each time where a server is busy."""
 FIRST_ATTEMPTS = 3
 """The same before anything else is done: a wrong address is said soon."""
 _FIRST_SECONDS = 5
@@ -307,6 +312,7 @@ def _arrow_file_system() -> pa_fs.S3FileSystem:
         scheme=scheme or "https",
         # The standard strategy gives up once some hundred requests of a process have failed, whatever else succeeds.
         retry_strategy=pa_fs.AwsDefaultS3RetryStrategy(max_attempts=_S3_ATTEMPTS),
+        request_timeout=_S3_SECONDS,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar, cast
 
 from infra.cluster import session
 from infra.cluster.placement import EngineActor, start_engine
+from infra.store import FULL
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, EngineDied, MemagentError, UsageError
 
@@ -198,6 +199,8 @@ class _Pool(Generic[Item, Result]):
                     yield from self._replace(engine, error)
                     continue
                 except ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, OSError) and error.cause.errno in FULL:
+                        raise error.cause from error  # whoever shows it says what to do
                     raise MemagentError(f"a worker failed: {error.cause or error}") from error
                 if "fatal" in result:
                     self._retire(engine, result)

@@ -6,7 +6,6 @@ keep it full, so readings finish one after another.
 """
 
 import asyncio
-import errno
 import json
 import logging
 import time
@@ -22,6 +21,7 @@ from infra.cluster.loaded_engine import Drained, LoadedEngine
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.cluster.reading_blocks import BlockResult, FailedItem, NumberedBlock, PassSpec
 from infra.logs import WorkerLog, reading_id
+from infra.store import FULL
 from infra.tables.data_files import DataFile, write_data_file
 from infra.tables.delta import now
 from infra.tables.plans import Block, WorkItem, read_work
@@ -45,8 +45,6 @@ _BREATH_SECONDS = 0.1
 """Between the end of a part and the next one at least."""
 _TRACES = 10
 """Errors of a class that a worker logs with their trace; all are rows of the quarantine."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a store that has no room left."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
 """Bounds of the seconds between two answer files, and their number over a long run."""
 
@@ -280,7 +278,7 @@ class ReadingWorker:
                 # A store may raise anything. The turns stay buffered; a block is not returned before they are written,
                 # so a lasting error is raised there.
                 _log.warning("the turn log cannot be written now: %s: %s", type(error).__name__, error)
-                if isinstance(error, OSError) and error.errno in _FULL:
+                if isinstance(error, OSError) and error.errno in FULL:
                     self._no_room = error  # the run ends: what is read now would be read again
                     self._drained.set()
 

@@ -250,7 +250,7 @@ def parse_parquet(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refus
     raw.seek(0)
     try:
         file = pq.ParquetFile(raw)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SourceError("broken", "it is no Parquet file, or a truncated one; write it again") from error
     schema = file.schema_arrow
     _check(file, schema, packed, request)

@@ -91,6 +91,14 @@ def test_however_many_requests_fail_in_a_process_one_that_is_made_again_is_answe
     assert proxy.done[fault] > 150
 
 
+def test_a_busy_server_is_waited_for(server: S3Server) -> None:
+    store = Store(f"{server.bucket}/busy")
+    path = store.write_bytes(b"all of it", "file")
+    with faulty_s3(1.0, "slow") as proxy, Store(store.url).arrow.open_input_file(path) as file:
+        assert file.read() == b"all of it"
+    assert sum(proxy.done.values()) <= 3, "nothing was asked for again"
+
+
 @pytest.mark.slow
 def test_the_server_is_killed_and_comes_back(
     server: S3Server, archive: Path, calm: dict[tuple[str, str], str], tmp_path: Path
