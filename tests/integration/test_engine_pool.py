@@ -1,5 +1,6 @@
 """A pool that may grow does, and each of its engines gets work; one that is lost costs nothing."""
 
+import errno
 import os
 
 import pytest
@@ -11,6 +12,7 @@ from infra.tables.delta import Table
 from memagent.config import PoolConfig, load_config
 from memagent.errors import ConfigError, EngineDied, UsageError
 from pipelines.ask import ask
+from pipelines.cli.storage_errors import storage_error
 from pipelines.stages.ingest import ingest
 from tests.integration.test_pipeline import OTTER, write_archive
 
@@ -35,6 +37,8 @@ class Counting:
             os._exit(1)
         if item.get("retires") and not item["losses"]:
             return fatal(EngineDied("this engine is bad"))
+        if item.get("full"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if item.get("wrong"):
             return fatal(ConfigError("no such model"))
         return {"number": item["number"], "process": os.getpid()}
@@ -124,6 +128,12 @@ def test_an_engine_that_was_ended_for_want_of_work_comes_back_for_that_of_a_bad_
 def test_only_when_no_engine_is_left_does_a_run_fail(tmp_path):
     with pytest.raises(EngineDied, match="this engine is bad"):
         run(tmp_path / "w", work(4, retires=True), min_size=1, max_size=1)
+
+
+def test_a_full_disk_of_a_worker_is_an_error_of_the_disk(tmp_path):
+    with pytest.raises(OSError) as raised:
+        run(tmp_path / "full", work(3, full=True))
+    assert "free some" in str(storage_error(raised.value))
 
 
 def test_a_wrong_configuration_is_an_error_at_once(tmp_path):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.dataset_files import DatasetFile, file_hash, split_rows
+from infra.dataset_files import DatasetFile, file_hash, read_records, split_rows
 from memagent.errors import UsageError
 from memagent.records import text_hash
 from memagent.tasks.records import columns_of
@@ -85,6 +85,15 @@ def test_a_malformed_record_is_named_by_file_line_and_field(tmp_path, record, me
     first = {"question": "first?", "text": "t", "answers": "a"}
     with pytest.raises(UsageError, match=message):
         DatasetFile(lines(tmp_path / "a.jsonl", [first, record]))
+
+
+def test_a_parquet_file_with_damaged_names_or_values_is_refused(tmp_path):
+    path = Path(parquet(tmp_path / "a.parquet", [{"question": "q?", "text": "one a", "answers": ["a"]}]))
+    whole = path.read_bytes()
+    for damaged in (b"question", b"one a"):
+        path.write_bytes(whole.replace(damaged, b"\xff" * len(damaged)))
+        with pytest.raises(UsageError, match="is not a readable Parquet file"):
+            list(read_records(path))
 
 
 def test_files_that_are_no_data_set_are_refused(tmp_path):
