@@ -207,9 +207,5 @@ def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[Ro
                 yield from (Row(f"{name}, row {next(numbers)}", values) for values in batch.to_pylist())
     except FileNotFoundError as error:
         raise UsageError(f"no file {name}") from error
-    except (
-        OSError,
-        pa.ArrowException,
-        UnicodeDecodeError,
-    ) as error:  # names and values of a damaged file are any bytes
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"{name} is not a readable Parquet file: {error}") from error
