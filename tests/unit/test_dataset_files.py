@@ -2,6 +2,8 @@
 
 import json
 import tracemalloc
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,6 +96,13 @@ def test_a_parquet_file_with_damaged_names_or_values_is_refused(tmp_path):
         path.write_bytes(whole.replace(damaged, b"\xff" * len(damaged)))
         with pytest.raises(UsageError, match="is not a readable Parquet file"):
             list(read_records(path))
+
+
+@pytest.mark.parametrize("value", [b"a", date(2026, 11, 25), Decimal("1.5")])
+def test_a_parquet_column_of_another_type_is_named(tmp_path, value):
+    path = parquet(tmp_path / "a.parquet", [{"question": "q?", "text": value, "answers": ["a"]}])
+    with pytest.raises(UsageError, match=rf"row 1.*text.*a value of type {type(value).__name__}; a text is needed"):
+        list(read_records(Path(path)))
 
 
 def test_files_that_are_no_data_set_are_refused(tmp_path):

@@ -209,4 +209,5 @@ def _kind(value: Any) -> str:
         list: "a list",
         dict: "an object",
     }
-    return "null" if value is None else names[type(value)]
+    # A Parquet file has more kinds: bytes, dates, decimals.
+    return "null" if value is None else names.get(type(value), f"a value of type {type(value).__name__}")
