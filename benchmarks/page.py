@@ -4,7 +4,7 @@ python -m benchmarks.page
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 
 from benchmarks.record import FOLDER, ROOT, Result, Row, load
@@ -143,12 +143,20 @@ def _rows(rows: list[Row]) -> str:
         ]
         return _table(head, lines)
     columns = list(dict.fromkeys(row.column for row in rows))
-    commits = {row.column: f" (`{row.commit}`)" for row in rows if row.commit}
+    # A commit stands where all of a column have it, else where all of a line have it.
+    by_column = {column: {row.commit for row in rows if row.column == column} for column in columns}
+    uniform = all(len(commits) == 1 for commits in by_column.values())
+    heads = [column + _of(by_column[column] if uniform else ()) for column in columns]
     lines = []
     for name in dict.fromkeys(row.name for row in rows):
         cells = {row.column: row for row in rows if row.name == name}
-        lines.append([name, *(_counted(cells[column]) if column in cells else "" for column in columns)])
-    return _table(["", *(column + commits.get(column, "") for column in columns)], lines)
+        line = () if uniform else {row.commit for row in cells.values()}
+        lines.append([name + _of(line), *(_counted(cells[column]) if column in cells else "" for column in columns)])
+    return _table(["", *heads], lines)
+
+
+def _of(commits: Collection[str]) -> str:
+    return "".join(f" (`{commit}`)" for commit in sorted(commits) if commit)
 
 
 def _note(row: Row) -> str:
