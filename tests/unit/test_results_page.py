@@ -73,6 +73,20 @@ def test_how_a_value_is_shown():
     assert cell(Row("a", "equal to the bit")) == "equal to the bit"
 
 
+@pytest.mark.parametrize(
+    ("of", "head", "line"),
+    [
+        (lambda name, column: "aaa" if column == "lost" else "", "|  | lost (`aaa`) | double |", "| worker | 0 | 0 |"),
+        (lambda name, column: "aaa" if name == "worker" else "", "|  | lost | double |", "| worker (`aaa`) | 0 | 0 |"),
+    ],
+)
+def test_a_commit_stands_where_all_that_it_names_has_it(of, head, line):
+    cells = [(name, column) for name in ("driver", "worker") for column in ("lost", "double")]
+    rows = tuple(Row(name, 0, column=column, commit=of(name, column)) for name, column in cells)
+    page = render([replace(MADE, rows=rows)])
+    assert head in page and line in page and "| driver | 0 | 0 |" in page
+
+
 def test_machines_stand_side_by_side_and_rows_carry_their_commit():
     of = Row("time a segment, of 10 segments against of 1,000", 1.01)
     other = replace(MADE, machine=replace(MACHINE, label="avx512, two cores"), rows=(replace(of, value=1.02),))
