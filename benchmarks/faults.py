@@ -65,6 +65,8 @@ _CASES: dict[str, tuple[str, Callable[[Scene], Outcome]]] = {
 """Cases by name: what they are called in the record, and what makes a trial of one."""
 _MANY_FAULTS = ("500", "503", "reset", "cut", "slow")
 """Cases of which each trial has hundreds of faults: a third of the times are made."""
+_OF_OUTCOMES = ("lost", "double", "differing", "done again", "recovered after")
+"""Columns of what became of the runs that ended well."""
 _WITH_VLLM = ("driver", "worker", "engine", "node", "s3")
 
 
@@ -147,7 +149,8 @@ def rows_of(name: str, outcomes: list[Outcome], failures: int) -> Iterator[Row]:
     """Yield the rows of a case; `failures` are trials whose run did not end well."""
     yield Row(name, len(outcomes) + failures, column="times")
     yield Row(name, failures, column="failed")
-    if not outcomes:
+    if not outcomes:  # else a record that is kept would show what earlier trials came to
+        yield from (Row(name, "no run ended well", column=column) for column in _OF_OUTCOMES)
         return
     yield Row(name, sum(each.lost for each in outcomes), column="lost")
     yield Row(name, sum(each.double for each in outcomes), column="double")

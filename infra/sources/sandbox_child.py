@@ -91,8 +91,6 @@ def guarded(parse: Callable[[], object]) -> SourceError | None:
         )
     except RecursionError:
         return SourceError("too-deep", "it nests too deeply to be read")
-    except UnicodeDecodeError as error:
-        return SourceError("encoding", f"it starts as {error.encoding} and does not go on so: {error.reason}")
     except BrokenPipeError:
         sys.exit(1)  # nobody listens any more
     except Exception as error:  # parsers of hostile bytes raise anything; each is this source's fault

@@ -123,14 +123,13 @@ def parse_csv(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
         SourceError: ``empty``, ``no-column``, ``encoding``, ``binary``, ``too-large``.
     """
     options = request.options
-    head, file, encoding = _text_stream(stream)
-    if not head.strip():
-        raise SourceError("empty", "it has no header line")
-    header = head.splitlines()[0]
-    delimiter, columns = _header(header, options.text_column)
-    _check_id_column(columns, options)
-    reader = RowReader(options, "text/csv", encoding)
-    with file, _field_limit(options.max_bytes):
+    with _text_stream(stream) as (head, file, encoding), _field_limit(options.max_bytes):
+        if not head.strip():
+            raise SourceError("empty", "it has no header line")
+        header = head.splitlines()[0]
+        delimiter, columns = _header(header, options.text_column)
+        _check_id_column(columns, options)
+        reader = RowReader(options, "text/csv", encoding)
         yield from _rows(csv.reader(file, delimiter=delimiter, strict=True), columns, reader, encoding)
 
 
@@ -172,10 +171,9 @@ def parse_json_lines(stream: BinaryIO, request: Request) -> Iterator[Parsed | Re
     Raises:
         SourceError: ``no-column``, ``encoding``, ``binary``, ``too-large``.
     """
-    _, file, encoding = _text_stream(stream)
-    reader = RowReader(request.options, "application/x-ndjson", encoding)
     watch = ColumnWatch()
-    with file:
+    with _text_stream(stream) as (_, file, encoding):
+        reader = RowReader(request.options, "application/x-ndjson", encoding)
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield from watch.take(_json_row(number, line, reader, encoding))
@@ -208,14 +206,23 @@ def _json_row(number: int, line: str, reader: RowReader, encoding: str) -> Parse
     return reader.read(number, values)
 
 
-def _text_stream(stream: BinaryIO) -> tuple[str, io.TextIOWrapper, str]:
-    """Return the beginning as text, the whole as lines, and the encoding."""
+@contextmanager
+def _text_stream(stream: BinaryIO) -> Iterator[tuple[str, io.TextIOWrapper, str]]:
+    """Yield the beginning as text, the whole as lines, and the encoding.
+
+    Raises:
+        SourceError: ``encoding``, what follows is not in that of the beginning; and as `detect`.
+    """
     buffered = io.BufferedReader(stream, _HEAD)  # type: ignore[type-var]
     head = buffered.peek(_HEAD)
     encoding = detect(head, complete=False)
     wide = encoding.startswith(("utf-16", "utf-32"))
     file = io.TextIOWrapper(buffered, encoding, errors="strict" if wide else "surrogateescape", newline="")
-    return head.decode(encoding, "replace"), file, encoding.removesuffix("-sig")
+    try:
+        with file:
+            yield head.decode(encoding, "replace"), file, encoding.removesuffix("-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError("encoding", f"it starts as {encoding} and does not go on so: {error.reason}") from error
 
 
 def _check_id_column(columns: Sequence[str], options: IngestConfig) -> None:

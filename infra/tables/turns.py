@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ _FOLDER = "turns"
 _TURN_FIELDS = [f.name for f in fields(Turn)]
 _KEY = ("reading_id", "lane", "step")
 _FILTERED = ("reading_id", "kind")
+_LOOKED_AT: set[str] = set()
 _AT_ONCE = 16  # parts that are looked at together: with S3 it is waiting
 _COMPACT_BYTES = 8 * 2**20
 """Compressed bytes of parts that one task compacts."""
@@ -324,17 +324,15 @@ def _dataset(paths: list[str], store: Store) -> ds.Dataset:
 
 
 def _filterable(paths: list[str], store: Store) -> ds.Dataset:
-    """Return the dataset of some parts, which can be filtered by `_FILTERED`; raise if a part is damaged there."""
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        list(threads.map(lambda path: _can_be_filtered(store, path), paths))
+    """Return the dataset of some parts, which can be filtered by `_FILTERED`; raise if a part is damaged there.
+
+    Parts never change, and a path names its store: a process looks at each part once.
+    """
+    if new := [path for path in paths if path not in _LOOKED_AT]:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(lambda path: raise_if_damaged(store, path, _FILTERED), new))
+        _LOOKED_AT.update(new)
     return _dataset(paths, store)
-
-
-@lru_cache(maxsize=100_000)
-def _can_be_filtered(store: Store, path: str) -> bool:
-    """Return True, or raise. Parts never change: a process looks at each of them once."""
-    raise_if_damaged(store, path, _FILTERED)
-    return True
 
 
 def _of(reading_ids: list[str]) -> Any:

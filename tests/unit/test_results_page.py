@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import record
+from benchmarks.fault_trials import Outcome
+from benchmarks.faults import rows_of
 from benchmarks.page import HEADLINES, PAGE, SECTIONS, cell, render
 from benchmarks.record import FOLDER, ROOT, Machine, Result, Row, dumps, load, loads, machine, result, write
 
@@ -129,3 +131,14 @@ def test_every_benchmark_writes_a_record():
         text = path.read_text()
         if "__main__" in text and path.stem != "page":
             assert "arguments(parser)" in text and "write(" in text, path.name
+
+
+def test_a_fault_that_no_run_survived_leaves_nothing_of_an_earlier_record(tmp_path):
+    def cells(outcomes, failures):
+        rows = tuple(rows_of("driver killed", outcomes, failures))
+        (one,) = [loads(write(replace(MADE, rows=rows), tmp_path, keep=True).read_text())]
+        return {row.column: row.value for row in one.rows}
+
+    good = cells([Outcome(lost=0, double=0, differing=0, again=0.01, recovered=2.0)], 0)
+    bad = cells([], 3)
+    assert good["lost"] == 0 and set(bad) == set(good) and bad["failed"] == 3 and bad["lost"] == "no run ended well"
