@@ -1,22 +1,26 @@
-"""A Ray Data job of independent tasks, such as one for each bucket of a corpus."""
+"""Independent tasks in Ray, such as one for each bucket of a corpus."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from infra.cluster.nodes import ensure_nodes
-from infra.cluster.session import quiet_ray_data
 from infra.store import Store
 from memagent.errors import MemagentError, UsageError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_PER_CPU = 2
+"""Tasks that wait or run at once, by processor: enough that none is idle, and few for the scheduler."""
 
 
 def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], store: Store, *, small: bool) -> Iterator[Result]:
     """Call `work` for each item; yield the results as they come.
+
+    A task whose process or node is lost is run again. Plain tasks, not a Ray Data job: that starts its second task a
+    second after its first.
 
     Args:
         work: a picklable function that returns plain data (JSON), and writes large data to the store.
@@ -26,7 +30,7 @@ def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], store: Stor
 
     Raises:
         UsageError: a node of the cluster cannot see the store.
-        UsageError, MemagentError: raised by `work`; other errors become a MemagentError with their message.
+        UsageError, MemagentError: raised by `work`; other errors are Ray's, with the task's error as their cause.
     """
     if not items:
         return
@@ -34,28 +38,34 @@ def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], store: Stor
         yield json.loads(json.dumps(work(items[0])))  # as plain as it would come from another process
         return
     ensure_nodes(store)
-    import ray.data
+    import ray
 
-    quiet_ray_data()
-    blocks = [pa.table({"index": [index]}) for index in range(len(items))]
-    job = ray.data.from_arrow(blocks).map_batches(
-        _run, batch_size=None, batch_format="pyarrow", fn_kwargs={"work": work, "items": list(items)}
-    )
-    for batch in job.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        for row in batch.to_pylist():
-            if row["error"]:
-                raise (UsageError if row["usage"] else MemagentError)(row["error"])
-            yield json.loads(row["result"])
-
-
-def _run(batch: pa.Table, work: Callable[[Any], Any], items: Sequence[Any]) -> pa.Table:
-    rows = []
-    for index in batch["index"].to_pylist():
-        try:
-            rows.append({"result": json.dumps(work(items[index])), "error": "", "usage": False})
-        except MemagentError as error:  # its class may not be picklable
-            rows.append({"result": "", "error": str(error), "usage": isinstance(error, UsageError)})
-    return pa.Table.from_pylist(rows, schema=_RESULT)
+    task = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_run)
+    shared = ray.put(work)
+    waiting = iter(items)
+    running: list[Any] = []
+    try:
+        while True:
+            most = _PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))  # a node may have joined
+            running += [task.remote(shared, item) for item in islice(waiting, max(0, most - len(running)))]
+            if not running:
+                return
+            (done,), running = ray.wait(running)
+            yield _result(ray.get(done))
+    finally:
+        for call in running:  # an error, or nobody wants the others' results
+            with suppress(ray.exceptions.RayError):
+                ray.cancel(call)
 
 
-_RESULT = pa.schema([("result", pa.large_string()), ("error", pa.string()), ("usage", pa.bool_())])
+def _result(answer: dict[str, Any]) -> Any:
+    if error := answer.get("error"):
+        raise (UsageError if answer["usage"] else MemagentError)(error)
+    return json.loads(answer["result"])
+
+
+def _run(work: Callable[[Any], Any], item: Any) -> dict[str, Any]:
+    try:
+        return {"result": json.dumps(work(item))}
+    except MemagentError as error:  # its class may not be picklable
+        return {"error": str(error), "usage": isinstance(error, UsageError)}

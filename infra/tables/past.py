@@ -121,9 +121,9 @@ def _earlier_answers(
     if not rows:
         return {}
     doc_ids = pa.array({row["doc_id"] for row in rows if row["scope"] == "document"}, pa.string())
-    versions = Table(corpus.store, "documents").read(
-        corpus.name, ["doc_id", "content_hash"], pc.field("doc_id").isin(doc_ids)
-    )
+    # An earlier version has a row of its own that says so (`mark_superseded`). Files without such rows are not read.
+    earlier = (pc.field("state") != "present") & pc.field("doc_id").isin(doc_ids)
+    versions = Table(corpus.store, "documents").read(corpus.name, ["doc_id", "content_hash"], earlier)
     document_of = dict(zip(versions["content_hash"].to_pylist(), versions["doc_id"].to_pylist(), strict=True))
     columns = ["reading_id", "scope", "question", "policy_id", "content_hash", "answered_at", "segments", "run_id"]
     if any(row["scope"] == "archive" for row in rows):  # a document's is its own hash

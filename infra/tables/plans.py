@@ -2,6 +2,7 @@
 
 runs/<run_id>/plan/<bucket>.parquet   all readings (`infra.tables.schemas.PLAN`)
     runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
+    runs/<run_id>/moved/<bucket>.parquet  answers of documents that were in another bucket the night before
     runs/<run_id>/plan.json               in their place, where the run had nothing to do: the run that planned it
 """
 
@@ -111,10 +112,26 @@ def plan_parts(corpus: Corpus, run_id: str) -> Iterator[tuple[Bucket, pa.Table]]
         yield bucket, read_plan(corpus, run_id, bucket=bucket if count > 1 else None)
 
 
+def counted_readings(plan: pa.Table) -> pa.ChunkedArray:
+    """Return the readings whose answers count for a plan's rows."""
+    return pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"])
+
+
+def write_moved(store: Store, run_id: str, bucket: int, rows: pa.Table) -> None:
+    """Write down answers of a bucket's documents that were in another one the night before, until they are compared."""
+    store.write_part(rows, "runs", run_id, "moved", f"{bucket:05d}.parquet")
+
+
+def read_moved(store: Store, run_id: str, bucket: int) -> pa.Table:
+    """Return what `write_moved` wrote."""
+    return store.read_part("runs", run_id, "moved", f"{bucket:05d}.parquet")
+
+
 def delete_work(store: Store, run_id: str) -> None:
     """Delete the work of a run that is over."""
-    for path in store.list("runs", run_id, "work"):
-        store.delete(path)
+    for kind in ("work", "moved"):
+        for path in store.list("runs", run_id, kind):
+            store.delete(path)
 
 
 def repeat_plan(store: Store, run_id: str, of: str) -> None:
@@ -128,8 +145,8 @@ def _answered(plan: pa.Table) -> pa.Table:
     """Return a plan with all of its readings answered."""
     columns = set(plan.column_names)
     if {"answered_by", "reading_id"} <= columns:
-        by = pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"])
-        plan = plan.set_column(plan.column_names.index("answered_by"), "answered_by", by)
+        at = plan.column_names.index("answered_by")
+        plan = plan.set_column(at, "answered_by", counted_readings(plan))
     if "state" in columns:
         state = pa.array(["answered"] * plan.num_rows, pa.string())
         plan = plan.set_column(plan.column_names.index("state"), "state", state)

@@ -2,6 +2,9 @@
 
 from typing import Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from infra.store import Corpus
 from infra.tables.delta import now
 from infra.tables.rows import FailureRow, PlannedReading
@@ -12,6 +15,12 @@ Stage = Literal["ingest", "segment", "plan", "read"]
 def reading_item(row: PlannedReading) -> str:
     """Return how the quarantine names a reading."""
     return f"{row['doc_id'] or 'archive'} ? {row['question_id']}"
+
+
+def reading_items(rows: pa.Table) -> pa.ChunkedArray:
+    """Return how the quarantine names the readings of a plan's rows."""
+    whose = pc.if_else(pc.equal(rows["doc_id"], ""), "archive", rows["doc_id"])
+    return pc.binary_join_element_wise(whose, rows["question_id"], " ? ")
 
 
 def failure_row(corpus: Corpus, stage: Stage, item: str, *, reason: str, detail: str, run_id: str) -> FailureRow:

@@ -1,42 +1,36 @@
 """Summarise a run's answers, a task for each bucket of its plan. The driver sees only counts."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from infra.cluster.tasks import run_tasks
 from infra.store import Corpus
 from infra.tables.buckets import FEW, Bucket
 from infra.tables.delta import Table
-from infra.tables.plans import read_plan
-from infra.tables.quarantine import reading_item
-from infra.tables.rows import PlannedReading
-from infra.tables.runs import ChangedAnswer, QuestionRollup
+from infra.tables.plans import counted_readings, read_plan
+from infra.tables.quarantine import reading_items
+from infra.tables.runs import QuestionRollup
 from memagent.gates import QuestionQuality
 from memagent.metrics import METRICS
 from memagent.records import Question
 from memagent.stats import Score, ScoreDict, share
+from pipelines.stages.rollup import BucketRollup, merged, moved_changes, rollup_bucket
 
-_ANSWERS = 5_000
-"""Different answers to a question that a task reports, the most frequent first."""
-_SHOWN_ANSWERS = 20
-_NAMED = 1_000
-"""Most documents that a rollup names; others are only counted."""
 _COLUMNS = ["reading_id", "answered_by", "doc_id", "content_hash", "question_id", "question", "gold", "state"]
 _ANSWER = ("question", "answer", "found", "run_id", "segments", "memories_cut", "memory_empty")
-_Key = tuple[str, str]
-"""doc_id and question_id."""
 
 
 class BucketSummary(TypedDict):
     """Summary of a bucket."""
 
+    bucket: int
+    """Its index."""
     found: int
     """Readings whose answer was found."""
     sums: dict[str, float]
@@ -46,6 +40,8 @@ class BucketSummary(TypedDict):
     answered: list[str]
     """Quarantine items of readings that failed in an earlier run and are answered now."""
     rollup: list[QuestionRollup]
+    moved: int
+    """As in `BucketRollup`."""
     held: dict[str, int]
     """Readings whose answer is of a held run, by run."""
     fresh: dict[str, dict[str, int]]
@@ -113,6 +109,7 @@ def summarise(
     sums: Counter[str] = Counter()
     scored = sum(question.answers is not None for question in unmatched)
     rollups: dict[str, list[QuestionRollup]] = defaultdict(list)
+    moved: list[tuple[int, int]] = []
     for part in run_tasks(work, buckets, corpus.store, small=readings <= FEW):
         summary.found += part["found"]
         summary.answered += part["answered"]
@@ -121,11 +118,14 @@ def summarise(
         summary.held.update(part["held"])
         for text, sums_of in part["fresh"].items():
             summary.fresh[text] = summary.fresh.get(text, QuestionQuality()) + QuestionQuality(**sums_of)
+        if part["moved"]:
+            moved.append((part["bucket"], part["moved"]))
         for rollup in part["rollup"]:
             rollups[rollup["question_id"]].append(rollup)
     if scored:
         summary.scores = [share(metric, sums[metric], scored) for metric in METRICS]
-    summary.rollup = [_merged(parts) for parts in rollups.values()]
+    changes = moved_changes(corpus, run_id, night.previous, moved) if night is not None and moved else {}
+    summary.rollup = [merged(parts, changes.get(question_id)) for question_id, parts in rollups.items()]
     return summary
 
 
@@ -139,188 +139,86 @@ def summarise_bucket(
     held: frozenset[str],
 ) -> BucketSummary:
     """Summarise the answers of a bucket; arguments as in `summarise`."""
-    rows: list[PlannedReading] = read_plan(corpus, run_id, _COLUMNS, bucket).to_pylist()
-    answers = _answers(corpus, rows, bucket)
-    found_count, scored, sums = 0, 0, dict.fromkeys(METRICS, 0.0)
-    answered = []
-    for row in rows:
-        answer = answers.get(row["answered_by"] or row["reading_id"])
-        found_count += bool(answer and answer.found)
-        if answer is not None and failed_before and (item := reading_item(row)) in failed_before:
-            answered.append(item)
-        if row["gold"] is not None:
-            scored += 1
-            for name, metric in METRICS.items():
-                sums[name] += metric(answer.text, row["gold"]) if answer is not None else 0.0
+    plan = read_plan(corpus, run_id, _COLUMNS, bucket)
+    plan = plan.append_column("counted", counted_readings(plan))
+    answers = _answers(corpus, plan, bucket)
+    at = pc.index_in(plan["counted"], value_set=answers["reading_id"].combine_chunks())
+    rows = plan
+    for name in ("answer", "found", "run_id"):
+        rows = rows.append_column(name, answers[name].take(at))
+    given = rows.filter(pc.is_valid(at))
+    items = reading_items(given) if failed_before else pa.array([], pa.string())
+    with_gold = rows.filter(pc.is_valid(rows["gold"]))
+    rollup: BucketRollup = {"questions": [], "moved": 0}
+    if night is not None:
+        rollup = rollup_bucket(corpus, run_id, rows, bucket=bucket, previous=night.previous)
     return {
-        "found": found_count,
-        "sums": sums,
-        "scored": scored,
-        "answered": answered,
-        "rollup": [] if night is None else _rollup(corpus, rows, answers, bucket=bucket, previous=night.previous),
-        "held": _held(rows, answers, held),
+        "bucket": bucket.index,
+        "found": pc.sum(given["found"], min_count=0).as_py(),
+        "sums": _sums(with_gold),
+        "scored": with_gold.num_rows,
+        "answered": items.filter(pc.is_in(items, value_set=pa.array(failed_before, pa.string()))).to_pylist(),
+        "rollup": rollup["questions"],
+        "moved": rollup["moved"],
+        "held": _held(given, held),
         "fresh": {} if night is None else _fresh(rows, answers, night),
     }
 
 
-def _held(rows: Sequence[PlannedReading], answers: "dict[str, _Answer]", held: frozenset[str]) -> dict[str, int]:
-    given = (answers.get(row["answered_by"] or row["reading_id"]) for row in rows)
-    return Counter(answer.run_id for answer in given if answer is not None and answer.run_id in held)
+def _answers(corpus: Corpus, plan: pa.Table, bucket: Bucket) -> pa.Table:
+    """Return the answers that count for a bucket's plan: their `reading_id` and `_ANSWER`."""
+    wanted = pc.field("reading_id").isin(pc.unique(plan["counted"]))
+    inside = bucket.contains("content_hash")
+    both = wanted if inside is None else inside & wanted
+    return Table(corpus.store, "answers").read(corpus.name, ["reading_id", *_ANSWER], both)
 
 
-def _fresh(
-    rows: Sequence[PlannedReading], answers: "dict[str, _Answer]", night: NightRuns
-) -> dict[str, dict[str, int]]:
+def _sums(rows: pa.Table) -> dict[str, float]:
+    """Return the sums of the metrics over rows with `gold`; one without `answer` counts as wrong."""
+    pairs = list(zip(rows["answer"].to_pylist(), rows["gold"].to_pylist(), strict=True))
+    return {
+        name: sum((metric(answer, gold) for answer, gold in pairs if answer is not None), 0.0)
+        for name, metric in METRICS.items()
+    }
+
+
+def _held(given: pa.Table, held: frozenset[str]) -> dict[str, int]:
+    counts = pc.value_counts(given["run_id"]).to_pylist()
+    return {one["values"]: one["counts"] for one in counts if one["values"] in held}
+
+
+def _fresh(rows: pa.Table, answers: pa.Table, night: NightRuns) -> dict[str, dict[str, int]]:
     """Return sums over the answers of this night, each reading once, by question text.
 
     Pairs of answers are those within the bucket, a random part of the documents.
     """
-    by_question: dict[str, list[_Answer]] = defaultdict(list)
-    for answer in answers.values():
-        if answer.run_id in night.fresh:
-            by_question[answer.question].append(answer)
-    lacking = {(row["question"], row["answered_by"] or row["reading_id"]) for row in rows}
-    failed = Counter(text for text, reading in lacking if reading not in answers)
+    given = answers.filter(pc.is_in(answers["run_id"], value_set=pa.array(night.fresh, pa.string())))
+    lacking = rows.filter(pc.is_null(rows["found"])).group_by(["question", "counted"]).aggregate([])
     result = {}
-    for text in {*by_question, *failed}:
-        mine = by_question.get(text, [])
-        found = [answer.text for answer in mine if answer.found]
-        remembered = [answer for answer in mine if answer.memory_empty is not None]
+    for text in {*pc.unique(given["question"]).to_pylist(), *pc.unique(lacking["question"]).to_pylist()}:
+        mine = given.filter(pc.equal(given["question"], text))
+        failed = pc.sum(pc.equal(lacking["question"], text), min_count=0).as_py()
+        found = mine.filter(mine["found"])["answer"]
+        lengths = pc.utf8_length(found).cast(pa.int64())
+        same = pc.value_counts(found).field("counts")
+        remembered = mine.filter(pc.is_valid(mine["memory_empty"]))
         quality = QuestionQuality(
-            answers=len(mine),
+            answers=mine.num_rows,
             found=len(found),
-            chars=sum(map(len, found)),
-            chars_squared=sum(len(said) ** 2 for said in found),
+            chars=_total(lengths),
+            chars_squared=_total(pc.multiply(lengths, lengths)),
             pairs=len(found) * (len(found) - 1) // 2,
-            same=sum(count * (count - 1) // 2 for count in Counter(found).values()),
-            failed=failed[text],
-            tried=len(mine) + failed[text],
-            remembered=len(remembered),
-            empty=sum(bool(answer.memory_empty) for answer in remembered),
-            updates=sum(answer.segments for answer in remembered),
-            cut=sum(answer.memories_cut or 0 for answer in remembered),
+            same=_total(pc.multiply(same, pc.subtract(same, 1))) // 2,
+            failed=failed,
+            tried=mine.num_rows + failed,
+            remembered=remembered.num_rows,
+            empty=_total(remembered["memory_empty"]),
+            updates=_total(remembered["segments"]),
+            cut=_total(remembered["memories_cut"]),
         )
         result[text] = asdict(quality)
     return result
 
 
-class _Answer(NamedTuple):
-    question: str
-    text: str
-    found: bool
-    run_id: str
-    segments: int
-    memories_cut: int | None
-    memory_empty: bool | None
-
-
-def _answers(corpus: Corpus, rows: Sequence[PlannedReading], bucket: Bucket) -> dict[str, _Answer]:
-    """Return the answers by reading_id."""
-    readings = pa.array({row["answered_by"] or row["reading_id"] for row in rows}, pa.string())
-    wanted = pc.field("reading_id").isin(readings)
-    inside = bucket.contains("content_hash")
-    table = Table(corpus.store, "answers").read(
-        corpus.name, ["reading_id", *_ANSWER], wanted if inside is None else inside & wanted
-    )
-    columns = (table[name].to_pylist() for name in ("reading_id", *_ANSWER))
-    return {reading: _Answer(*given) for reading, *given in zip(*columns, strict=True)}
-
-
-def _rollup(
-    corpus: Corpus,
-    rows: Sequence[PlannedReading],
-    answers: dict[str, _Answer],
-    bucket: Bucket,
-    previous: str,
-) -> list[QuestionRollup]:
-    before = _before(corpus, rows, answers, bucket=bucket, previous=previous) if previous else {}
-    by_question: dict[str, list[PlannedReading]] = defaultdict(list)
-    for row in rows:
-        by_question[row["question_id"]].append(row)
-    result: list[QuestionRollup] = []
-    for question_id, mine in by_question.items():
-        pairs = ((row["doc_id"], answers.get(row["answered_by"] or row["reading_id"])) for row in mine)
-        given = {doc_id: answer for doc_id, answer in pairs if answer is not None}
-        counts = Counter(answer.text for answer in given.values() if answer.found)
-        changed: list[ChangedAnswer] = [
-            {"document": doc_id, "before": before[doc_id, question_id], "now": answer.text}
-            for doc_id, answer in given.items()
-            if before.get((doc_id, question_id), answer.text) != answer.text
-        ]
-        new = [doc_id for doc_id in given if (doc_id, question_id) not in before]
-        result.append(
-            {
-                "question_id": question_id,
-                "question": mine[0]["question"],
-                "documents": len(mine),
-                "found": sum(answer.found for answer in given.values()),
-                "failed": len(mine) - len(given),
-                "answers": counts.most_common(_ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS),
-                "distinct": len(counts),
-                "changed": changed[:_NAMED],
-                "changed_count": len(changed),
-                "new_documents": new[:_NAMED],
-                "new_count": len(new),
-            }
-        )
-    return result
-
-
-def _before(
-    corpus: Corpus,
-    rows: Sequence[PlannedReading],
-    answers: dict[str, _Answer],
-    bucket: Bucket,
-    previous: str,
-) -> dict[_Key, str]:
-    """Return the answers of the digest before to the documents and questions of these rows.
-
-    Most documents have the text that they had, and so are in the bucket's part of the plan before, and most of the
-    answers that counted are among `answers`: only for the others whole tables are searched.
-    """
-    columns = ["reading_id", "answered_by", "doc_id", "question_id", "content_hash"]
-    documents = {row["doc_id"] for row in rows}
-    plan = read_plan(corpus, previous, columns, filters=bucket.contains("content_hash"))
-    moved = documents.difference(plan["doc_id"].to_pylist()) if bucket.count > 1 else set()
-    if moved:
-        others = pc.field("doc_id").isin(pa.array(moved, pa.string()))
-        plan = pa.concat_tables([plan, read_plan(corpus, previous, columns, filters=others)])
-    counted = pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"]).to_pylist()
-    keys = zip(plan["doc_id"].to_pylist(), plan["question_id"].to_pylist(), counted, strict=True)
-    mine = {(doc_id, question_id): name for doc_id, question_id, name in keys if doc_id in documents}
-    replaced = _replaced(corpus, {name for name in mine.values() if name not in answers})
-    before = {key: answers[name].text if name in answers else replaced.get(name) for key, name in mine.items()}
-    return {key: text for key, text in before.items() if text is not None}
-
-
-def _replaced(corpus: Corpus, readings: Collection[str]) -> dict[str, str]:
-    """Return answers by reading_id."""
-    if not readings:
-        return {}
-    among = ds.field("reading_id").isin(pa.array(readings, pa.string()))
-    table = Table(corpus.store, "answers").read(corpus.name, ["reading_id", "answer"], among)
-    return dict(zip(table["reading_id"].to_pylist(), table["answer"].to_pylist(), strict=True))
-
-
-def _merged(parts: Sequence[QuestionRollup]) -> QuestionRollup:
-    """Merge the rollups of a question from several buckets.
-
-    Where it has more than some thousand different answers, the counts of the rare ones are too low, and `distinct` is
-    that of the answers which were counted.
-    """
-    counts: Counter[str] = Counter()
-    for part in parts:
-        counts.update(dict(part["answers"]))
-    return {
-        "question_id": parts[0]["question_id"],
-        "question": parts[0]["question"],
-        "documents": sum(part["documents"] for part in parts),
-        "found": sum(part["found"] for part in parts),
-        "failed": sum(part["failed"] for part in parts),
-        "answers": counts.most_common(_SHOWN_ANSWERS),
-        "distinct": max(len(counts), max(part["distinct"] for part in parts)),
-        "changed": [change for part in parts for change in part["changed"]][:_NAMED],
-        "changed_count": sum(part["changed_count"] for part in parts),
-        "new_documents": [doc_id for part in parts for doc_id in part["new_documents"]][:_NAMED],
-        "new_count": sum(part["new_count"] for part in parts),
-    }
+def _total(values: pa.Array | pa.ChunkedArray) -> int:
+    return int(pc.sum(values, min_count=0).as_py())

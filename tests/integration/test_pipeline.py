@@ -11,7 +11,7 @@ import ray
 
 from infra.cluster import session as jobs
 from infra.readers import ReaderSpec
-from infra.store import Corpus
+from infra.store import Corpus, Store
 from infra.tables.buckets import Bucket
 from infra.tables.corpora import remember
 from infra.tables.delta import Table
@@ -24,7 +24,7 @@ from memagent.segmenting import segments
 from pipelines.ask import ask, digest
 from pipelines.exchange.answers import answer_rows, answer_table
 from pipelines.report import build
-from pipelines.stages import plan
+from pipelines.stages import plan, rollup
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import make_plan
 from pipelines.stages.planned_readings import PlanRequest
@@ -144,6 +144,7 @@ def test_a_night_of_many_buckets_tells_what_changed(store, archive, config, monk
     rows = answer_table(config, "c", first["run_id"])
     said = {(row["document"], row["question_id"]): row["answer"] for row in rows}
     monkeypatch.setattr(plan, "buckets", lambda size: [Bucket(index, 4) for index in range(4)])
+    monkeypatch.setattr(rollup, "_MOVED", 1)  # so that several tasks compare
     for name in ("doc0.txt", "doc1.txt", "more.txt"):
         (archive / name).write_text(f"The pass number for silver-heron is 5. This is {name}.")
     second = digest("c", None, config)
@@ -154,6 +155,7 @@ def test_a_night_of_many_buckets_tells_what_changed(store, archive, config, monk
     assert {row["document"] for row in otter["changed"]} == {"doc0.txt"}, "it was about the otter"
     assert heron["new_documents"] == otter["new_documents"] == ["more.txt"]
     third = digest("c", [OTTER, HERON, Question("where", "Where is the otter?")], config)
+    assert not Store(config.store).list("runs", second["run_id"], "moved"), "what was compared is deleted"
     counts = [(one["changed_count"], one["new_count"]) for one in third["rollup"]]
     assert counts == [(0, 0), (0, 0), (0, 9)], "a question that is new has no answers before"
 

@@ -46,6 +46,7 @@ SHARED_PLAN = {
     ("read", "plan"),
     ("plan", "planned_readings"),
     ("plan", "plan_states"),
+    ("summarise", "rollup"),
     ("plan_states", "planned_readings"),
 }
 """Stages that speak of the same plan. No other imports one, nor anything else of `pipelines`."""
