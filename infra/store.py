@@ -201,11 +201,16 @@ class Store:
 
     def list(self, *parts: str, suffix: str = ".parquet") -> list[str]:
         """Return the paths of all files under a folder, sorted; nothing there gives an empty list."""
+        return list(self.sizes(*parts, suffix=suffix))
+
+    def sizes(self, *parts: str, suffix: str = ".parquet") -> dict[str, int]:
+        """Return the bytes of all files under a folder by path, sorted by it; nothing there gives an empty dict."""
         try:
-            paths = self.fs.find(self.path(*parts))
+            found = self.fs.find(self.path(*parts), detail=True)
         except FileNotFoundError:
-            return []
-        return sorted(p for p in paths if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
+            return {}
+        mine = (p for p in found if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
+        return {path: int(found[path].get("size") or 0) for path in sorted(mine)}
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""

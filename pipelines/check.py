@@ -28,7 +28,8 @@ from infra.tables.policies import fetch, policies
 from infra.tables.rows import SegmentedRow
 from infra.tables.schemas import TABLES
 from infra.tables.segments import damaged_segments
-from infra.tables.turns import answered_in_log, logged_runs, part_paths
+from infra.tables.turn_parts import logged_runs, part_paths
+from infra.tables.turns import answered_in_log
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.records import text_hash

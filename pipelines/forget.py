@@ -23,7 +23,7 @@ from infra.tables.rows import QaRow
 from infra.tables.runs import forget_rollups
 from infra.tables.schemas import TABLES
 from infra.tables.streams import stream_of
-from infra.tables.turns import logged_runs
+from infra.tables.turn_parts import logged_runs
 from memagent.config import Config
 from memagent.errors import UsageError
 

@@ -16,7 +16,7 @@ from infra.tables.documents import has_documents
 from infra.tables.plans import delete_work
 from infra.tables.runs import closed_runs
 from infra.tables.schemas import TABLES
-from infra.tables.turns import compact, logged_runs, small_parts
+from infra.tables.turn_parts import compact, logged_runs, small_parts
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.counts import corpus_counts

@@ -40,8 +40,9 @@ def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], store: Stor
     ensure_nodes(store)
     import ray
 
-    task = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_run)
-    shared = ray.put(work)
+    # As often as Ray Data does: on nodes that come and go, a task may be lost many times.
+    task = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_retries=-1)(_run)
+    job, shared = ray.get_runtime_context().get_job_id(), ray.put(work)
     waiting = iter(items)
     running: list[Any] = []
     try:
@@ -53,9 +54,11 @@ def run_tasks(work: Callable[[Item], Result], items: Sequence[Item], store: Stor
             (done,), running = ray.wait(running)
             yield _result(ray.get(done))
     finally:
-        for call in running:  # an error, or nobody wants the others' results
-            with suppress(ray.exceptions.RayError):
-                ray.cancel(call)
+        # An error, or nobody wants the others' results. Where Ray has ended meanwhile, `cancel` would start it again.
+        if running and ray.is_initialized() and ray.get_runtime_context().get_job_id() == job:
+            for call in running:
+                with suppress(ray.exceptions.RayError):
+                    ray.cancel(call)
 
 
 def _result(answer: dict[str, Any]) -> Any:

@@ -1,47 +1,31 @@
 """The turn log: the append-only record of every conversation.
 
 It is the checkpoint, the provenance and the training data at once. Workers write parts of a few seconds each,
-atomically; after a run the parts are compacted, sorted by reading. The key is (reading_id, lane, step); of duplicate
+atomically (`infra.tables.turn_parts`). The key is (reading_id, lane, step); of duplicate
 keys (a part and its compacted copy), one counts.
 """
 
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from infra.store import Corpus, Store
-from infra.tables.damage import raise_if_damaged, unreadable
+from infra.store import Corpus
 from infra.tables.delta import now
-from infra.tables.distinct import first_of_each
 from infra.tables.runs import closed_runs
 from infra.tables.schemas import TURNS
-from memagent.errors import MemagentError
+from infra.tables.turn_parts import FOLDER, KEY, dedupe, filterable, logged_runs, with_parts
 from memagent.records import Turn
 
-_Read = TypeVar("_Read")
-_FOLDER = "turns"
 _TURN_FIELDS = [f.name for f in fields(Turn)]
-_KEY = ("reading_id", "lane", "step")
-_FILTERED = ("reading_id", "kind")
-_LOOKED_AT: set[str] = set()
-_AT_ONCE = 16  # parts that are looked at together: with S3 it is waiting
-_COMPACT_BYTES = 8 * 2**20
-"""Compressed bytes of parts that one task compacts."""
-_PART_BYTES = 64 * 2**20
-"""Bytes of a sorted part, before compression."""
 _ROW_BYTES = 300
 """Of a turn without its response."""
-_COMPACT_ROWS = 1_000
-"""Turns that are read at once."""
 
 
 class TurnWriter:
@@ -49,7 +33,7 @@ class TurnWriter:
 
     def __init__(self, corpus: Corpus, run_id: str, policy_id: str) -> None:
         self._store = corpus.store
-        self._folder = (_FOLDER, corpus.name, run_id)
+        self._folder = (FOLDER, corpus.name, run_id)
         self._extra = {"policy_id": policy_id, "run_id": run_id}
         self._worker = uuid.uuid4().hex[:12]
         self._parts = 0
@@ -92,7 +76,7 @@ def turns(corpus: Corpus, reading_ids: Iterable[str], run_id: str | None = None)
     """Return all logged turns of some readings, in order, each key once."""
     wanted = list(reading_ids)
     runs = [run_id] if run_id else None
-    return _turns(_with_parts(corpus, runs, lambda paths: _scan(corpus, wanted, paths, _TURN_FIELDS)))
+    return _turns(with_parts(corpus, runs, lambda paths: _scan(corpus, wanted, paths, _TURN_FIELDS)))
 
 
 def turn_table(
@@ -103,22 +87,12 @@ def turn_table(
     Without token ids, most of a row is not read. `columns` includes the key; `runs`: search the log of these alone.
     """
     wanted = list(reading_ids)
-    return _with_parts(corpus, runs, lambda paths: _scan(corpus, wanted, paths, columns))
+    return with_parts(corpus, runs, lambda paths: _scan(corpus, wanted, paths, columns))
 
 
 def unfinished_runs(corpus: Corpus) -> list[str]:
     """Return the runs that have logged turns and are not closed: they may have interrupted readings."""
     return sorted(set(logged_runs(corpus)) - closed_runs(corpus))
-
-
-def logged_runs(corpus: Corpus) -> list[str]:
-    """Return the runs that have logged turns."""
-    return corpus.store.folders(_FOLDER, corpus.name)
-
-
-def part_paths(corpus: Corpus, run_id: str) -> list[str]:
-    """Return the paths of a run's parts."""
-    return corpus.store.list(_FOLDER, corpus.name, run_id)
 
 
 def answered_in_log(corpus: Corpus, reading_ids: Collection[str]) -> set[str]:
@@ -130,11 +104,11 @@ def answered_in_log(corpus: Corpus, reading_ids: Collection[str]) -> set[str]:
     def read(paths: list[str]) -> set[str]:
         if not paths:
             return set()
-        dataset = _filterable(paths, corpus.store)
+        dataset = filterable(paths, corpus.store)
         table = dataset.to_table(columns=["reading_id"], filter=answer & _of(list(reading_ids)))
         return set(table["reading_id"].to_pylist())
 
-    return _with_parts(corpus, None, read)
+    return with_parts(corpus, None, read)
 
 
 def resume_points(
@@ -151,24 +125,24 @@ def resume_points(
         runs: search the turns of these runs only.
     """
     wanted = list(reading_ids)
-    return _with_parts(corpus, runs, lambda paths: _resume_points(corpus, wanted, paths)) if wanted else {}
+    return with_parts(corpus, runs, lambda paths: _resume_points(corpus, wanted, paths)) if wanted else {}
 
 
 def _resume_points(corpus: Corpus, wanted: list[str], paths: list[str]) -> dict[str, list[Turn]]:
     if not paths:
         return {}
-    keys = _scan(corpus, wanted, paths, [*_KEY, "kind", "changed"])
-    telling = keys.filter(_telling(keys)).select([*_KEY, "written_at"])
+    keys = _scan(corpus, wanted, paths, [*KEY, "kind", "changed"])
+    telling = keys.filter(_telling(keys)).select([*KEY, "written_at"])
     by_reading: dict[str, list[Turn]] = defaultdict(list)
     if not telling.num_rows:
         return {}
     tables = [
         _among(batch, telling)
-        for batch in _filterable(paths, corpus.store).to_batches(
+        for batch in filterable(paths, corpus.store).to_batches(
             columns=[*_TURN_FIELDS, "written_at"], filter=_of(telling["reading_id"].unique().to_pylist())
         )
     ]
-    for turn in _turns(_dedupe(pa.concat_tables(tables))):
+    for turn in _turns(dedupe(pa.concat_tables(tables))):
         by_reading[turn.reading_id].append(turn)
     return dict(by_reading)
 
@@ -176,8 +150,8 @@ def _resume_points(corpus: Corpus, wanted: list[str], paths: list[str]) -> dict[
 def _among(batch: pa.RecordBatch, keys: pa.Table) -> pa.Table:
     """Return the rows of a batch whose key and time stand among `keys`."""
     table = pa.table(batch)
-    numbered = table.select([*_KEY, "written_at"]).append_column("row", pa.array(range(table.num_rows), pa.int64()))
-    kept = numbered.join(keys, keys=[*_KEY, "written_at"], join_type="left semi")["row"]
+    numbered = table.select([*KEY, "written_at"]).append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    kept = numbered.join(keys, keys=[*KEY, "written_at"], join_type="left semi")["row"]
     return table.take(kept)
 
 
@@ -231,117 +205,15 @@ def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
     ]
 
 
-def small_parts(corpus: Corpus, run_id: str) -> list[list[str]]:
-    """Return the small parts of a run's log in groups of some megabytes, to be compacted."""
-    paths = [path for path in corpus.store.list(_FOLDER, corpus.name, run_id) if "/sorted-" not in path]
-    return list(_groups(corpus.store, paths)) if len(paths) > 1 else []
-
-
-def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
-    """Compact some parts of a run's log, sorted by reading; return the number of new parts.
-
-    Memory is bounded, whatever the texts are. Safe to interrupt: the new parts are there before the old ones go, and
-    readers count a key once.
-    """
-    count = size = 0
-    batches: list[pa.RecordBatch] = []
-    try:
-        for batch in _dataset(list(paths), corpus.store).to_batches(batch_size=_COMPACT_ROWS):
-            batches.append(batch)
-            size += batch.nbytes
-            if size >= _PART_BYTES:
-                _write_sorted(corpus, run_id, batches)
-                count, size, batches = count + 1, 0, []
-    except OSError:
-        if all(corpus.store.exists(path.removeprefix(corpus.store.path(""))) for path in paths):
-            raise
-        return count  # another process compacts them
-    if batches:
-        _write_sorted(corpus, run_id, batches)
-        count += 1
-    for path in paths:
-        corpus.store.delete(path)
-    return count
-
-
-def _write_sorted(corpus: Corpus, run_id: str, batches: list[pa.RecordBatch]) -> None:
-    parts = (_FOLDER, corpus.name, run_id, f"sorted-{uuid.uuid4().hex}.parquet")
-    corpus.store.write_part(_dedupe(pa.Table.from_batches(batches)), *parts, row_group_size=2_000)
-
-
-def _groups(store: Store, paths: list[str]) -> Iterator[list[str]]:
-    group: list[str] = []
-    size = 0
-    for path in paths:
-        group.append(path)
-        with suppress(FileNotFoundError):  # another process has compacted it
-            size += store.size(path)
-        if size >= _COMPACT_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _paths(corpus: Corpus, runs: Collection[str] | None = None) -> list[str]:
-    """Return the parts of some runs, or of all."""
-    if runs is None:
-        return corpus.store.list(_FOLDER, corpus.name)
-    return [path for run_id in runs for path in corpus.store.list(_FOLDER, corpus.name, run_id)]
-
-
-def _with_parts(corpus: Corpus, runs: Collection[str] | None, read: Callable[[list[str]], _Read]) -> _Read:
-    """Read the parts of some runs, or of all; again if some were compacted, and so replaced, meanwhile.
-
-    Raises:
-        MemagentError: a part is damaged.
-    """
-    while True:
-        paths = _paths(corpus, runs)
-        try:
-            return read(paths)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            if isinstance(error, OSError) and _paths(corpus, runs) != paths:
-                continue
-            damaged = next((path for path in paths if unreadable(corpus.store, path)), None)
-            if damaged is None:
-                raise
-            raise MemagentError(
-                f"the turn log in {corpus.store.url} has a damaged part: {damaged}: {error}. `memagent check "
-                f"{corpus.name} --repair` sets it aside; what its readings lack is then read again"
-            ) from error
-
-
 def _scan(corpus: Corpus, reading_ids: list[str], paths: list[str], columns: list[str]) -> pa.Table:
     if not paths or not reading_ids:
         return TURNS.empty_table()
-    dataset = _filterable(paths, corpus.store)
-    return _dedupe(dataset.to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))
-
-
-def _dataset(paths: list[str], store: Store) -> ds.Dataset:
-    return ds.dataset(paths, filesystem=store.arrow, schema=TURNS)
-
-
-def _filterable(paths: list[str], store: Store) -> ds.Dataset:
-    """Return the dataset of some parts, which can be filtered by `_FILTERED`; raise if a part is damaged there.
-
-    Parts never change, and a path names its store: a process looks at each part once.
-    """
-    if new := [path for path in paths if path not in _LOOKED_AT]:
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            list(threads.map(lambda path: raise_if_damaged(store, path, _FILTERED), new))
-        _LOOKED_AT.update(new)
-    return _dataset(paths, store)
+    dataset = filterable(paths, corpus.store)
+    return dedupe(dataset.to_table(columns=[*columns, "written_at"], filter=_of(reading_ids)))
 
 
 def _of(reading_ids: list[str]) -> Any:
     return ds.field("reading_id").isin(pa.array(reading_ids, pa.string()))
-
-
-def _dedupe(table: pa.Table) -> pa.Table:
-    """Sort by key, and keep the first written row of each."""
-    return first_of_each(table, _KEY, [("written_at", "ascending")], by_key=True)
 
 
 def _turns(table: pa.Table) -> list[Turn]:

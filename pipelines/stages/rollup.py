@@ -71,9 +71,9 @@ def rollup_bucket(corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket
         write_moved(corpus.store, run_id, bucket.index, moved.select(["doc_id", "question_id", "answer"]))
     changes = _changes(stayed, before)
     most = _ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS
+    asked = _by_question(rows.select(["question_id", "question", "answer", "found"]))
     questions = [
-        _rollup(question_id, _of(rows, question_id), changes.get(question_id, _nothing()), most)
-        for question_id in rows["question_id"].unique().to_pylist()
+        _rollup(question_id, mine, changes.get(question_id, _nothing()), most) for question_id, mine in asked.items()
     ]
     return {"questions": questions, "moved": moved.num_rows}
 
@@ -174,8 +174,10 @@ def _answers(corpus: Corpus, readings: pa.Array, bucket: Bucket) -> pa.Table:
 def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
     """Compare answers with those before (columns `doc_id`, `question_id`, `answer` of both), by question_id."""
     result: dict[str, Changes] = {}
-    for question_id in given["question_id"].unique().to_pylist():
-        now, then = _of(given, question_id), _of(before, question_id)
+    names = ["doc_id", "question_id", "answer"]
+    earlier = _by_question(before)
+    for question_id, now in _by_question(given.select(names)).items():
+        then = earlier.get(question_id, _no_answers())
         at = pc.index_in(now["doc_id"], value_set=then["doc_id"].combine_chunks())
         pairs = pa.table({"document": now["doc_id"], "before": then["answer"].take(at), "now": now["answer"]})
         new = pairs["document"].filter(pc.is_null(at))
@@ -189,8 +191,18 @@ def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
     return result
 
 
-def _of(rows: pa.Table, question_id: str) -> pa.Table:
-    return rows.filter(pc.equal(rows["question_id"], question_id))
+def _by_question(rows: pa.Table) -> dict[str, pa.Table]:
+    """Return the rows of each question, in their order; questions in the order of their first rows."""
+    names = pc.unique(rows["question_id"])
+    place = pc.index_in(rows["question_id"], value_set=names)
+    order = pc.sort_indices(place)  # stable
+    rows, place = rows.take(order), place.take(order)
+    result: dict[str, pa.Table] = {}
+    first = 0
+    for name, count in zip(names.to_pylist(), pc.value_counts(place).field("counts").to_pylist(), strict=True):
+        result[name] = rows.slice(first, count)
+        first += count
+    return result
 
 
 def _no_answers() -> pa.Table:

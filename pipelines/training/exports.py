@@ -26,10 +26,10 @@ def exported_models(store: Store, run_id: str) -> list[ExportedModel]:
     """Return the models of a run, by step."""
     sizes: dict[tuple[int, str, str], int] = defaultdict(int)
     root = store.path(HOME, run_id)
-    for path in store.list(HOME, run_id, suffix=""):
+    for path, size in store.sizes(HOME, run_id, suffix="").items():
         inside = path[len(root) + 1 :]
         if match := _MODEL.fullmatch(inside):
             step = int(match["step"] or match["best"])
             folder = "/".join((store.url, HOME, run_id, inside.rpartition("/")[0]))
-            sizes[step, match["kind"] or "best", folder] += store.size(path)
-    return [ExportedModel(*names, size_bytes=size) for names, size in sorted(sizes.items())]
+            sizes[step, match["kind"] or "best", folder] += size
+    return [ExportedModel(*names, size_bytes=total) for names, total in sorted(sizes.items())]

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store import Corpus, Store
+from infra.tables import turn_parts
 from infra.tables import turns as turnlog
 from infra.tables.delta import now
 from infra.tables.schemas import TURNS
@@ -147,8 +148,8 @@ def test_resume_points_are_enough_to_go_on(store: Store) -> None:
 
 
 def test_compaction_in_several_parts_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turnlog, "_PART_BYTES", 2_000)
-    monkeypatch.setattr(turnlog, "_COMPACT_ROWS", 5)
+    monkeypatch.setattr(turn_parts, "_PART_BYTES", 2_000)
+    monkeypatch.setattr(turn_parts, "_COMPACT_ROWS", 5)
     log = [turn(f"r{reading}", step) for reading in range(6) for step in range(reading + 1)]
     for part in range(3):
         writer = TurnWriter(Corpus(store, "c"), "run", "p")
@@ -217,7 +218,7 @@ def test_a_log_that_is_compacted_while_it_is_read_is_read_whole(
     def overtaken(self: Store, *parts: str, suffix: str = ".parquet") -> list[str]:
         paths = listed(self, *parts, suffix=suffix)
         if any("/sorted-" not in path for path in paths):
-            turnlog.compact(paths, corpus, "run")
+            turn_parts.compact(paths, corpus, "run")
         return paths
 
     monkeypatch.setattr(Store, "list", overtaken)
@@ -235,9 +236,9 @@ def test_two_compactions_at_once_lose_nothing(store: Store) -> None:
         writer = TurnWriter(corpus, "run", "p")
         writer.add(turn("r", step))
         writer.flush()
-    (group,) = turnlog.small_parts(corpus, "run")
-    assert turnlog.compact(group, corpus, "run") == 1
-    assert turnlog.compact(group, corpus, "run") == 0, "the other one has done it"
+    (group,) = turn_parts.small_parts(corpus, "run")
+    assert turn_parts.compact(group, corpus, "run") == 1
+    assert turn_parts.compact(group, corpus, "run") == 0, "the other one has done it"
     store.delete(group[0])
     assert [one.step for one in turns(corpus, ["r"])] == [0, 1, 2]
 
