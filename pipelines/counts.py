@@ -3,17 +3,19 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.tasks import run_tasks
 from infra.processes import usable_cores
 from infra.store import Corpus
-from infra.tables.buckets import Bucket, buckets
+from infra.tables.buckets import FEW, Bucket, buckets
 from infra.tables.delta import Table
 from infra.tables.distinct import first_of_each
 from infra.tables.documents import current_documents, documents_count
@@ -77,12 +79,20 @@ def corpus_counts(corpus: Corpus, shown: Collection[str] = ()) -> CorpusCounts:
 
 @contextmanager
 def counting(corpus: Corpus, shown: Collection[str]) -> Iterator[None]:
-    """Count a corpus beside what is done within, so that whoever looks next need not wait for it."""
+    """Count a corpus beside what is done within, so that whoever looks next need not wait for it.
+
+    A large one is counted by a Ray task: this process holds no rows.
+    """
+    work, small = partial(_counted_task, corpus=corpus), documents_count(corpus) <= FEW
     with ThreadPoolExecutor(1) as thread:
-        counted = thread.submit(corpus_counts, corpus, shown)
+        counted = thread.submit(lambda: list(run_tasks(work, [sorted(shown)], corpus.store, small=small)))
         yield
     if error := counted.exception():
         _log.warning("the corpus is counted when it is looked at: %s", error)
+
+
+def _counted_task(shown: Sequence[str], corpus: Corpus) -> CorpusCounts:
+    return corpus_counts(corpus, shown)
 
 
 def _file(corpus: Corpus) -> tuple[str, str]:

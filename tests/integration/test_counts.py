@@ -59,7 +59,9 @@ def test_who_may_only_read_counts_each_time(corpus, counted, monkeypatch):
     assert corpus_counts(corpus) == corpus_counts(corpus) and len(counted) == 2
 
 
-def test_a_run_counts_what_it_leaves(store, tmp_path, model_folder, counted, ray_in_process):
+@pytest.mark.parametrize("few", [10_000, 0], ids=["small", "large"])
+def test_a_run_counts_what_it_leaves(store, tmp_path, model_folder, counted, monkeypatch, few, ray_in_process):
+    monkeypatch.setattr(counts, "FEW", few)
     config = load_config(
         store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=["flush_seconds=0.2"]
     )
@@ -68,6 +70,7 @@ def test_a_run_counts_what_it_leaves(store, tmp_path, model_folder, counted, ray
     digest("c", [OTTER], config)
     (tmp_path / "docs" / "doc1.txt").write_text("The pass number for amber-otter is 5.")
     digest("c", None, config)
+    assert len(counted) == (2 if few else 0), "a large corpus is counted by a task"
     counted.clear()
     assert corpus_counts(Corpus(store, "c"))["answers"] == 8 and not counted, "what was hidden is shown"
     ask("c", [HERON], config)
