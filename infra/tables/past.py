@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
+from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
 from infra.tables.published import held_runs
 from infra.tables.rows import AnswerRow, PlannedReading, SegmentRange
@@ -121,8 +122,9 @@ def _earlier_answers(
     if not rows:
         return {}
     doc_ids = pa.array({row["doc_id"] for row in rows if row["scope"] == "document"}, pa.string())
-    # An earlier version has a row of its own that says so (`mark_superseded`). Files without such rows are not read.
-    earlier = (pc.field("state") != "present") & pc.field("doc_id").isin(doc_ids)
+    earlier = pc.field("doc_id").isin(doc_ids)
+    if versions_are_marked(corpus):  # each has a row of its own that says so; files without such rows are not read
+        earlier &= pc.field("state") != "present"
     versions = Table(corpus.store, "documents").read(corpus.name, ["doc_id", "content_hash"], earlier)
     document_of = dict(zip(versions["content_hash"].to_pylist(), versions["doc_id"].to_pylist(), strict=True))
     columns = ["reading_id", "scope", "question", "policy_id", "content_hash", "answered_at", "segments", "run_id"]

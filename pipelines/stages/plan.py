@@ -132,7 +132,7 @@ def make_plan(request: PlanRequest) -> Plan:
     documents = documents_count(corpus)
     size = documents if request.archive else documents * len(request.questions)
     parts = [WHOLE] if request.archive else buckets(size)
-    if len(parts) > 1 or request.guess is None:
+    if len(parts) > 1:
         mark_superseded(corpus)
     plan = Plan(parts)
     matched: set[tuple[str, str]] = set()
