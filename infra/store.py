@@ -210,7 +210,7 @@ class Store:
         except FileNotFoundError:
             return {}
         mine = (p for p in found if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
-        return {path: int(found[path].get("size") or 0) for path in sorted(mine)}
+        return {path: int(found[path]["size"]) if "size" in found[path] else self.size(path) for path in sorted(mine)}
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""

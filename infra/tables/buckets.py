@@ -5,10 +5,13 @@ that is known of a document is in one bucket. How many there are is chosen by th
 are sorted by content hash and have its range in their statistics, and a task opens the files that overlap its bucket.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow.compute as pc
 
+_Item = TypeVar("_Item")
 _DIGITS = 8
 READINGS = 100_000
 """Readings of a bucket that is planned by one task: some hundred megabytes."""
@@ -50,3 +53,17 @@ def buckets(size: int, per_bucket: int = READINGS) -> list[Bucket]:
     """Cut a corpus into buckets of about `per_bucket` of its `size` readings (or documents, or bytes)."""
     count = max(1, -(-size // per_bucket))
     return [Bucket(index, count) for index in range(count)]
+
+
+def groups_of(sizes: Iterable[tuple[_Item, int]], enough: int) -> Iterator[list[_Item]]:
+    """Yield items in groups, each of which ends with the item that makes it `enough`."""
+    group: list[_Item] = []
+    size = 0
+    for item, more in sizes:
+        group.append(item)
+        size += more
+        if size >= enough:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

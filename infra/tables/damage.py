@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from infra.store import Corpus, Store
+from infra.tables.buckets import groups_of
 from infra.tables.delta import Table
 
 Part = Literal["tables", "texts", "sources", "segments", "turn log", "answers", "policies"]
@@ -84,16 +85,8 @@ def _mistyped(file: pq.ParquetFile, columns: Collection[str] = ()) -> str:
 def table_paths(corpus: Corpus, name: str) -> Iterator[list[str]]:
     """Yield the paths of a table's files that a corpus has, in groups of some megabytes."""
     files = Table(corpus.store, name).files(corpus.name)
-    group: list[str] = []
-    size = 0
-    for path, more in zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True):
-        group.append(corpus.store.path(name, path))
-        size += more
-        if size >= _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+    paths = (corpus.store.path(name, path) for path in files["path"].to_pylist())
+    yield from groups_of(zip(paths, files["size_bytes"].to_pylist(), strict=True), _GROUP_BYTES)
 
 
 def set_aside(store: Store, path: str) -> None:

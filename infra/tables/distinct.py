@@ -27,6 +27,20 @@ def first_of_each(
     return table if first is None else table.filter(first)
 
 
+def by_value(rows: pa.Table, name: str) -> dict[str, pa.Table]:
+    """Return the rows of each value of a column, in their order; values in the order of their first rows."""
+    values = pc.unique(rows[name])
+    place = pc.index_in(rows[name], value_set=values)
+    order = pc.sort_indices(place)  # stable
+    rows, place = rows.take(order), place.take(order)
+    result: dict[str, pa.Table] = {}
+    first = 0
+    for value, count in zip(values.to_pylist(), pc.value_counts(place).field("counts").to_pylist(), strict=True):
+        result[value] = rows.slice(first, count)
+        first += count
+    return result
+
+
 def are_first(table: pa.Table, key: Sequence[str], order: Sequence[tuple[str, str]]) -> pa.Array | None:
     """Return a mask of the rows that `first_of_each` returns; None: all rows.
 

@@ -5,7 +5,7 @@ which a compacted part is there and those that it replaces are, too.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from infra.store import Corpus, Store
+from infra.tables.buckets import groups_of
 from infra.tables.damage import raise_if_damaged, unreadable
 from infra.tables.distinct import first_of_each
 from infra.tables.schemas import TURNS
@@ -45,8 +46,8 @@ def part_paths(corpus: Corpus, run_id: str) -> list[str]:
 def small_parts(corpus: Corpus, run_id: str) -> list[list[str]]:
     """Return the small parts of a run's log in groups of some megabytes, to be compacted."""
     parts = corpus.store.sizes(FOLDER, corpus.name, run_id)
-    small = {path: size for path, size in parts.items() if "/sorted-" not in path}
-    return list(_groups(small)) if len(small) > 1 else []
+    small = [(path, size) for path, size in parts.items() if "/sorted-" not in path]
+    return list(groups_of(small, _COMPACT_BYTES)) if len(small) > 1 else []
 
 
 def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
@@ -79,19 +80,6 @@ def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
 def _write_sorted(corpus: Corpus, run_id: str, batches: list[pa.RecordBatch]) -> None:
     parts = (FOLDER, corpus.name, run_id, f"sorted-{uuid.uuid4().hex}.parquet")
     corpus.store.write_part(dedupe(pa.Table.from_batches(batches)), *parts, row_group_size=2_000)
-
-
-def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    group: list[str] = []
-    size = 0
-    for path, more in sizes.items():
-        group.append(path)
-        size += more
-        if size >= _COMPACT_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _paths(corpus: Corpus, runs: Collection[str] | None = None) -> list[str]:

@@ -6,7 +6,7 @@ afterwards. So what was before is searched once, not once for each bucket.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TypedDict
 
@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from infra.cluster.tasks import run_tasks
 from infra.store import Corpus
-from infra.tables.buckets import FEW, WHOLE, Bucket
+from infra.tables.buckets import FEW, WHOLE, Bucket, groups_of
 from infra.tables.delta import Table
+from infra.tables.distinct import by_value
 from infra.tables.plans import counted_readings, delete_work, read_moved, read_plan, write_moved
 from infra.tables.runs import ChangedAnswer, QuestionRollup
 
@@ -71,7 +72,7 @@ def rollup_bucket(corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket
         write_moved(corpus.store, run_id, bucket.index, moved.select(["doc_id", "question_id", "answer"]))
     changes = _changes(stayed, before)
     most = _ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS
-    asked = _by_question(rows.select(["question_id", "question", "answer", "found"]))
+    asked = by_value(rows.select(["question_id", "question", "answer", "found"]), "question_id")
     questions = [
         _rollup(question_id, mine, changes.get(question_id, _nothing()), most) for question_id, mine in asked.items()
     ]
@@ -102,7 +103,7 @@ def moved_changes(corpus: Corpus, run_id: str, previous: str, moved: Sequence[tu
         previous: the digest before.
         moved: which buckets have written answers down (their indices), and how many.
     """
-    groups = list(_groups(moved))
+    groups = list(groups_of(moved, _MOVED))
     work = partial(_moved_changes, corpus=corpus, run_id=run_id, previous=previous)
     result: dict[str, Changes] = {}
     for part in run_tasks(work, groups, corpus.store, small=sum(count for _, count in moved) <= FEW):
@@ -110,19 +111,6 @@ def moved_changes(corpus: Corpus, run_id: str, previous: str, moved: Sequence[tu
             result[question_id] = _sum([result.get(question_id, _nothing()), changes])
     delete_work(corpus.store, run_id)
     return result
-
-
-def _groups(moved: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    group: list[int] = []
-    size = 0
-    for bucket, count in moved:
-        group.append(bucket)
-        size += count
-        if size >= _MOVED:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _moved_changes(buckets: Sequence[int], corpus: Corpus, run_id: str, previous: str) -> dict[str, Changes]:
@@ -160,23 +148,23 @@ def _with_answers(plan: pa.Table, answers: pa.Table) -> pa.Table:
     return rows.filter(pc.is_valid(at))
 
 
+def answers_to(corpus: Corpus, readings: pa.Array, columns: list[str], bucket: Bucket) -> pa.Table:
+    """Return `reading_id` and other columns of the answers to some readings of a bucket's documents."""
+    wanted, inside = pc.field("reading_id").isin(readings), bucket.contains("content_hash")
+    both = wanted if inside is None else inside & wanted
+    return Table(corpus.store, "answers").read(corpus.name, ["reading_id", *columns], both)
+
+
 def _answers(corpus: Corpus, readings: pa.Array, bucket: Bucket) -> pa.Table:
-    """Return columns `counted` and `answer` of some readings' answers."""
-    chosen, inside = pc.field("reading_id").isin(readings), bucket.contains("content_hash")
-    both = chosen if inside is None else inside & chosen
-    return (
-        Table(corpus.store, "answers")
-        .read(corpus.name, ["reading_id", "answer"], both)
-        .rename_columns(["counted", "answer"])
-    )
+    return answers_to(corpus, readings, ["answer"], bucket).rename_columns(["counted", "answer"])
 
 
 def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
     """Compare answers with those before (columns `doc_id`, `question_id`, `answer` of both), by question_id."""
     result: dict[str, Changes] = {}
     names = ["doc_id", "question_id", "answer"]
-    earlier = _by_question(before)
-    for question_id, now in _by_question(given.select(names)).items():
+    earlier = by_value(before, "question_id")
+    for question_id, now in by_value(given.select(names), "question_id").items():
         then = earlier.get(question_id, _no_answers())
         at = pc.index_in(now["doc_id"], value_set=then["doc_id"].combine_chunks())
         pairs = pa.table({"document": now["doc_id"], "before": then["answer"].take(at), "now": now["answer"]})
@@ -188,20 +176,6 @@ def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
             "new_documents": new.slice(0, _NAMED).to_pylist(),
             "new_count": len(new),
         }
-    return result
-
-
-def _by_question(rows: pa.Table) -> dict[str, pa.Table]:
-    """Return the rows of each question, in their order; questions in the order of their first rows."""
-    names = pc.unique(rows["question_id"])
-    place = pc.index_in(rows["question_id"], value_set=names)
-    order = pc.sort_indices(place)  # stable
-    rows, place = rows.take(order), place.take(order)
-    result: dict[str, pa.Table] = {}
-    first = 0
-    for name, count in zip(names.to_pylist(), pc.value_counts(place).field("counts").to_pylist(), strict=True):
-        result[name] = rows.slice(first, count)
-        first += count
     return result
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from infra.cluster.tasks import run_tasks
 from infra.store import Corpus
 from infra.tables.buckets import FEW, Bucket
-from infra.tables.delta import Table
+from infra.tables.distinct import by_value
 from infra.tables.plans import counted_readings, read_plan
 from infra.tables.quarantine import reading_items
 from infra.tables.runs import QuestionRollup
@@ -20,10 +20,10 @@ from memagent.gates import QuestionQuality
 from memagent.metrics import METRICS
 from memagent.records import Question
 from memagent.stats import Score, ScoreDict, share
-from pipelines.stages.rollup import BucketRollup, merged, moved_changes, rollup_bucket
+from pipelines.stages.rollup import BucketRollup, answers_to, merged, moved_changes, rollup_bucket
 
 _COLUMNS = ["reading_id", "answered_by", "doc_id", "content_hash", "question_id", "question", "gold", "state"]
-_ANSWER = ("question", "answer", "found", "run_id", "segments", "memories_cut", "memory_empty")
+_ANSWER = ["question", "answer", "found", "run_id", "segments", "memories_cut", "memory_empty"]
 
 
 class BucketSummary(TypedDict):
@@ -139,11 +139,10 @@ def summarise_bucket(
     held: frozenset[str],
 ) -> BucketSummary:
     """Summarise the answers of a bucket; arguments as in `summarise`."""
-    plan = read_plan(corpus, run_id, _COLUMNS, bucket)
-    plan = plan.append_column("counted", counted_readings(plan))
-    answers = _answers(corpus, plan, bucket)
-    at = pc.index_in(plan["counted"], value_set=answers["reading_id"].combine_chunks())
-    rows = plan
+    rows = read_plan(corpus, run_id, _COLUMNS, bucket)
+    rows = rows.append_column("counted", counted_readings(rows))
+    answers = answers_to(corpus, pc.unique(rows["counted"]), _ANSWER, bucket)
+    at = pc.index_in(rows["counted"], value_set=answers["reading_id"].combine_chunks())
     for name in ("answer", "found", "run_id"):
         rows = rows.append_column(name, answers[name].take(at))
     given = rows.filter(pc.is_valid(at))
@@ -163,14 +162,6 @@ def summarise_bucket(
         "held": _held(given, held),
         "fresh": {} if night is None else _fresh(rows, answers, night),
     }
-
-
-def _answers(corpus: Corpus, plan: pa.Table, bucket: Bucket) -> pa.Table:
-    """Return the answers that count for a bucket's plan: their `reading_id` and `_ANSWER`."""
-    wanted = pc.field("reading_id").isin(pc.unique(plan["counted"]))
-    inside = bucket.contains("content_hash")
-    both = wanted if inside is None else inside & wanted
-    return Table(corpus.store, "answers").read(corpus.name, ["reading_id", *_ANSWER], both)
 
 
 def _sums(rows: pa.Table) -> dict[str, float]:
@@ -194,10 +185,11 @@ def _fresh(rows: pa.Table, answers: pa.Table, night: NightRuns) -> dict[str, dic
     """
     given = answers.filter(pc.is_in(answers["run_id"], value_set=pa.array(night.fresh, pa.string())))
     lacking = rows.filter(pc.is_null(rows["found"])).group_by(["question", "counted"]).aggregate([])
+    by_question, failures = by_value(given, "question"), by_value(lacking, "question")
     result = {}
-    for text in {*pc.unique(given["question"]).to_pylist(), *pc.unique(lacking["question"]).to_pylist()}:
-        mine = given.filter(pc.equal(given["question"], text))
-        failed = pc.sum(pc.equal(lacking["question"], text), min_count=0).as_py()
+    for text in {*by_question, *failures}:
+        mine = by_question.get(text, given.slice(0, 0))
+        failed = failures[text].num_rows if text in failures else 0
         found = mine.filter(mine["found"])["answer"]
         lengths = pc.utf8_length(found).cast(pa.int64())
         same = pc.value_counts(found).field("counts")
