@@ -209,7 +209,9 @@ class Store:
             found = self.fs.find(self.path(*parts), detail=True)
         except FileNotFoundError:
             return {}
-        mine = (p for p in found if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
+        # s3fs gives the folder itself where its last file is gone.
+        files = (path for path, info in found.items() if info["type"] != "directory")
+        mine = (p for p in files if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
         return {path: int(found[path]["size"]) if "size" in found[path] else self.size(path) for path in sorted(mine)}
 
     def delete(self, path: str) -> None:

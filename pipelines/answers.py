@@ -26,7 +26,7 @@ from pipelines.exchange.answers import COLUMNS, GivenAnswer, answer_rows
 from pipelines.exchange.found import answered_before, newly_answered
 from pipelines.formatting import cited
 from pipelines.notebook import answers_html, progress_display
-from pipelines.runs import new_run_id
+from pipelines.run_names import new_run_id
 
 if TYPE_CHECKING:
     import pandas as pd

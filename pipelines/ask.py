@@ -21,7 +21,8 @@ from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
 from pipelines.run_log import RunLog
-from pipelines.runs import Recorder, finish, repeat, run_id_or_new
+from pipelines.run_names import run_id_or_new
+from pipelines.runs import Recorder, finish, repeat
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import Chosen, PlanRequest

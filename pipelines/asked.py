@@ -21,7 +21,7 @@ from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import stable_hash
 from pipelines.ask import Request, check_window, run_readings
-from pipelines.runs import run_id_or_new
+from pipelines.run_names import run_id_or_new
 from pipelines.stages.ingest import ingest
 
 _PATH = re.compile(r"[/\\*?\[~]|^\.")

@@ -6,6 +6,7 @@ repair drops what is damaged, and the next ingest and digest put it back. What i
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TypedDict
@@ -19,11 +20,13 @@ from infra.cluster.tasks import run_tasks
 from infra.models import changed_files, check_folder, folder_hash
 from infra.store import Corpus, Store
 from infra.tables.buckets import FEW, Bucket, buckets
+from infra.tables.claims import alone
 from infra.tables.corpora import check_known
 from infra.tables.damage import Damage, Part, drop_files, set_aside, table_paths, unreadable
 from infra.tables.delta import Table, now
 from infra.tables.document_writer import DocumentWriter
 from infra.tables.documents import current_documents, current_sources, document_texts, documents_count
+from infra.tables.forgetting import interrupted
 from infra.tables.policies import fetch, policies
 from infra.tables.rows import SegmentedRow
 from infra.tables.schemas import TABLES
@@ -33,7 +36,7 @@ from infra.tables.turns import answered_in_log
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.records import text_hash
-from pipelines.runs import new_run_id
+from pipelines.run_names import new_run_id
 
 NAMED = 1_000
 """Damages that are named one by one; the others are counted."""
@@ -77,17 +80,18 @@ def check(name: str, config: Config, *, repair: bool = False, show: Progress | N
     Args:
         name: of the corpus.
         config: the store, and Ray.
-        repair: drop what is damaged, so that the next ingest and digest make it again. Nothing else may write then.
+        repair: drop what is damaged, so that the next ingest and digest make it again.
         show: receives the stage.
 
     Raises:
         UsageError: there is no such corpus.
+        RunningError: a run is using the store, which a repair needs for itself.
     """
     work = _Check(check_known(Corpus(Store(config.store), name)), repair, new_run_id())
     corpus, checked, found = work.corpus, Counter[str](), Counter[str]()
     damages: list[Damage] = []
     lasting = 0
-    with lazy_ray(config.ray):
+    with lazy_ray(config.ray), alone(corpus.store, work.run_id) if repair else nullcontext():
         for stage, results in _stages(work):
             if show:
                 show({"stage": stage})
@@ -118,6 +122,7 @@ def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
         yield _TABLE.format(name), run_tasks(partial(_check_files, work=work), groups, corpus.store, small=small)
     yield "texts", run_tasks(partial(_check_texts, work=work), parts, corpus.store, small=small)
     yield "sources", [_check_sources(work)]
+    yield "forgettings", [_check_forgetting(work)]
     yield "segments", run_tasks(partial(_check_segments, work=work), parts, corpus.store, small=small)
     runs = logged_runs(corpus)
     yield "turn log", run_tasks(partial(_check_turns, work=work), runs, corpus.store, small=small)
@@ -178,6 +183,15 @@ def _check_sources(work: _Check) -> _BucketCheck:
         for row in fewer.to_pylist()
     ]
     return {"checked": {"sources": sources.num_rows}, "damages": damages}
+
+
+def _check_forgetting(work: _Check) -> _BucketCheck:
+    """Tell of a forgetting that was interrupted: some of what is to go may be there."""
+    journal = interrupted(work.corpus.store)
+    mine = journal["erased"].get(work.corpus.name) if journal else None
+    detail = f"its forgetting was interrupted: memagent forget {work.corpus.name} finishes it"
+    names = mine["doc_ids"] if mine else []
+    return {"checked": {}, "damages": [_damage("forgettings", name, detail, "") for name in names]}
 
 
 def _check_segments(bucket: Bucket, work: _Check) -> _BucketCheck:

@@ -26,7 +26,7 @@ from memagent.records import Question, Segment
 from memagent.segmenting import segments
 from pipelines.ask import check_window, standing_of
 from pipelines.asked import Asked
-from pipelines.runs import new_run_id
+from pipelines.run_names import new_run_id
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import PlanRequest, SegmentGuess

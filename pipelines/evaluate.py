@@ -12,6 +12,7 @@ from infra.cluster.progress import Progress
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
+from infra.tables.claims import used
 from infra.tables.delta import Table, now
 from infra.tables.plans import read_plan
 from infra.tables.rows import AnswerRow, ScoreRow
@@ -25,7 +26,8 @@ from memagent.stats import Paired, paired
 from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
 from pipelines.ask import Request, run_readings
-from pipelines.runs import run_answers, run_id_or_new
+from pipelines.run_names import run_id_or_new
+from pipelines.runs import run_answers
 from pipelines.stages.make_samples import Taken, questions, take
 
 
@@ -83,7 +85,8 @@ def evaluate(
     _ = reader.scheme  # a model without a tokenizer, or a template that does not fit, is said before Ray starts
     run_id = run_id_or_new(run_id)
     with ray_session(config.ray):
-        name, taken = take(store, suite, texts, reader=reader, run_id=run_id)
+        with used(Corpus(store, "_samples"), run_id, wait=config.wait, show=show):
+            name, taken = take(store, suite, texts, reader=reader, run_id=run_id)
         if not taken:
             raise UsageError(f"suite {suite.name} has no samples of this kind")
         # Answers of other versions do not score this one, so everything is reread.

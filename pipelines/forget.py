@@ -2,10 +2,11 @@
 
 Afterwards every file of the store is searched for passages of the forgotten texts. What was read as one stream with
 others is forgotten whole: its memories may hold what they said. An ingest passes a forgotten text over, by its hash.
+Nothing else uses the store in the meantime. A forgetting that was interrupted is finished by the next one.
 """
 
+import logging
 from collections.abc import Collection, Sequence
-from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import TypedDict
 
@@ -13,24 +14,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
-from infra.tables.claims import is_alive
-from infra.tables.corpora import check_known, forgotten
+from infra.tables.claims import alone
+from infra.tables.corpora import check_known
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, document_texts
-from infra.tables.erasing import Erased, erase_from_part, erase_rows, find_texts
+from infra.tables.erasing import Erased, find_texts
+from infra.tables.forgetting import (
+    JOURNAL,
+    Forgetting,
+    Journal,
+    erase,
+    interrupted,
+    parts_of,
+    write_down,
+    written_off,
+)
 from infra.tables.policies import policies
 from infra.tables.rows import QaRow
-from infra.tables.runs import forget_rollups
-from infra.tables.schemas import TABLES
 from infra.tables.streams import stream_of
-from infra.tables.turn_parts import logged_runs
 from memagent.config import Config
 from memagent.errors import UsageError
+from pipelines.run_names import new_run_id
 
+_log = logging.getLogger("memagent.forget")
 _PASSAGE, _PASSAGES, _SEARCHED = 60, 3, 500
 """Characters of a passage that the store is searched for, passages of a text, and passages at most."""
-_RUN_FILES = ("report.html", "log.txt", "results.parquet", "answers.parquet")
 _CHOSEN = ("doc_id", "source", "title")
+_EVALUATED = "eval-files-"
+"""Begins the names of corpora that evaluations make of files (`memagent.tasks.suites.Suite.corpus`)."""
 
 
 class Found(TypedDict):
@@ -56,6 +67,8 @@ class ForgetSummary(TypedDict):
     training_rows: int
     policies: list[str]
     """Versions that may have learnt from them; their weights are as they were."""
+    evaluated: list[str]
+    """Corpora of evaluations that lost their copies of the texts."""
     searched: int
     """Passages that the store was searched for."""
     found: list[Found]
@@ -76,59 +89,132 @@ def forget(
         canaries: further texts that the store is searched for.
 
     Raises:
-        UsageError: there is no such corpus or document, or a run is reading the corpus.
+        UsageError: there is no such corpus or document.
+        RunningError: a run is using the store.
     """
     corpus = check_known(Corpus(Store(config.store), name))
-    _check_still(corpus)
-    table = Table(corpus.store, "documents").read(corpus.name, [*_CHOSEN, "content_hash", "state"])
-    mine = _matching(table, chosen)
-    doc_ids = set(table.filter(mine)["doc_id"].to_pylist())
-    if not doc_ids:
-        raise UsageError(f"no document of {name} matches {', '.join('='.join(pair) for pair in chosen)}")
-    goes = pc.is_in(table["doc_id"], pa.array(sorted(doc_ids), pa.string()))
-    stays = set(table.filter(pc.and_(pc.invert(goes), pc.equal(table["state"], "present")))["content_hash"].to_pylist())
-    hashes = set(table.filter(goes)["content_hash"].to_pylist())
+    store = corpus.store
+    if not chosen or not {field for field, _ in chosen} <= set(_CHOSEN):
+        raise UsageError(f"documents are chosen by {', '.join(f'{field}=PATTERN' for field in _CHOSEN)}")
+    if dry:
+        return _summary(_journal(corpus, chosen))
+    with alone(store, new_run_id()):
+        before = interrupted(store)
+        if before is not None:
+            _log.warning("a forgetting in %s was interrupted: it is finished first", before["corpus"])
+            erase(store, before)
+            is_this = before["corpus"] == name and not _matching(corpus, chosen).num_rows
+            finished = _finish(store, before, canaries if is_this else ())
+            if is_this or finished["found"]:
+                return finished
+        journal = _journal(corpus, chosen)
+        write_down(store, journal)
+        erase(store, journal)
+        return _finish(store, journal, canaries)
+
+
+def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> Journal:
+    """Find what is to go: from the corpus, and from those of evaluations on its questions."""
+    mine = _matching(corpus, chosen)
+    if not mine.num_rows:
+        raise UsageError(f"no document of {corpus.name} matches {', '.join('='.join(pair) for pair in chosen)}")
+    journal: Journal = {"corpus": corpus.name, "erased": {corpus.name: _choose(corpus, mine)}, "passages": []}
+    hashes = set(journal["erased"][corpus.name]["content_hashes"])
+    journal["passages"] = _passages(corpus, hashes)
+    for name in Table(corpus.store, "documents").corpora():
+        if name.startswith(_EVALUATED) and name != corpus.name:
+            other = Corpus(corpus.store, name)
+            copies = _copies(other, hashes, journal["passages"])
+            if copies.num_rows:
+                journal["erased"][name] = _choose(other, copies)
+    return journal
+
+
+def _choose(corpus: Corpus, mine: pa.Table) -> Forgetting:
+    """Find what is to go with all versions of some documents."""
+    doc_ids, hashes = set(mine["doc_id"].to_pylist()), set(mine["content_hash"].to_pylist())
+    stays = hashes & _hashes_of_others(corpus, doc_ids)
     erased = _readings(corpus, doc_ids, hashes - stays)
     qa = _training_rows(corpus, erased)
-    sources = set(table.filter(goes)["source"].to_pylist())
-    summary: ForgetSummary = {
-        "corpus": name,
-        "documents": sorted(doc_ids)[:1_000],
-        "documents_count": len(doc_ids),
+    return {
+        "doc_ids": sorted(doc_ids),
+        "content_hashes": sorted(erased.content_hashes),
+        "reading_ids": sorted(erased.reading_ids),
+        "sources": sorted(set(mine["source"].to_pylist())),
+        "qa_ids": [row["qa_id"] for row in qa],
+        "parts": parts_of(corpus, erased),
         "texts": len(hashes - stays),
-        "kept_texts": len(hashes & stays),
-        "readings": len(erased.reading_ids),
-        "rows": 0,
-        "training_rows": len(qa),
+        "kept_texts": len(stays),
         "policies": _learners(corpus, qa),
-        "searched": 0,
-        "found": [],
+        "rows": 0,
     }
-    if dry:
-        return summary
-    passages = _passages(corpus, hashes - stays)
-    summary["rows"] = _erase(corpus, erased, sources, qa=[row["qa_id"] for row in qa])
-    searched = [*_distinctive(corpus, passages), *canaries]
+
+
+def _finish(store: Store, journal: Journal, canaries: Sequence[str]) -> ForgetSummary:
+    """Search the store for what was erased, and say what became of it."""
+    searched = [*journal["passages"], *canaries]
+    found = find_texts(store, searched, but=store.path(JOURNAL))
+    summary = _summary(journal)
+    summary["found"] = [{"file": file, "passage": text} for file, text in found]
     summary["searched"] = len(searched)
-    summary["found"] = [{"file": file, "passage": text} for file, text in find_texts(corpus.store, searched)]
+    written_off(store)
     return summary
 
 
-def _check_still(corpus: Corpus) -> None:
-    running = [run_id for run_id in logged_runs(corpus) if is_alive(corpus.store, run_id)]
-    if running:
-        raise UsageError(f"run {running[0]} is reading {corpus.name}: wait for its end, or end it")
+def _summary(journal: Journal) -> ForgetSummary:
+    erased = journal["erased"].values()
+    mine = journal["erased"][journal["corpus"]]
+    return {
+        "corpus": journal["corpus"],
+        "documents": mine["doc_ids"][:1_000],
+        "documents_count": len(mine["doc_ids"]),
+        "texts": mine["texts"],
+        "kept_texts": mine["kept_texts"],
+        "readings": sum(len(one["reading_ids"]) for one in erased),
+        "rows": sum(one["rows"] for one in erased),
+        "training_rows": len(mine["qa_ids"]),
+        "policies": mine["policies"],
+        "evaluated": sorted(journal["erased"].keys() - {journal["corpus"]}),
+        "searched": 0,
+        "found": [],
+    }
 
 
-def _matching(table: pa.Table, chosen: Sequence[tuple[str, str]]) -> pa.Array:
-    unknown = {field for field, _ in chosen} - set(_CHOSEN)
-    if unknown or not chosen:
-        raise UsageError(f"documents are chosen by {', '.join(f'{field}=PATTERN' for field in _CHOSEN)}")
+def _matching(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> pa.Table:
+    """Return all versions of the documents of which any version matches."""
+    table = _versions(corpus)
     mask = [False] * table.num_rows
     for field, pattern in chosen:
         values = table[field].to_pylist()
         mask = [old or fnmatchcase(value or "", pattern) for old, value in zip(mask, values, strict=True)]
-    return pa.array(mask, pa.bool_())
+    return _of_documents(table, pa.array(mask, pa.bool_()))
+
+
+def _copies(corpus: Corpus, hashes: Collection[str], passages: Sequence[str]) -> pa.Table:
+    """Return all versions of the documents whose text is any of some texts, or holds a passage of them."""
+    table = _versions(corpus)
+    texts = document_texts(corpus, table["content_hash"].to_pylist())
+    copies = [name for name, text in texts if name in hashes or any(passage in text for passage in passages)]
+    return _of_documents(table, pc.is_in(table["content_hash"], pa.array(copies, pa.string())))
+
+
+def _versions(corpus: Corpus) -> pa.Table:
+    return Table(corpus.store, "documents").read(corpus.name, [*_CHOSEN, "content_hash"])
+
+
+def _of_documents(table: pa.Table, mask: pa.Array) -> pa.Table:
+    """Return all rows of the documents that have a row in the mask."""
+    doc_ids = table.filter(mask)["doc_id"].to_pylist()
+    return table.filter(pc.is_in(table["doc_id"], pa.array(doc_ids, pa.string())))
+
+
+def _hashes_of_others(corpus: Corpus, doc_ids: Collection[str]) -> set[str]:
+    """Return the texts of the documents that stay."""
+    others = pc.invert(pc.field("doc_id").isin(pa.array(sorted(doc_ids), pa.string())))
+    stays = Table(corpus.store, "documents").read(
+        corpus.name, ["content_hash"], others & (pc.field("state") == "present")
+    )
+    return set(stays["content_hash"].to_pylist())
 
 
 def _readings(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Erased:
@@ -171,59 +257,15 @@ def _learners(corpus: Corpus, qa: Sequence[QaRow]) -> list[str]:
 
 
 def _passages(corpus: Corpus, hashes: Collection[str]) -> list[str]:
-    """Return some passages of each text, as many as are searched for."""
-    passages: list[str] = []
+    """Return some passages of each text, as many as are searched for, that no text which stays has as well."""
+    found: list[str] = []
     for _, text in document_texts(corpus, hashes):
         step = max(1, len(text) // _PASSAGES)
-        passages += [text[start : start + _PASSAGE] for start in range(0, len(text), step)][:_PASSAGES]
-        if len(passages) >= _SEARCHED:
+        found += [text[start : start + _PASSAGE] for start in range(0, len(text), step)][:_PASSAGES]
+        if len(found) >= _SEARCHED:
             break
-    return [passage for passage in dict.fromkeys(passages) if len(passage.strip()) >= _PASSAGE // 2][:_SEARCHED]
-
-
-def _distinctive(corpus: Corpus, passages: Sequence[str]) -> list[str]:
-    """Leave out the passages that texts which stay have as well."""
-    left = list(passages)
-    hashes = current_documents(corpus, ["content_hash"], ordered=False)["content_hash"].to_pylist()
-    for _, text in document_texts(corpus, hashes):
+    left = [passage for passage in dict.fromkeys(found) if len(passage.strip()) >= _PASSAGE // 2][:_SEARCHED]
+    present = set(current_documents(corpus, ["content_hash"], ordered=False)["content_hash"].to_pylist())
+    for _, text in document_texts(corpus, present.difference(hashes)):
         left = [passage for passage in left if passage not in text]
     return left
-
-
-def _erase(corpus: Corpus, erased: Erased, sources: Collection[str], qa: Collection[str]) -> int:
-    """Erase rows, parts, files of runs and earlier versions; return how many rows went out of the parts."""
-    store, name = corpus.store, corpus.name
-    forgotten(corpus, erased.content_hashes)
-    segmented = Table(store, "segmented").read(name, ["content_hash", "part"])
-    parts = set(segmented.filter(erased.among(segmented))["part"].to_pylist())
-    for table, column, values in (
-        ("texts", "content_hash", erased.content_hashes),
-        ("documents", "doc_id", erased.doc_ids),
-        ("sources", "source", sources),
-        ("segmented", "part", parts),  # the other documents of the part are segmented again
-        ("answers", "reading_id", erased.reading_ids),
-        ("feedback", "reading_id", erased.reading_ids),
-        ("qa", "qa_id", qa),
-    ):
-        erase_rows(corpus, table, column, values)
-    quarantine = Table(store, "quarantine").read(name, ["item"])["item"].to_pylist()
-    about = {item for item in quarantine if item.partition(" ? ")[0] in {*erased.doc_ids, *sources}}
-    erase_rows(corpus, "quarantine", "item", about | {item for item in quarantine if item.partition("#")[0] in sources})
-    for path in parts:
-        store.delete(store.path(path))
-    runs = set(Table(store, "runs").read(name, ["run_id"])["run_id"].to_pylist()) | set(logged_runs(corpus))
-    rows = 0
-    for folder in (("turns", name), ("streams", name), *(("runs", run_id) for run_id in runs)):
-        for path in store.list(*folder):
-            rows += erase_from_part(store, path, erased)
-    for content_hash in erased.content_hashes:
-        store.delete(store.path("streams", name, content_hash[:2], f"{content_hash}.parquet"))
-    for run_id in runs:
-        for file in _RUN_FILES:
-            store.delete(store.path("runs", run_id, file))
-    for path in store.list("damaged", suffix=""):
-        store.delete(path)
-    forget_rollups(corpus)
-    for table in TABLES:
-        Table(store, table).drop_versions(timedelta(0))
-    return rows

@@ -8,6 +8,7 @@ from infra.cluster.progress import Progress
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
+from infra.tables.claims import used
 from infra.tables.delta import now
 from infra.tables.documents import current_documents
 from infra.tables.feedback import verdicts
@@ -20,7 +21,8 @@ from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
 from memagent.records import Question
 from pipelines.ask import Request, run_readings
-from pipelines.runs import Recorder, run_id_or_new
+from pipelines.run_names import run_id_or_new
+from pipelines.runs import Recorder
 from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers
 from pipelines.stages.segment import segment
 from pipelines.stages.write_questions import choose, generate
@@ -68,6 +70,7 @@ def harvest(
 
     Raises:
         UsageError: the corpus is empty, or there is nothing to harvest.
+        RunningError: a run has the whole store for itself, and `wait` is off.
         MemagentError: the engine cannot be started.
     """
     options = options or HarvestOptions()
@@ -75,7 +78,19 @@ def harvest(
     store = corpus.store
     if not current_documents(corpus, ["doc_id"]).num_rows:
         raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")
-    index, recorder = CorpusIndex(corpus), Recorder(store, run_id, show)
+    recorder = Recorder(store, run_id, show)
+    with used(corpus, run_id, wait=config.wait, show=recorder.show):
+        summary = _harvest(corpus, config, options, run_id, recorder)
+    recorder.stage("done")
+    summary["seconds"] = round((now() - started).total_seconds(), 2)
+    write_run(store, summary, started, config.public())
+    return summary
+
+
+def _harvest(
+    corpus: Corpus, config: Config, options: HarvestOptions, run_id: str, recorder: Recorder
+) -> HarvestSummary:
+    name, store, index = corpus.name, corpus.store, CorpusIndex(corpus)
     refused: Counter[str] = Counter()
     with ray_session(config.ray):
         recorder.stage("collect")
@@ -85,7 +100,7 @@ def harvest(
         if options.samples:
             recorder.stage("sample")
             questions = without_gold(corpus, runs, fresh, index=index, options=options)
-            fresh += sample(corpus, config, questions, options.samples, run_id=run_id, show=show)
+            fresh += sample(corpus, config, questions, options.samples, run_id=run_id, show=recorder.show)
         if options.questions:
             recorder.stage("generate")
             written, refused = write(corpus, config, index, options, run_id=run_id, recorder=recorder)
@@ -96,11 +111,7 @@ def harvest(
             f"{NOTHING}: memagent ask {name} --questions FILE with answers in it, "
             "memagent feedback FILE, or harvest with --agreement N or --generate N"
         )
-    summary = settle(corpus, fresh, run_id, options=options, refused=refused)
-    recorder.stage("done")
-    summary["seconds"] = round((now() - started).total_seconds(), 2)
-    write_run(store, summary, started, config.public())
-    return summary
+    return settle(corpus, fresh, run_id, options=options, refused=refused)
 
 
 def without_gold(

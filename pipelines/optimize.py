@@ -1,6 +1,7 @@
 """Compaction of a corpus's small files; `optimize` also sorts them by content hash and deletes replaced ones."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from typing import TypedDict
@@ -10,7 +11,7 @@ from infra.cluster.session import lazy_ray
 from infra.cluster.tasks import run_tasks
 from infra.store import Corpus, Store
 from infra.tables.buckets import FEW
-from infra.tables.claims import is_alive
+from infra.tables.claims import alone, is_alive, used
 from infra.tables.delta import MANY, Table
 from infra.tables.documents import has_documents
 from infra.tables.plans import delete_work
@@ -20,6 +21,7 @@ from infra.tables.turn_parts import compact, logged_runs, small_parts
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.counts import corpus_counts
+from pipelines.run_names import new_run_id
 
 RETENTION_DAYS = 7.0
 _KEPT = ("qa", "policies")
@@ -48,30 +50,26 @@ def optimize(
     """Compact the files of a corpus.
 
     Safe beside runs, and to interrupt. Files that were replaced stay for `retention_days`, for queries that read them.
+    It waits for a run that has the whole store for itself.
 
     Args:
         name: of the corpus.
         config: the store, and Ray.
-        retention_days: for which replaced files are kept. 0 deletes them at once: nothing else may use the store then.
+        retention_days: for which replaced files are kept. 0 deletes them at once.
         show: receives the stage.
 
     Raises:
         UsageError: there is no such corpus.
+        RunningError: a run is using the store, which a retention of 0 needs for itself; or `wait` is off, and a run has
+            the whole store for itself.
     """
     corpus = Corpus(Store(config.store), name)
     store = corpus.store
     if not has_documents(corpus):
         raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")
     before = len(store.list(suffix=""))
-    closed = closed_runs(corpus)
-    runs = 0
-    with lazy_ray(config.ray):
-        for run_id in logged_runs(corpus):
-            if run_id in closed or not is_alive(store, run_id):
-                if show:
-                    show({"stage": "turn log", "run": run_id})
-                runs += bool(compact_turns(corpus, run_id))
-                delete_work(store, run_id)
+    with lazy_ray(config.ray), _held(corpus, config, retention_days, show):
+        runs = _compact_runs(corpus, show)
         tables = []
         for table in (Table(store, name) for name in TABLES if name not in _KEPT):
             if show:
@@ -86,6 +84,27 @@ def optimize(
         "tables": tables,
         "runs": runs,
     }
+
+
+def _held(corpus: Corpus, config: Config, retention_days: float, show: Progress | None) -> AbstractContextManager[None]:
+    """Keep others from deleting what is used here; and with a retention of 0 all others from using what is deleted."""
+    run_id = new_run_id()
+    if not retention_days:
+        return alone(corpus.store, run_id)
+    return used(corpus, run_id, wait=config.wait, show=show)
+
+
+def _compact_runs(corpus: Corpus, show: Progress | None) -> int:
+    """Compact the turn logs of the runs that are over, and delete their work; return how many logs were compacted."""
+    store, closed = corpus.store, closed_runs(corpus)
+    runs = 0
+    for run_id in logged_runs(corpus):
+        if run_id in closed or not is_alive(store, run_id):
+            if show:
+                show({"stage": "turn log", "run": run_id})
+            runs += bool(compact_turns(corpus, run_id))
+            delete_work(store, run_id)
+    return runs
 
 
 def compact_turns(corpus: Corpus, run_id: str) -> int:

@@ -15,6 +15,7 @@ from infra.models import cache_folder
 from infra.store import Corpus, Store, file_system
 from infra.tables.delta import Table
 from infra.tables.documents import document_texts
+from infra.tables.forgetting import PROMOTIONS
 from infra.tables.qa import from_row, read_rows, taught_texts
 from infra.tables.rows import QaRow
 from infra.tables.schemas import POLICIES_OF
@@ -225,7 +226,7 @@ def _file(store: Store, split: Split, samples: list[Sample]) -> Path:
         aside = Path(folder) / name
         write_jsonl(samples, aside)
         data = aside.read_bytes()
-    parts = ("promotions", stable_hash(data.decode("ascii"))[:12], name)
+    parts = (PROMOTIONS, stable_hash(data.decode("ascii"))[:12], name)
     path = Path(store.write_bytes(data, *parts))
     if store.is_s3:
         path = Path(Store(str(cache_folder())).write_bytes(data, *parts))

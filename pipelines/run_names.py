@@ -1,11 +1,35 @@
-"""Names of runs as people give them: an id, the beginning of one, or ``last``."""
+"""Names of runs: ids, and what people give for one: an id, the beginning of one, or ``last``."""
 
+import re
+import secrets
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from infra.tables.delta import now
 from memagent.errors import UsageError
 
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHOWN = 5
+
+
+def new_run_id() -> str:
+    """Return a run id that sorts by time."""
+    return now().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+
+
+def run_id_or_new(given: str | None) -> str:
+    """Return the run id that was given, or a new one.
+
+    Raises:
+        UsageError: it is no plain word: it becomes part of paths.
+    """
+    if given is None:
+        return new_run_id()
+    if not _RUN_ID.fullmatch(given):
+        raise UsageError(
+            f"run id {given!r}: use letters, digits, '.', '_' and '-' (at most 128), as in night-2026-11-24"
+        )
+    return given
 
 
 def resolve(given: str, known: Sequence[str], where: str, what: str = "run") -> str:

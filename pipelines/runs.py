@@ -2,8 +2,6 @@
 
 import json
 import logging
-import re
-import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +27,6 @@ from infra.tables.runs import (
     release,
     write_run,
 )
-from memagent.errors import UsageError
 from memagent.gates import Quality
 from memagent.records import Json
 from pipelines.counts import counting
@@ -45,35 +42,14 @@ _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
 """Seconds between two writes of the curve at most; at first a tenth of the run's time so far, but at least a second."""
 _MOST_POINTS = 2_000
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _COMPACTED = ("answers", "segmented", "quarantine", "runs")
-
-
-def new_run_id() -> str:
-    """Return a run id that sorts by time."""
-    return now().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
-
-
-def run_id_or_new(given: str | None) -> str:
-    """Return the run id that was given, or a new one.
-
-    Raises:
-        UsageError: it is no plain word: it becomes part of paths.
-    """
-    if given is None:
-        return new_run_id()
-    if not _RUN_ID.fullmatch(given):
-        raise UsageError(
-            f"run id {given!r}: use letters, digits, '.', '_' and '-' (at most 128), as in night-2026-11-24"
-        )
-    return given
 
 
 class Recorder:
     """Receives the counts of a run, passes them to the display and keeps a curve of them."""
 
     def __init__(self, store: Store, run_id: str, show: Progress | None) -> None:
-        self._store, self._run_id, self._show = store, run_id, show
+        self._store, self._run_id, self.show = store, run_id, show
         self._began = time.monotonic()
         self._saved = self._began
         self._points: list[Json] = []
@@ -96,8 +72,8 @@ class Recorder:
         """Take a snapshot."""
         time_now = time.monotonic()
         snapshot = {"t": round(time_now - self._began, 2), **self._fixed, **counts}
-        if self._show:
-            self._show(snapshot)
+        if self.show:
+            self.show(snapshot)
         if self._fixed.get("stage") != "read":
             return
         if self._points and snapshot["t"] - self._points[-1]["t"] < _POINTS_EVERY:

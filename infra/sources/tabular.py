@@ -228,8 +228,13 @@ def _text_stream(stream: BinaryIO) -> Iterator[tuple[str, io.TextIOWrapper, str]
 def _check_id_column(columns: Sequence[str], options: IngestConfig) -> None:
     """Refuse a table without its id column whole, so that what it gave before stays."""
     if options.id_column is not None and options.id_column not in columns:
-        names = ", ".join(columns)[:200]
-        raise SourceError("no-column", f"no column {options.id_column!r} among {names}; set ingest.id_column")
+        among = _listed(columns)
+        raise SourceError("no-column", f"no column {options.id_column!r} among {among}; set ingest.id_column")
+
+
+def _listed(columns: Sequence[str]) -> str:
+    """Return the names of columns on one line, whatever they have in them."""
+    return " ".join(", ".join(columns).split())[:200]
 
 
 def _header(line: str, text_column: str) -> tuple[str, list[str]]:
@@ -282,8 +287,8 @@ def parse_parquet(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refus
 def _check(file: pq.ParquetFile, schema: pa.Schema, packed: int, request: Request) -> None:
     options = request.options
     if options.text_column not in schema.names:
-        names = ", ".join(schema.names)[:200]
-        raise SourceError("no-column", f"no column {options.text_column!r} among {names}; set ingest.text_column")
+        among = _listed(schema.names)
+        raise SourceError("no-column", f"no column {options.text_column!r} among {among}; set ingest.text_column")
     _check_id_column(schema.names, options)
     kind = schema.field(options.text_column).type
     if pa.types.is_dictionary(kind):

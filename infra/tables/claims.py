@@ -1,6 +1,7 @@
 """Claims: the work of running runs, so that another run with the same work waits instead of repeating it.
 
-    claims/<corpus>.json             the runs that are reading the corpus, and the questions that each has claimed
+    claims/<corpus>.json             the runs that are using the corpus, and the questions that each has claimed
+    claims/_store.json               the run that has the whole store for itself: it deletes files that others may use
     runs/<run_id>/heartbeat.json     written anew every few seconds while the run lives
 
 A run whose process is gone, or whose heartbeat has stopped, has no claims.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from infra.store import Corpus, Store
 from memagent.errors import MemagentError
@@ -26,6 +27,9 @@ _BEAT_SECONDS = 10.0
 _DEAD_SECONDS = 90.0
 """A run without a heartbeat for so long is dead. Must exceed the clock skew between machines."""
 _LOOK_SECONDS = 2.0
+_WHOLE = "_store"
+"""In the place of a corpus: no corpus can be called so."""
+_ALONE = "has the whole store for itself"
 
 
 class Heartbeat(TypedDict):
@@ -41,7 +45,7 @@ class Heartbeat(TypedDict):
 
 
 class RunningError(MemagentError):
-    """Another run is reading the same."""
+    """Another run is using the same."""
 
 
 @contextmanager
@@ -54,19 +58,64 @@ def claimed(
         corpus: whose documents are read.
         run_id: of this run.
         work: names of what it reads; equal names are equal work.
-        wait: for a run that has claimed any of it.
+        wait: for a run that has claimed any of it, or that has the whole store for itself.
         waiting: is told that run's id, when waiting begins.
 
     Raises:
-        RunningError: another run has claimed some of it, and `wait` is off.
+        RunningError: another run has claimed some of it, or the whole store, and `wait` is off.
     """
-    store = corpus.store
-    stop = threading.Event()
+    with _beating(corpus, run_id):
+        _claim(corpus, run_id, frozenset(work), wait=wait, waiting=waiting)
+        yield
+
+
+@contextmanager
+def used(corpus: Corpus, run_id: str, *, wait: bool, show: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
+    """Keep away for the body who wants the whole store for itself (`alone`), and nobody else.
+
+    Args:
+        corpus: that is read or written.
+        run_id: of this run.
+        wait: for a run that has the whole store.
+        show: is told of that run, when waiting begins.
+
+    Raises:
+        RunningError: another run has the whole store, and `wait` is off.
+    """
+
+    def waiting(holder: str) -> None:
+        _log.info("waiting for run %s", holder)
+        if show is not None:
+            show({"stage": "wait", "run": holder})
+
+    with claimed(corpus, run_id, (), wait=wait, waiting=waiting):
+        yield
+
+
+@contextmanager
+def alone(store: Store, run_id: str) -> Iterator[None]:
+    """Have the whole store for the body: runs that begin in the meantime wait for its end.
+
+    Raises:
+        RunningError: a run is using the store.
+    """
+    whole = Corpus(store, _WHOLE)
+    with _beating(whole, run_id):
+        # Both sides write down what they want before they look at the other's: one of them sees the other.
+        others = _register(whole, run_id, frozenset([_WHOLE])) or _users(store)
+        if others:
+            raise RunningError(f"run {others} is using {store.url}: wait for its end, or end it")
+        yield
+
+
+@contextmanager
+def _beating(corpus: Corpus, run_id: str) -> Iterator[None]:
+    """Keep a heartbeat for the body, and give up the run's claims on a corpus after it."""
+    store, stop = corpus.store, threading.Event()
     beat(store, run_id)
     thread = threading.Thread(target=_beat_until, args=(store, run_id, stop), name="heartbeat", daemon=True)
     thread.start()
     try:
-        _claim(corpus, run_id, frozenset(work), wait=wait, waiting=waiting)
         yield
     finally:
         stop.set()
@@ -113,20 +162,31 @@ def is_alive(store: Store, run_id: str) -> bool:
 def _claim(corpus: Corpus, run_id: str, work: frozenset[str], *, wait: bool, waiting: Callable[[str], None]) -> None:
     shown_holder = ""
     while True:
-        holder = _try(corpus, run_id, work)
+        holder, does = _try(corpus, run_id, work)
         if not holder:
             return
         if not wait:
-            raise RunningError(
-                f"run {holder} is reading the same documents for the same questions: leave --no-wait out to wait for it"
-            )
+            raise RunningError(f"run {holder} {does}: leave --no-wait out to wait for it")
         if holder != shown_holder:
             waiting(holder)
             shown_holder = holder
         time.sleep(_LOOK_SECONDS)
 
 
-def _try(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
+def _try(corpus: Corpus, run_id: str, work: frozenset[str]) -> tuple[str, str]:
+    """Claim work; return the run that is in the way and what it does, both empty if there is none."""
+    whole = Corpus(corpus.store, _WHOLE)
+    if holder := _holder(whole):
+        return holder, _ALONE
+    if holder := _register(corpus, run_id, work):
+        return holder, "is reading the same documents for the same questions"
+    if holder := _holder(whole):  # it began in the meantime
+        _change(corpus, lambda claims: claims.pop(run_id, None))
+        return holder, _ALONE
+    return "", ""
+
+
+def _register(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
     """Claim work; return the run that has claimed some of it, empty if there is none."""
     holders: list[str] = []
 
@@ -140,6 +200,21 @@ def _try(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
 
     _change(corpus, change)
     return holders[0] if holders else ""
+
+
+def _holder(corpus: Corpus) -> str:
+    """Return a living run that has claims on a corpus, empty if there is none."""
+    try:
+        claims = _parsed(corpus.store.read_bytes("claims", f"{corpus.name}.json"), corpus)
+    except FileNotFoundError:
+        return ""
+    return next((run_id for run_id in claims if is_alive(corpus.store, run_id)), "")
+
+
+def _users(store: Store) -> str:
+    """Return a living run that has claims on any corpus, empty if there is none."""
+    names = [path.rsplit("/", 1)[-1].removesuffix(".json") for path in store.list("claims", suffix=".json")]
+    return next(filter(None, (_holder(Corpus(store, name)) for name in names if name != _WHOLE)), "")
 
 
 def _change(corpus: Corpus, change: Callable[[dict[str, list[str]]], object]) -> None:

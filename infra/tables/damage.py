@@ -14,7 +14,7 @@ from infra.store import Corpus, Store
 from infra.tables.buckets import groups_of
 from infra.tables.delta import Table
 
-Part = Literal["tables", "texts", "sources", "segments", "turn log", "answers", "policies"]
+Part = Literal["tables", "texts", "sources", "forgettings", "segments", "turn log", "answers", "policies"]
 _FOLDER = "damaged"
 _GROUP_BYTES = 64 * 2**20
 

@@ -239,6 +239,12 @@ class Table:
         empty = pa.schema([dataset.schema.field(name) for name in names]).empty_table()
         return pa.concat_tables([empty, *kept], promote_options="permissive")
 
+    def corpora(self) -> list[str]:
+        """Return the corpora that have rows, from the log."""
+        delta = self._open()
+        files = None if delta is None else pa.table(delta.get_add_actions(flatten=True))
+        return [] if files is None else sorted(files["partition.corpus"].unique().to_pylist())
+
     def fragments(self, corpus: str, filters: Any = None) -> Iterator[Any]:
         """Yield the Parquet files of a corpus that may have rows that pass a filter, in any order."""
         delta = self._open()

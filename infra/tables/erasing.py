@@ -70,12 +70,17 @@ def erase_from_part(store: Store, path: str, erased: Erased) -> int:
     return gone
 
 
-def find_texts(store: Store, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+def find_texts(store: Store, texts: Sequence[str], but: str = "") -> Iterator[tuple[str, str]]:
     """Search every file of the store, whatever its format; yield (path in the store, text) once for each that is there.
 
     Parquet is decoded, and compressed files are inflated: a text is found where a reader would.
+
+    Args:
+        store: that is searched.
+        texts: that are searched for.
+        but: the path of a file that is passed over.
     """
-    for path in store.list(suffix=""):
+    for path in (path for path in store.list(suffix="") if path != but):
         left = set(texts)
         for piece in _pieces(store, path):
             here = {text for text in left if text.encode() in piece}

@@ -214,6 +214,8 @@ def forget(
         )
         for kept in filter(None, [summary["kept_texts"] and f"{summary['kept_texts']:,} texts stay: others have them"]):
             typer.echo(kept)
+        for name in summary["evaluated"]:
+            typer.echo(f"{name}, an evaluation, had copies: they {'would go' if dry_run else 'went'}, too")
         for policy_id in summary["policies"]:
             typer.echo(f"{policy_id} may have learnt from them: train again without them, or retire it")
         for found in summary["found"]:

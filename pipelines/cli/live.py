@@ -120,7 +120,7 @@ class Display:
         _, done, total = _work(snapshot)
         title = Text(shown_as(snapshot.get("stage") or "starting"), style="bold")
         if snapshot.get("stage") == "wait":
-            title.append(f" for run {plain(snapshot.get('run') or '')}, which asks the same", style="dim")
+            title.append(f" for run {plain(snapshot.get('run') or '')}", style="dim")
         if snapshot.get("engine"):
             title.append(f"  {plain(snapshot['engine'])}", style="dim")
         fields = self._fields()

@@ -142,7 +142,8 @@ def ingest(
     from infra.tables.corpora import check_name, remember
     from infra.tables.corpora import tag as set_tags
     from pipelines.asked import absolute
-    from pipelines.runs import keep_ingest, run_id_or_new
+    from pipelines.run_names import run_id_or_new
+    from pipelines.runs import keep_ingest
     from pipelines.stages.ingest import ingest as run_ingest
 
     settings = configured(store, config, set_)

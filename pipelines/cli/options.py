@@ -30,7 +30,10 @@ LanesOption = Annotated[int | None, typer.Option("--lanes", help="Parts of a doc
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: include the answers.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
-WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for a run that asks the same, or fail.")]
+WaitOption = Annotated[
+    bool,
+    typer.Option("--wait/--no-wait", help="Wait for a run that asks the same or has the store for itself, or fail."),
+]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Estimate the work; read nothing.")]
 log_format: str | None = None
 """`--log-format`, which stands before the command; None: as configured."""

@@ -16,7 +16,7 @@ from infra.processes import end, environment_of_children, tree
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.formatting import plain
-from pipelines.runs import new_run_id
+from pipelines.run_names import new_run_id
 
 _AT_ONCE = 1
 _KEPT = 20

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from infra.dataset_files import PARQUET, open_records
 from infra.store import Corpus
+from infra.tables.claims import used
 from infra.tables.corpora import check_name, remember
 from infra.tables.delta import now
 from infra.tables.document_writer import DocumentWriter
@@ -26,7 +27,7 @@ from memagent.tasks.records import Columns, IncompleteRecord
 from pipelines.exchange.qa_formats import FORMATS, ExportedRow, QaFormat
 from pipelines.harvest import settle
 from pipelines.output_file import output_file
-from pipelines.runs import run_id_or_new
+from pipelines.run_names import run_id_or_new
 
 _SOURCE = "qa:"
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -95,9 +96,15 @@ def import_qa(
     Raises:
         UsageError: the file cannot be read, is of no known format, or a record is malformed.
     """
-    started, run_id, refused = now(), run_id_or_new(run_id), Counter[str]()
-    records, parse = open_records(path, columns, format)
+    run_id = run_id_or_new(run_id)
     check_name(corpus.name)
+    with used(corpus, run_id, wait=True, show=None):
+        return _import_qa(corpus, path, run_id, columns, format)
+
+
+def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None, format: str | None) -> dict[str, Any]:
+    started, refused = now(), Counter[str]()
+    records, parse = open_records(path, columns, format)
     hashes = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())
     writer = DocumentWriter(corpus, run_id, started)
     fresh: list[Qa] = []

@@ -26,7 +26,8 @@ from pipelines.flows.telemetry import observed
 from pipelines.formatting import breached, failures, held_by
 from pipelines.optimize import RETENTION_DAYS, optimize
 from pipelines.report import write_to_store
-from pipelines.runs import kept_ingest, new_run_id
+from pipelines.run_names import new_run_id
+from pipelines.runs import kept_ingest
 from pipelines.stages.ingest import ingest
 
 EVERY = "*"

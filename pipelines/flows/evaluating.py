@@ -16,7 +16,7 @@ from pipelines.flows import commands
 from pipelines.flows.access import settings_for
 from pipelines.flows.ray_job import Progress, artifact_key, stop_ray_job, work
 from pipelines.report.evaluation import evaluation_page
-from pipelines.runs import new_run_id
+from pipelines.run_names import new_run_id
 
 NOISE = 0.05
 """Significance level of the paired test for a regression."""

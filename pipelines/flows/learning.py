@@ -28,7 +28,7 @@ from pipelines.flows.lineage import learns_from, note_lineage, of_harvest, of_tr
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
 from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
 from pipelines.promote import PromotionRecord, run_promotion
-from pipelines.runs import new_run_id
+from pipelines.run_names import new_run_id
 from pipelines.training.names import named
 from pipelines.training.run import train
 from pipelines.training.settings import Run, prepare

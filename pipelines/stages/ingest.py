@@ -24,6 +24,7 @@ from infra.sources.diff import Plan, failed_stamp, make_plan
 from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
 from infra.store import Corpus, Store
+from infra.tables.claims import used
 from infra.tables.corpora import check_name, forgotten
 from infra.tables.delta import Table, now
 from infra.tables.document_writer import DocumentCommits, DocumentWriter, Refusals
@@ -65,9 +66,15 @@ def ingest(
 
     Raises:
         UsageError: a source does not exist or matches nothing, or the corpus's name cannot be used.
+        RunningError: a run has the whole store for itself, and `wait` is off.
     """
-    begun = time.monotonic()
     check_name(corpus.name)
+    with used(corpus, run_id, wait=config.wait, show=progress):
+        return _ingest(corpus, sources, config, run_id, progress or (lambda _: None))
+
+
+def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, show: Progress) -> IngestSummary:
+    begun = time.monotonic()
     mark_superseded(corpus)
     known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
     last = pc.max(known["seen_at"]).as_py()
@@ -84,9 +91,8 @@ def ingest(
             reasons.update(dict(refused))
         tally.update(done=results.num_rows, **dict(Counter(results["kind"].to_pylist())))
         tally.update({name: pc.sum(results[name]).as_py() for name in ("documents", "bytes", "chars")})
-        if progress is not None:
-            counts = {key: tally[key] for key in ("done", "documents", "bytes")}
-            progress({**counts, "total": plan.work.num_rows, "quarantined": reasons.total()})
+        counts = {key: tally[key] for key in ("done", "documents", "bytes")}
+        show({**counts, "total": plan.work.num_rows, "quarantined": reasons.total()})
     writer = DocumentWriter(corpus, run_id, started_at)
     for bad in plan.listing.unusable:
         writer.refuse(bad.source, bad.reason, bad.detail)

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from infra.store import Store
+from infra.tables.forgetting import TRAININGS
 from memagent.errors import TrainingError
 from memagent.rl.trajectory import Group, from_dict
 
-HOME = "training"
+HOME = TRAININGS
 """Folder of all training runs."""
 MetricsRow = dict[str, Any]
 """A line of ``metrics.jsonl``: the metrics of a step, nested by group (``seconds``, ``validation``)."""

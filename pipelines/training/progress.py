@@ -54,7 +54,7 @@ class Progress:
             self._bars.update(self._task, description=text)
             return
         text = _STAGES.get(str(event["stage"]), str(event["stage"]))
-        self._bars.update(self._task, description=text, total=event["steps"], completed=event["step"])
+        self._bars.update(self._task, description=text, total=event.get("steps"), completed=event.get("step"))
         if event["stage"] == "step":
             self._console.print(line(event["row"]), highlight=False, soft_wrap=True)
 

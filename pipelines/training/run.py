@@ -11,7 +11,8 @@ from infra.cluster.progress import Progress
 from infra.cluster.rollout_pool import RolloutPool, RolloutSpec
 from infra.cluster.session import ray_session
 from infra.learner.group import LearnerGroup, check_room
-from infra.store import Store
+from infra.store import Corpus, Store
+from infra.tables.claims import used
 from infra.tables.delta import now
 from infra.tables.learning_summaries import TrainingSummary
 from infra.tables.policies import Provenance, publish
@@ -49,8 +50,15 @@ def train(run: Run, *, replay: str | None = None, show: Progress | None = None) 
         ConfigError: Ray has not enough resources.
         TrainingError: a step cannot be taken; the last checkpoint stays.
     """
-    store, started = Store(run.config.store), now()
+    store = Store(run.config.store)
     claim(store, run)
+    # Texts that are forgotten while they are learnt from would be in the policy without anybody saying so.
+    with used(Corpus(store, "_training"), run.run_id, wait=run.config.wait, show=show):
+        return _trained(run, store, replay, show or (lambda _: None))
+
+
+def _trained(run: Run, store: Store, replay: str | None, show: Progress) -> TrainingSummary:
+    started = now()
     checkpoints = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
     state = checkpoints.read() or State()
     stage = run.recipe.stage
@@ -58,7 +66,7 @@ def train(run: Run, *, replay: str | None = None, show: Progress | None = None) 
         data = splits(run) if replay else audited(run)  # before anything is started
         state.counts["rows_gone"] = data.gone
         with ray_session(run.config.ray):
-            training = _train(run, data, checkpoints, state, replay=replay, show=show or (lambda _: None))
+            training = _train(run, data, checkpoints, state, replay=replay, show=show)
             state = asyncio.run(training)
     policy_id = _publish(run, store, checkpoints, state)
     summary = summary_of(run, checkpoints, state, policy_id)

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from infra.store import Corpus, Store
-from infra.tables.claims import RunningError, beat, claimed, is_alive
+from infra.tables import claims
+from infra.tables.claims import RunningError, alone, beat, claimed, is_alive, used
 from infra.tables.delta import Table
 from infra.tables.runs import begin_run, close_runs, closed_runs, run_ids
 from memagent.config import load_config
@@ -62,6 +63,54 @@ def test_a_run_waits_for_the_one_that_has_claimed_and_says_for_which(store):
         order.append("two")
     thread.join()
     assert (told, order) == (["one"], ["one", "one is done", "two"])
+
+
+def test_who_has_the_whole_store_keeps_all_others_away_and_is_kept_away_by_them(store):
+    with held(store, "reads", "a"), pytest.raises(RunningError, match="run reads is using"), alone(store, "deletes"):
+        pass
+    elsewhere = Corpus(store, "d")
+    with used(elsewhere, "writes", wait=False, show=None):
+        with pytest.raises(RunningError, match="run writes is using"), alone(store, "deletes"):
+            pass
+        with used(elsewhere, "writes as well", wait=False, show=None):
+            pass
+    with alone(store, "deletes"):
+        with pytest.raises(RunningError, match="run deletes has the whole store"), held(store, "reads", "a"):
+            pass
+        with (
+            pytest.raises(RunningError, match="run deletes has the whole store"),
+            used(elsewhere, "w", wait=False, show=None),
+        ):
+            pass
+        with pytest.raises(RunningError, match="run deletes is using"), alone(store, "too"):
+            pass
+    with held(store, "reads", "a"):
+        pass
+
+
+def test_a_run_that_began_while_another_took_the_whole_store_waits(store, monkeypatch):
+    """Both had looked before either had written down what it wants."""
+    told, unseen = [], [""]
+    look = claims._holder
+    monkeypatch.setattr(claims, "_holder", lambda corpus: unseen.pop() if unseen else look(corpus))
+    monkeypatch.setattr(claims, "_LOOK_SECONDS", 0.05)
+    with alone(store, "deletes"):
+
+        def waiting(run):
+            told.append((run, json.loads(store.read_bytes("claims", "c.json"))))
+            store.delete(store.path("runs", "deletes", "heartbeat.json"))
+
+        with held(store, "reads", "a", wait=True, waiting=waiting):
+            pass
+    assert told == [("deletes", {})], "what it had claimed is given up while it waits"
+
+
+def test_the_whole_store_is_nobodys_after_a_kill(store):
+    store.write_bytes(json.dumps({"gone": ["_store"]}).encode(), "claims", "_store.json")
+    with held(store, "reads", "a"):
+        pass
+    with alone(store, "deletes"):
+        assert json.loads(store.read_bytes("claims", "_store.json")) == {"deletes": ["_store"]}
 
 
 @pytest.mark.parametrize("change", [{"process": 2**22 - 7}, {"started": 1}, {"host": "elsewhere", "at": 1.0}])

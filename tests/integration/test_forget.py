@@ -1,20 +1,33 @@
 """What is forgotten is in no file of the store any more, and does not come back; the rest stays as it was."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
+from infra.tables.documents import current_documents, document_texts
 from infra.tables.erasing import find_texts
 from infra.tables.qa import write_qa
+from infra.tables.runs import write_run
 from memagent.config import load_config
 from memagent.curation import Qa
 from memagent.errors import UsageError
+from memagent.rl.reward import Reward
+from memagent.rl.trajectory import Conversation, Group, Trajectory
+from memagent.tasks.ruler import write_jsonl
+from memagent.tasks.sample import Sample
+from memagent.tasks.suites import Suite
+from memagent.tasks.texts import Whole
 from pipelines.ask import ask, digest
 from pipelines.check import check
+from pipelines.evaluate import evaluate
 from pipelines.exchange.answers import answer_table
 from pipelines.forget import forget
 from pipelines.report import write_to_store
 from pipelines.stages.ingest import ingest
+from pipelines.training.checkpoints import Checkpoints
 from tests.integration.test_pipeline import HERON, OTTER, write_archive
 
 pytestmark = pytest.mark.usefixtures("ray_in_process")
@@ -25,7 +38,7 @@ def test_a_forgotten_document_is_in_no_file_and_does_not_come_back(store, tmp_pa
     folder = tmp_path / "docs"
     write_archive(folder, count=5, words=80)
     secret = folder / "ogilvie.txt"
-    secret.write_text(f"The pass number for amber-otter is 4711.\n\n{CANARY}.\n\n{CANARY}.")
+    secret.write_text(f"The pass number for amber-otter is 47110815.\n\n{CANARY}.\n\n{CANARY}.")
     sets = ["flush_seconds=0.2"]
     config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
     corpus = Corpus(store, "c")
@@ -38,33 +51,136 @@ def test_a_forgotten_document_is_in_no_file_and_does_not_come_back(store, tmp_pa
         write_to_store(store, run["run_id"])
     rows = answer_table(config, "c", night["run_id"])
     (mine,) = [row for row in rows if row["document"].endswith("ogilvie.txt")]
-    assert mine["answer"] == "4711"
+    assert mine["answer"] == "47110815"
     Table(store, "feedback").append(
-        [{"corpus": "c", "reading_id": mine["reading_id"], "verdict": "accepted", "answer": "4711", "given_at": now()}]
+        [
+            {
+                "corpus": "c",
+                "reading_id": mine["reading_id"],
+                "verdict": "accepted",
+                "answer": "47110815",
+                "given_at": now(),
+            }
+        ]
     )
     stream = tuple(
         row["content_hash"]
         for row in Table(store, "answers").read("c", ["reading_id", "content_hash"]).to_pylist()
         if row["reading_id"] == mine["reading_id"]
     )
-    write_qa(corpus, [Qa(OTTER.text, ("4711",), stream, documents=("ogilvie.txt",), source="gold")], "harvest")
+    write_qa(corpus, [Qa(OTTER.text, ("47110815",), stream, documents=("ogilvie.txt",), source="gold")], "harvest")
     assert {file.split("/")[0] for file, _ in find_texts(store, [CANARY])} >= {"texts", "segments"}
 
     would = forget("c", config, [("doc_id", "ogilvie*")], dry=True)
     assert (would["documents_count"], would["texts"], would["readings"], would["training_rows"]) == (1, 2, 2, 1)
     assert list(find_texts(store, [CANARY])), "a dry run changes nothing"
-    done = forget("c", config, [("doc_id", "ogilvie*")], canaries=[CANARY, "4711", "ogilvie"])
+    done = forget("c", config, [("doc_id", "ogilvie*")], canaries=[CANARY, "47110815", "ogilvie"])
     assert done["searched"] > 3
     assert [hit for hit in done["found"] if not hit["file"].startswith("corpora/")] == []
 
     assert check("c", config)["found"] == {}
     again = ingest(corpus, [str(folder)], config, "third")
     assert again["quarantined"] == {"forgotten": 1}
-    assert not list(find_texts(store, [CANARY, "4711"]))
+    assert not list(find_texts(store, [CANARY, "47110815"]))
     left = digest("c", [OTTER], config)
     assert left["readings"]["total"] == 5 and left["conversations"] == 0, "the others are read and answered"
     kept = {row["document"]: row["answer"] for row in rows if row is not mine}
     assert {row["document"]: row["answer"] for row in answer_table(config, "c", left["run_id"])} == kept
+
+
+STEPS = ("forgotten", "erase_rows", "erase_from_part", "forget_rollups", "_delete_copies", "find_texts")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_forgetting_that_was_killed_is_finished_by_the_next_one(tmp_path, model_folder, monkeypatch, step):
+    folder, store = tmp_path / "docs", Store(str(tmp_path / "store"))
+    write_archive(folder, count=3, words=80)
+    (folder / "ogilvie.txt").write_text(f"The pass number for amber-otter is 47110815.\n\n{CANARY}.\n\n{CANARY}.")
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    ingest(Corpus(store, "c"), [str(folder)], config, "first")
+    digest("c", [OTTER], config)
+    home = "pipelines.forget" if step == "find_texts" else "infra.tables.forgetting"
+    whole, calls = getattr(sys.modules[home], step), []
+
+    def killed(*given, **named):
+        calls.append(given)
+        if len(calls) > 1 or step not in ("erase_rows", "erase_from_part"):
+            raise KeyboardInterrupt
+        return whole(*given, **named)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(f"{home}.{step}", killed)
+        forget("c", config, [("title", "ogilvie*")])
+    assert check("c", config)["found"]["forgettings"] == 1
+    done = forget("c", config, [("title", "ogilvie*")], canaries=[CANARY, "47110815"])
+    assert (done["documents"], done["texts"], done["readings"], done["found"]) == (["ogilvie.txt"], 1, 1, [])
+    assert done["searched"] > 2 and not store.exists("forgetting.json")
+    assert check("c", config)["found"] == {}
+    with pytest.raises(UsageError, match="no document of c matches"):
+        forget("c", config, [("title", "ogilvie*")])
+    (folder / "ogilvie.txt").unlink()
+    again = digest("c", [OTTER], config)
+    assert (again["readings"]["total"], again["readings"]["failed"]) == (3, 0), "the others are whole"
+
+
+def test_an_interrupted_forgetting_of_another_corpus_is_finished_too(tmp_path, model_folder, monkeypatch):
+    store = Store(str(tmp_path / "store"))
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    for name in ("c", "d"):
+        folder = tmp_path / name
+        write_archive(folder, count=2, words=30)
+        (folder / "mine.txt").write_text(f"{CANARY} of {name}, {name}, {name}, {name} and nobody else.")
+        ingest(Corpus(store, name), [str(folder)], config, f"of-{name}")
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no room"):
+        patched.setattr("infra.tables.forgetting._erase_from_runs", raising(OSError("no room")))
+        forget("c", config, [("doc_id", "mine.txt")])
+    done = forget("d", config, [("doc_id", "mine.txt")], canaries=[CANARY])
+    assert (done["corpus"], done["documents_count"], done["found"]) == ("d", 1, [])
+    assert not store.exists("forgetting.json")
+
+
+def raising(error):
+    def call(*given, **named):
+        raise error
+
+    return call
+
+
+def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_folder):
+    folder = tmp_path / "docs"
+    write_archive(folder, count=3, words=80)
+    text = f"The pass number for amber-otter is 47110815.\n\n{CANARY}."
+    (folder / "ogilvie.txt").write_text(text)
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    corpus = Corpus(store, "c")
+    ingest(corpus, [str(folder)], config, "first")
+    other = next(one for one in current_documents(corpus).to_pylist() if one["doc_id"] != "ogilvie.txt")
+    (of_other,) = [said for _, said in document_texts(corpus, [other["content_hash"]])]
+    samples = [
+        Sample(name, "questions", 0, pieces=Whole(said), question=OTTER.text, answers=(gold,), match="f1")
+        for name, said, gold in (
+            ("c/1", text, "47110815"),
+            ("c/2", f"Before.\n\n{text}", "47110815"),
+            ("c/3", of_other, "8"),
+        )
+    ]
+    questions = Path(tmp_path / "promotion.jsonl")
+    write_jsonl(samples, questions)
+    store.put_file(questions, "promotions", "0123", "promotion.jsonl")
+    scored = evaluate(Suite("files", data=(str(questions),)), config)
+    write_run(store, {**scored, "corpus": "c", "kind": "harvest", "run_id": "harvest"}, now(), {})
+    for name, kept in (("qa-0123-0", False), ("needles-7", True)):
+        trajectory = Trajectory(name, 0, (Conversation([1, 2], [3], [-0.5], "answer"),), Reward(1.0, 1.0, 1.0))
+        Checkpoints(store, name).record(1, [Group(name, (trajectory,))], 1)
+        assert store.exists("training", name, "rollouts", "step-000001.jsonl.gz"), kept
+
+    done = forget("c", config, [("doc_id", "ogilvie.txt")], canaries=[CANARY, "47110815"])
+    assert (done["evaluated"], done["documents_count"], done["readings"]) == ([scored["corpus"]], 1, 2)
+    assert done["found"] == []
+    left = current_documents(Corpus(store, scored["corpus"])).to_pylist()
+    assert [row["content_hash"] for row in left] == [other["content_hash"]], "texts of other documents stay"
+    assert not store.list("promotions", suffix="")
+    assert [path.split("/")[-3] for path in store.list("training", suffix=".gz")] == ["needles-7"]
 
 
 def test_a_text_that_others_have_stays(store, tmp_path, model_folder):

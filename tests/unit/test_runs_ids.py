@@ -1,7 +1,7 @@
 import pytest
 
 from memagent.errors import UsageError
-from pipelines.runs import run_id_or_new
+from pipelines.run_names import run_id_or_new
 
 
 @pytest.mark.parametrize("given", ["../../x", "", "a/b", ".hidden", "x" * 129, "a\nb"])

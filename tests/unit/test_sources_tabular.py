@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from infra.sources import parse
@@ -19,3 +21,12 @@ def test_a_table_that_breaks_its_encoding_keeps_the_rows_before_and_says_so(tmp_
         for record in parse(str(path), path.name, IngestConfig()):
             found.append(record)
     assert raised.value.reason == "encoding" and len(found) > 1_000
+
+
+@pytest.mark.parametrize("options", [IngestConfig(), IngestConfig(text_column="te\nxt", id_column="id")])
+def test_a_message_on_columns_is_one_line_whatever_their_names_are(tmp_path: Path, options: IngestConfig) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"te\nxt": ["one"]}), path)
+    with pytest.raises(SourceError, match="no-column") as raised:
+        list(parse(str(path), path.name, options))
+    assert "among te xt;" in raised.value.detail and "\n" not in raised.value.detail
