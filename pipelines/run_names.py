@@ -3,9 +3,9 @@
 import re
 import secrets
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from difflib import get_close_matches
 
-from infra.tables.delta import now
 from memagent.errors import UsageError
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -14,7 +14,7 @@ _SHOWN = 5
 
 def new_run_id() -> str:
     """Return a run id that sorts by time."""
-    return now().strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
 
 
 def run_id_or_new(given: str | None) -> str:
