@@ -111,10 +111,12 @@ def optimize_corpus(
 @task(name="optimize", cache_policy=NO_CACHE)
 def optimize_stage(settings: Config, corpus: str, retention_days: float) -> None:
     """Compact a corpus's files."""
-    if settings.ray.jobs_address:
-        submit(settings, commands.optimize(corpus, retention_days), f"{submission()}-optimize-{corpus}")
-        return
-    summary = optimize(corpus, settings, retention_days=retention_days)
+    with observed("optimize", f"optimize-{corpus}", str(runtime.flow_run.id or "")) as stage:
+        if settings.ray.jobs_address:
+            submit(settings, commands.optimize(corpus, retention_days), f"{submission()}-optimize-{corpus}")
+            return
+        summary = optimize(corpus, settings, retention_days=retention_days)
+        stage.came_to(summary)
     get_run_logger().info("%s: %d files before, %d now", corpus, summary["files_before"], summary["files_after"])
 
 

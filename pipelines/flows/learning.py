@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from prefect import flow, get_run_logger, task
+from prefect import flow, get_run_logger, runtime, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
@@ -26,6 +26,7 @@ from pipelines.flows.access import check as check_access
 from pipelines.flows.access import settings_for
 from pipelines.flows.lineage import learns_from, note_lineage, of_harvest, of_training
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
+from pipelines.flows.telemetry import observed
 from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
 from pipelines.promote import PromotionRecord, run_promotion
 from pipelines.run_names import new_run_id
@@ -156,19 +157,25 @@ def train_stage(run: Run) -> TrainingSummary:
 @task(name="promotion", cache_policy=NO_CACHE)
 def promotion_stage(settings: Config, candidate: str, spec: PromotionSpec) -> PromotionRecord:
     """Compare, and promote or refuse; on a cluster in a separate job, where both versions read."""
-    if settings.ray.jobs_address:
-        store = Store(settings.store)
-        earlier = policy(store, candidate)["promotion"]
-        output = submit(settings, commands.promote(candidate, spec), f"{submission()}-promotion")
-        decided = policy(store, candidate)["promotion"]
-        if not decided or decided == earlier:
-            raise MemagentError(f"the Ray job ended without a decision on {candidate}: {output}")
-        record = cast(PromotionRecord, decided)
-    else:
-        record = run_promotion(settings, candidate, spec=spec)
+    with observed("promotion", f"promotion-{candidate}", str(runtime.flow_run.id or "")) as stage:
+        record = _compare(settings, candidate, spec)
+        counts = {name: record["questions"].get(name, 0) for name in ("there", "asked")}
+        stage.came_to({"policy_id": candidate, "promoted": int(record["promoted"]), **counts})
     rows = [dict(row) for row in (record["overall"], *record["groups"])]
     create_table_artifact(rows, key=artifact_key(f"promotion-{candidate}"), description=record["reason"])
     return record
+
+
+def _compare(settings: Config, candidate: str, spec: PromotionSpec) -> PromotionRecord:
+    if not settings.ray.jobs_address:
+        return run_promotion(settings, candidate, spec=spec)
+    store = Store(settings.store)
+    earlier = policy(store, candidate)["promotion"]
+    output = submit(settings, commands.promote(candidate, spec), f"{submission()}-promotion")
+    decided = policy(store, candidate)["promotion"]
+    if not decided or decided == earlier:
+        raise MemagentError(f"the Ray job ended without a decision on {candidate}: {output}")
+    return cast(PromotionRecord, decided)
 
 
 def _operator_settings() -> list[str]:

@@ -3,13 +3,16 @@
 import os
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from infra.store import Corpus, Store
+from infra.tables.claims import used
 from infra.tables.data_files import write_data_file
 from infra.tables.delta import Table, now
 from infra.tables.documents import current_documents, document_texts
+from infra.tables.plans import write_moved
 from infra.tables.runs import begin_run
 from memagent.config import load_config
 from memagent.errors import UsageError
@@ -53,6 +56,20 @@ def test_files_become_few_and_nothing_else_changes(store, tmp_path, config):
     again = ask("c", [OTTER, HERON], config)
     assert again["readings"]["read_now"] == 0 and again["readings"]["total"] == 20
     assert optimize("c", config, retention_days=0)["tables"] == [], "nothing is left to do"
+
+
+def test_what_a_run_that_read_nothing_left_behind_is_deleted(store, tmp_path, config):
+    """A digest that was killed between the answers of its buckets and the comparison of all of them."""
+    corpus = Corpus(store, "c")
+    write_archive(tmp_path / "docs", count=2, words=60)
+    ingest(corpus, [str(tmp_path / "docs")], config, "ingest")
+    moved = pa.table({"doc_id": ["a"], "question_id": ["b"], "answer": ["c"]})
+    for run_id in ("killed", "alive"):
+        begin_run(corpus, run_id, "digest", config={}, work=[])
+        write_moved(store, run_id, 0, moved)
+    with used(corpus, "alive", wait=False, show=None):
+        optimize("c", config)
+    assert not store.list("runs", "killed") and store.list("runs", "alive")
 
 
 def test_another_corpus_and_kept_versions_stay(store, tmp_path, config):

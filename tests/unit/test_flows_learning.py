@@ -122,7 +122,7 @@ def test_the_flow_compares_on_the_recipes_engines(tmp_path, monkeypatch):
 
 def test_the_promotion_check_is_a_job_of_the_cluster(tmp_path, monkeypatch):
     far = Config(store=str(tmp_path), ray=RayConfig(jobs_address="http://far:8265"))
-    earlier = {"promoted": False, "reason": "not better", "overall": {"name": "all"}, "groups": []}
+    earlier = {"promoted": False, "reason": "not better", "overall": {"name": "all"}, "groups": [], "questions": {}}
     decided = {**earlier, "promoted": True, "reason": "better"}
     records, jobs, spec = [earlier, decided], [], PromotionSpec(seed=7)
 

@@ -1,5 +1,6 @@
 """What a collector gets of the flows' stages, and that nothing is loaded where there is none."""
 
+import logging
 import subprocess
 import sys
 import threading
@@ -9,10 +10,13 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from pipelines.flows import telemetry
+from memagent.config import load_config
+from memagent.rl.promotion import PromotionSpec
+from pipelines.flows import answering, learning, telemetry
 from pipelines.flows.telemetry import ENDPOINT, observed
 from tests.pages import HERE, ROOT
 
+OPTIMIZED = {"corpus": "contracts", "files_before": 8, "files_after": 3, "tables": ["answers"], "runs": 1}
 SUMMARY = {
     "corpus": "contracts",
     "kind": "digest",
@@ -112,3 +116,19 @@ def test_nothing_is_loaded_without_a_collector():
     environment = {name: value for name, value in HERE.items() if name != ENDPOINT}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_promotion_and_optimize_are_stages_as_well(collector, monkeypatch):
+    record = {"promoted": True, "questions": {"there": 9, "asked": 7}, "overall": {}, "groups": [], "reason": "better"}
+    monkeypatch.setattr(learning, "run_promotion", lambda settings, candidate, spec: record)
+    monkeypatch.setattr(learning, "create_table_artifact", lambda rows, key, description: None)
+    monkeypatch.setattr(answering, "optimize", lambda corpus, settings, retention_days: OPTIMIZED)
+    monkeypatch.setattr(answering, "get_run_logger", lambda: logging.getLogger("test"))
+    assert learning.promotion_stage.fn(load_config(), "nano@2", PromotionSpec()) == record
+    answering.optimize_stage.fn(load_config(), "contracts", 7.0)
+    spans = {span.name: {each.key: each.value for each in span.attributes} for span in collector.spans()}
+    promotion, optimized = spans["memagent promotion"], spans["memagent optimize"]
+    assert promotion["memagent.policy_id"].string_value == "nano@2"
+    assert (promotion["memagent.promoted"].int_value, promotion["memagent.asked"].int_value) == (1, 7)
+    assert optimized["memagent.corpus"].string_value == "contracts"
+    assert optimized["memagent.files_after"].int_value == 3
