@@ -1,6 +1,5 @@
 """The store: one URL, a local folder or ``s3://``. No other module distinguishes the two."""
 
-import errno
 import io
 import os
 import random
@@ -24,8 +23,6 @@ from filelock import Timeout as LockTimeout
 from memagent.errors import ConfigError, MemagentError
 
 _UPDATE_SECONDS = 300
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a store that has no room left."""
 _S3_ATTEMPTS = 12
 """Of a request that S3 answers by 500, 503 or not at all."""
 _S3_SECONDS = 60
@@ -101,11 +98,15 @@ class Store:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(target)
+        try:
+            with aside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(target)
+        except OSError:
+            aside.unlink(missing_ok=True)  # on a full disk it would take the room that others need
+            raise
         return path
 
     def update_bytes(self, change: Callable[[bytes | None], bytes], *parts: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar, cast
 
 from infra.cluster import session
 from infra.cluster.placement import EngineActor, start_engine
-from infra.store import FULL
+from infra.disk import is_full
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, EngineDied, MemagentError, UsageError
 
@@ -174,6 +174,7 @@ class _Pool(Generic[Item, Result]):
         self._replacements, self._bisections = self._enough(), _BISECTIONS
         self._last_error: MemagentError = EngineDied("no engine is left")
         self._stopped = False
+        self._no_room: OSError | None = None
 
     def results(self, stop: Callable[[], bool]) -> Iterator[Result]:
         """Yield results until no item is left, or those that are begun once `stop` says so."""
@@ -199,8 +200,11 @@ class _Pool(Generic[Item, Result]):
                     yield from self._replace(engine, error)
                     continue
                 except ray.exceptions.RayTaskError as error:
-                    if isinstance(error.cause, OSError) and error.cause.errno in FULL:
-                        raise error.cause from error  # whoever shows it says what to do
+                    if isinstance(error.cause, OSError) and is_full(error.cause):
+                        self._no_room = error.cause  # the others write what they have read
+                        self._left -= engine.items.pop(call)["conversations"]
+                        self._drain()
+                        continue
                     raise MemagentError(f"a worker failed: {error.cause or error}") from error
                 if "fatal" in result:
                     self._retire(engine, result)
@@ -209,6 +213,8 @@ class _Pool(Generic[Item, Result]):
                 engine.answered = True
                 self._replacements, self._bisections = self._enough(), _BISECTIONS
                 yield result
+        if self._no_room is not None:
+            raise self._no_room  # whoever shows it says what to do
 
     def end(self) -> None:
         """End all engines."""
@@ -305,7 +311,8 @@ class _Pool(Generic[Item, Result]):
         if not self._stopped:
             self._stopped = True
             for engine in self._engines:
-                engine.placed.actor.drain.remote()
+                if hasattr(engine.placed.actor, "drain"):
+                    engine.placed.actor.drain.remote()
 
     def _check(self) -> None:
         if not self._engines and not self._stopped:

@@ -20,8 +20,8 @@ from infra.cluster.engine_pool import Fatal, fatal
 from infra.cluster.loaded_engine import Drained, LoadedEngine
 from infra.cluster.progress import Counters, ProgressReporter
 from infra.cluster.reading_blocks import BlockResult, FailedItem, NumberedBlock, PassSpec
+from infra.disk import Room, is_full
 from infra.logs import WorkerLog, reading_id
-from infra.store import FULL
 from infra.tables.data_files import DataFile, write_data_file
 from infra.tables.delta import now
 from infra.tables.plans import Block, WorkItem, read_work
@@ -41,6 +41,8 @@ _PART_BYTES = 4 * 2**20
 """A part of the turn log is written when it has so many bytes, before compression."""
 _PART_SHARE, _SHORTEST_PART = 400, 0.5
 """Or after this share of the run's time so far: a crash costs as little of it, and a long run writes few parts."""
+_ROOM_BYTES = 4 * 2**20
+"""Held on the store's disk, for what was read when it is full."""
 _BREATH_SECONDS = 0.1
 """Between the end of a part and the next one at least."""
 _TRACES = 10
@@ -76,8 +78,7 @@ class ReadingWorker:
         self._is_shared = engine is not None
         self._deaths_before = self._engine.deaths
         self._tally = tally
-        self._worker, self._log = uuid.uuid4().hex, WorkerLog(spec.log_level)
-        self._counts = Counters()
+        self._worker, self._log, self._counts = uuid.uuid4().hex, WorkerLog(spec.log_level), Counters()
         self._inflight: asyncio.Semaphore | None = None
         self._starting: asyncio.Task[None] | None = None
         self._flushing: asyncio.Lock | None = None
@@ -85,9 +86,10 @@ class ReadingWorker:
         self._started = time.monotonic()
         self._next_part = self._engine_up = 0.0
         self._flush_task: asyncio.Task[None] | None = None
-        self._full = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._full, self._drained, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._idle.set()
         self._no_room: OSError | None = None
+        self._room: Room | None = None
         self._answers = AnswerFile()
         self._traced: Counter[type[Exception]] = Counter()
 
@@ -114,9 +116,15 @@ class ReadingWorker:
                 task.cancel()
         answers = [cast(AnswerRow, outcome) for outcome in outcomes if outcome is not None and "answer" in outcome]
         failures = [cast(FailedItem, outcome) for outcome in outcomes if outcome is not None and "reason" in outcome]
-        files = await self._durable(answers)
-        if self._no_room is not None:  # there is room again; but these readings were left where they were
-            raise self._no_room
+        try:
+            files = await self._durable(answers)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._run_out(error)
+        if self._no_room is not None:
+            await self._end_early()
+            raise self._no_room  # whoever shows it says what to do
         self._report()
         return {
             "block": number,
@@ -147,6 +155,8 @@ class ReadingWorker:
                 self._log.attach()
             self._inflight = asyncio.Semaphore(self._spec.inflight)
             self._flushing, self._answering = asyncio.Lock(), asyncio.Lock()
+            if not self._store.is_s3:
+                self._room = await asyncio.to_thread(Room, self._store.url, _ROOM_BYTES)
             self._flush_task = asyncio.create_task(self._flush_forever())
             self._starting = asyncio.create_task(self._engine.start())
         await asyncio.shield(self._starting)
@@ -171,6 +181,7 @@ class ReadingWorker:
                         self._writer.add(turn)  # this reading's log must be complete by itself
             asker = self._engine.new_asker(self._drained)
             self._counts.in_flight += 1
+            self._idle.clear()
             try:
                 stream = await self._stream(item)
                 request = ReadingRequest(item["reading_id"], item["question"], stream, tuple(past.values()))
@@ -194,6 +205,8 @@ class ReadingWorker:
                 return self._failed(item, type(error).__name__, detail)
             finally:
                 self._counts.in_flight -= 1
+                if not self._counts.in_flight:
+                    self._idle.set()
                 open_readings[item["content_hash"]] -= 1
                 if not open_readings[item["content_hash"]]:
                     self._counts.documents += item["documents"]
@@ -278,9 +291,6 @@ class ReadingWorker:
                 # A store may raise anything. The turns stay buffered; a block is not returned before they are written,
                 # so a lasting error is raised there.
                 _log.warning("the turn log cannot be written now: %s: %s", type(error).__name__, error)
-                if isinstance(error, OSError) and error.errno in FULL:
-                    self._no_room = error  # the run ends: what is read now would be read again
-                    self._drained.set()
 
     async def _durable(self, answers: list[AnswerRow]) -> list[DataFile]:
         """Write the buffered turns, then the answers; return the files that hold these.
@@ -307,7 +317,25 @@ class ReadingWorker:
     async def _flush(self) -> None:
         assert self._flushing is not None
         async with self._flushing:
-            await asyncio.to_thread(self._writer.flush)
+            try:
+                await asyncio.to_thread(self._writer.flush)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._run_out(error)
+                await asyncio.to_thread(self._writer.flush)  # into the room that was held
+
+    def _run_out(self, error: OSError) -> None:
+        """Begin nothing any more, since the disk is full: what is read from now on would be read again."""
+        self._no_room = self._no_room or error
+        self._drained.set()
+        if self._room is not None:
+            self._room.give_up()
+
+    async def _end_early(self) -> None:
+        """Wait for the conversations under way, of other blocks as well, and write them: all ends with this one."""
+        await self._idle.wait()
+        await self._flush()
 
     def _report(self) -> None:
         self._counts.engine_deaths = self._engine.deaths - self._deaths_before

@@ -136,6 +136,16 @@ def test_a_full_disk_of_a_worker_is_an_error_of_the_disk(tmp_path):
     assert "free some" in str(storage_error(raised.value))
 
 
+def test_the_other_workers_end_what_they_do_where_one_finds_the_disk_full(tmp_path):
+    items, done = [*work(1, full=True), {"number": 7, "conversations": 1, "losses": 0, "seconds": 2.0}], []
+    (tmp_path / "w").mkdir()
+    pool = PoolConfig(cpus=0.1, min_size=2, max_size=2)
+    with pytest.raises(OSError, match="No space left"):
+        for result in run_on_engines(Counting, (tmp_path / "w",), items, pool, None):
+            done.append(result["number"])
+    assert done == [7]
+
+
 def test_a_wrong_configuration_is_an_error_at_once(tmp_path):
     with pytest.raises(ConfigError, match="no such model"):
         run(tmp_path / "w", work(4, wrong=True), min_size=2, max_size=2)

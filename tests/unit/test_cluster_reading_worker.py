@@ -97,3 +97,41 @@ def test_a_full_disk_ends_what_is_read_and_a_store_that_is_away_does_not(
     else:
         drained, result = asyncio.run(run())
         assert not drained and result["answered"] == 0
+
+
+def test_what_was_read_until_the_disk_was_full_is_written_into_the_room_that_was_held(
+    tmp_path, model_folder, monkeypatch
+):
+    """Also the conversations of other blocks that are under way: all end with the first block that does."""
+    config = load_config(store=str(tmp_path / "store"), engine__kind="scripted", engine__model=str(model_folder))
+    spec = PassSpec(Corpus(Store(config.store), "c"), "run", ReaderSpec(config), inflight=8, flush_seconds=60.0)
+    monkeypatch.setattr(reading_worker, "read_work", lambda *given: [])
+    events = []
+
+    async def run():
+        worker = ReadingWorker(spec, None)
+
+        def flush():
+            events.append("written" if worker._room._file is None else "no room")
+            if worker._room._file is not None:
+                raise FULL
+
+        worker._writer.flush = flush
+        await worker._ready()
+        worker._idle.clear()
+
+        async def other_block():
+            await asyncio.sleep(0.3)
+            events.append("conversation ended")
+            worker._idle.set()
+
+        other = asyncio.create_task(other_block())
+        try:
+            await worker.run({"number": 1, "losses": 0})
+        finally:
+            await other
+            worker._flush_task.cancel()
+
+    with pytest.raises(OSError, match="/store/turns/part"):
+        asyncio.run(run())
+    assert events == ["no room", "written", "conversation ended", "written"]
