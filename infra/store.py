@@ -204,15 +204,18 @@ class Store:
         """Return the paths of all files under a folder, sorted; nothing there gives an empty list."""
         return list(self.sizes(*parts, suffix=suffix))
 
-    def sizes(self, *parts: str, suffix: str = ".parquet") -> dict[str, int]:
-        """Return the bytes of all files under a folder by path, sorted by it; nothing there gives an empty dict."""
+    def sizes(self, *parts: str, suffix: str = ".parquet", hidden: bool = False) -> dict[str, int]:
+        """Return the bytes of all files under a folder by path, sorted by it; nothing there gives an empty dict.
+
+        With `hidden` also of those that are being written, or were when their writer was killed.
+        """
         try:
             found = self.fs.find(self.path(*parts), detail=True)
         except FileNotFoundError:
             return {}
         # s3fs gives the folder itself where its last file is gone.
         files = (path for path, info in found.items() if info["type"] != "directory")
-        mine = (p for p in files if p.endswith(suffix) and not p.rsplit("/", 1)[-1].startswith("."))
+        mine = (p for p in files if p.endswith(suffix) and (hidden or not p.rsplit("/", 1)[-1].startswith(".")))
         return {path: int(found[path]["size"]) if "size" in found[path] else self.size(path) for path in sorted(mine)}
 
     def delete(self, path: str) -> None:

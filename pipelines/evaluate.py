@@ -84,17 +84,17 @@ def evaluate(
     store, reader = Store(config.store), ReaderSpec(config)
     _ = reader.scheme  # a model without a tokenizer, or a template that does not fit, is said before Ray starts
     run_id = run_id_or_new(run_id)
-    with ray_session(config.ray):
-        with used(Corpus(store, "_samples"), run_id, wait=config.wait, show=show):
+    with used(Corpus(store, "_samples"), f"{run_id}-samples", wait=config.wait, show=show):
+        with ray_session(config.ray):
             name, taken = take(store, suite, texts, reader=reader, run_id=run_id)
-        if not taken:
-            raise UsageError(f"suite {suite.name} has no samples of this kind")
-        # Answers of other versions do not score this one, so everything is reread.
-        extra: RunExtras = {"suite": suite.as_dict(), "method": config.method}
-        request = Request(name, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, extra=extra)
-        summary = run_readings(request, show)
-    judged, table = results(Corpus(store, name), run_id, taken)
-    store.write_part(table, "runs", run_id, "results.parquet")
+            if not taken:
+                raise UsageError(f"suite {suite.name} has no samples of this kind")
+            # Answers of other versions do not score this one, so everything is reread.
+            extra: RunExtras = {"suite": suite.as_dict(), "method": config.method}
+            request = Request(name, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, extra=extra)
+            summary = run_readings(request, show)
+        judged, table = results(Corpus(store, name), run_id, taken)
+        store.write_part(table, "runs", run_id, "results.parquet")
     rows = _score_rows(suite, config, reader.policy.policy_id, summary=summary, judged=judged)
     Table(store, "scores").upsert(rows)
     measure = not_found(judged) if suite.control else overall(judged)

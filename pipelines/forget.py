@@ -6,8 +6,8 @@ Nothing else uses the store in the meantime. A forgetting that was interrupted i
 """
 
 import logging
+import re
 from collections.abc import Collection, Sequence
-from fnmatch import fnmatchcase
 from typing import TypedDict
 
 import pyarrow as pa
@@ -15,30 +15,32 @@ import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
 from infra.tables.claims import alone
-from infra.tables.corpora import check_known
+from infra.tables.corpora import check_known, forgotten
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, document_texts
-from infra.tables.erasing import Erased, find_texts
+from infra.tables.erasing import find_texts
 from infra.tables.forgetting import (
     JOURNAL,
     Forgetting,
     Journal,
     erase,
     interrupted,
-    parts_of,
     write_down,
     written_off,
 )
 from infra.tables.policies import policies
 from infra.tables.rows import QaRow
-from infra.tables.streams import stream_of
+from infra.tables.traces import erased_with, segment_parts, training_rows
 from memagent.config import Config
 from memagent.errors import UsageError
+from memagent.records import mended
+from memagent.shingles import Shingles
 from pipelines.run_names import new_run_id
 
 _log = logging.getLogger("memagent.forget")
-_PASSAGE, _PASSAGES, _SEARCHED = 60, 3, 500
-"""Characters of a passage that the store is searched for, passages of a text, and passages at most."""
+_PASSAGE, _PLACES, _FEW, _SEARCHED = 40, 3, 80, 500
+"""Characters of a passage that the store is searched for; places of a text that passages are of, where there are so few
+texts, else its beginning; and passages at most."""
 _CHOSEN = ("doc_id", "source", "title")
 _EVALUATED = "eval-files-"
 """Begins the names of corpora that evaluations make of files (`memagent.tasks.suites.Suite.corpus`)."""
@@ -71,6 +73,8 @@ class ForgetSummary(TypedDict):
     """Corpora of evaluations that lost their copies of the texts."""
     searched: int
     """Passages that the store was searched for."""
+    unsearched: int
+    """Texts that have none among these: too short, too many, or like texts that stay."""
     found: list[Found]
     """Empty: proven."""
 
@@ -86,31 +90,63 @@ def forget(
         chosen: fields (doc_id, source, title) and patterns (``*``, ``?``); a document that matches any goes, with all
             its versions.
         dry: only say what would go.
-        canaries: further texts that the store is searched for.
+        canaries: further texts that the store is searched for. With some, it can be repeated after the documents are
+            gone: what was made of any forgotten text since is erased as well.
 
     Raises:
         UsageError: there is no such corpus or document.
         RunningError: a run is using the store.
+        MemagentError: a file of a run is damaged.
     """
     corpus = check_known(Corpus(Store(config.store), name))
-    store = corpus.store
-    if not chosen or not {field for field, _ in chosen} <= set(_CHOSEN):
-        raise UsageError(f"documents are chosen by {', '.join(f'{field}=PATTERN' for field in _CHOSEN)}")
+    _check(chosen, canaries)
     if dry:
         return _summary(_journal(corpus, chosen))
-    with alone(store, new_run_id()):
-        before = interrupted(store)
-        if before is not None:
-            _log.warning("a forgetting in %s was interrupted: it is finished first", before["corpus"])
-            erase(store, before)
-            is_this = before["corpus"] == name and not _matching(corpus, chosen).num_rows
-            finished = _finish(store, before, canaries if is_this else ())
-            if is_this or finished["found"]:
-                return finished
-        journal = _journal(corpus, chosen)
-        write_down(store, journal)
-        erase(store, journal)
-        return _finish(store, journal, canaries)
+    with alone(corpus.store, new_run_id()):
+        finished = _finish_interrupted(corpus, chosen, canaries)
+        if finished is not None:
+            return finished
+        cleaned = forgotten(corpus) if canaries and not _matching(corpus, chosen).num_rows else ()
+        journal = _again(corpus, cleaned) if cleaned else _journal(corpus, chosen)
+        write_down(corpus.store, journal)
+        erase(corpus.store, journal)
+        return _finish(corpus.store, journal, canaries)
+
+
+def _check(chosen: Sequence[tuple[str, str]], canaries: Sequence[str]) -> None:
+    if not chosen or not {field for field, _ in chosen} <= set(_CHOSEN):
+        raise UsageError(f"documents are chosen by {', '.join(f'{field}=PATTERN' for field in _CHOSEN)}")
+    for canary in canaries:
+        if canary != mended(canary):
+            raise UsageError(f"the canary {canary!r} is no text: give it as UTF-8")
+
+
+def _finish_interrupted(
+    corpus: Corpus, chosen: Sequence[tuple[str, str]], canaries: Sequence[str]
+) -> ForgetSummary | None:
+    """Finish a forgetting that was interrupted; return what became of it, if nothing else was chosen now."""
+    journal = interrupted(corpus.store)
+    if journal is None:
+        return None
+    _log.warning("a forgetting in %s was interrupted: it is finished first", journal["corpus"])
+    erase(corpus.store, journal)
+    is_this = journal["corpus"] == corpus.name and not _matching(corpus, chosen).num_rows
+    finished = _finish(corpus.store, journal, canaries if is_this else ())
+    if is_this:
+        return finished
+    for found in finished["found"]:
+        _log.warning("%r of %s is still in %s", found["passage"], journal["corpus"], found["file"])
+    return None
+
+
+def _again(corpus: Corpus, hashes: Collection[str]) -> Journal:
+    """Return all that was forgotten before: what was made of it since goes as well."""
+    return {
+        "corpus": corpus.name,
+        "erased": {corpus.name: _chosen(corpus, set(), set(hashes))},
+        "passages": [],
+        "unsearched": 0,
+    }
 
 
 def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> Journal:
@@ -118,13 +154,16 @@ def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> Journal:
     mine = _matching(corpus, chosen)
     if not mine.num_rows:
         raise UsageError(f"no document of {corpus.name} matches {', '.join('='.join(pair) for pair in chosen)}")
-    journal: Journal = {"corpus": corpus.name, "erased": {corpus.name: _choose(corpus, mine)}, "passages": []}
-    hashes = set(journal["erased"][corpus.name]["content_hashes"])
-    journal["passages"] = _passages(corpus, hashes)
+    forgetting = _choose(corpus, mine)
+    hashes = set(forgetting["content_hashes"])
+    passages, unsearched = _passages(corpus, hashes)
+    erased = {corpus.name: forgetting}
+    journal: Journal = {"corpus": corpus.name, "erased": erased, "passages": passages, "unsearched": unsearched}
+    shingles = Shingles(text for _, text in document_texts(corpus, hashes))
     for name in Table(corpus.store, "documents").corpora():
         if name.startswith(_EVALUATED) and name != corpus.name:
             other = Corpus(corpus.store, name)
-            copies = _copies(other, hashes, journal["passages"])
+            copies = _copies(other, hashes, shingles)
             if copies.num_rows:
                 journal["erased"][name] = _choose(other, copies)
     return journal
@@ -132,17 +171,21 @@ def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> Journal:
 
 def _choose(corpus: Corpus, mine: pa.Table) -> Forgetting:
     """Find what is to go with all versions of some documents."""
-    doc_ids, hashes = set(mine["doc_id"].to_pylist()), set(mine["content_hash"].to_pylist())
+    chosen = _chosen(corpus, set(mine["doc_id"].to_pylist()), set(mine["content_hash"].to_pylist()))
+    return {**chosen, "sources": sorted(set(mine["source"].to_pylist()))}
+
+
+def _chosen(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Forgetting:
     stays = hashes & _hashes_of_others(corpus, doc_ids)
-    erased = _readings(corpus, doc_ids, hashes - stays)
-    qa = _training_rows(corpus, erased)
+    erased = erased_with(corpus, doc_ids, hashes - stays)
+    qa = training_rows(corpus, erased)
     return {
         "doc_ids": sorted(doc_ids),
         "content_hashes": sorted(erased.content_hashes),
         "reading_ids": sorted(erased.reading_ids),
-        "sources": sorted(set(mine["source"].to_pylist())),
+        "sources": [],
         "qa_ids": [row["qa_id"] for row in qa],
-        "parts": parts_of(corpus, erased),
+        "parts": segment_parts(corpus, erased),
         "texts": len(hashes - stays),
         "kept_texts": len(stays),
         "policies": _learners(corpus, qa),
@@ -176,6 +219,7 @@ def _summary(journal: Journal) -> ForgetSummary:
         "policies": mine["policies"],
         "evaluated": sorted(journal["erased"].keys() - {journal["corpus"]}),
         "searched": 0,
+        "unsearched": journal["unsearched"],
         "found": [],
     }
 
@@ -185,16 +229,18 @@ def _matching(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> pa.Table:
     table = _versions(corpus)
     mask = [False] * table.num_rows
     for field, pattern in chosen:
+        # Only these two: names of files have brackets.
+        fits = re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL).fullmatch
         values = table[field].to_pylist()
-        mask = [old or fnmatchcase(value or "", pattern) for old, value in zip(mask, values, strict=True)]
+        mask = [old or fits(value or "") is not None for old, value in zip(mask, values, strict=True)]
     return _of_documents(table, pa.array(mask, pa.bool_()))
 
 
-def _copies(corpus: Corpus, hashes: Collection[str], passages: Sequence[str]) -> pa.Table:
-    """Return all versions of the documents whose text is any of some texts, or holds a passage of them."""
+def _copies(corpus: Corpus, hashes: Collection[str], shingles: Shingles) -> pa.Table:
+    """Return all versions of the documents whose text is any of some texts, or has one in it."""
     table = _versions(corpus)
     texts = document_texts(corpus, table["content_hash"].to_pylist())
-    copies = [name for name, text in texts if name in hashes or any(passage in text for passage in passages)]
+    copies = [name for name, text in texts if name in hashes or shingles.are_in(text)]
     return _of_documents(table, pc.is_in(table["content_hash"], pa.array(copies, pa.string())))
 
 
@@ -217,36 +263,6 @@ def _hashes_of_others(corpus: Corpus, doc_ids: Collection[str]) -> set[str]:
     return set(stays["content_hash"].to_pylist())
 
 
-def _readings(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Erased:
-    """Return what is to go: readings of the texts, and of the archives that any of them is part of."""
-    answers = Table(corpus.store, "answers").read(corpus.name, ["reading_id", "content_hash", "scope", "stream"])
-    readings: set[str] = set()
-    streams: set[str] = set()
-    for row in answers.to_pylist():
-        content_hash = row["content_hash"]
-        if row["scope"] == "archive" and content_hash not in streams:
-            try:
-                if not hashes.isdisjoint(stream_of(corpus, row)):
-                    streams.add(content_hash)
-            except FileNotFoundError:  # nobody can say what it held
-                streams.add(content_hash)
-        if content_hash in hashes or content_hash in streams:
-            readings.add(row["reading_id"])
-    return Erased(frozenset(doc_ids), frozenset([*hashes, *streams]), frozenset(readings))
-
-
-def _training_rows(corpus: Corpus, erased: Erased) -> list[QaRow]:
-    rows: list[QaRow] = (
-        Table(corpus.store, "qa").read(corpus.name, ["qa_id", "stream", "documents", "harvested_at"]).to_pylist()
-    )
-    return [
-        row
-        for row in rows
-        if not erased.content_hashes.isdisjoint(row["stream"] or [])
-        or not erased.doc_ids.isdisjoint(row["documents"] or [])
-    ]
-
-
 def _learners(corpus: Corpus, qa: Sequence[QaRow]) -> list[str]:
     """Return the policies that were made after the first of these rows, from the store's training rows."""
     since = min((row["harvested_at"] for row in qa), default=None)
@@ -256,16 +272,20 @@ def _learners(corpus: Corpus, qa: Sequence[QaRow]) -> list[str]:
     return [row["policy_id"] for row in rows if row["data_version"] is not None and row["made_at"] >= since]
 
 
-def _passages(corpus: Corpus, hashes: Collection[str]) -> list[str]:
-    """Return some passages of each text, as many as are searched for, that no text which stays has as well."""
-    found: list[str] = []
-    for _, text in document_texts(corpus, hashes):
-        step = max(1, len(text) // _PASSAGES)
-        found += [text[start : start + _PASSAGE] for start in range(0, len(text), step)][:_PASSAGES]
-        if len(found) >= _SEARCHED:
-            break
-    left = [passage for passage in dict.fromkeys(found) if len(passage.strip()) >= _PASSAGE // 2][:_SEARCHED]
+def _passages(corpus: Corpus, hashes: Collection[str]) -> tuple[list[str], int]:
+    """Return passages to search for, of as many texts as may be; and of how many texts there is none.
+
+    Two that follow each other: a segment's end may go through one of them. No text that stays has them as well.
+    """
+    found: dict[str, str] = {}
+    texts = 0
+    for name, text in document_texts(corpus, hashes):
+        texts += 1
+        if len(found) < _SEARCHED:
+            places = {len(text) * share // _PLACES for share in range(_PLACES)} if len(hashes) <= _FEW else {0}
+            pairs = (text[at + more : at + more + _PASSAGE] for at in places for more in (0, _PASSAGE))
+            found |= {passage: name for passage in pairs if len(passage.strip()) >= _PASSAGE // 2}
     present = set(current_documents(corpus, ["content_hash"], ordered=False)["content_hash"].to_pylist())
     for _, text in document_texts(corpus, present.difference(hashes)):
-        left = [passage for passage in left if passage not in text]
-    return left
+        found = {passage: name for passage, name in found.items() if passage not in text}
+    return list(found), texts - len(set(found.values()))

@@ -15,7 +15,8 @@ from typing import Any, TypedDict
 from infra.cluster.progress import Progress
 from infra.cluster.session import ray_session
 from infra.readers import SHIPPED, ReaderSpec, resolve_policy
-from infra.store import Store
+from infra.store import Corpus, Store
+from infra.tables.claims import used
 from infra.tables.policies import PolicyRow, policies, policy, promote, promoted, refuse
 from infra.tables.rows import ResultRow
 from memagent.config import Config
@@ -25,6 +26,7 @@ from memagent.rl.promotion import Decision, Group, GroupRecord, PromotionSpec, d
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import evaluate, run_results
 from pipelines.promotion_questions import Questions, find_questions, trained_files
+from pipelines.run_names import new_run_id
 
 __all__ = ["PromotionSpec", "compare_policies", "run_promotion"]
 
@@ -90,8 +92,9 @@ def run_promotion(
     incumbent = incumbent or current_id or _base_model(config, name)
     since = current["changed_at"] if current and incumbent == current_id else None
     spec = spec or PromotionSpec()
-    questions = find_questions(store, spec, "promotion", since, trained_files=trained_files(store, row["run_id"]))
-    record = _compare(config, (candidate, incumbent), spec, questions=questions, show=show)
+    with used(Corpus(store, "_promotion"), new_run_id(), wait=config.wait, show=show):
+        questions = find_questions(store, spec, "promotion", since, trained_files=trained_files(store, row["run_id"]))
+        record = _compare(config, (candidate, incumbent), spec, questions=questions, show=show)
     if record["promoted"]:
         promote(store, candidate, record["reason"], dict(record), instead_of=current_id)
     else:
@@ -113,8 +116,10 @@ def compare_policies(
     """
     spec = spec or PromotionSpec()
     spec = spec.model_copy(update={"seed": spec.seed + _COMPARED})
-    questions = find_questions(Store(config.store), spec, "validation")
-    return _compare(config, (candidate, incumbent), spec, questions=questions, show=show)
+    store = Store(config.store)
+    with used(Corpus(store, "_promotion"), new_run_id(), wait=config.wait, show=show):
+        questions = find_questions(store, spec, "validation")
+        return _compare(config, (candidate, incumbent), spec, questions=questions, show=show)
 
 
 def _compare(

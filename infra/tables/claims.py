@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from infra.store import Corpus, Store
 from memagent.errors import MemagentError
@@ -26,6 +26,9 @@ _log = logging.getLogger("memagent.claims")
 _BEAT_SECONDS = 10.0
 _DEAD_SECONDS = 90.0
 """A run without a heartbeat for so long is dead. Must exceed the clock skew between machines."""
+_ORPHAN_SECONDS = 20.0
+"""After the last heartbeat of a run that was killed: so long its workers may live."""
+_NUMBERS = ("process", "started", "at")
 _LOOK_SECONDS = 2.0
 _WHOLE = "_store"
 """In the place of a corpus: no corpus can be called so."""
@@ -102,9 +105,12 @@ def alone(store: Store, run_id: str) -> Iterator[None]:
     whole = Corpus(store, _WHOLE)
     with _beating(whole, run_id):
         # Both sides write down what they want before they look at the other's: one of them sees the other.
-        others = _register(whole, run_id, frozenset([_WHOLE])) or _users(store)
+        others = _register(whole, run_id, frozenset([_WHOLE])) or next(_claimants(store, is_alive), "")
         if others:
             raise RunningError(f"run {others} is using {store.url}: wait for its end, or end it")
+        while killed := next(_claimants(store, _may_write), ""):
+            _log.info("waiting until no worker of run %s, which was killed, can write any more", killed)
+            time.sleep(_LOOK_SECONDS)
         yield
 
 
@@ -150,13 +156,28 @@ def is_gone(process: Heartbeat) -> bool:
 
 def is_alive(store: Store, run_id: str) -> bool:
     """Whether a run's process is alive, as far as this machine can tell."""
-    try:
-        last: Heartbeat = json.loads(store.read_bytes("runs", run_id, "heartbeat.json"))
-    except (FileNotFoundError, ValueError):
+    last = _last(store, run_id)
+    if last is None:
         return False
     if last["host"] == _host():
         return 0 < last["started"] == _started(last["process"])
-    return time.time() - last["at"] < _DEAD_SECONDS
+    return abs(time.time() - last["at"]) < _DEAD_SECONDS
+
+
+def _last(store: Store, run_id: str) -> Heartbeat | None:
+    """Return a run's last heartbeat; None: there is none, or it is damaged."""
+    try:
+        last = json.loads(store.read_bytes("runs", run_id, "heartbeat.json"))
+    except (FileNotFoundError, ValueError):
+        return None
+    known = isinstance(last, dict) and all(isinstance(last.get(name), int | float) for name in _NUMBERS)
+    return cast(Heartbeat, last) if known else None
+
+
+def _may_write(store: Store, run_id: str) -> bool:
+    """Whether a dead run was alive a moment ago: its workers, which have no heartbeat, may still be at work."""
+    last = _last(store, run_id)
+    return last is not None and abs(time.time() - last["at"]) < _ORPHAN_SECONDS
 
 
 def _claim(corpus: Corpus, run_id: str, work: frozenset[str], *, wait: bool, waiting: Callable[[str], None]) -> None:
@@ -192,9 +213,11 @@ def _register(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
 
     def change(claims: dict[str, list[str]]) -> None:
         holders.clear()
-        for other in [name for name in claims if name != run_id and not is_alive(corpus.store, name)]:
+        dead = [name for name in claims if name != run_id and not is_alive(corpus.store, name)]
+        for other in [name for name in dead if not _may_write(corpus.store, name)]:
             del claims[other]
-        holders.extend(name for name, claimed in claims.items() if name != run_id and not work.isdisjoint(claimed))
+        living = [name for name in claims if name not in {run_id, *dead}]
+        holders.extend(name for name in living if not work.isdisjoint(claims[name]))
         if not holders:
             claims[run_id] = sorted(work)
 
@@ -204,17 +227,22 @@ def _register(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
 
 def _holder(corpus: Corpus) -> str:
     """Return a living run that has claims on a corpus, empty if there is none."""
-    try:
-        claims = _parsed(corpus.store.read_bytes("claims", f"{corpus.name}.json"), corpus)
-    except FileNotFoundError:
-        return ""
-    return next((run_id for run_id in claims if is_alive(corpus.store, run_id)), "")
+    return next((run_id for run_id in _claims(corpus) if is_alive(corpus.store, run_id)), "")
 
 
-def _users(store: Store) -> str:
-    """Return a living run that has claims on any corpus, empty if there is none."""
+def _claimants(store: Store, chosen: Callable[[Store, str], bool]) -> Iterator[str]:
+    """Yield the chosen ones of the runs that have claims on any corpus."""
     names = [path.rsplit("/", 1)[-1].removesuffix(".json") for path in store.list("claims", suffix=".json")]
-    return next(filter(None, (_holder(Corpus(store, name)) for name in names if name != _WHOLE)), "")
+    for name in names:
+        if name != _WHOLE:
+            yield from (run_id for run_id in _claims(Corpus(store, name)) if chosen(store, run_id))
+
+
+def _claims(corpus: Corpus) -> dict[str, list[str]]:
+    try:
+        return _parsed(corpus.store.read_bytes("claims", f"{corpus.name}.json"), corpus)
+    except FileNotFoundError:
+        return {}
 
 
 def _change(corpus: Corpus, change: Callable[[dict[str, list[str]]], object]) -> None:

@@ -1,8 +1,10 @@
 """Erasing: rows of documents are taken out of every kind of file, and the store is searched for what must be gone."""
 
 import io
+import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +12,7 @@ import pyarrow.parquet as pq
 
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
+from memagent.errors import MemagentError
 
 _KEYS = 10_000
 """Values of a column by which a table's rows are deleted at once."""
@@ -51,18 +54,25 @@ def erase_rows(corpus: Corpus, name: str, column: str, values: Collection[str]) 
 
 
 def erase_from_part(store: Store, path: str, erased: Erased) -> int:
-    """Rewrite a Parquet part without the rows of what is erased; return how many went. Memory is that of a batch."""
+    """Rewrite a Parquet part without the rows of what is erased; return how many went. Memory is that of a batch.
+
+    Raises:
+        MemagentError: the part is damaged.
+    """
     gone = kept = 0
     sink = io.BytesIO()
-    with (
-        pq.ParquetFile(path, filesystem=store.arrow, pre_buffer=False) as file,
-        pq.ParquetWriter(sink, file.schema_arrow, compression="zstd", write_page_checksum=True) as writer,
-    ):
-        for batch in file.iter_batches(batch_size=_ROWS, use_threads=False):
-            table = pa.Table.from_batches([batch])
-            rest = table.filter(pc.invert(erased.among(table)))
-            gone, kept = gone + table.num_rows - rest.num_rows, kept + rest.num_rows
-            writer.write_table(rest)
+    try:
+        with (
+            pq.ParquetFile(path, filesystem=store.arrow, pre_buffer=False) as file,
+            pq.ParquetWriter(sink, file.schema_arrow, compression="zstd", write_page_checksum=True) as writer,
+        ):
+            for batch in file.iter_batches(batch_size=_ROWS, use_threads=False):
+                table = pa.Table.from_batches([batch])
+                rest = table.filter(pc.invert(erased.among(table)))
+                gone, kept = gone + table.num_rows - rest.num_rows, kept + rest.num_rows
+                writer.write_table(rest)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise_damaged(store, path, error)
     if gone and kept:
         store.write_bytes(sink.getvalue(), path.removeprefix(store.path("")))
     elif gone:
@@ -70,25 +80,47 @@ def erase_from_part(store: Store, path: str, erased: Erased) -> int:
     return gone
 
 
+def raise_damaged(store: Store, path: str, error: Exception) -> NoReturn:
+    """Say that nobody can say what is in a file, and what to do. Raises MemagentError."""
+    raise MemagentError(
+        f"{path.removeprefix(store.path(''))} is damaged, so nobody can say what is in it: memagent check CORPUS "
+        f"--repair sets it aside; then forget again ({str(error)[:200]})"
+    ) from error
+
+
 def find_texts(store: Store, texts: Sequence[str], but: str = "") -> Iterator[tuple[str, str]]:
     """Search every file of the store, whatever its format; yield (path in the store, text) once for each that is there.
 
-    Parquet is decoded, and compressed files are inflated: a text is found where a reader would.
+    Parquet is decoded, and compressed files are inflated: a text is found where a reader would. It is also found as
+    JSON has it, and as JSON within JSON.
 
     Args:
         store: that is searched.
         texts: that are searched for.
         but: the path of a file that is passed over.
     """
-    for path in (path for path in store.list(suffix="") if path != but):
+    forms = {text: _forms(text) for text in texts}
+    for path in (path for path in store.sizes(suffix="", hidden=True) if path != but):
         left = set(texts)
-        for piece in _pieces(store, path):
-            here = {text for text in left if text.encode() in piece}
-            left -= here
-            for text in sorted(here):
-                yield path.removeprefix(store.path("")), text
-            if not left:
-                break
+        try:
+            for piece in _pieces(store, path):
+                here = {text for text in left if any(form in piece for form in forms[text])}
+                left -= here
+                for text in sorted(here):
+                    yield path.removeprefix(store.path("")), text
+                if not left:
+                    break
+        except FileNotFoundError:  # a heartbeat of a run that gave up waiting
+            continue
+
+
+def _forms(text: str) -> set[bytes]:
+    """Return a text as files may have it."""
+    forms = {text}
+    for plain in (True, False):
+        once = json.dumps(text, ensure_ascii=plain)[1:-1]
+        forms |= {once, json.dumps(once, ensure_ascii=plain)[1:-1]}
+    return {form.encode() for form in forms}
 
 
 def _pieces(store: Store, path: str) -> Iterator[bytes]:

@@ -17,12 +17,15 @@ from infra.tables.delta import Table
 from infra.tables.erasing import Erased, erase_from_part, erase_rows
 from infra.tables.runs import forget_rollups
 from infra.tables.schemas import TABLES
-from infra.tables.turn_parts import logged_runs
+from infra.tables.traces import erased_with, runs_of, segment_parts, training_rows, unknown_parts
+from memagent.errors import MemagentError
 
 JOURNAL = "forgetting.json"
 PROMOTIONS, TRAININGS = "promotions", "training"
 """Folders of the question files of promotion checks, and of training runs."""
 _RUN_FILES = ("report.html", "evaluation.html", "log.txt", "results.parquet", "answers.parquet")
+_ASIDE, _HEARTBEAT = ".tmp", "/.heartbeat.json."
+"""Of files that were being written when their writer was killed; runs that wait write heartbeats now."""
 _SAMPLE = b'"sample_id": "qa-'
 """In recorded rollouts of harvested rows (`memagent.rl.rows`)."""
 
@@ -56,6 +59,8 @@ class Journal(TypedDict):
     """By corpus: that one, and those of evaluations that were made of its questions."""
     passages: list[str]
     """What the store is searched for in the end."""
+    unsearched: int
+    """Texts of which there is no passage."""
 
 
 def write_down(store: Store, journal: Journal) -> None:
@@ -64,12 +69,23 @@ def write_down(store: Store, journal: Journal) -> None:
 
 
 def interrupted(store: Store) -> Journal | None:
-    """Return the forgetting that was interrupted, if there is one."""
+    """Return the forgetting that was interrupted, if there is one.
+
+    Raises:
+        MemagentError: what is written of it is damaged.
+    """
     try:
         journal: Journal = json.loads(store.read_bytes(JOURNAL))
+        if journal["corpus"] in journal["erased"] and isinstance(journal["passages"], list):
+            return journal
     except FileNotFoundError:
         return None
-    return journal
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise MemagentError(
+        f"{JOURNAL} of {store.url} is damaged. It says what an interrupted forgetting was about: delete the file, and "
+        "give that forgetting again"
+    )
 
 
 def written_off(store: Store) -> None:
@@ -77,20 +93,20 @@ def written_off(store: Store) -> None:
     store.delete(store.path(JOURNAL))
 
 
-def parts_of(corpus: Corpus, erased: Erased) -> list[str]:
-    """Return the parts of segments that have any of it."""
-    segmented = Table(corpus.store, "segmented").read(corpus.name, ["content_hash", "part"])
-    return sorted(set(segmented.filter(erased.among(segmented))["part"].to_pylist()))
-
-
 def erase(store: Store, journal: Journal) -> None:
-    """Erase rows, parts, files of runs and earlier versions. Nothing else may use the store (`claims.alone`)."""
+    """Erase rows, parts, files of runs and earlier versions. Nothing else may use the store (`claims.alone`).
+
+    Raises:
+        MemagentError: a file of a run is damaged.
+    """
     forgotten(Corpus(store, journal["corpus"]), journal["erased"][journal["corpus"]]["content_hashes"])
     for name, forgetting in journal["erased"].items():
         corpus = Corpus(store, name)
+        _complete(corpus, forgetting)
         _erase_rows(corpus, forgetting)
-        for part in forgetting["parts"]:  # after the rows: a run that begins after a kill must not miss them
-            store.delete(store.path(part))
+        # After the rows: a run that begins after a kill must not miss them.
+        for path in (*map(store.path, forgetting["parts"]), *unknown_parts(corpus)):
+            store.delete(path)
         forgetting["rows"] += _erase_from_runs(corpus, forgetting)
         forget_rollups(corpus)
     _delete_copies(Corpus(store, journal["corpus"]))
@@ -98,14 +114,24 @@ def erase(store: Store, journal: Journal) -> None:
         Table(store, table).drop_versions(timedelta(0))
 
 
+def _complete(corpus: Corpus, forgetting: Forgetting) -> None:
+    """Add what was made of the texts since a forgetting was interrupted."""
+    erased = erased_with(corpus, forgetting["doc_ids"], forgetting["content_hashes"])
+    forgetting["content_hashes"] = sorted(erased.content_hashes)
+    forgetting["reading_ids"] = sorted(erased.reading_ids.union(forgetting["reading_ids"]))
+    forgetting["qa_ids"] = sorted({*forgetting["qa_ids"], *(row["qa_id"] for row in training_rows(corpus, erased))})
+    forgetting["parts"] = sorted({*forgetting["parts"], *segment_parts(corpus, erased)})
+
+
 def _delete_copies(corpus: Corpus) -> None:
-    """Delete what holds texts of documents and can be made again, or is kept to be looked at.
+    """Delete what may hold texts of documents and can be made again, is kept to be looked at, or is half written.
 
     Recorded rollouts of trainings on harvested rows have them as token ids, those of other rows among them; the
     question files of promotion checks have them whole.
     """
     store = corpus.store
     gone = [*store.list("damaged", suffix=""), *store.list(PROMOTIONS, suffix="")]
+    gone += [path for path in store.sizes(suffix=_ASIDE, hidden=True) if _HEARTBEAT not in path]
     if "harvest" in Table(store, "runs").read(corpus.name, ["kind"])["kind"].to_pylist():
         gone += [
             path
@@ -146,7 +172,7 @@ def _erase_from_runs(corpus: Corpus, forgetting: Forgetting) -> int:
     store, name = corpus.store, corpus.name
     erased = erased_of(forgetting)
     rows = 0
-    runs = set(Table(store, "runs").read(name, ["run_id"])["run_id"].to_pylist()) | set(logged_runs(corpus))
+    runs = runs_of(corpus)
     for folder in (("turns", name), ("streams", name), *(("runs", run_id) for run_id in runs)):
         for path in store.list(*folder):
             rows += erase_from_part(store, path, erased)

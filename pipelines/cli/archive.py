@@ -222,6 +222,10 @@ def forget(
             typer.echo(f"still there: {found['passage']!r} in {found['file']}")
         if not dry_run:
             typer.echo(f"searched every file for {summary['searched']:,} passages: {len(summary['found']):,} found")
+            if summary["unsearched"]:
+                typer.echo(
+                    f"{summary['unsearched']:,} texts were erased and not searched for: name passages by --canary"
+                )
     raise typer.Exit(1 if summary["found"] else 0)
 
 

@@ -8,10 +8,12 @@ renders the file. Reports of evaluations and trainings are in `evaluation` and `
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from infra.store import Store
+from infra.store import Corpus, Store
+from infra.tables.claims import used
 from memagent.errors import UsageError
 from pipelines.report.html import write_sheet
 from pipelines.report.page import LIMIT_BYTES, page
+from pipelines.run_names import new_run_id
 
 __all__ = ["LIMIT_BYTES", "build", "write", "write_to_store"]
 
@@ -38,7 +40,8 @@ def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES,
 
 def write_to_store(store: Store, run_id: str) -> str:
     """Write the report beside the run's other files; return its path or URL."""
-    path = store.write_bytes(build(store, run_id).encode("utf-8"), "runs", run_id, "report.html")
+    with used(Corpus(store, "_reports"), new_run_id(), wait=True, show=None):
+        path = store.write_bytes(build(store, run_id).encode("utf-8"), "runs", run_id, "report.html")
     return f"s3://{path}" if store.is_s3 else path
 
 

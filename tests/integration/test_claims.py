@@ -105,6 +105,35 @@ def test_a_run_that_began_while_another_took_the_whole_store_waits(store, monkey
     assert told == [("deletes", {})], "what it had claimed is given up while it waits"
 
 
+def test_who_wants_the_whole_store_waits_for_the_workers_of_a_run_that_was_killed(store, monkeypatch):
+    """They have no heartbeat, and may write for a moment after their driver is gone."""
+    monkeypatch.setattr(claims, "_ORPHAN_SECONDS", 1.5)
+    monkeypatch.setattr(claims, "_LOOK_SECONDS", 0.1)
+    beat(store, "dead")
+    last = json.loads(store.read_bytes("runs", "dead", "heartbeat.json"))
+    store.write_bytes(json.dumps({**last, "process": 2**22 - 7}).encode(), "runs", "dead", "heartbeat.json")
+    store.write_bytes(json.dumps({"dead": ["a"]}).encode(), "claims", "c.json")
+    with held(store, "two", "a"):  # who only reads need not wait, and leaves the claims for who must
+        pass
+    with alone(store, "deletes"):
+        assert time.time() - last["at"] > 1.4
+
+
+@pytest.mark.parametrize("heartbeat", [b"[]", b'{"host": "elsewhere"}', b'{"host": 1, "process": "x"}', b"7", b"\xff"])
+def test_a_damaged_heartbeat_is_of_no_run(store, heartbeat):
+    store.write_bytes(heartbeat, "runs", "odd", "heartbeat.json")
+    store.write_bytes(b'{"odd": ["a"]}', "claims", "c.json")
+    assert not is_alive(store, "odd")
+    with alone(store, "deletes"):
+        pass
+
+
+def test_a_clock_that_was_ahead_does_not_make_a_run_live_on(store):
+    last = {"host": "elsewhere", "process": 1, "started": 5, "at": time.time() + 10**6}
+    store.write_bytes(json.dumps(last).encode(), "runs", "far", "heartbeat.json")
+    assert not is_alive(store, "far")
+
+
 def test_the_whole_store_is_nobodys_after_a_kill(store):
     store.write_bytes(json.dumps({"gone": ["_store"]}).encode(), "claims", "_store.json")
     with held(store, "reads", "a"):
@@ -114,13 +143,16 @@ def test_the_whole_store_is_nobodys_after_a_kill(store):
 
 
 @pytest.mark.parametrize("change", [{"process": 2**22 - 7}, {"started": 1}, {"host": "elsewhere", "at": 1.0}])
-def test_claims_of_a_run_that_is_gone_are_taken_over(store, change):
+def test_claims_of_a_run_that_is_gone_are_taken_over(store, change, monkeypatch):
     beat(store, "dead")
     last = json.loads(store.read_bytes("runs", "dead", "heartbeat.json"))
     store.write_bytes(json.dumps({**last, **change}).encode(), "runs", "dead", "heartbeat.json")
     store.write_bytes(json.dumps({"dead": ["a"]}).encode(), "claims", "c.json")
     with held(store, "two", "a"):
-        assert list(json.loads(store.read_bytes("claims", "c.json"))) == ["two"]
+        assert json.loads(store.read_bytes("claims", "c.json"))["two"] == ["a"]
+    monkeypatch.setattr(claims, "_ORPHAN_SECONDS", 0.0)
+    with held(store, "three", "a"):
+        assert list(json.loads(store.read_bytes("claims", "c.json"))) == ["three"]
 
 
 def test_a_run_lives_on_when_the_clock_is_set(store, monkeypatch):

@@ -1,5 +1,6 @@
 """What is forgotten is in no file of the store any more, and does not come back; the rest stays as it was."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from infra.tables.qa import write_qa
 from infra.tables.runs import write_run
 from memagent.config import load_config
 from memagent.curation import Qa
-from memagent.errors import UsageError
+from memagent.errors import MemagentError, UsageError
 from memagent.rl.reward import Reward
 from memagent.rl.trajectory import Conversation, Group, Trajectory
 from memagent.tasks.ruler import write_jsonl
@@ -146,7 +147,7 @@ def raising(error):
     return call
 
 
-def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_folder):
+def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_folder, monkeypatch):
     folder = tmp_path / "docs"
     write_archive(folder, count=3, words=80)
     text = f"The pass number for amber-otter is 47110815.\n\n{CANARY}."
@@ -156,6 +157,7 @@ def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_
     ingest(corpus, [str(folder)], config, "first")
     other = next(one for one in current_documents(corpus).to_pylist() if one["doc_id"] != "ogilvie.txt")
     (of_other,) = [said for _, said in document_texts(corpus, [other["content_hash"]])]
+    monkeypatch.setattr("pipelines.forget._SEARCHED", 1)  # what is erased does not depend on what is searched for
     samples = [
         Sample(name, "questions", 0, pieces=Whole(said), question=OTTER.text, answers=(gold,), match="f1")
         for name, said, gold in (
@@ -181,6 +183,115 @@ def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_
     assert [row["content_hash"] for row in left] == [other["content_hash"]], "texts of other documents stay"
     assert not store.list("promotions", suffix="")
     assert [path.split("/")[-3] for path in store.list("training", suffix=".gz")] == ["needles-7"]
+
+
+@pytest.fixture
+def archive(tmp_path, model_folder):
+    """Three documents, and one that is to be forgotten; ingested and digested."""
+    folder, store = tmp_path / "docs", Store(str(tmp_path / "store"))
+    write_archive(folder, count=3, words=80)
+    (folder / "aaa.txt").write_text(f"The pass number for amber-otter is 47110815.\n\n{CANARY}.\n\n{CANARY}.")
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    ingest(Corpus(store, "c"), [str(folder)], config, "first")
+    digest("c", [OTTER], config)
+    return store, config, folder
+
+
+def forget_aaa(config, **more):
+    return forget("c", config, [("doc_id", "aaa.txt")], canaries=[CANARY, "47110815"], **more)
+
+
+def test_memories_of_a_reading_that_never_ended_go_as_well(archive):
+    store, config, _ = archive
+    ask("c", [OTTER], config, archive=True)
+    answers = Table(store, "answers")
+    unended = [row["reading_id"] for row in answers.read("c").to_pylist() if row["scope"] == "archive"]
+    answers.delete("c", reading_id=unended)  # as if it had been killed before its last conversation
+    files = {file.split("/")[0] for file, _ in find_texts(store, ["47110815"])}
+    assert "turns" in files
+    done = forget_aaa(config)
+    assert done["found"] == [] and done["readings"] == 2
+
+
+def test_what_was_read_after_a_forgetting_was_killed_goes_as_well(archive, monkeypatch):
+    store, config, _ = archive
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("pipelines.forget.erase", raising(KeyboardInterrupt()))
+        forget_aaa(config)
+    assert ask("c", [HERON], config)["readings"]["read_now"] == 4
+    done = forget_aaa(config)
+    assert done["found"] == [] and done["readings"] == 2
+    assert Table(store, "answers").read("c").num_rows == 6
+
+
+def test_what_killed_writers_left_goes_as_well(archive):
+    store, config, _ = archive
+    for path in store.list("segments", "c"):
+        relative = path.removeprefix(store.path(""))
+        store.write_bytes(store.fs.cat_file(path), f"{relative.removesuffix('.parquet')}0.parquet")  # not committed
+        Path(store.path("turns", f".{path.rsplit('/', 1)[-1]}.0a1b2c3d.tmp")).write_bytes(store.fs.cat_file(path))
+    assert forget_aaa(config)["found"] == []
+    assert not store.sizes(suffix=".tmp", hidden=True)
+    assert check("c", config)["found"] == {}
+
+
+def test_brackets_in_a_name_are_no_pattern(archive):
+    _, config, folder = archive
+    for name in ("report 1.txt", "report [1].txt", "report [!2].txt"):
+        (folder / name).write_text(f"This is {name}, and nothing else.")
+    ingest(Corpus(Store(config.store), "c"), [str(folder)], config, "second")
+    assert forget("c", config, [("title", "report [1].txt")])["documents"] == ["report [1].txt"]
+    assert forget("c", config, [("title", "report [?2].*")])["documents"] == ["report [!2].txt"]
+
+
+def test_with_a_canary_it_can_be_repeated(archive):
+    store, config, _ = archive
+    forget_aaa(config)
+    where = store.write_bytes(f"a note: {CANARY}".encode(), "runs", "first", "note.txt")
+    done = forget_aaa(config)
+    assert [found["file"] for found in done["found"]] == ["runs/first/note.txt"]
+    store.delete(where)
+    assert forget_aaa(config)["found"] == []
+    with pytest.raises(UsageError, match="no document of c matches"):
+        forget("c", config, [("doc_id", "aaa.txt")])
+
+
+def test_texts_of_which_no_passage_is_searched_for_are_counted(archive, monkeypatch):
+    _, config, _ = archive
+    monkeypatch.setattr("pipelines.forget._SEARCHED", 2)
+    done = forget("c", config, [("doc_id", "*")])
+    assert done["documents_count"] == 4 and done["unsearched"] == 3 and done["found"] == []
+
+
+def test_a_canary_that_is_no_text_is_refused_before_anything_is_done(archive):
+    store, config, _ = archive
+    with pytest.raises(UsageError, match="is no text"):
+        forget("c", config, [("doc_id", "*")], canaries=["\udcff"])
+    assert list(find_texts(store, [CANARY]))
+
+
+def test_damaged_files_are_named_with_what_to_do(archive):
+    store, config, _ = archive
+    part = store.list("turns")[0]
+    Path(part).write_bytes(store.fs.cat_file(part)[:500])
+    with pytest.raises(MemagentError, match=r"turns/.* is damaged.*memagent check CORPUS --repair"):
+        forget_aaa(config)
+    check("c", config, repair=True)
+    assert forget_aaa(config)["found"] == []
+    for journal in (b'{"corpus": "do', b"{}", b"[]", b"7"):
+        store.write_bytes(journal, "forgetting.json")
+        with pytest.raises(MemagentError, match=r"forgetting.json of .* is damaged"):
+            forget_aaa(config)
+
+
+def test_texts_are_found_as_json_has_them(store):
+    texts = ["die Königin ist blau", 'who "sings"\nhere?', "plain"]
+    data = {"in.json": json.dumps(texts), "twice.json": json.dumps({"summary": json.dumps(texts)})}
+    data |= {"rust.json": json.dumps(texts, ensure_ascii=False), "plain.txt": "\n".join(texts)}
+    for name, text in data.items():
+        store.write_bytes(text.encode(), "runs", "r", name)
+    found = {(file.rsplit("/", 1)[-1], text) for file, text in find_texts(store, texts)}
+    assert found == {(name, text) for name in data for text in texts}
 
 
 def test_a_text_that_others_have_stays(store, tmp_path, model_folder):
