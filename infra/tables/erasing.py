@@ -53,8 +53,14 @@ def erase_rows(corpus: Corpus, name: str, column: str, values: Collection[str]) 
         table.delete(corpus.name, **{column: ordered[first : first + _KEYS]})
 
 
-def erase_from_part(store: Store, path: str, erased: Erased) -> int:
+def erase_from_part(store: Store, path: str, erased: Erased, *, keep_damaged: bool) -> int:
     """Rewrite a Parquet part without the rows of what is erased; return how many went. Memory is that of a batch.
+
+    Args:
+        store: where it is.
+        path: of the part.
+        erased: what is erased.
+        keep_damaged: a damaged part is an error, since `check` can save what hangs on it; else it is deleted.
 
     Raises:
         MemagentError: the part is damaged.
@@ -72,7 +78,10 @@ def erase_from_part(store: Store, path: str, erased: Erased) -> int:
                 gone, kept = gone + table.num_rows - rest.num_rows, kept + rest.num_rows
                 writer.write_table(rest)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise_damaged(store, path, error)
+        if keep_damaged:
+            raise_damaged(store, path, error)
+        store.delete(path)
+        return 0
     if gone and kept:
         store.write_bytes(sink.getvalue(), path.removeprefix(store.path("")))
     elif gone:

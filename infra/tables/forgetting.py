@@ -175,7 +175,7 @@ def _erase_from_runs(corpus: Corpus, forgetting: Forgetting) -> int:
     runs = runs_of(corpus)
     for folder in (("turns", name), ("streams", name), *(("runs", run_id) for run_id in runs)):
         for path in store.list(*folder):
-            rows += erase_from_part(store, path, erased)
+            rows += erase_from_part(store, path, erased, keep_damaged=folder[0] == "turns")
     for content_hash in erased.content_hashes:
         store.delete(store.path("streams", name, content_hash[:2], f"{content_hash}.parquet"))
     for run_id in runs:

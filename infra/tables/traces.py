@@ -1,6 +1,7 @@
 """Traces of texts: everything that a corpus has made of them, also in runs that never came to their end."""
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ from infra.tables.delta import Table
 from infra.tables.erasing import Erased, raise_damaged
 from infra.tables.rows import QaRow
 from infra.tables.turn_parts import FOLDER, logged_runs
+from memagent.errors import MemagentError
 
 _ROWS = 10_000
 
@@ -65,7 +67,11 @@ def _archives(corpus: Corpus, wanted: pa.Array) -> set[str]:
     for path in corpus.store.list("streams", corpus.name):
         name = path.rsplit("/", 1)[-1].removesuffix(".parquet")
         known.add(name)
-        if any(pc.any(pc.is_in(table["content_hash"], wanted)).as_py() for table in _batches(corpus, path, None)):
+        try:
+            has = any(pc.any(pc.is_in(table["content_hash"], wanted)).as_py() for table in _batches(corpus, path, None))
+        except MemagentError:  # damaged
+            has = True
+        if has:
             found.add(name)
     columns = ["content_hash", "scope", "stream"]
     answers = Table(corpus.store, "answers").read(corpus.name, columns)
@@ -87,7 +93,8 @@ def runs_of(corpus: Corpus) -> list[str]:
 def _rows_of_runs(corpus: Corpus, kind: str, columns: list[str]) -> Iterator[pa.Table]:
     for run_id in runs_of(corpus):
         for path in corpus.store.list("runs", run_id, kind):
-            yield from _batches(corpus, path, columns)
+            with suppress(MemagentError):  # a damaged one says nothing to anybody, and goes (`erase_from_part`)
+                yield from _batches(corpus, path, columns)
 
 
 def _batches(corpus: Corpus, path: str, columns: list[str] | None) -> Iterator[pa.Table]:

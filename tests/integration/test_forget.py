@@ -284,6 +284,18 @@ def test_damaged_files_are_named_with_what_to_do(archive):
             forget_aaa(config)
 
 
+def test_a_damaged_plan_or_list_of_an_archive_goes(archive):
+    store, config, _ = archive
+    ask("c", [OTTER], config, archive=True)
+    damaged = [store.list("runs")[0], store.list("streams")[0]]
+    assert "/plan/" in damaged[0]
+    for path in damaged:
+        Path(path).write_bytes(store.fs.cat_file(path)[:60])
+    done = forget_aaa(config)
+    assert done["found"] == [] and done["readings"] == 2
+    assert not any(map(store.fs.exists, damaged))
+
+
 def test_texts_are_found_as_json_has_them(store):
     texts = ["die Königin ist blau", 'who "sings"\nhere?', "plain"]
     data = {"in.json": json.dumps(texts), "twice.json": json.dumps({"summary": json.dumps(texts)})}
