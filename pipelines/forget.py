@@ -38,9 +38,9 @@ from memagent.shingles import Shingles
 from pipelines.run_names import new_run_id
 
 _log = logging.getLogger("memagent.forget")
-_PASSAGE, _PLACES, _FEW, _SEARCHED = 40, 3, 80, 500
-"""Characters of a passage that the store is searched for; places of a text that passages are of, where there are so few
-texts, else its beginning; and passages at most."""
+_PASSAGE, _OF_A_TEXT, _CANDIDATES, _SEARCHED = 40, 6, 5_000, 500
+"""Characters of a passage that the store is searched for; how many are of one text at most; how many are looked at for
+some that no other text has, since contracts share most of their words; and how many are searched for at most."""
 _CHOSEN = ("doc_id", "source", "title")
 _EVALUATED = "eval-files-"
 """Begins the names of corpora that evaluations make of files (`memagent.tasks.suites.Suite.corpus`)."""
@@ -279,13 +279,19 @@ def _passages(corpus: Corpus, hashes: Collection[str]) -> tuple[list[str], int]:
     """
     found: dict[str, str] = {}
     texts = 0
+    places = max(1, _CANDIDATES // max(1, len(hashes)))
     for name, text in document_texts(corpus, hashes):
         texts += 1
-        if len(found) < _SEARCHED:
-            places = {len(text) * share // _PLACES for share in range(_PLACES)} if len(hashes) <= _FEW else {0}
-            pairs = (text[at + more : at + more + _PASSAGE] for at in places for more in (0, _PASSAGE))
+        if len(found) < _CANDIDATES:
+            step = max(_PASSAGE, len(text) // places)
+            starts = range(0, min(len(text), places * step), step)
+            pairs = (text[at + more : at + more + _PASSAGE] for at in starts for more in (0, _PASSAGE))
             found |= {passage: name for passage in pairs if len(passage.strip()) >= _PASSAGE // 2}
     present = set(current_documents(corpus, ["content_hash"], ordered=False)["content_hash"].to_pylist())
     for _, text in document_texts(corpus, present.difference(hashes)):
         found = {passage: name for passage, name in found.items() if passage not in text}
-    return list(found), texts - len(set(found.values()))
+    of: dict[str, list[str]] = {}
+    for passage, name in found.items():
+        of.setdefault(name, []).append(passage)
+    chosen = [passage for mine in of.values() for passage in mine[:: -(-len(mine) // _OF_A_TEXT)]][:_SEARCHED]
+    return chosen, texts - len({found[passage] for passage in chosen})

@@ -178,6 +178,7 @@ def check(
     else:
         for damage in summary["damages"]:
             does = damage["repair"] or "nothing can be done"
+            does = does if repair or not damage["repair"] else f"--repair: {does}"
             typer.echo(f"{damage['part']}: {damage['item']}: {damage['detail']} ({does})")
         counts = ", ".join(f"{count:,} {what}" for what, count in summary["checked"].items() if count)
         found = sum(summary["found"].values())

@@ -24,7 +24,7 @@ def cost(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show tokens, engine time and money that reading has cost. Prices are set in [cost]."""
+    """Show tokens, engine time and money that reading has cost. Prices are set in the section cost."""
     from pipelines.cost import cost as run_cost
 
     first = None if since is None else datetime.combine(day(since, "--since"), datetime.min.time(), UTC)

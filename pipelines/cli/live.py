@@ -190,6 +190,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
             "asked",
             f"{number(total)}: {number(counts.get('read_now', 0))} read now, "
             f"{number(counts.get('answered_before', 0))} answered before, {number(counts.get('failed', 0))} failed"
+            + (f", {number(shared)} on the text of another document" if (shared := _shared(counts)) else "")
             + (f", {number(counts['unread'])} left: the budget is spent" if counts.get("unread") else ""),
         ),
         (
@@ -278,11 +279,17 @@ def _print_keys(console: Console, summary: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def _shared(counts: Mapping[str, int]) -> int:
+    """Return how many questions on documents are answered by a reading of the same text."""
+    kinds = ("read_now", "answered_before", "failed", "unread")
+    return max(0, counts.get("total", 0) - sum(counts.get(kind, 0) for kind in kinds))
+
+
 def _sources(summary: Mapping[str, Any]) -> str:
     ingest = summary.get("ingest")
     if not isinstance(ingest, Mapping):
         return ""
-    kinds = ("new", "changed", "unchanged", "failed")
+    kinds = ("new", "changed", "unchanged", *(["deleted"] if ingest.get("deleted") else []), "failed")
     return f"{number(ingest['sources'])}: " + ", ".join(f"{number(ingest[kind])} {kind}" for kind in kinds)
 
 

@@ -256,6 +256,21 @@ def test_with_a_canary_it_can_be_repeated(archive):
         forget("c", config, [("doc_id", "aaa.txt")])
 
 
+def test_the_one_sentence_that_no_other_contract_has_is_searched_for(archive):
+    store, config, folder = archive
+    shared = [f"Clause {number}: the parties agree as parties do, and as they did before." for number in range(60)]
+    for name, own in (
+        ("one.txt", "The access code of the vault is ultramarine-73."),
+        ("two.txt", "There is no vault."),
+    ):
+        (folder / name).write_text("\n".join([*shared[:41], own, *shared[41:]]))
+    ingest(Corpus(store, "c"), [str(folder)], config, "second")
+    where = store.write_bytes(b"The access code of the vault is ultramarine-73.", "runs", "first", "note.txt")
+    done = forget("c", config, [("doc_id", "one.txt")])
+    assert {found["file"] for found in done["found"]} == {where.removeprefix(store.path(""))}
+    assert done["searched"] and not done["unsearched"]
+
+
 def test_texts_of_which_no_passage_is_searched_for_are_counted(archive, monkeypatch):
     _, config, _ = archive
     monkeypatch.setattr("pipelines.forget._SEARCHED", 2)
