@@ -259,13 +259,12 @@ def test_with_a_canary_it_can_be_repeated(archive):
 def test_the_one_sentence_that_no_other_contract_has_is_searched_for(archive):
     store, config, folder = archive
     shared = [f"Clause {number}: the parties agree as parties do, and as they did before." for number in range(60)]
-    for name, own in (
-        ("one.txt", "The access code of the vault is ultramarine-73."),
-        ("two.txt", "There is no vault."),
-    ):
-        (folder / name).write_text("\n".join([*shared[:41], own, *shared[41:]]))
+    own = "The access code of the vault is ultramarine-73."
+    for name, line in (("one.txt", own), ("two.txt", "There is no vault.")):
+        (folder / name).write_text("\n".join([*shared[:41], line, *shared[41:]]))
     ingest(Corpus(store, "c"), [str(folder)], config, "second")
-    where = store.write_bytes(b"The access code of the vault is ultramarine-73.", "runs", "first", "note.txt")
+    note = "\n".join([shared[40], own, shared[41]])
+    where = store.write_bytes(note.encode(), "runs", "first", "note.txt")
     done = forget("c", config, [("doc_id", "one.txt")])
     assert {found["file"] for found in done["found"]} == {where.removeprefix(store.path(""))}
     assert done["searched"] and not done["unsearched"]
