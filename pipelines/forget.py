@@ -23,6 +23,7 @@ from infra.tables.forgetting import (
     JOURNAL,
     Forgetting,
     Journal,
+    complete,
     erase,
     interrupted,
     write_down,
@@ -129,6 +130,7 @@ def _finish_interrupted(
     if journal is None:
         return None
     _log.warning("a forgetting in %s was interrupted: it is finished first", journal["corpus"])
+    complete(corpus.store, journal)
     erase(corpus.store, journal)
     is_this = journal["corpus"] == corpus.name and not _matching(corpus, chosen).num_rows
     finished = _finish(corpus.store, journal, canaries if is_this else ())

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -14,6 +15,7 @@ from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.errors import MemagentError
 
+_log = logging.getLogger("memagent.forget")
 _KEYS = 10_000
 """Values of a column by which a table's rows are deleted at once."""
 _ROWS = 1_000
@@ -80,8 +82,11 @@ def erase_from_part(store: Store, path: str, erased: Erased, *, keep_damaged: bo
     except (pa.ArrowException, UnicodeDecodeError) as error:
         if keep_damaged:
             raise_damaged(store, path, error)
+        _log.warning("%s is damaged, and deleted: nobody can say what is in it (%s)", path, error)
         store.delete(path)
         return 0
+    except OSError as error:  # a damaged footer, or a store that is away: nothing is deleted for that
+        raise_damaged(store, path, error)
     if gone and kept:
         store.write_bytes(sink.getvalue(), path.removeprefix(store.path("")))
     elif gone:
@@ -92,7 +97,7 @@ def erase_from_part(store: Store, path: str, erased: Erased, *, keep_damaged: bo
 def raise_damaged(store: Store, path: str, error: Exception) -> NoReturn:
     """Say that nobody can say what is in a file, and what to do. Raises MemagentError."""
     raise MemagentError(
-        f"{path.removeprefix(store.path(''))} is damaged, so nobody can say what is in it: memagent check CORPUS "
+        f"{path.removeprefix(store.path(''))} cannot be read, so nobody can say what is in it: memagent check CORPUS "
         f"--repair sets it aside; then forget again ({str(error)[:200]})"
     ) from error
 

@@ -102,7 +102,6 @@ def erase(store: Store, journal: Journal) -> None:
     forgotten(Corpus(store, journal["corpus"]), journal["erased"][journal["corpus"]]["content_hashes"])
     for name, forgetting in journal["erased"].items():
         corpus = Corpus(store, name)
-        _complete(corpus, forgetting)
         _erase_rows(corpus, forgetting)
         # After the rows: a run that begins after a kill must not miss them.
         for path in (*map(store.path, forgetting["parts"]), *unknown_parts(corpus)):
@@ -114,13 +113,16 @@ def erase(store: Store, journal: Journal) -> None:
         Table(store, table).drop_versions(timedelta(0))
 
 
-def _complete(corpus: Corpus, forgetting: Forgetting) -> None:
+def complete(store: Store, journal: Journal) -> None:
     """Add what was made of the texts since a forgetting was interrupted."""
-    erased = erased_with(corpus, forgetting["doc_ids"], forgetting["content_hashes"])
-    forgetting["content_hashes"] = sorted(erased.content_hashes)
-    forgetting["reading_ids"] = sorted(erased.reading_ids.union(forgetting["reading_ids"]))
-    forgetting["qa_ids"] = sorted({*forgetting["qa_ids"], *(row["qa_id"] for row in training_rows(corpus, erased))})
-    forgetting["parts"] = sorted({*forgetting["parts"], *segment_parts(corpus, erased)})
+    for name, forgetting in journal["erased"].items():
+        corpus = Corpus(store, name)
+        erased = erased_with(corpus, forgetting["doc_ids"], forgetting["content_hashes"])
+        qa_ids = [row["qa_id"] for row in training_rows(corpus, erased)]
+        forgetting["content_hashes"] = sorted(erased.content_hashes)
+        forgetting["reading_ids"] = sorted(erased.reading_ids.union(forgetting["reading_ids"]))
+        forgetting["qa_ids"] = sorted({*forgetting["qa_ids"], *qa_ids})
+        forgetting["parts"] = sorted({*forgetting["parts"], *segment_parts(corpus, erased)})
 
 
 def _delete_copies(corpus: Corpus) -> None:

@@ -31,8 +31,11 @@ def erased_with(corpus: Corpus, doc_ids: Collection[str], hashes: Collection[str
     for table in (answers, *_rows_of_runs(corpus, "plan", ["reading_id", "content_hash"])):
         readings.update(table.filter(pc.is_in(table["content_hash"], everything))["reading_id"].to_pylist())
     for path in corpus.store.list(FOLDER, corpus.name):
-        for table in _batches(corpus, path, ["reading_id", "content_hash"]):
-            readings.update(table.filter(pc.is_in(table["content_hash"], wanted))["reading_id"].to_pylist())
+        try:
+            for table in _batches(corpus, path, ["reading_id", "content_hash"]):
+                readings.update(table.filter(pc.is_in(table["content_hash"], wanted))["reading_id"].to_pylist())
+        except OSError as error:
+            raise_damaged(corpus.store, path, error)
     return Erased(frozenset(doc_ids), frozenset([*hashes, *streams]), frozenset(readings))
 
 

@@ -284,11 +284,13 @@ def test_a_canary_that_is_no_text_is_refused_before_anything_is_done(archive):
     assert list(find_texts(store, [CANARY]))
 
 
-def test_damaged_files_are_named_with_what_to_do(archive):
+@pytest.mark.parametrize("damage", [lambda data: data[:500], lambda data: data[:-90] + b"\xff" * 60 + data[-30:]])
+def test_damaged_files_are_named_with_what_to_do(archive, damage):
     store, config, _ = archive
     part = store.list("turns")[0]
-    Path(part).write_bytes(store.fs.cat_file(part)[:500])
-    with pytest.raises(MemagentError, match=r"turns/.* is damaged.*memagent check CORPUS --repair"):
+    whole = store.fs.cat_file(part)
+    Path(part).write_bytes(damage(whole))
+    with pytest.raises(MemagentError, match=r"turns/.* cannot be read.*memagent check CORPUS --repair"):
         forget_aaa(config)
     check("c", config, repair=True)
     assert forget_aaa(config)["found"] == []
