@@ -1,10 +1,11 @@
-# Two commands on a fresh machine: `make demo`, `make test`. `make test-all` adds what needs minutes.
+# Two commands on a fresh machine: `make demo`, `make test`. `make test-all` adds what needs minutes, and `make
+# test-nightly` what repeats another test at another size or on S3.
 PY := .venv/bin/python
 # Tests side by side, those that share a server, Ray or a file's fixtures in one process: an engine's start keeps one core
 # busy, a server's test waits for most of its time. vLLM would bind every engine to the same core, and threads that wait
 # for each other on two cores only spin.
 SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
-.PHONY: setup demo check lint test test-all browser endurance fuzz bench bench-scale bench-faults docs reference sbom audit clean
+.PHONY: setup demo check lint test test-all test-nightly browser endurance fuzz bench bench-scale bench-faults docs reference sbom audit clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
 	@bash infra/setup.sh $(ACCELERATOR)
@@ -16,25 +17,29 @@ lint: setup       ## Lint, format
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 
-check: lint       ## Lint, format, strict types, unit tests: within a minute
+check: lint       ## Lint, format, strict types, bounds of size, unit tests: within minutes
+	@$(PY) -m tools.house
 	@$(PY) -m mypy & types=$$!; $(SIDE_BY_SIDE) -n 2 tests/unit; tests=$$?; wait $$types && exit $$tests
 
 browser: setup    ## A headless Chromium for the report's test
 	@bash infra/browser.sh
 
-test: lint browser    ## Every command and part once, the real engine among them: within a quarter of an hour
-	@$(PY) -m mypy
-	@$(SIDE_BY_SIDE) -n 3 -m "not slow" tests
+test: lint browser    ## Every command and part once, the real engine among them: 13 to 21 minutes on two cores
+	@$(PY) -m mypy & types=$$!; $(SIDE_BY_SIDE) -n 3 -m "not slow and not nightly" tests; tests=$$?; wait $$types && exit $$tests
 
-test-all: test docs    ## Everything: after `make test` the site, and the tests that need minutes
-	@$(SIDE_BY_SIDE) -n 3 -m slow tests
+test-all: test docs    ## Everything that CI runs: after `make test` the site, and the tests that need minutes
+	@$(SIDE_BY_SIDE) -n 3 -m "slow and not nightly" tests
+
+test-nightly: setup    ## What repeats other tests on S3 or at another size
+	@$(SIDE_BY_SIDE) -n 3 -m nightly tests
 
 fuzz: setup       ## Parsers, files of users and the turn log with 100,000 hostile inputs each (hours)
 	@$(PY) -m tests.fuzz
 
-endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM
+endurance: setup  ## Kill runs at random moments, ten times a target scripted, twice with vLLM; fail every call of a small run
 	@$(PY) -m tests.endurance --engine scripted --times 10
 	@$(PY) -m tests.endurance --engine vllm --times 2 --set flush_seconds=0.5
+	@$(PY) -m tests.failing_calls
 	@MEMAGENT_EVERY_PAIR=1 $(PY) -m pytest -q tests/integration/test_pairs.py
 
 bench: setup      ## The measured numbers of docs/results.md
@@ -43,7 +48,7 @@ bench: setup      ## The measured numbers of docs/results.md
 	@$(PY) -m benchmarks.memory
 	@$(PY) -m benchmarks.page
 
-bench-scale: setup ## A million documents: ingest to answers, nights after it, kills, plans, a cluster (two hours)
+bench-scale: setup ## A million documents: ingest to answers, scheduled runs after it, kills, plans, a cluster (two hours)
 	@$(PY) -m benchmarks.scale
 	@$(PY) -m benchmarks.scale --s3
 	@$(PY) -m benchmarks.status

@@ -1,1 +1,1 @@
-"""Measured side by side; each benchmark writes its numbers to docs/results/, of which docs/results.md is made."""
+"""Measured side by side; each benchmark writes a record to docs/results/; docs/results.md shows a selection."""

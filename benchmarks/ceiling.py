@@ -65,7 +65,7 @@ def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
     prompts, question = reader.scheme.prompts, reader.tokenizer.encode(QUESTION)
     table = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table()
     by_reading: dict[str, list[dict[str, Any]]] = {}
-    for row in table.sort_by([("lane", "ascending"), ("step", "ascending")]).to_pylist():
+    for row in table.sort_by([("span", "ascending"), ("step", "ascending")]).to_pylist():
         by_reading.setdefault(row["reading_id"], []).append(row)
 
     async def make() -> list[list[int]]:

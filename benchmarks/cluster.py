@@ -36,7 +36,7 @@ from memagent.nano import bundled
 from memagent.questions import ask as make_question
 from pipelines.ask import ask
 from pipelines.stages.ingest import ingest
-from tests.s3_server import s3_server
+from tests.support.s3_server import s3_server
 
 _ENGINE = ["engine.kind=scripted", "engine.scripted_delay=1.0", "pool.inflight=32", "pool.cpus=1"]
 _MEMORY = 200 * 2**20

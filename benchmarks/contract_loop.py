@@ -153,7 +153,7 @@ class Loop:
         recipe.write_text(RECIPE.format(model=json.dumps(self.weak), **asdict(size)), encoding="utf-8")
         options = [part for check in (*NEEDLES, *checks) for part in ("--check", check)]
         own = ("--promotion", str(self.own_questions()))
-        data = ("--config", str(recipe), "--data", f"qa:{corpus}")
+        data = ("--recipe", str(recipe), "--data", f"qa:{corpus}")
         summary: dict[str, Any] = self.memagent("train", *data, "--promote", *own, *options)
         return summary
 

@@ -20,7 +20,7 @@ from benchmarks.fault_trials import SCRIPTED, Outcome, Scene, Trial
 from infra.store import Store
 from tests.endurance import QUESTIONS, TALLY, find
 from tests.integration import test_training as trainings
-from tests.integration.flowing import Served, serving
+from tests.support.flowing import Served, serving
 
 _TITLES = {"Prefect server": "pipelines.flows.serve", "runner": "pipelines.cli.up"}
 _RANK = "ray::RankActor"
@@ -166,7 +166,7 @@ class _Training:
     def __init__(self, folder: Path, name: str) -> None:
         self._store, self._errors = Store(str(folder / name)), folder / f"{name}-errors"
         self._output = folder / f"{name}-output"
-        self._argv = [sys.executable, "-m", "pipelines.cli", "train", "--config", str(folder / "small.toml"), "--json"]
+        self._argv = [sys.executable, "-m", "pipelines.cli", "train", "--recipe", str(folder / "small.toml"), "--json"]
         self._argv += ["--data", "needles", "--text", str(folder / "text.txt"), "--replay", trainings.RUN]
         self._argv += ["--store", self._store.url]
         self._argv += ["--set", "learner.world_size=2", "--set", "learner.cpus=0.5"]

@@ -18,9 +18,9 @@ from ray.cluster_utils import Cluster
 from benchmarks.kills import Tally
 from infra.store import Store
 from infra.tables.delta import Table
-from tests.endurance import ENGINE_TITLES, QUESTIONS, TALLY, WORKER_TITLE, find
-from tests.s3_faults import Fault, faulty_s3
-from tests.s3_server import S3Server, running_s3
+from tests.endurance import ENGINE_TITLES, IN_RAY, QUESTIONS, TALLY, WORKER_TITLE, find
+from tests.support.s3_faults import Fault, faulty_s3
+from tests.support.s3_server import S3Server, running_s3
 
 SCRIPTED = ("engine.scripted_process=true", "engine.scripted_delay=0.4", "pool.inflight=16")
 """A run of 300 documents then reads for about 100 s. A fault costs what was done since the last part of the turn log,
@@ -28,7 +28,7 @@ at most half a second by default, and what is in hand: in a shorter run 1% would
 _AWAY_SECONDS = 3.0
 _LEAVING_SECONDS = 30.0
 _DISK = "size=256m"
-_CLOCK = Path(__file__).parents[1] / "tests" / "set_clock.c"
+_CLOCK = Path(__file__).parents[1] / "tests" / "support" / "set_clock.c"
 Answers = Mapping[tuple[str, str], str]
 """Answers by text and question."""
 
@@ -138,7 +138,7 @@ class Trial:
         files = self.store.list("turns")
         if not files:
             return []
-        table = ds.dataset(files, filesystem=self.store.arrow).to_table(columns=["reading_id", "lane", "step"])
+        table = ds.dataset(files, filesystem=self.store.arrow).to_table(columns=["reading_id", "span", "step"])
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
@@ -169,7 +169,7 @@ def process_killed(scene: Scene, what: str) -> Outcome:
             psutil.wait_procs([engine], _LEAVING_SECONDS)
         return again
 
-    return Trial(scene, str(scene.folder / "store")).disturb(fault)
+    return Trial(scene, str(scene.folder / "store"), IN_RAY if what == "worker" else ()).disturb(fault)
 
 
 def s3_server_killed(scene: Scene) -> Outcome:

@@ -30,7 +30,7 @@ from memagent.config import load_config
 from memagent.nano import bundled
 
 _TALLY = "MEMAGENT_SCRIPTED_TALLY"
-_WORKER = "ray::ReadingWorker"
+_WORKER = "MapBatches(_EngineWorker)"
 _LOOK_SECONDS = 0.2
 _MARGIN = 0.9
 """Share of the pass in which kills happen."""
@@ -103,9 +103,9 @@ def disturb(argv: list[str], tally: Tally, kills: Iterator[tuple[int, str]]) -> 
 def logged(store: Store) -> int:
     """Return how many different conversations are in the turn log."""
     table = ds.dataset(store.list("turns", "scale"), filesystem=store.arrow).to_table(
-        columns=["reading_id", "lane", "step"]
+        columns=["reading_id", "span", "step"]
     )
-    return int(table.group_by(["reading_id", "lane", "step"]).aggregate([]).num_rows)
+    return int(table.group_by(["reading_id", "span", "step"]).aggregate([]).num_rows)
 
 
 def check_answers(store: Store, documents: int) -> int:

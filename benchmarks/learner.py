@@ -23,13 +23,13 @@ from infra.store import Store
 from memagent.nano import bundled
 from memagent.rl.advantage import with_advantages
 from memagent.rl.model import load_model
-from memagent.rl.packing import Item, Packed, balance, items, pack, units
+from memagent.rl.packing import Packed, PackedItem, balance, items, pack, units
 from pipelines.training.checkpoints import Checkpoints
 
 _T = TypeVar("_T")
 
 
-def packed_rows(flat: Sequence[Item], budget: int, share: bool) -> list[Packed]:
+def packed_rows(flat: Sequence[PackedItem], budget: int, share: bool) -> list[Packed]:
     chunks = units(flat, budget, share=share)
     (bins,) = balance([unit.tokens for unit in chunks], 1, budget)
     return [pack([chunks[i] for i in bin_]) for bin_ in bins]
@@ -40,11 +40,11 @@ def run_packed(model: torch.nn.Module, row: Packed) -> None:
     (-(new * torch.tensor(row.advantages)).sum()).backward()
 
 
-def padded_batches(flat: Sequence[Item], budget: int) -> list[list[Item]]:
+def padded_batches(flat: Sequence[PackedItem], budget: int) -> list[list[PackedItem]]:
     """Fill batches in random order up to the budget, padding to the longest conversation included."""
     order = list(flat)
     random.Random(0).shuffle(order)
-    batches: list[list[Item]] = [[]]
+    batches: list[list[PackedItem]] = [[]]
     for item in order:
         longest = max([item.conversation.tokens, *(other.conversation.tokens for other in batches[-1])])
         if batches[-1] and longest * (len(batches[-1]) + 1) > budget:
@@ -53,7 +53,7 @@ def padded_batches(flat: Sequence[Item], budget: int) -> list[list[Item]]:
     return batches
 
 
-def run_padded(model: torch.nn.Module, batch: list[Item]) -> None:
+def run_padded(model: torch.nn.Module, batch: list[PackedItem]) -> None:
     longest = max(item.conversation.tokens for item in batch)
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
     seen, weight = torch.zeros_like(ids), torch.zeros(len(batch), longest)

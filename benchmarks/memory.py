@@ -21,12 +21,13 @@ import pyarrow.parquet as pq
 
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import peak_mb
-from infra.cluster.reading_blocks import NumberedBlock, PassSpec
+from infra.cluster.board import Attempt, LocalBoard
+from infra.cluster.reading_blocks import PassSpec
 from infra.cluster.reading_worker import ReadingWorker
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.buckets import WHOLE
-from infra.tables.plans import WorkItem, write_work
+from infra.tables.plans import Block, WorkItem, write_work
 from infra.tables.rows import SegmentedRow
 from infra.tables.segments import segment_range, write_segments
 from memagent.config import load_config
@@ -76,20 +77,18 @@ def work(url: str, sets: list[str], place: SegmentedRow, out: Any) -> None:
         "carried_segments": 0,
     }
     conversations = place["segments"] + 1
-    block: NumberedBlock = {
+    block: Block = {
         "file": write_work(Store(url), "run", WHOLE, [item]),
         "first": 0,
         "rows": 1,
         "conversations": conversations,
         "longest": conversations,
-        "losses": 0,
-        "number": 0,
     }
 
     async def run() -> None:
-        worker = ReadingWorker(spec, None)
-        result = await worker.run(block)
-        assert "fatal" not in result and result["answered"] == 1, result
+        worker = ReadingWorker(LocalBoard(), spec)
+        result = await worker.run(block, Attempt())
+        assert result["answered"] == 1, result
         await worker.stop()
 
     began = time.monotonic()

@@ -26,13 +26,13 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from benchmarks.record import ROOT, Row, arguments, result, write
+from examples.nano.needle_data import NeedleData, Turns
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
 from infra.store import Store
 from memagent.clustered import Comparison, compare
 from memagent.conversations import ReadingSpec
 from memagent.nano import bundled
-from memagent.nano.needle_data import NeedleData, Turns
 from memagent.prompts import Prompts, load_template
 from memagent.rl.rollout import RewardConfig, roll_out
 from memagent.rl.trajectory import Trajectory
@@ -41,7 +41,7 @@ from memagent.tokens import load_tokenizer
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.data import splits
 from pipelines.training.run import train
-from pipelines.training.settings import Run, prepare
+from pipelines.training.settings import TrainingRun, prepare
 
 METHODS: dict[str, tuple[str, ...]] = {
     "Multi-Conv DAPO": (),
@@ -146,7 +146,7 @@ def _loss(model: Any, pairs: Sequence[tuple[list[int], list[int]]]) -> torch.Ten
     return cross_entropy(logits[:, :-1].flatten(0, 1), wanted[:, 1:].flatten())
 
 
-def settings(folder: Path, method: str, seed: int, steps: int, model: Path, *sets: str) -> Run:
+def settings(folder: Path, method: str, seed: int, steps: int, model: Path, *sets: str) -> TrainingRun:
     """Return the training of a method and a seed."""
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE, encoding="utf-8")
@@ -154,7 +154,7 @@ def settings(folder: Path, method: str, seed: int, steps: int, model: Path, *set
     return prepare(str(recipe), ["needles"], TEXTS, store=str(folder / "store"), sets=given, model=str(model))
 
 
-def trained(run: Run) -> Path:
+def trained(run: TrainingRun) -> Path:
     """Train, or take what was trained before; return the folder of the last weights."""
     began = time.monotonic()
     summary = train(run)

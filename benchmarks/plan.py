@@ -24,7 +24,6 @@ from benchmarks.scale import Step, in_process, peak_mb
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
-from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table, now
 from memagent.config import Config, load_config
 from memagent.nano import bundled
@@ -42,7 +41,6 @@ def write_metadata(config: Config, documents: int) -> None:
     store, reader, at = Store(config.store), ReaderSpec(config), now()
     numbers = np.sort(np.random.default_rng(0).integers(0, 2**64, documents, dtype=np.uint64))
     tables = {name: Table(store, name) for name in ("documents", "segmented")}
-    versions_are_marked(Corpus(store, "plan"), now_they_are=True)  # as ingest does before the first document
     for first in range(0, documents, _CHUNK):
         hashes = [f"{number:016x}" * 2 for number in numbers[first : first + _CHUNK].tolist()]
         count = len(hashes)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.record import Row, arguments, result, write
 from memagent.rl.power import PlannedGroup, documents_needed, power
-from memagent.rl.promotion import Group, decide, level
+from memagent.rl.promotion import QuestionGroup, decide, level
 from memagent.stats import mean, paired
 
 ALPHA = 0.025
@@ -54,11 +54,11 @@ def differences(rng: np.random.Generator, plan: Planned) -> Floats:
     return np.where(draw < won, 1.0, np.where(draw < plan.discordance, -1.0, 0.0))
 
 
-def group(name: str, drawn: Floats, margin: float = 0.05) -> Group:
+def group(name: str, drawn: Floats, margin: float = 0.05) -> QuestionGroup:
     """Make a group of differences, shape (documents, questions)."""
     flat = drawn.ravel()
     documents = tuple(f"{name} {i}" for i in np.repeat(np.arange(drawn.shape[0]), drawn.shape[1]))
-    return Group(name, tuple(np.maximum(flat, 0)), tuple(np.maximum(-flat, 0)), documents, margin=margin)
+    return QuestionGroup(name, tuple(np.maximum(flat, 0)), tuple(np.maximum(-flat, 0)), documents, margin=margin)
 
 
 def promoted(seed: int, plans: Sequence[Planned], alpha: float = level(ALPHA, 1)) -> bool:

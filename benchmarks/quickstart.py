@@ -1,11 +1,12 @@
 """A newcomer's first minutes: set-up from nothing, the demo alone and beside other work, the engine's pace by format.
 
-    python -m benchmarks.quickstart [--parts setup,demo,load,pace] [--documents 20] [--label "avx2, two cores"]
+    python -m benchmarks.quickstart [--parts setup,ask,demo,load,pace] [--documents 20] [--label "avx2, two cores"]
 
 `setup` clones the committed state into an empty folder and runs ``make setup`` there, with empty caches of pip and uv,
-twice. `demo` and `load` run ``make demo`` in that clone from the start, alone and beside two processes that do nothing
-but count; without `setup` they run in this working tree. `pace` reads the same documents in each number format. Parts
-that are left out keep the numbers that they had on such a machine.
+twice. `ask` asks of a note twice: the first call starts the engine, which waits for the second. `demo` and `load` run
+``make demo`` in that clone from the start, alone and beside two processes that do nothing but count; without `setup`
+they run in this working tree. `pace` reads the same documents in each number format. Parts that are left out keep the
+numbers that they had on such a machine.
 """
 
 import argparse
@@ -23,8 +24,9 @@ from benchmarks.ceiling import make_archive, pass_rate, read_all
 from benchmarks.record import ROOT, Row, arguments, result, write
 from infra.store import Store
 from memagent.config import load_config
+from pipelines.demo import DOCUMENTS
 
-PARTS = ("setup", "demo", "load", "pace")
+PARTS = ("setup", "ask", "demo", "load", "pace")
 FORMATS = ("auto", "float32", "bfloat16")
 
 
@@ -61,11 +63,29 @@ def setup(clone: Path, caches: dict[str, str]) -> list[Row]:
     ]
 
 
+def ask(folder: Path, work: Path) -> list[Row]:
+    """Ask of a note, without an engine that waits and then with one."""
+    (work / "notes").mkdir()
+    (work / "notes" / "note.md").write_text("The pass number for amber-otter is: 4829104. Keep it safe.")
+    memagent = str(folder / ".venv" / "bin" / "memagent")
+    words = [memagent, "ask", str(work / "notes")]
+    questions = ("What is the pass number for amber-otter?", "What is the pass number for silver-heron?")
+    local = {"MEMAGENT_STORE": str(work / "store"), "MEMAGENT_RUNTIME": str(work / "run")}
+    try:
+        first, second = (timed([*words, question], folder, local) for question in questions)
+    finally:
+        timed([memagent, "engine", "stop"], folder, local)
+    return [
+        Row("first question, with the engine's start", first, "s", n=1, note="a folder with one note"),
+        Row("second question", second, "s", n=1, note="the engine that waits answers"),
+    ]
+
+
 def demo(folder: Path, name: str, loops: int) -> Row:
     """Run the demo from the start beside so many busy loops."""
     shutil.rmtree(folder / "build" / "demo", ignore_errors=True)
     with busy(loops):
-        return Row(name, timed(["make", "demo"], folder, {}), "s", n=1)
+        return Row(name, timed(["make", "demo"], folder, {}), "s", n=1, note=f"{DOCUMENTS} documents")
 
 
 def pace(work: Path, documents: int) -> list[Row]:
@@ -96,6 +116,8 @@ def main() -> None:
             folder = work / "clone"
             caches = {"UV_CACHE_DIR": str(work / "uv"), "PIP_CACHE_DIR": str(work / "pip")}
             rows += setup(folder, caches)
+        if "ask" in parts:
+            rows += ask(folder, work)
         if "demo" in parts:
             rows.append(demo(folder, "demo after set-up", 0))
         if "load" in parts:

@@ -3,9 +3,9 @@
     python -m benchmarks.ray_data [--documents 100000]
 
 Ray Data: `read_parquet`, `map_batches` over an actor pool whose actors read whole documents with the same loop and
-scripted engine, `write_parquet`, with `CheckpointConfig` by document id. For the night after, documents are joined with
+scripted engine, `write_parquet`, with `CheckpointConfig` by document id. For the run after, documents are joined with
 the answers (left anti) before they are read. It keeps no turns, evidence and segments, and cannot resume within a
-document. The product's times contain segmenting, and on the night after also the ingest.
+document. The product's times contain segmenting, and on the run after also the ingest.
 """
 
 import argparse
@@ -72,8 +72,8 @@ def hashed(batch: pa.Table) -> pa.Table:
     return batch.append_column("content_hash", pa.array(hashes, pa.string()))
 
 
-def run(folder: str, night: bool, config: Config) -> Step:
-    """Read the corpus in `folder` into ``answers``; on a night, only documents without an answer."""
+def run(folder: str, scheduled: bool, config: Config) -> Step:
+    """Read the corpus in `folder` into ``answers``; on a scheduled, only documents without an answer."""
     import ray
     from ray.data.checkpoint import CheckpointConfig
 
@@ -83,7 +83,7 @@ def run(folder: str, night: bool, config: Config) -> Step:
     with ray_session(RayConfig()), watched() as most:
         context = ray.data.DataContext.get_current()
         documents = ray.data.read_parquet(f"{folder}/corpus")
-        if night:
+        if scheduled:
             answers = ray.data.read_parquet(f"{folder}/answers").select_columns(["content_hash"])
             documents = documents.map_batches(hashed, batch_format="pyarrow", batch_size=10_000)
             documents = documents.join(answers, "left_anti", 8, on=("content_hash",)).drop_columns(["content_hash"])
@@ -152,12 +152,12 @@ def measure(documents: int) -> list[Row]:
         mine = in_process(read, config)
         conversations = tally.conversations
         theirs = in_process(run, str(base), False, config)
-        add("first night", theirs["seconds"], mine["seconds"])
+        add("first run", theirs["seconds"], mine["seconds"])
         add("peak memory of the driver", theirs["peak_mb"], mine["peak_mb"], "MB")
         add("largest worker", theirs["stages"]["worker_mb"], None, "MB")
         make_corpus(base / "corpus", documents, changed=max(1, documents // 100))
         mine = in_process(read, config)
-        add("night with 1% changed", in_process(run, str(base), True, config)["seconds"], mine["seconds"])
+        add("scheduled run with 1% changed", in_process(run, str(base), True, config)["seconds"], mine["seconds"])
         shutil.rmtree(base / "answers")
         before = tally.conversations
         kill_half_way(str(base), conversations)

@@ -1,7 +1,7 @@
 """Results as data: what was measured, by which command, on which machine, of which commit.
 
 A benchmark makes one `Result` and writes it to ``docs/results/<benchmark>-<machine>.json``; `benchmarks.page` makes
-``docs/results.md`` of all of them.
+``docs/results.md`` of some, and a list of all.
 
     arguments(parser)                 # --record, --label
     write(result("linear", "Cost by length", rows, given))

@@ -1,4 +1,4 @@
-"""A corpus of many documents: ingest to answers, nights after it, and the driver's memory.
+"""A corpus of many documents: ingest to answers, scheduled runs after it, and the driver's memory.
 
     python -m benchmarks.scale [--documents 10000,100000,1000000] [--store URL | --s3] [--set key=value ...]
 
@@ -35,7 +35,7 @@ from pipelines.exchange.answers import answer_rows
 from pipelines.optimize import optimize
 from pipelines.stages.ingest import ingest
 from pipelines.status import corpus_status
-from tests.s3_server import s3_server
+from tests.support.s3_server import s3_server
 
 QUESTION = "What is the secret code of the vault?"
 FILE_ROWS = 50_000
@@ -193,9 +193,9 @@ def measure(documents: int, url: str, sets: list[str]) -> list[Row]:
         )
         rows.append(Row("conversations a second in the pass", round(rate, 1), column=f"{documents:,} documents"))
         rows.append(Row("objects in the store", objects(Store(store)), column=f"{documents:,} documents"))
-        rows += rows_of(documents, "night without a change", in_process(read, config))
+        rows += rows_of(documents, "scheduled run without a change", in_process(read, config))
         make_corpus(folder / "corpus", documents, changed=max(1, documents // 100))
-        rows += rows_of(documents, "night with 1% changed", in_process(read, config))
+        rows += rows_of(documents, "scheduled run with 1% changed", in_process(read, config))
         return rows + after(documents, config)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -24,7 +24,7 @@ from benchmarks.record import Row, arguments, result, write
 from memagent.nano import bundled
 from memagent.prompts import Prompts, load_template
 from memagent.rl.model import load_model
-from memagent.rl.packing import Item
+from memagent.rl.packing import PackedItem
 from memagent.rl.trajectory import Conversation
 from memagent.tokens import Tokenizer
 
@@ -43,7 +43,7 @@ def chatml(layout: str) -> Prompts:
     return Prompts(load_template("chatml"), Tokenizer(tokenizer.to_str()), layout)  # type: ignore[arg-type]
 
 
-def group(prompts: Prompts, number: int, scale: int = 1) -> list[Item]:
+def group(prompts: Prompts, number: int, scale: int = 1) -> list[PackedItem]:
     """Make the conversations of a group of rollouts; lengths are divided by `scale`."""
     rng = random.Random(number)
 
@@ -63,9 +63,9 @@ def group(prompts: Prompts, number: int, scale: int = 1) -> list[Item]:
     return items
 
 
-def _item(prompt: list[int], response: list[int], rollout: int) -> Item:
+def _item(prompt: list[int], response: list[int], rollout: int) -> PackedItem:
     conversation = Conversation(prompt, response, [-1.0] * len(response), "update")
-    return Item(conversation, 1.0 if rollout % 2 else -1.0)
+    return PackedItem(conversation, 1.0 if rollout % 2 else -1.0)
 
 
 def count(layout: str, groups: int) -> list[Row]:
@@ -128,11 +128,13 @@ def spent(work: Callable[[_T], None], batches: Sequence[_T]) -> float:
     return time.process_time() - began
 
 
-def _known(item: Item, vocabulary: int) -> Item:
+def _known(item: PackedItem, vocabulary: int) -> PackedItem:
     """Replace ids that the model does not have: ChatML's control tokens."""
     known: Sequence[int] = [token if token < vocabulary else 0 for token in item.conversation.prompt_ids]
     conversation = item.conversation
-    return Item(Conversation(list(known), conversation.response_ids, conversation.logprobs, "update"), item.advantage)
+    return PackedItem(
+        Conversation(list(known), conversation.response_ids, conversation.logprobs, "update"), item.advantage
+    )
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ from infra.tables.delta import Table
 from infra.tables.documents import quarantined
 from memagent.nano import bundled
 
-_TITLES = {"worker": "ray::ReadingWorker", "engine": "infra.engines.scripted"}
+_TITLES = {"worker": "MapBatches(_EngineWorker)", "engine": "infra.engines.scripted"}
 _ORDER = ("worker", "engine", "worker", "engine", "driver")
 _CONVERSATIONS = 64
 """At once; each waits a second."""
@@ -174,9 +174,9 @@ def measure(given: argparse.Namespace) -> list[Row]:
         kept = Store(str(base / "store"))
         (name,) = corpora(kept)
         turns = ds.dataset(kept.list("turns", name), filesystem=kept.arrow).to_table(
-            columns=["reading_id", "lane", "step"]
+            columns=["reading_id", "span", "step"]
         )
-        distinct = turns.group_by(["reading_id", "lane", "step"]).aggregate([]).num_rows
+        distinct = turns.group_by(["reading_id", "span", "step"]).aggregate([]).num_rows
         again = tally.conversations - distinct
         items = quarantined(Corpus(kept, name))["item"].to_pylist()
         refused = len({item.split("#")[0] for item in items})

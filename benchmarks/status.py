@@ -16,12 +16,12 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from benchmarks.desk import CORPUS, make
 from benchmarks.record import Row, arguments, result, write
+from benchmarks.review import CORPUS, make
 from infra.store import Store
 from memagent.config import load_config
 from pipelines.optimize import optimize
-from tests.s3_server import s3_server
+from tests.support.s3_server import s3_server
 
 TIMES = 5
 

@@ -44,7 +44,7 @@ def fill(config: Config, readings: int) -> Step:
             writer.add(
                 Turn(
                     reading_id=f"reading-{number:07}",
-                    lane=0,
+                    span=0,
                     step=step,
                     kind="update",
                     content_hash=f"{number:032x}",

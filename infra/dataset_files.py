@@ -19,7 +19,7 @@ from infra.store import file_system
 from memagent.curation import Qa, families
 from memagent.errors import UsageError
 from memagent.records import text_hash
-from memagent.tasks.loaders.jsonl import Row, read_rows
+from memagent.tasks.loaders.jsonl import JsonRow, read_rows
 from memagent.tasks.records import KNOWN_COLUMNS, Columns, Parse, TaskRecord, parser
 
 PARQUET = (".parquet", ".pq")
@@ -114,7 +114,7 @@ def read_records(
 
 def open_records(
     path: Path, columns: Columns | None = None, format: str | None = None, shown: str = ""
-) -> tuple[Iterator[Row], Parse]:
+) -> tuple[Iterator[JsonRow], Parse]:
     """Return the raw records of a file, lazily, and what reads each.
 
     Args:
@@ -164,7 +164,7 @@ def split_rows(rows: Sequence[Qa]) -> tuple[list[Qa], list[Qa]]:
     if not train:
         raise UsageError(
             f"all {len(rows)} questions are on one text, or on texts that stand together in lists: none can be "
-            "held out for validation. Give a file of its own: --validation FILE"
+            "held out for validation. Give a validation file: --validation FILE"
         )
     return train, [row for row in rows if row.documents[0] in held_out]
 
@@ -193,7 +193,7 @@ def _local(path: str, folder: Path) -> Path:
     return target
 
 
-def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[Row]:
+def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[JsonRow]:
     """Yield the rows of a Parquet file with the columns that a format may have, or the named ones."""
     numbers = count(1)
     try:
@@ -204,7 +204,7 @@ def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[Ro
             # With none of them, all: the message says what the file has.
             chosen = [column for column in there if column in wanted] or there
             for batch in file.iter_batches(batch_size=_ROWS, columns=chosen):
-                yield from (Row(f"{name}, row {next(numbers)}", values) for values in batch.to_pylist())
+                yield from (JsonRow(f"{name}, row {next(numbers)}", values) for values in batch.to_pylist())
     except FileNotFoundError as error:
         raise UsageError(f"no file {name}") from error
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

@@ -15,7 +15,7 @@ def is_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL
 
 
-class Room:
+class DiskReserve:
     """Room on the disk of a folder, until it is given up or its process ends; nothing is left of it then."""
 
     def __init__(self, folder: str, size: int) -> None:

@@ -102,13 +102,12 @@ def upload(store: Store, folder: Path, path: str, policy: Json) -> None:
 
 
 def changed_files(folder: Path) -> list[str]:
-    """Return the files that are gone or other than they were published, but for weights: `folder_hash` tells of these.
-
-    The ``policy.json`` of version 0.1 has no hashes.
-    """
+    """Return the files, other than weights, that are gone or differ from what was published."""
     if not (folder / POLICY_FILE).is_file():
         return []
-    hashes = _json(folder / POLICY_FILE).get("files", {})
+    hashes = _json(folder / POLICY_FILE).get("files")
+    if hashes is None:  # every policy is published with them
+        return [POLICY_FILE]
     return [
         name
         for name, published in hashes.items()

@@ -107,8 +107,33 @@ class ReaderSpec:
         Raises:
             ConfigError: the package that brings the engine is not installed here, or cannot be imported.
         """
-        request = EngineRequest(self.folder, self.engine_config, lambda: self.tokenizer, lambda: self.scheme)
-        return ENGINES.find(self.engine_config.kind)(request)
+        return ENGINES.find(self.engine_config.kind)(self._engine_request())
+
+    def make_local_engine(self) -> Engine:
+        """Make the engine for this machine alone: for ``vllm`` the warm one, which the next commands use as well.
+
+        Raises:
+            ConfigError: the package that brings the engine is not installed here, or cannot be imported.
+        """
+        if self.engine_config.kind != "vllm":
+            return self.make_engine()
+        from infra.engines.warm import WarmEngine
+
+        return WarmEngine(self._engine_request(), self.policy.policy_id)
+
+    def prepare_local_engine(self) -> None:
+        """Begin to load the engine of `make_local_engine` in the background, where that takes long.
+
+        Raises:
+            ConfigError: the model's folder is gone.
+        """
+        if self.engine_config.kind == "vllm":
+            from infra.engines.warm import prepare
+
+            prepare(self._engine_request(), self.policy.policy_id)
+
+    def _engine_request(self) -> EngineRequest:
+        return EngineRequest(self.folder, self.engine_config, lambda: self.tokenizer, lambda: self.scheme)
 
     @property
     def max_model_len(self) -> int | None:

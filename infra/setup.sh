@@ -37,7 +37,7 @@ pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
 if pip install --require-hashes --only-binary :all: -r $locks/uv.txt 2>.venv/uv.log; then
   installer=uv
   # uv reads nothing of pip's configuration: index, find-links, certificate and proxy are handed over.
-  eval "$(.venv/bin/python infra/uv_settings.py)"
+  eval "$(.venv/bin/python tools/uv_settings.py)"
   get() { .venv/bin/uv pip install --quiet --python .venv/bin/python "$@"; }
 else
   installer=pip

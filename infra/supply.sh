@@ -24,14 +24,14 @@ sbom() { # of a kind
 audit() { # of a kind
   local lock=infra/deploy/lock/$1.txt
   if [ -n "${AUDIT_OSV_DUMP:-}" ]; then
-    "$tools/bin/python" infra/advisories.py "$lock" $ignored --dump "$AUDIT_OSV_DUMP"
+    "$tools/bin/python" tools/advisories.py "$lock" $ignored --dump "$AUDIT_OSV_DUMP"
     return
   fi
   local service=(--vulnerability-service pypi)
   if [ -n "${AUDIT_OSV_URL:-}" ]; then service=(--vulnerability-service osv --osv-url "$AUDIT_OSV_URL"); fi
   # Its status is 1 both where it finds something and where the service is away: what it printed tells which.
   { "$tools/bin/pip-audit" --disable-pip --require-hashes --progress-spinner off --format json "${service[@]}" -r "$lock" || true; } |
-    "$tools/bin/python" infra/advisories.py "$lock" $ignored
+    "$tools/bin/python" tools/advisories.py "$lock" $ignored
 }
 
 status=0

@@ -11,7 +11,7 @@ now=$(cksum <"$lock")
 if [ "$(cat "$tools/.lock" 2>/dev/null)" != "$now" ]; then
   echo "$1: tools into $tools" >&2
   if [ -x .venv/bin/uv ]; then # where set-up found it; what pip is configured to use is handed over
-    eval "$(.venv/bin/python infra/uv_settings.py)"
+    eval "$(.venv/bin/python tools/uv_settings.py)"
     .venv/bin/uv venv --quiet --clear --python .venv/bin/python "$tools"
     .venv/bin/uv pip install --quiet --python "$tools/bin/python" --no-deps --require-hashes --only-binary :all: -r "$lock"
   else

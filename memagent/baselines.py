@@ -15,11 +15,11 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
 
+from memagent.config import METHODS
 from memagent.conversations import Generate, ReadingRequest, ReadingSpec, Record
 from memagent.errors import ConfigError, UsageError
 from memagent.reading import Reading
 from memagent.records import Evidence, ReadingResult, Segment, stable_hash
-from memagent.registry import Registry
 
 
 def widened(spec: ReadingSpec, window_tokens: int | None) -> ReadingSpec:
@@ -191,7 +191,7 @@ def _scores(texts: list[list[str]], asked: list[str]) -> list[float]:
 
 
 def _library() -> Any:
-    import bm25s  # type: ignore[import-untyped]
+    import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets DEBUG, whatever the program has set
     return bm25s
@@ -202,7 +202,7 @@ _AT_ONCE = 32
 
 
 class MapReduce:
-    """Reads every segment in a lane of its own, then the notes in windows.
+    """Reads every segment in a span of its own, then the notes in windows.
 
     Logs an "update" turn per segment, a "merge" turn per window of notes, and the answer.
     """
@@ -223,14 +223,14 @@ class MapReduce:
         """
         self._window = widened(spec, window_tokens).config.segment_tokens
         self._prompts = spec.prompts
-        lanes = spec.config.model_copy(update={"lanes": max(1, len(request.stream))})
-        self._reading = Reading(request, replace(spec, config=lanes), generate, record)
+        spans = spec.config.model_copy(update={"parallel_spans": max(1, len(request.stream))})
+        self._reading = Reading(request, replace(spec, config=spans), generate, record)
 
     async def run(self) -> ReadingResult:
         """Read every segment by itself, then the notes. Raises what `generate` raises."""
         if self._reading.answered:
             return await self._reading.finish([])
-        memories = await self._reading.read_lanes(_AT_ONCE)
+        memories = await self._reading.read_spans(_AT_ONCE)
         if len(memories) == 1:
             return await self._reading.finish(memories[0])
         notes = [memory for memory in memories if memory != self._prompts.no_memory]
@@ -259,12 +259,6 @@ class Readable(Protocol):
 Method = Callable[..., Readable]
 """Takes request, spec, generate and record, as `Reading` does."""
 
-METHODS: Registry[Method] = Registry(
-    "memagent.baselines",
-    "method",
-    {"memagent": Reading, "truncate": Truncate, "bm25": BM25, "map-reduce": MapReduce},
-)
-
 
 def method(name: str, window_tokens: int | None = None) -> Method:
     """Return the method of that name, reading at most `window_tokens` of text in one conversation.
@@ -274,7 +268,7 @@ def method(name: str, window_tokens: int | None = None) -> Method:
     Raises:
         UsageError: no such method, or a window for the reading itself.
     """
-    registered = METHODS.find(name)
+    registered: Method = METHODS.find(name)
     if window_tokens is None:
         return registered
     if name == "memagent":

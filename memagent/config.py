@@ -8,6 +8,8 @@ Values come from, in rising order of precedence: the defaults below, the model f
 import json
 import math
 import re
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,10 +18,11 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validat
 from memagent.cost import CostConfig
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError
-from memagent.gates import GatesConfig
-from memagent.nights import NightConfig
 from memagent.prompts import Layout
+from memagent.quality_checks import QualityConfig
 from memagent.records import Json, stable_hash
+from memagent.registry import Registry
+from memagent.schedule import ScheduleConfig
 from memagent.segmenting import Boundary
 from memagent.settings import Section, environment, merge, put, put_setting, read_toml
 
@@ -41,11 +44,11 @@ class ReadingConfig(Section):
     """Prompt template: the name of a shipped one, or a path to a TOML file."""
     layout: Layout = "question-first"
     """question-first as in the paper; section-first shares a segment's prefix among questions."""
-    lanes: int = Field(1, ge=1)
+    parallel_spans: int = Field(1, ge=1)
     """Spans of a stream that are read side by side; their memories are then read as a short stream."""
-    lane_segments: int = Field(0, ge=0)
-    """A stream of more segments is read in as many lanes as keep each within this length; 0: `lanes` alone decides. So
-    one very long document does not take as long as all others together."""
+    span_segments: int = Field(0, ge=0)
+    """A stream of more segments is read in as many spans as keep each within this length; 0: `parallel_spans` alone
+    decides. So one very long document does not take as long as all others together."""
     gate: bool = False
     """The policy may say that a segment changes nothing (GRU-Mem, arXiv 2602.10560)."""
     early_exit: bool = False
@@ -62,12 +65,15 @@ class ReadingConfig(Section):
     def hash(self, template_hash: str) -> str:
         """Hash of everything here and of the prompt wording."""
         # A key that is off is left out: answers of before it existed stay valid.
-        unset = {"template"} if self.lane_segments else {"template", "lane_segments"}
+        unset = {"template"} if self.span_segments else {"template", "span_segments"}
         return stable_hash(self.model_dump(exclude=unset), template_hash)
 
-    def lanes_of(self, segments: int) -> int:
-        """Return in how many lanes a stream of so many segments is read, at least one."""
-        return max(self.lanes, math.ceil(segments / self.lane_segments) if self.lane_segments else 1)
+    def parallel_spans_of(self, segments: int) -> int:
+        """Return in how many spans a stream of so many segments is read, at least one."""
+        return max(self.parallel_spans, math.ceil(segments / self.span_segments) if self.span_segments else 1)
+
+
+_FEW_CONVERSATIONS = 20_000
 
 
 class EngineConfig(Section):
@@ -76,6 +82,9 @@ class EngineConfig(Section):
     kind: str = "vllm"
     """vllm in process, openai for any compatible server, scripted for tests and dry runs; or one that an installed
     package brings (`memagent.engine.ENGINES`)."""
+    keep_alive: float = Field(300.0, ge=0)
+    """vllm, on one machine: seconds for which the engine stays after a command, for the next one of the same user with
+    the same model and settings; 0: it ends with the command."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keys of an engine that another package brings: plain data, part of what names its policy, and kept with each run.
     A secret does not belong here; name the environment variable that holds it."""
@@ -219,6 +228,20 @@ class LoggingConfig(Section):
     """info also tells of stages, and of each reading that failed."""
 
 
+# As text: they read by a configuration, and names must be checked without loading them.
+METHODS: Registry[Callable[..., Any]] = Registry(
+    "memagent.baselines",
+    "method",
+    {
+        "memagent": "memagent.reading:Reading",
+        "truncate": "memagent.baselines:Truncate",
+        "bm25": "memagent.baselines:BM25",
+        "map-reduce": "memagent.baselines:MapReduce",
+    },
+)
+"""How a text is read: by the agent, or by a baseline to compare it with."""
+
+
 class Config(Section):
     """The whole configuration."""
 
@@ -229,7 +252,7 @@ class Config(Section):
     """Reading keys given by the user; completed with the model's defaults by `reading_config`."""
     method: str = "memagent"
     """How a text longer than the window is read: segment by segment, or by a baseline to compare that with
-    (`memagent.baselines.METHODS`)."""
+    (`METHODS`)."""
     window_tokens: int | None = Field(None, ge=16)
     """Tokens of text in one conversation of the other methods; by default reading.segment_tokens."""
     pool: PoolConfig = PoolConfig()
@@ -237,8 +260,8 @@ class Config(Section):
     ray: RayConfig = RayConfig()
     logging: LoggingConfig = LoggingConfig()
     cost: CostConfig = CostConfig()
-    gates: GatesConfig = GatesConfig()
-    night: NightConfig = NightConfig()
+    quality: QualityConfig = QualityConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
     flush_seconds: float = Field(30.0, gt=0)
     """An engine's turns are written at least this often: work that a crash can cost. A run that is shorter than three
     hours writes them more often, after one part in 400 of its time so far, but not more than twice a second."""
@@ -260,8 +283,6 @@ class Config(Section):
     @field_validator("method")
     @classmethod
     def _known(cls, method: str) -> str:
-        from memagent.baselines import METHODS  # they read by this configuration
-
         if method not in METHODS:
             raise ValueError(METHODS.unknown(method))
         return method
@@ -275,6 +296,15 @@ class Config(Section):
         if "env_vars" in environment:
             environment["env_vars"] = dict.fromkeys(environment["env_vars"], "(not kept)")
         return data
+
+    def runs_here(self, conversations: int) -> bool:
+        """Tell whether so many conversations run on one engine beside the command's process, without Ray.
+
+        That is where no cluster is named, one engine of one machine is asked for, and they are at most 20,000: some
+        minutes on two cores. Then Ray costs more than a second worker process is worth.
+        """
+        one = self.pool.max_size == self.pool.nodes == 1
+        return one and not self.ray.address and conversations <= _FEW_CONVERSATIONS
 
     def reading_config(self, model_defaults: Json) -> ReadingConfig:
         """Complete the reading section with the defaults of a model folder."""
@@ -338,6 +368,16 @@ def validate(model: type[_T], data: Json, prefix: str) -> _T:
         lines = []
         for problem in error.errors():
             key = prefix + ".".join(str(part) for part in problem["loc"])
-            text = "no such key" if problem["type"] == "extra_forbidden" else problem["msg"]
+            text = _no_such_key(model, problem["loc"]) if problem["type"] == "extra_forbidden" else problem["msg"]
             lines.append(f"{key.rstrip('.') or 'configuration'}: {text}")
         raise ConfigError("; ".join(lines)) from error
+
+
+def _no_such_key(model: type[BaseModel], key: tuple[int | str, ...]) -> str:
+    """Say that a key is unknown, with the section's nearest one."""
+    section: Any = model
+    for name in key[:-1]:
+        section = getattr(section, "model_fields", {}).get(name)
+        section = section and section.annotation
+    near = get_close_matches(str(key[-1]), getattr(section, "model_fields", ()), n=1)
+    return f"no such key; did you mean {near[0]}?" if near else "no such key"

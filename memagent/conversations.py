@@ -10,8 +10,8 @@ from memagent.config import ReadingConfig, reading_defaults, validate
 from memagent.engine import Completion, Sampling, lowest, mean_probability, repeats
 from memagent.errors import ConfigError
 from memagent.evidence import Note
-from memagent.lanes import Lanes, Position
 from memagent.nano import VERSIONS, bundled
+from memagent.parallel_spans import ParallelSpans, Position
 from memagent.prompts import Prompts, Template, Update, load_template
 from memagent.records import Evidence, ReadingResult, Segment, Turn, TurnKind
 from memagent.tokens import Tokenizer, load_tokenizer
@@ -55,7 +55,7 @@ class ReadingRequest:
     question: str
     stream: Stream
     past: Sequence[Turn] = ()
-    """Its turns in the log: all that changed the memory, and the last of every lane."""
+    """Its turns in the log: all that changed the memory, and the last of every span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class ReadingSpec:
             )
 
 
-class Answer(NamedTuple):
+class ReadAnswer(NamedTuple):
     """What the last conversation came to."""
 
     answer: str
@@ -137,20 +137,20 @@ class Conversations:
     """Runs the conversations of one reading. `notes` are the changes of the memory so far, the source of evidence."""
 
     def __init__(
-        self, request: ReadingRequest, spec: ReadingSpec, generate: Generate, record: Record, lanes: Lanes
+        self, request: ReadingRequest, spec: ReadingSpec, generate: Generate, record: Record, spans: ParallelSpans
     ) -> None:
         self._reading_id = request.reading_id
         self._spec = spec
         self._prompts = spec.prompts
         self._generate = generate
         self._record = record
-        self._lanes = lanes
+        self._spans = spans
         self._question = spec.prompts.tokenizer.encode(request.question)
         self._usage = ReadingResult(request.reading_id, "", False)
-        self._confidences = {turn.lane: turn.confidence for turn in lanes.past}
+        self._confidences = {turn.span: turn.confidence for turn in spans.past}
         self.notes = [
-            Note(lanes.index((turn.lane, turn.step)), turn.memory)
-            for turn in lanes.past
+            Note(spans.index((turn.span, turn.step)), turn.memory)
+            for turn in spans.past
             if turn.changed and turn.kind in ("update", "carried")
         ]
 
@@ -159,10 +159,10 @@ class Conversations:
         return await self._overwrite(position, "update", memory, ids=segment.token_ids, segment=segment)
 
     async def merge(self, position: Position, memory: list[int], text: list[int]) -> Update:
-        """Overwrite the memory after reading another lane's memory like a segment."""
+        """Overwrite the memory after reading another span's memory like a segment."""
         return await self._overwrite(position, "merge", memory, ids=text, segment=None)
 
-    async def answer(self, position: Position, memory: list[int]) -> Answer:
+    async def answer(self, position: Position, memory: list[int]) -> ReadAnswer:
         """Answer from the last memory."""
         prompt = self._prompts.answer(self._question, memory)
         completion, seconds = await self._ask(prompt, self._spec.sampling(self._spec.config.answer_tokens), 0)
@@ -175,16 +175,16 @@ class Conversations:
         self._record(turn)
         return self._answer(turn)
 
-    def logged_answer(self) -> Answer | None:
+    def logged_answer(self) -> ReadAnswer | None:
         """Return the answer that the turn log holds."""
-        turn = self._lanes.logged_answer
+        turn = self._spans.logged_answer
         return None if turn is None else self._answer(turn)
 
-    def _answer(self, turn: Turn) -> Answer:
+    def _answer(self, turn: Turn) -> ReadAnswer:
         text, found = self._prompts.read_answer(turn.response_ids)
-        return Answer(text, found, turn.confidence, turn.is_empty(self._prompts.no_memory))
+        return ReadAnswer(text, found, turn.confidence, turn.is_empty(self._prompts.no_memory))
 
-    def result(self, answer: Answer, evidence: list[Evidence], seconds: float) -> ReadingResult:
+    def result(self, answer: ReadAnswer, evidence: list[Evidence], seconds: float) -> ReadingResult:
         """Return the reading's result with its counts."""
         return replace(self._usage, **answer._asdict(), evidence=evidence, seconds=seconds)
 
@@ -193,7 +193,7 @@ class Conversations:
     ) -> Update:
         prompt = self._prompts.update(self._question, memory, ids)
         # Longest first: the reading with the most segments left decides when the run ends.
-        priority = -self._lanes.remaining(position)
+        priority = -self._spans.remaining(position)
         completion, seconds = await self._ask(prompt, self._spec.sampling(self._spec.config.memory_tokens), priority)
         if completion.finish_reason == "repetition":
             update = Update(memory, changed=False, done=False)
@@ -201,7 +201,7 @@ class Conversations:
             update = self._prompts.read_update(completion.ids, memory)
         text = self._prompts.memory_text(update.memory_ids)
         if update.changed and segment is not None:
-            self.notes.append(Note(self._lanes.index(position), text))
+            self.notes.append(Note(self._spans.index(position), text))
         turn = self._turn(position, kind, completion, seconds=seconds, segment=segment)
         self._record(replace(turn, memory_ids=update.memory_ids, memory=text, changed=update.changed))
         return update
@@ -227,11 +227,11 @@ class Conversations:
             cached_tokens=usage.cached_tokens + completion.cached_tokens,
             output_tokens=usage.output_tokens + len(completion.ids),
         )
-        lane, step = position
-        self._confidences[lane] = lowest([self._confidences.get(lane, 1.0), mean_probability(completion.logprobs)])
+        span, step = position
+        self._confidences[span] = lowest([self._confidences.get(span, 1.0), mean_probability(completion.logprobs)])
         return Turn(
             reading_id=self._reading_id,
-            lane=lane,
+            span=span,
             step=step,
             kind=kind,
             content_hash=segment.content_hash if segment else "",
@@ -246,6 +246,6 @@ class Conversations:
             finish_reason=completion.finish_reason,
             seconds=seconds,
             logprobs=completion.logprobs if self._spec.logprobs else None,
-            confidence=self._confidences[lane],
+            confidence=self._confidences[span],
             weight_version=completion.weight_version,
         )

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from typing import Literal
 
 from memagent.metrics import normalise
 from memagent.records import TextSpan, stable_hash
@@ -52,8 +52,7 @@ class Qa:
     tags: tuple[str, ...] = field(default=())
     """Tags of the documents, by which sources are excluded."""
     spans: tuple[TextSpan, ...] = ()
-    """Where the documents say the answer, for any segmentation; empty where unknown, and in rows of earlier versions.
-    """
+    """Where the documents say the answer, for any segmentation; empty where unknown."""
 
     @property
     def qa_id(self) -> str:
@@ -157,13 +156,6 @@ def split_of(documents: Sequence[str], seed: int = 0) -> Split:
     held out most, so training sees no held-out document; `leaks` finds rows that mix.
     """
     return max((_side(name, seed) for name in documents), key=SPLITS.index, default="train")
-
-
-def stored_split(split: str, version: int | None, documents: Sequence[str]) -> Split:
-    """Return the split of a stored row, of which version 1 (None) knew only three (`SPLIT_VERSION`)."""
-    if split == "test" and (version or 1) < SPLIT_VERSION and split_of(documents) == "promotion":
-        return "promotion"
-    return cast(Split, split)
 
 
 def leaks(rows: Iterable[Qa], seed: int = 0) -> set[str]:

@@ -31,7 +31,7 @@ _ANSWER_WORDS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenQuestion:
     """A question that passed all filters."""
 
     question: str
@@ -39,7 +39,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedQuestion:
     """A question that was dropped, and why."""
 
     reason: str
@@ -108,26 +108,28 @@ class Questioner:
         return [*self._before, *splice(compile_slots(text, tokenizer, {}), slots), *self._after]
 
 
-async def write(segment: list[int], questioner: Questioner, generate: Generate, seed: int = 0) -> Written | Refused:
+async def write(
+    segment: list[int], questioner: Questioner, generate: Generate, seed: int = 0
+) -> WrittenQuestion | RefusedQuestion:
     """Write a question from the token ids of a segment, and filter it. Raises what `generate` raises."""
     completion = await generate(questioner.to_write(segment), questioner.sampling(1.0, seed), 0)
     written = parse(questioner.read(completion.ids)) if not completion.cut else None
     if written is None:
-        return Refused("not a question")
+        return RefusedQuestion("not a question")
     if containment(written.question, [written.answer]):
-        return Refused("answer in the question")
+        return RefusedQuestion("answer in the question")
     tried = await generate(questioner.to_answer(segment, written.question), questioner.sampling(0.0, 0), 0)
     if not exact_match(questioner.read(tried.ids), [written.answer]):
-        return Refused("not answerable from its segment")
+        return RefusedQuestion("not answerable from its segment")
     for sample in range(CLOSED_SAMPLES):
         drawn = questioner.sampling(1.0, int(stable_hash(seed, sample)[:8], 16))
         guess = questioner.read((await generate(questioner.to_guess(written.question), drawn, 0)).ids)
         if containment(guess, [written.answer]):
-            return Refused("answerable without a document")
+            return RefusedQuestion("answerable without a document")
     return written
 
 
-def parse(text: str) -> Written | None:
+def parse(text: str) -> WrittenQuestion | None:
     """Parse the question and answer from a response; None if it has none that can be used."""
     match = _WRITTEN.search(text)
     if match is None:
@@ -136,7 +138,7 @@ def parse(text: str) -> Written | None:
     least, most = _QUESTION_WORDS
     asks = question.endswith(("?", "？")) and least <= len(question.split()) <= most
     says = bool(normalise(answer)) and len(answer.split()) <= _ANSWER_WORDS
-    return Written(question, answer) if asks and says else None
+    return WrittenQuestion(question, answer) if asks and says else None
 
 
 @cache

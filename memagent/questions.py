@@ -75,7 +75,7 @@ def _question(given: FileRow) -> Question:
 
 def _check_whole(where: str, value: object) -> None:
     if isinstance(value, str) and (surrogate := half(value)):
-        raise UsageError(f"{where} holds {surrogate}, which is half of a character and no text: write it anew as UTF-8")
+        raise UsageError(f"{where} holds {surrogate}, an unpaired surrogate: write the file again as UTF-8")
 
 
 def _texts(row: FileRow, name: str) -> tuple[str, ...] | None:

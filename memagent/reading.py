@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from memagent.conversations import Conversations, Generate, ListStream, ReadingRequest, ReadingSpec, Record
 from memagent.errors import UsageError
 from memagent.evidence import gather_evidence
-from memagent.lanes import Lanes, gather_all
+from memagent.parallel_spans import ParallelSpans, gather_all
 from memagent.records import ReadingResult, Turn, half, reading_id, text_hash
 from memagent.segmenting import segments
 
@@ -43,7 +43,7 @@ async def read(
         raise UsageError("the question is empty")
     for name, given in (("text", text), ("question", question)):
         if surrogate := half(given):
-            raise UsageError(f"the {name} holds {surrogate}, which is half of a character: decode it as what it is")
+            raise UsageError(f"the {name} holds {surrogate}, an unpaired surrogate: decode the text with its encoding")
     content_hash, config = text_hash(text), spec.config
     cut = list(
         segments(
@@ -66,37 +66,37 @@ class Reading:
         self._request = request
         self._no_memory = spec.prompts.no_memory
         segments = len(request.stream)
-        self._lanes = Lanes(segments, spec.config.lanes_of(segments), request.past)
-        self._conversations = Conversations(request, spec, generate, record=record, lanes=self._lanes)
+        self._spans = ParallelSpans(segments, spec.config.parallel_spans_of(segments), request.past)
+        self._conversations = Conversations(request, spec, generate, record=record, spans=self._spans)
 
     @property
     def answered(self) -> bool:
         """Whether the turn log holds the answer already."""
-        return self._lanes.logged_answer is not None
+        return self._spans.logged_answer is not None
 
     async def run(self) -> ReadingResult:
         """Read to the end and answer. Raises what `generate` raises."""
         if self.answered:
             return await self.finish([])
-        memories = await self.read_lanes()
+        memories = await self.read_spans()
         return await self.finish(memories[0] if len(memories) == 1 else await self.merge(memories))
 
-    async def read_lanes(self, at_once: int | None = None) -> list[list[int]]:
-        """Read all lanes side by side and return their last memories.
+    async def read_spans(self, at_once: int | None = None) -> list[list[int]]:
+        """Read all spans side by side and return their last memories.
 
         Args:
-            at_once: lanes that are read at the same time at most; None: all.
+            at_once: spans that are read at the same time at most; None: all.
         """
         limit = asyncio.Semaphore(at_once) if at_once else nullcontext()
-        return await gather_all([self._read_lane(lane, limit) for lane in range(self._lanes.count)])
+        return await gather_all([self._read_span(span, limit) for span in range(self._spans.count)])
 
-    async def _read_lane(self, lane: int, limit: AbstractAsyncContextManager[None]) -> list[int]:
+    async def _read_span(self, span: int, limit: AbstractAsyncContextManager[None]) -> list[int]:
         async with limit:
-            span = self._lanes.spans[lane]
-            memory, step = self._lanes.resume(lane, self._no_memory)
-            if step < len(span):
-                async for segment in self._request.stream.read(span.start + step, span.stop):
-                    update = await self._conversations.update((lane, step), memory, segment)
+            part = self._spans.ranges[span]
+            memory, step = self._spans.resume(span, self._no_memory)
+            if step < len(part):
+                async for segment in self._request.stream.read(part.start + step, part.stop):
+                    update = await self._conversations.update((span, step), memory, segment)
                     memory, step = update.memory_ids, step + 1
                     if update.done:
                         break
@@ -104,15 +104,15 @@ class Reading:
 
     async def merge(self, memories: Sequence[list[int]]) -> list[int]:
         """Read memories as a short stream of their own; return the last memory."""
-        lane = self._lanes.count
-        memory, first = self._lanes.resume(lane, self._no_memory)
+        span = self._spans.count
+        memory, first = self._spans.resume(span, self._no_memory)
         for step in range(first, len(memories)):
-            memory = (await self._conversations.merge((lane, step), memory, memories[step])).memory_ids
+            memory = (await self._conversations.merge((span, step), memory, memories[step])).memory_ids
         return memory
 
     async def finish(self, memory: list[int]) -> ReadingResult:
         """Answer from the last memory, unless the turn log holds the answer, and find its evidence."""
         talk = self._conversations
-        answer = talk.logged_answer() or await talk.answer(self._lanes.answer_position, memory)
+        answer = talk.logged_answer() or await talk.answer(self._spans.answer_position, memory)
         evidence = await gather_evidence(answer.answer, talk.notes, self._request.stream) if answer.found else []
         return talk.result(answer, evidence, time.monotonic() - self._began)

@@ -80,7 +80,7 @@ class Turn:
     """
 
     reading_id: str
-    lane: int
+    span: int
     step: int
     kind: TurnKind
     content_hash: str
@@ -99,7 +99,7 @@ class Turn:
     logprobs: list[float] | None = None
     """Of each of `response_ids`, where they are kept (`ReadingSpec.logprobs`)."""
     confidence: float | None = None
-    """Of the least sure conversation of its lane so far, of the answer's turn: of all lanes. See `ReadingResult`."""
+    """Of the least sure conversation of its span so far, of the answer's turn: of all spans. See `ReadingResult`."""
     weight_version: str = ""
     carried_from: str = ""
     """For a ``carried`` turn: the reading whose memory this one starts from."""

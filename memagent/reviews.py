@@ -52,7 +52,7 @@ class Review:
     """Of the last verdict that counts."""
 
 
-def standing(verdicts: Iterable[Verdict]) -> list[Verdict]:
+def current(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return the verdicts that count, oldest first, of all those on one text and question.
 
     Of each person the last one on each reading counts, and of those that call an answer right the last one alone. A
@@ -73,7 +73,7 @@ def judges(verdicts: Iterable[Verdict]) -> set[str]:
 
 
 def disputed(verdicts: Sequence[Verdict]) -> bool:
-    """Whether standing verdicts contradict each other: two right answers, or one that another calls wrong."""
+    """Whether current verdicts contradict each other: two right answers, or one that another calls wrong."""
     rights = {normalise(each.right) for each in verdicts if each.right is not None}
     wrongs = {normalise(each.given) for each in verdicts if each.kind == "rejected"}
     return len(rights) > 1 or bool(rights & wrongs)
@@ -84,7 +84,7 @@ def review(verdicts: Iterable[Verdict], answer: str) -> Review | None:
 
     The answer may be newer than the verdicts: what is right about a text stays right when it is read again.
     """
-    left = standing(verdicts)
+    left = current(verdicts)
     if not left:
         return None
     people, at = tuple(sorted({each.reviewer for each in left})), left[-1].given_at

@@ -32,6 +32,8 @@ class Environment(BaseSettings):
     """The store, over both."""
     cache: Path | None = None
     """Folder of downloaded policies."""
+    runtime: Path | None = None
+    """Folder of the sockets and logs of warm engines; only this user may enter it."""
 
 
 def environment() -> Json:

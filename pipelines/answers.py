@@ -20,13 +20,13 @@ from infra.tables.data_files import DataFile
 from infra.tables.runs import RunSummary
 from memagent.errors import MemagentError, UsageError
 from memagent.records import Evidence
-from pipelines.ask import Request
-from pipelines.asked import Asked, ask_asked
+from pipelines.ask import AskRequest
 from pipelines.exchange.answers import COLUMNS, GivenAnswer, answer_rows
-from pipelines.exchange.found import answered_before, newly_answered
+from pipelines.exchange.live_answers import answered_before, newly_answered
 from pipelines.formatting import cited
 from pipelines.notebook import answers_html, progress_display
 from pipelines.run_names import new_run_id
+from pipelines.target import Target, ask_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ class Answer:
     """One answer, with its evidence."""
 
     document: str
-    """Id of the document; empty for the archive as one stream."""
+    """Id of the document; empty for all documents, concatenated."""
     title: str
     source: str
     """Where the document was read from."""
@@ -161,8 +161,8 @@ class Answers(AnswerTable):
 
     def __init__(
         self,
-        asked: Asked,
-        request: Request,
+        asked: Target,
+        request: AskRequest,
         progress: bool | None = None,
         begin: Callable[[Callable[[], None]], object] = _TURNS.put,
     ) -> None:
@@ -206,8 +206,8 @@ class Answers(AnswerTable):
     def stop(self) -> None:
         """End the run with its next answers. What was answered stays, and asking again goes on from there."""
         self._stopped = True
-        if self._request.here is not None:
-            self._request.here.stop()
+        if self._request.engine is not None:
+            self._request.engine.stop()
 
     def __iter__(self) -> Iterator[Answer]:
         """Yield the answers as they are found, those of earlier runs first. Raises what the run raised."""
@@ -232,7 +232,7 @@ class Answers(AnswerTable):
 
     def _tell(self, new: Sequence[DataFile | None]) -> None:
         if self._stopped:
-            raise MemagentError("the run was stopped; what was answered stays, and asking again goes on from there")
+            raise MemagentError("the run was stopped; its answers are kept, and asking again resumes it")
         with self._news:
             self._told += new
             self._news.notify_all()
@@ -248,12 +248,12 @@ class Answers(AnswerTable):
             self.stop()
             raise
 
-    def _run(self, asked: Asked, shown: AbstractContextManager[Progress | None]) -> None:
+    def _run(self, asked: Target, shown: AbstractContextManager[Progress | None]) -> None:
         try:
-            if self._request.here is not None:
-                self._request.here.check()  # it may have waited for its turn
+            if self._request.engine is not None:
+                self._request.engine.check()  # it may have waited for its turn
             with shown as show:
-                self._summary = ask_asked(asked, self._request, show)
+                self._summary = ask_target(asked, self._request, show)
         except BaseException as error:  # raised where the answers are waited for
             self._error = error
         finally:

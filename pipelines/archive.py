@@ -98,7 +98,7 @@ class Archive:
 
         Args:
             questions: texts, or `Question` objects with documents of their own or gold answers.
-            archive: read all documents as one stream, and give one answer.
+            archive: read all documents concatenated, and give one answer.
             reread: read again what other versions of the model have answered.
             fetch: look at the source for new and changed documents first.
             progress: show progress; None: in a notebook only.
@@ -107,16 +107,16 @@ class Archive:
             UsageError: there is no question, no such corpus or no such file.
         """
         from infra.store import Store
-        from pipelines.ask import Request
-        from pipelines.asked import asked
+        from pipelines.ask import AskRequest
+        from pipelines.target import find_target
 
         if not questions:
             raise UsageError("no question: archive.ask('a question')")
         tables = Store(self.config.store)
         tables.check_reachable()
         wanted = [text if isinstance(text, Question) else make_question(text) for text in questions]
-        whom = asked(tables, self.source, fetch=fetch)
-        request = Request(whom.corpus.name, wanted, self.config, archive=archive, reread=reread)
+        whom = find_target(tables, self.source, fetch=fetch)
+        request = AskRequest(whom.corpus.name, wanted, self.config, archive=archive, reread=reread)
         return Answers(whom, request, progress)
 
     def aask(self, *questions: str | Question, **options: Any) -> "AsyncAnswers":
@@ -130,9 +130,9 @@ class Archive:
             UsageError: there is no such corpus, or it has no documents.
         """
         from infra.store import Store
-        from pipelines.asked import asked
+        from pipelines.target import find_target
 
-        return AnswerTable(asked(Store(self.config.store), self.source, fetch=False).corpus)
+        return AnswerTable(find_target(Store(self.config.store), self.source, fetch=False).corpus)
 
 
 class AsyncAnswers:

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import cast
 
-from infra.cluster.engine_here import EngineHere
+from infra.cluster.loaded_engine import LocalEngine
 from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.claims import RunningError, beat, claimed
-from infra.tables.corpora import check_known, remember, sources_of, standing_questions
+from infra.tables.corpora import check_known, default_questions, remember, sources_of
 from infra.tables.delta import Table, now
 from infra.tables.documents import has_documents
 from infra.tables.quarantine import failure_row
@@ -51,7 +51,7 @@ def ask(
         name: of the corpus.
         questions: asked of every document, or of the documents that a question names.
         config: store, model, reading, engines.
-        archive: read all documents as one stream.
+        archive: read all documents concatenated.
         reread: read again what other versions of the policy have answered.
         run_id: of the run; a new one by default.
         show: receives the progress counts.
@@ -60,11 +60,11 @@ def ask(
         UsageError: the corpus is empty, or model, template and question do not fit together.
         MemagentError: the engine cannot be started.
     """
-    return run_readings(Request(name, questions, config, archive=archive, reread=reread, run_id=run_id), show)
+    return run_readings(AskRequest(name, questions, config, archive=archive, reread=reread, run_id=run_id), show)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AskRequest:
     """What a run asks: `ask`, or a run of another kind that asks questions."""
 
     name: str
@@ -84,24 +84,24 @@ class Request:
     """Further keys of the run's summary."""
     watch: AnswerWatch | None = None
     """Is told of the answers as they are found."""
-    here: EngineHere | None = None
-    """An engine of this process to read with, by its own reader; None: a pool of engines in Ray."""
+    engine: LocalEngine | None = None
+    """One that runs already, to read with by its own reader."""
 
 
-def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
+def run_readings(request: AskRequest, show: Progress | None = None) -> RunSummary:
     """Segment, plan, read and summarise; see `ask`."""
     started, run_id = request.started or now(), run_id_or_new(request.run_id)
     config, questions, kind, archive = request.config, request.questions, request.kind, request.archive
-    reader = request.here.reader if request.here else ReaderSpec(config)
+    reader = request.engine.reader if request.engine else ReaderSpec(config)
     corpus, budget = Corpus(Store(config.store), request.name), config.cost.limit if kind in _BUDGETED else None
-    reading = ReadingPass(corpus, run_id, reader, config, here=request.here, budget=budget)
+    reading = ReadingPass(corpus, run_id, reader, config, engine=request.engine, budget=budget)
     check_questions(reading, questions)
     recorder = Recorder(corpus.store, run_id, show)
     work = [_work(reading.reader, question, archive) for question in questions]
     beat(corpus.store, run_id)  # before its row: a row without a heartbeat is of a run that died
     policy_id = reading.reader.policy.policy_id
-    unjudged = kind == "digest" and config.gates.hold and bool(run_ids(corpus, ["digest"]))
-    begin_run(corpus, run_id, kind, config=config.public(), work=work, policy_id=policy_id, held=unjudged)
+    unjudged = kind == "digest" and config.quality.withhold and bool(run_ids(corpus, ["digest"]))
+    begin_run(corpus, run_id, kind, config=config.public(), work=work, policy_id=policy_id, withheld=unjudged)
     try:
         return _run(request, reading, recorder, started=started, work=work)
     except RunningError:
@@ -109,7 +109,9 @@ def run_readings(request: Request, show: Progress | None = None) -> RunSummary:
         raise
 
 
-def _run(request: Request, reading: ReadingPass, recorder: Recorder, started: datetime, work: list[str]) -> RunSummary:
+def _run(
+    request: AskRequest, reading: ReadingPass, recorder: Recorder, started: datetime, work: list[str]
+) -> RunSummary:
     config, corpus, run_id = request.config, reading.corpus, reading.run_id
     with (
         RunLog(corpus, run_id, reading.reader.policy.policy_id, config.logging),
@@ -171,6 +173,12 @@ def check_window(reader: ReaderSpec, questions: Sequence[Question]) -> None:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
 
 
+def prepare_engine(reader: ReaderSpec, config: Config) -> None:
+    """Have the engine load while other stages run, where readings may run beside this process; returns at once."""
+    if config.runs_here(0):
+        reader.prepare_local_engine()
+
+
 def digest(
     name: str,
     questions: Sequence[Question] | None,
@@ -180,29 +188,31 @@ def digest(
     run_id: str | None = None,
     show: Progress | None = None,
 ) -> RunSummary:
-    """Update a corpus and the answers to its standing questions; return the run's summary.
+    """Update a corpus and the answers to its default questions; return the run's summary.
 
     Looks at the corpus's sources again (unless `fetch` is off), reads what is new or changed, and
-    rolls the answers up. `questions` replace the standing questions; None keeps them.
+    rolls the answers up. `questions` replace the default questions; None keeps them.
 
     Raises:
-        UsageError: there are no standing questions.
+        UsageError: there are no default questions.
     """
     started, corpus, run_id = now(), Corpus(Store(config.store), name), run_id_or_new(run_id)
     check_known(corpus)
     if questions is not None:
         remember(corpus, questions=questions)
-    standing, extra = standing_of(corpus, questions), RunExtras()
+    defaults, extra = questions_or_default(corpus, questions), RunExtras()
     reader = ReaderSpec(config)
-    check_window(reader, standing)  # before hours of ingest
+    check_window(reader, defaults)  # before hours of ingest
+    if fetch and not has_documents(corpus):
+        prepare_engine(reader, config)
     with lazy_ray(config.ray):
         if fetch and (sources := sources_of(corpus)):
             extra["ingest"] = ingest(corpus, sources, config, run_id=run_id, progress=show)
         reading = ReadingPass(corpus, run_id, reader, config)
-        extra["inputs"] = _inputs(reading, standing)
+        extra["inputs"] = _inputs(reading, defaults)
         if (same := _previous(corpus, extra["inputs"])) is not None:
             return repeat(reading, same, started=started, extra=extra)
-        request = Request(name, standing, config, kind="digest", run_id=run_id, started=started, extra=extra)
+        request = AskRequest(name, defaults, config, kind="digest", run_id=run_id, started=started, extra=extra)
         return run_readings(request, show)
 
 
@@ -227,16 +237,16 @@ def _previous(corpus: Corpus, inputs: dict[str, str]) -> RunSummary | None:
     return None if readings["failed"] or readings.get("unread") else cast(RunSummary, summary)
 
 
-def standing_of(corpus: Corpus, questions: Sequence[Question] | None) -> list[Question]:
-    """Return the standing questions: `questions`, or those that the corpus has. Raises UsageError: there are none."""
-    standing = standing_questions(corpus) if questions is None else list(questions)
-    if not standing:
+def questions_or_default(corpus: Corpus, questions: Sequence[Question] | None) -> list[Question]:
+    """Return the default questions: `questions`, or those that the corpus has. Raises UsageError: there are none."""
+    defaults = default_questions(corpus) if questions is None else list(questions)
+    if not defaults:
         name = corpus.name
-        raise UsageError(f"corpus {name!r} has no standing questions: memagent digest {name} --questions FILE")
-    return standing
+        raise UsageError(f"corpus {name!r} has no default questions: memagent digest {name} --questions FILE")
+    return defaults
 
 
-def _planned(reading: ReadingPass, request: Request, recorder: Recorder) -> tuple[SegmentSummary, Plan]:
+def _planned(reading: ReadingPass, request: AskRequest, recorder: Recorder) -> tuple[SegmentSummary, Plan]:
     """Segment new documents, and plan the readings."""
     corpus, reader = reading.corpus, reading.reader
     recorder.stage("segment")

@@ -14,19 +14,19 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.jobs import run_job
 from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
-from infra.cluster.tasks import run_tasks
 from infra.models import changed_files, check_folder, folder_hash
 from infra.store import Corpus, Store
 from infra.tables.buckets import FEW, Bucket, buckets
 from infra.tables.claims import alone
 from infra.tables.corpora import check_known
-from infra.tables.damage import Damage, Part, drop_files, set_aside, table_paths, unreadable
 from infra.tables.delta import Table, now
 from infra.tables.document_writer import DocumentWriter
 from infra.tables.documents import current_documents, current_sources, document_texts, documents_count
 from infra.tables.forgetting import interrupted
+from infra.tables.integrity import Damage, Part, drop_files, set_aside, table_paths, unreadable
 from infra.tables.policies import fetch, policies
 from infra.tables.rows import SegmentedRow
 from infra.tables.schemas import TABLES
@@ -119,14 +119,14 @@ def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
     small = len(parts) == 1 and documents_count(corpus) <= FEW
     for name in TABLES:
         groups = [(name, paths) for paths in table_paths(corpus, name)]
-        yield _TABLE.format(name), run_tasks(partial(_check_files, work=work), groups, corpus.store, small=small)
-    yield "texts", run_tasks(partial(_check_texts, work=work), parts, corpus.store, small=small)
+        yield _TABLE.format(name), run_job(partial(_check_files, work=work), groups, corpus.store, local=small)
+    yield "texts", run_job(partial(_check_texts, work=work), parts, corpus.store, local=small)
     yield "sources", [_check_sources(work)]
     yield "forgettings", [_check_forgetting(work)]
-    yield "segments", run_tasks(partial(_check_segments, work=work), parts, corpus.store, small=small)
+    yield "segments", run_job(partial(_check_segments, work=work), parts, corpus.store, local=small)
     runs = logged_runs(corpus)
-    yield "turn log", run_tasks(partial(_check_turns, work=work), runs, corpus.store, small=small)
-    yield "answers", run_tasks(partial(_check_answers, work=work), parts, corpus.store, small=small)
+    yield "turn log", run_job(partial(_check_turns, work=work), runs, corpus.store, local=small)
+    yield "answers", run_job(partial(_check_answers, work=work), parts, corpus.store, local=small)
     yield "policies", [_check_policies(work)]
 
 
@@ -136,7 +136,7 @@ def _check_files(group: tuple[str, list[str]], work: _Check) -> _BucketCheck:
     bad = {path: reason for path in paths if (reason := unreadable(store, path))}
     if bad and work.repair:
         drop_files(store, name, bad)
-    does = "dropped; what it held is made again by the next ingest and digest"
+    does = "dropped; the next ingest and digest rebuild it"
     damages = [_damage("tables", _short(store, path), reason, does) for path, reason in bad.items()]
     return {"checked": {"files": len(paths)}, "damages": damages}
 

@@ -7,20 +7,19 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.tasks import run_tasks
+from infra.cluster.jobs import run_job
 from infra.processes import usable_cores
 from infra.store import Corpus
 from infra.tables.buckets import FEW, Bucket, buckets
 from infra.tables.delta import Table
-from infra.tables.distinct import first_of_each
 from infra.tables.documents import current_documents, documents_count
-from infra.tables.published import held_runs, sampled_runs
 from memagent.records import stable_hash
+from pipelines.views.visible_answers import HiddenRuns, visible_answers
 
 _log = logging.getLogger("memagent.status")
 _BUCKET = 250_000
@@ -36,15 +35,8 @@ class CorpusCounts(TypedDict):
     answers: int
     """Newest ones, one a document and question."""
     found: int
-    held: int
-    """Newer answers of held nights, which nobody is shown."""
-
-
-class _Runs(NamedTuple):
-    """Runs whose answers are hidden (`infra.tables.published`)."""
-
-    sampled: pa.Array
-    held: pa.Array
+    withheld: int
+    """Newer answers of withheld digests, which nobody is shown."""
 
 
 class _Kept(TypedDict):
@@ -60,15 +52,15 @@ def corpus_counts(corpus: Corpus, shown: Collection[str] = ()) -> CorpusCounts:
 
     Args:
         corpus: what is counted.
-        shown: held runs that count as shown, since they are about to be.
+        shown: withheld runs that count as shown, since they are about to be.
     """
-    sampled, held = sorted(sampled_runs(corpus)), sorted(held_runs(corpus).difference(shown))
+    hidden = HiddenRuns.of(corpus, shown)
     # Taken before they are read: what is committed meanwhile is counted again by the next call.
-    of = stable_hash([Table(corpus.store, name).version() for name in _COUNTED], sampled, held)
+    of = stable_hash([Table(corpus.store, name).version() for name in _COUNTED], hidden)
     kept = _kept(corpus)
     if kept is not None and kept["of"] == of:
         return kept["counts"]
-    counts = _counted(corpus, _Runs(pa.array(sampled, pa.string()), pa.array(held, pa.string())))
+    counts = _counted(corpus, hidden)
     try:
         data: _Kept = {"of": of, "counts": counts}
         corpus.store.write_bytes(json.dumps(data).encode(), *_file(corpus))
@@ -85,7 +77,7 @@ def counting(corpus: Corpus, shown: Collection[str]) -> Iterator[None]:
     """
     work, small = partial(_counted_task, corpus=corpus), documents_count(corpus) <= FEW
     with ThreadPoolExecutor(1) as thread:
-        counted = thread.submit(lambda: list(run_tasks(work, [sorted(shown)], corpus.store, small=small)))
+        counted = thread.submit(lambda: list(run_job(work, [sorted(shown)], corpus.store, local=small)))
         yield
     if error := counted.exception():
         _log.warning("the corpus is counted when it is looked at: %s", error)
@@ -106,66 +98,40 @@ def _kept(corpus: Corpus) -> _Kept | None:
     return None
 
 
-def _counted(corpus: Corpus, runs: _Runs) -> CorpusCounts:
+def _counted(corpus: Corpus, hidden: HiddenRuns) -> CorpusCounts:
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(usable_cores()) as threads:  # Arrow computes outside the interpreter's lock
         parts = buckets(documents_count(corpus), _BUCKET)
-        for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, runs), parts):
+        for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, hidden), parts):
             counts.update(part)
-    counts.update(_archive_counts(corpus, runs))
+    archive = visible_answers(corpus, None, hidden, ["found"])
+    counts["answers"] += archive.num_rows
+    counts["found"] += pc.sum(archive["found"]).as_py() or 0
+    if hidden.withheld:
+        counts["withheld"] += visible_answers(corpus, None, hidden, [], withheld=True).num_rows
     return {
         "documents": counts["documents"],
         "chars": counts["chars"],
         "answers": counts["answers"],
         "found": counts["found"],
-        "held": counts["held"],
+        "withheld": counts["withheld"],
     }
 
 
-def _bucket_counts(corpus: Corpus, bucket: Bucket, runs: _Runs) -> CorpusCounts:
+def _bucket_counts(corpus: Corpus, bucket: Bucket, hidden: HiddenRuns) -> dict[str, int]:
     documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
-    columns = ["content_hash", "question", "found", "run_id", "answered_at"]
-    answers = _without(
-        Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash"), once=False),
-        runs.sampled,
-    )
     # Several documents may have the same text, which is read once and answers for each of them.
     texts = pc.value_counts(documents["content_hash"])
-    position = pc.index_in(answers["content_hash"], value_set=texts.field("values"))
-    answers = answers.append_column("documents", texts.field("counts").take(position))
-    if position.null_count:
-        answers = answers.filter(pc.is_valid(position))
-    newest = _newest(_without(answers, runs.held), "content_hash", "question")
-    held = _held(_newest(answers, "content_hash", "question"), runs) if len(runs.held) else answers.slice(0, 0)
+
+    def copies(answers: pa.Table) -> int:
+        place = pc.index_in(answers["content_hash"], value_set=texts.field("values"))
+        return pc.sum(texts.field("counts").take(place)).as_py() or 0
+
+    shown = visible_answers(corpus, bucket, hidden, ["found"])
     return {
         "documents": documents.num_rows,
         "chars": pc.sum(documents["chars"]).as_py() or 0,
-        "answers": pc.sum(newest["documents"]).as_py() or 0,
-        "found": pc.sum(newest.filter(newest["found"])["documents"]).as_py() or 0,
-        "held": pc.sum(held["documents"]).as_py() or 0,
+        "answers": copies(shown),
+        "found": copies(shown.filter(shown["found"])),
+        "withheld": copies(visible_answers(corpus, bucket, hidden, [], withheld=True)) if hidden.withheld else 0,
     }
-
-
-def _archive_counts(corpus: Corpus, runs: _Runs) -> dict[str, int]:
-    """Count the newest answers over the archive as one stream, one a question."""
-    columns = ["question", "found", "run_id", "answered_at"]
-    answers = Table(corpus.store, "answers").read(corpus.name, columns, pc.field("scope") == "archive")
-    answers = _without(answers, runs.sampled)
-    newest = _newest(_without(answers, runs.held), "question")
-    return {
-        "answers": newest.num_rows,
-        "found": pc.sum(newest["found"]).as_py() or 0,
-        "held": _held(_newest(answers, "question"), runs).num_rows,
-    }
-
-
-def _newest(answers: pa.Table, *key: str) -> pa.Table:
-    return first_of_each(answers, key, [("answered_at", "descending")])
-
-
-def _without(answers: pa.Table, runs: pa.Array) -> pa.Table:
-    return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=runs))) if len(runs) else answers
-
-
-def _held(newest: pa.Table, runs: _Runs) -> pa.Table:
-    return newest.filter(pc.is_in(newest["run_id"], value_set=runs.held))

@@ -1,7 +1,7 @@
 """The demo: an archive from any machine's files, with planted needles whose answers are known.
 
 The archive is the READMEs, licences and descriptions of the installed packages. A nightly digest and a bulk answering
-run use Prefect, Ray Data and vLLM, as on any other archive.
+run use Prefect and vLLM, as on any other archive of this size; a larger one would use Ray Data.
 """
 
 import hashlib
@@ -23,17 +23,17 @@ from memagent.records import Json, text_hash
 from memagent.segmenting import segments
 from memagent.tasks.needles import KINDS, Kind, Needle, make_needles, plant
 from memagent.tokens import Tokenizer
-from pipelines.flows.address import Address
 from pipelines.flows.serve import Server, free_port, variables
+from pipelines.web.address import Address
 
 if TYPE_CHECKING:
     from infra.tables.runs import RunSummary
     from pipelines.exchange.answers import GivenAnswer
 
-DOCUMENTS = 120
+DOCUMENTS = 64
 MOST_SEGMENTS = 16
 CORPUS = "demo"
-_STANDING = 2
+_DEFAULTS = 2
 _NAMES = ("readme", "license", "licence", "notice", "authors", "copying", "changelog", "metadata")
 
 
@@ -43,13 +43,16 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
     store = str((folder / "store").resolve())
     config = load_config(sets=sets, store=store)
     os.environ["MEMAGENT_CONFIG"] = config.model_dump_json(exclude_unset=True)  # flows read it from the environment
-    # Prefect's server and Ray take ten seconds each to start, most of it on one core.
+    # Prefect's server and the engine take ten seconds each to start, most of it on one core.
     with _prefect(folder.resolve() / "prefect") as server:
-        first = not (folder / "store").exists()
-        questions, standing = make_archive(folder, config)
+        from infra.readers import ReaderSpec
+        from pipelines.ask import prepare_engine
+
+        if not (folder / "store").exists():
+            prepare_engine(ReaderSpec(config), config)
+        questions, defaults = make_archive(folder, config)
         print(f"archive: {len(list((folder / 'archive').iterdir()))} documents in {folder / 'archive'}")
 
-        from infra.cluster.session import ensure_ray, lazy_ray
         from infra.store import Corpus, Store
         from infra.tables.corpora import remember
         from memagent.questions import load_questions
@@ -57,20 +60,17 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
         from pipelines.flows import answer_archive, digest_corpus, watcher
 
         sources = [str((folder / "archive").resolve())]
-        remember(Corpus(Store(store), CORPUS), sources=sources, questions=load_questions(str(standing)))
-        with lazy_ray(config.ray):
-            if first:
-                ensure_ray()
-            if server is not None:
-                server.wait()
-            print("\nnightly digest: standing questions, of every document that is new or changed", flush=True)
-            with Display() as display:
-                watcher.set(display.update)
-                nightly = cast("RunSummary", digest_corpus(CORPUS, store=store, sets=sets))
-            print("\nbulk answering: a question of its own for every document", flush=True)
-            with Display() as display:
-                watcher.set(display.update)
-                bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
+        remember(Corpus(Store(store), CORPUS), sources=sources, questions=load_questions(str(defaults)))
+        if server is not None:
+            server.wait()
+        print("\nnightly digest: default questions, of every document that is new or changed", flush=True)
+        with Display() as display:
+            watcher.set(display.update)
+            nightly = cast("RunSummary", digest_corpus(CORPUS, store=store, sets=sets))
+        print("\nbulk answering: one question per document", flush=True)
+        with Display() as display:
+            watcher.set(display.update)
+            bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
         return _show(config, nightly, bulk, time.monotonic() - began)
 
 
@@ -102,15 +102,15 @@ def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
     """
     from infra.readers import ReaderSpec
 
-    questions, standing = folder / "questions.jsonl", folder / "standing.jsonl"
-    if standing.exists():
-        return questions, standing
+    questions, defaults = folder / "questions.jsonl", folder / "default.jsonl"
+    if defaults.exists():
+        return questions, defaults
     archive = folder / "archive"
     archive.mkdir(parents=True, exist_ok=True)
     reader = ReaderSpec(config)
     rng = random.Random(2507)
     names_and_texts = list(_texts(reader.tokenizer, reader.reading.segment_tokens))
-    standing_needles = [make_needles(rng, kind, 1)[0] for kind in KINDS[:_STANDING]]
+    default_needles = [make_needles(rng, kind, 1)[0] for kind in KINDS[:_DEFAULTS]]
     rows = []
     for i, (name, text) in enumerate(names_and_texts):
         kind: Kind = KINDS[i % len(KINDS)]
@@ -118,14 +118,14 @@ def make_archive(folder: Path, config: Config) -> tuple[Path, Path]:
         asked = needles[0]
         unanswerable = i % 8 == 7  # right is "not found", in spite of distractors
         planted = [n for n in needles if not (unanswerable and n is asked)]
-        planted += [needle for j, needle in enumerate(standing_needles) if (i + j) % 4 == 0]
+        planted += [needle for j, needle in enumerate(default_needles) if (i + j) % 4 == 0]
         text, _ = plant(text, [n.sentence for n in planted], rng)
         (archive / name).write_text(text, encoding="utf-8")
         rows.append(_question(f"own-{i:03}", asked, "" if unanswerable else asked.value, name))
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    asked_of_all = [{"id": f"standing-{j}", "question": needle.question} for j, needle in enumerate(standing_needles)]
-    standing.write_text("".join(json.dumps(row) + "\n" for row in asked_of_all), encoding="utf-8")
-    return questions, standing
+    asked_of_all = [{"id": f"default-{j}", "question": needle.question} for j, needle in enumerate(default_needles)]
+    defaults.write_text("".join(json.dumps(row) + "\n" for row in asked_of_all), encoding="utf-8")
+    return questions, defaults
 
 
 def _question(identity: str, needle: Needle, gold: str, document: str) -> Json:

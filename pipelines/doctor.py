@@ -36,6 +36,7 @@ def examine(config: Config) -> list[Check]:
         ("store", _store),
         ("model", _model),
         ("engine", _engine),
+        ("warm engines", _warm_engines),
         ("ray", _ray),
         ("prefect", _prefect),
     ]
@@ -155,6 +156,12 @@ def _engine(config: Config) -> str:
         ENGINES.find(config.engine.kind)  # raises if it cannot be imported
         return f"{config.engine.kind}, of {origin}"
     return "scripted: answers by rule, for tests and dry runs only"
+
+
+def _warm_engines(config: Config) -> str:
+    from infra.engines.warm import running
+
+    return "; ".join(map(str, running())) or "none: a command loads the model"
 
 
 def _ray(config: Config) -> str:

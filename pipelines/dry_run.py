@@ -24,12 +24,12 @@ from memagent.config import Config
 from memagent.errors import SourceError, UsageError
 from memagent.records import Question, Segment
 from memagent.segmenting import segments
-from pipelines.ask import check_window, standing_of
-from pipelines.asked import Asked
+from pipelines.ask import check_window, questions_or_default
 from pipelines.run_names import new_run_id
 from pipelines.stages.estimate import Estimate, estimate
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import PlanRequest, SegmentGuess
+from pipelines.target import Target
 
 _TEXTS = 12
 """Texts of a sample."""
@@ -44,7 +44,7 @@ _FILL = 0.9
 
 
 def ask_dry_run(
-    asked: Asked, questions: Sequence[Question], config: Config, *, archive: bool = False, reread: bool = False
+    asked: Target, questions: Sequence[Question], config: Config, *, archive: bool = False, reread: bool = False
 ) -> Estimate:
     """Estimate what `ask` would read, and how long it would take.
 
@@ -52,7 +52,7 @@ def ask_dry_run(
         asked: the corpus, and the sources that would be looked at first: they are listed, and a few are parsed.
         questions: as in `ask`, like the other arguments.
         config: store, model, reading, engines.
-        archive: read all documents as one stream.
+        archive: read all documents concatenated.
         reread: read again what other versions of the policy have answered.
 
     Raises:
@@ -84,14 +84,14 @@ def ask_dry_run(
 
 
 def digest_dry_run(name: str, questions: Sequence[Question] | None, config: Config, *, fetch: bool = True) -> Estimate:
-    """Estimate what `digest` would read. Its sources are listed, and the standing questions stay.
+    """Estimate what `digest` would read. Its sources are listed, and the default questions stay.
 
     Raises:
-        UsageError: there is no such corpus, or there are no standing questions.
+        UsageError: there is no such corpus, or there are no default questions.
     """
     corpus = check_known(Corpus(Store(config.store), name))
-    standing = standing_of(corpus, questions)
-    return ask_dry_run(Asked(corpus, tuple(sources_of(corpus)) if fetch else ()), standing, config)
+    defaults = questions_or_default(corpus, questions)
+    return ask_dry_run(Target(corpus, tuple(sources_of(corpus)) if fetch else ()), defaults, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class _NewSources:
         return self.rows.num_rows if self.rows is not None else 0
 
 
-def _new_sources(asked: Asked, config: Config) -> _NewSources:
+def _new_sources(asked: Target, config: Config) -> _NewSources:
     """List the sources and parse a few of those that are new or changed, each in a process of its own."""
     if not asked.sources:
         return _NewSources()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.cluster.progress import Progress
-from infra.cluster.session import ray_session
+from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.claims import used
@@ -25,7 +25,7 @@ from memagent.records import Turn, stable_hash
 from memagent.stats import Paired, paired
 from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
 from memagent.tasks.suites import Suite
-from pipelines.ask import Request, run_readings
+from pipelines.ask import AskRequest, run_readings
 from pipelines.run_names import run_id_or_new
 from pipelines.runs import run_answers
 from pipelines.stages.make_samples import Taken, questions, take
@@ -85,13 +85,15 @@ def evaluate(
     _ = reader.scheme  # a model without a tokenizer, or a template that does not fit, is said before Ray starts
     run_id = run_id_or_new(run_id)
     with used(Corpus(store, "_samples"), f"{run_id}-samples", wait=config.wait, show=show):
-        with ray_session(config.ray):
+        with lazy_ray(config.ray):
             name, taken = take(store, suite, texts, reader=reader, run_id=run_id)
             if not taken:
                 raise UsageError(f"suite {suite.name} has no samples of this kind")
             # Answers of other versions do not score this one, so everything is reread.
             extra: RunExtras = {"suite": suite.as_dict(), "method": config.method}
-            request = Request(name, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, extra=extra)
+            request = AskRequest(
+                name, questions(taken), config, reread=True, kind="evaluate", run_id=run_id, extra=extra
+            )
             summary = run_readings(request, show)
         judged, table = results(Corpus(store, name), run_id, taken)
         store.write_part(table, "runs", run_id, "results.parquet")

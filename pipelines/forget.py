@@ -1,6 +1,6 @@
 """Forget documents: out of texts, segments, memories, answers, training rows, and the earlier versions of all tables.
 
-Afterwards every file of the store is searched for passages of the forgotten texts. What was read as one stream with
+Afterwards every file of the store is searched for passages of the forgotten texts. What was concatenated with
 others is forgotten whole: its memories may hold what they said. An ingest passes a forgotten text over, by its hash.
 Nothing else uses the store in the meantime. A forgetting that was interrupted is finished by the next one.
 """
@@ -21,17 +21,17 @@ from infra.tables.documents import current_documents, document_texts
 from infra.tables.erasing import find_texts
 from infra.tables.forgetting import (
     JOURNAL,
+    ForgetJournal,
     Forgetting,
-    Journal,
     complete,
     erase,
     interrupted,
     write_down,
     written_off,
 )
+from infra.tables.lineage import erased_with, segment_parts, training_rows
 from infra.tables.policies import policies
 from infra.tables.rows import QaRow
-from infra.tables.traces import erased_with, segment_parts, training_rows
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import mended
@@ -141,7 +141,7 @@ def _finish_interrupted(
     return None
 
 
-def _again(corpus: Corpus, hashes: Collection[str]) -> Journal:
+def _again(corpus: Corpus, hashes: Collection[str]) -> ForgetJournal:
     """Return all that was forgotten before: what was made of it since goes as well."""
     return {
         "corpus": corpus.name,
@@ -151,7 +151,7 @@ def _again(corpus: Corpus, hashes: Collection[str]) -> Journal:
     }
 
 
-def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> Journal:
+def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> ForgetJournal:
     """Find what is to go: from the corpus, and from those of evaluations on its questions."""
     mine = _matching(corpus, chosen)
     if not mine.num_rows:
@@ -160,7 +160,7 @@ def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> Journal:
     hashes = set(forgetting["content_hashes"])
     passages, unsearched = _passages(corpus, hashes)
     erased = {corpus.name: forgetting}
-    journal: Journal = {"corpus": corpus.name, "erased": erased, "passages": passages, "unsearched": unsearched}
+    journal: ForgetJournal = {"corpus": corpus.name, "erased": erased, "passages": passages, "unsearched": unsearched}
     shingles = Shingles(text for _, text in document_texts(corpus, hashes))
     for name in Table(corpus.store, "documents").corpora():
         if name.startswith(_EVALUATED) and name != corpus.name:
@@ -195,7 +195,7 @@ def _chosen(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Forgetting:
     }
 
 
-def _finish(store: Store, journal: Journal, canaries: Sequence[str]) -> ForgetSummary:
+def _finish(store: Store, journal: ForgetJournal, canaries: Sequence[str]) -> ForgetSummary:
     """Search the store for what was erased, and say what became of it."""
     searched = [*journal["passages"], *canaries]
     found = find_texts(store, searched, but=store.path(JOURNAL))
@@ -206,7 +206,7 @@ def _finish(store: Store, journal: Journal, canaries: Sequence[str]) -> ForgetSu
     return summary
 
 
-def _summary(journal: Journal) -> ForgetSummary:
+def _summary(journal: ForgetJournal) -> ForgetSummary:
     erased = journal["erased"].values()
     mine = journal["erased"][journal["corpus"]]
     return {

@@ -83,40 +83,40 @@ def status_of(summary: Mapping[str, Any]) -> Ended:
 
 
 def exit_status(summary: Mapping[str, Any]) -> int:
-    """Return a run's exit status: 3 if its budget was spent and readings are left, 4 if it is held, 1 if something
+    """Return a run's exit status: 3 if its budget was spent and readings are left, 4 if it is withheld, 1 if something
     failed, else 0.
     """
     status = status_of(summary)
-    if status != "paused" and held_by(summary):
+    if status != "paused" and withheld_by(summary):
         return 4
     return {"completed": 0, "failed": 1, "paused": 3}[status]
 
 
-def held_by(summary: Mapping[str, Any]) -> list[str]:
-    """Return the held runs whose answers a run counts; none: it is not held."""
-    return list((summary.get("gates") or {}).get("held") or ())
+def withheld_by(summary: Mapping[str, Any]) -> list[str]:
+    """Return the withheld runs whose answers a run counts; none: it is not withheld."""
+    return list((summary.get("checks") or {}).get("withheld") or ())
 
 
-def says_held(corpus: str, run_id: str, held: Mapping[str, int]) -> str:
-    """Say that answers which a run counts are held, how they are seen, and how they are accepted.
+def says_withheld(corpus: str, run_id: str, withheld: Mapping[str, int]) -> str:
+    """Say that answers which a run counts are withheld, how they are seen, and how they are accepted.
 
     Args:
         corpus: that was asked.
         run_id: of the run that counts them.
-        held: how many, by the held run that gave them.
+        withheld: how many, by the withheld run that gave them.
     """
-    count = sum(held.values())
+    count = sum(withheld.values())
     are, them = ("is", "it") if count == 1 else ("are", "them")
     return (
-        f"{count:,} of these answers {are} held back with {', '.join(held)}, and `answers` does not show {them}. "
+        f"{count:,} of these answers {are} withheld with {', '.join(withheld)}, and `answers` does not show {them}. "
         f"See: memagent answers {corpus} --run {run_id}. "
-        f"Accept: {'; '.join(f'memagent publish {run}' for run in held)}"
+        f"Accept: {'; '.join(f'memagent release {run}' for run in withheld)}"
     )
 
 
 def breached(summary: Mapping[str, Any]) -> list[str]:
-    """Say which limits of the quality gates a run is beyond."""
-    return [f"{breach['gate']}: {breach['says']}" for breach in (summary.get("gates") or {}).get("breaches") or ()]
+    """Say which limits of the quality checks a run is beyond."""
+    return [f"{breach['check']}: {breach['says']}" for breach in (summary.get("checks") or {}).get("breaches") or ()]
 
 
 def cost_of(summary: Mapping[str, Any]) -> str:
@@ -131,9 +131,9 @@ def cost_of(summary: Mapping[str, Any]) -> str:
 
 
 def usage_of_run(summary: Mapping[str, Any]) -> Usage:
-    """Return what a run took, by its summary. Runs of earlier versions have the time that one engine was up."""
+    """Return what a run took, by its summary."""
     prompt, cached, output = (summary.get(name) or 0 for name in ("prompt_tokens", "cached_tokens", "output_tokens"))
-    return Usage(prompt, cached, output, summary.get("engine_uptime", summary.get("engine_seconds")) or 0.0)
+    return Usage(prompt, cached, output, summary.get("engine_uptime") or 0.0)
 
 
 def pace(summary: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.cluster.progress import Progress
-from infra.cluster.session import ray_session
+from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.claims import used
@@ -20,7 +20,7 @@ from memagent.config import Config
 from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
 from memagent.records import Question
-from pipelines.ask import Request, run_readings
+from pipelines.ask import AskRequest, run_readings
 from pipelines.run_names import run_id_or_new
 from pipelines.runs import Recorder
 from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers
@@ -92,7 +92,7 @@ def _harvest(
 ) -> HarvestSummary:
     name, store, index = corpus.name, corpus.store, CorpusIndex(corpus)
     refused: Counter[str] = Counter()
-    with ray_session(config.ray):
+    with lazy_ray(config.ray):
         recorder.stage("collect")
         runs = run_ids(corpus, KINDS)
         rows = asked(store, runs, gold=True)
@@ -147,7 +147,7 @@ def sample(
         reading = {**config.reading, "temperature": 1.0, "seed": seed}
         settings = config.model_copy(update={"reading": reading})
         summary = run_readings(
-            Request(corpus.name, questions, settings, kind="agreement", run_id=f"{run_id}-s{seed}"), show
+            AskRequest(corpus.name, questions, settings, kind="agreement", run_id=f"{run_id}-s{seed}"), show
         )
         runs.append(summary["run_id"])
     rows = asked(corpus.store, runs)

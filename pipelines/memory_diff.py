@@ -12,34 +12,34 @@ _KEPT_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class DiffPassage:
     """A stretch of a memory."""
 
     kind: Literal["same", "added", "removed"]
     text: str
 
 
-def difference(before: str, after: str) -> list[Passage]:
+def difference(before: str, after: str) -> list[DiffPassage]:
     """Return `after` with what was added to `before` and removed from it; what stays the same is shortened."""
     old, new = _WORD.findall(before), _WORD.findall(after)
-    parts: list[Passage] = []
+    parts: list[DiffPassage] = []
     for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
-            parts.append(Passage("same", "".join(new[c:d])))
+            parts.append(DiffPassage("same", "".join(new[c:d])))
             continue
         if b > a:
-            parts.append(Passage("removed", "".join(old[a:b])))
+            parts.append(DiffPassage("removed", "".join(old[a:b])))
         if d > c:
-            parts.append(Passage("added", "".join(new[c:d])))
-    joined = [Passage(kind, "".join(part.text for part in group)) for kind, group in groupby(parts, _kind)]
+            parts.append(DiffPassage("added", "".join(new[c:d])))
+    joined = [DiffPassage(kind, "".join(part.text for part in group)) for kind, group in groupby(parts, _kind)]
     return [_shortened(part) for part in joined]
 
 
-def _kind(part: Passage) -> Literal["same", "added", "removed"]:
+def _kind(part: DiffPassage) -> Literal["same", "added", "removed"]:
     return part.kind
 
 
-def _shortened(part: Passage) -> Passage:
+def _shortened(part: DiffPassage) -> DiffPassage:
     if part.kind != "same" or len(part.text) <= 3 * _KEPT_CHARS:
         return part
-    return Passage("same", f"{part.text[:_KEPT_CHARS]} … {part.text[-_KEPT_CHARS:]}")
+    return DiffPassage("same", f"{part.text[:_KEPT_CHARS]} … {part.text[-_KEPT_CHARS:]}")

@@ -8,9 +8,9 @@ from typing import TypedDict
 
 import pyarrow.compute as pc
 
+from infra.cluster.jobs import run_job
 from infra.cluster.progress import Progress
-from infra.cluster.session import lazy_ray
-from infra.cluster.tasks import run_tasks
+from infra.cluster.session import lazy_ray, ray_runs
 from infra.store import Corpus, Store
 from infra.tables.buckets import FEW
 from infra.tables.claims import alone, is_alive, used
@@ -118,9 +118,12 @@ def _broken_off(corpus: Corpus) -> list[str]:
 
 
 def compact_turns(corpus: Corpus, run_id: str) -> int:
-    """Compact the small parts of a run's turn log; return the number of new parts."""
-    groups = small_parts(corpus, run_id)
-    return sum(run_tasks(partial(compact, corpus=corpus, run_id=run_id), groups, corpus.store, small=True))
+    """Compact the small parts of a run's turn log; return the number of new parts.
+
+    It takes some hundred megabytes, which the driver is spared where Ray runs already.
+    """
+    groups, work = small_parts(corpus, run_id), partial(compact, corpus=corpus, run_id=run_id)
+    return sum(run_job(work, groups, corpus.store, local=len(groups) <= 1 and not ray_runs()))
 
 
 def compact_tables(corpus: Corpus, names: Sequence[str]) -> None:
@@ -128,7 +131,7 @@ def compact_tables(corpus: Corpus, names: Sequence[str]) -> None:
     for table in (Table(corpus.store, name) for name in names):
         if table.small_files(corpus.name) >= MANY:
             few = table.count(corpus.name) <= FEW
-            list(run_tasks(partial(_compact_table, corpus=corpus), [table.name], corpus.store, small=few))
+            list(run_job(partial(_compact_table, corpus=corpus), [table.name], corpus.store, local=few))
 
 
 def _compact_table(name: str, corpus: Corpus) -> int:

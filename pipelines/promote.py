@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from infra.cluster.progress import Progress
-from infra.cluster.session import ray_session
+from infra.cluster.session import lazy_ray
 from infra.readers import SHIPPED, ReaderSpec, resolve_policy
 from infra.store import Corpus, Store
 from infra.tables.claims import used
@@ -22,7 +22,7 @@ from infra.tables.rows import ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.rl.power import PlannedGroup, PowerRecord, state
-from memagent.rl.promotion import Decision, Group, GroupRecord, PromotionSpec, decide
+from memagent.rl.promotion import Decision, GroupRecord, PromotionSpec, QuestionGroup, decide
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import evaluate, run_results
 from pipelines.promotion_questions import Questions, find_questions, trained_files
@@ -145,7 +145,7 @@ def _compare(
     power = state(_planned(suites, spec, questions), alpha=spec.alpha, look=look, correlation=spec.correlation)
     _log.log(logging.WARNING if power["warning"] else logging.INFO, "%s", power["warning"] or _stated(power))
     groups, runs = [], {}
-    with ray_session(config.ray):
+    with lazy_ray(config.ray):
         for name, suite in suites.items():
             results = {side: _read(suite, configs[side], spec, show) for side in configs}
             runs[name] = {side: run_id for side, (run_id, _) in results.items()}
@@ -165,14 +165,11 @@ def _compare(
 
 
 def _look(rows: Sequence[PolicyRow], incumbent: str, tested_on: Sequence[str]) -> int:
-    """Return the number of this look, from 1: how many candidates were compared with the same policy on any of this.
-
-    A record of an earlier version does not say what it was tested on, and counts.
-    """
+    """Return the number of this look, from 1: how many candidates were compared with the same policy on any of this."""
     earlier = [row["promotion"] for row in rows if row["promotion"]]
     mine = set(tested_on)
     same = [record for record in earlier if record.get("incumbent") == incumbent]
-    return 1 + sum(not mine.isdisjoint(record.get("tested_on", tested_on)) for record in same)
+    return 1 + sum(not mine.isdisjoint(record["tested_on"]) for record in same)
 
 
 def _names(suites: dict[str, Suite], questions: Questions) -> list[str]:
@@ -228,7 +225,7 @@ def _read(suite: Suite, config: Config, spec: PromotionSpec, show: Progress | No
 
 def _groups(
     spec: PromotionSpec, questions: Questions, candidate: list[ResultRow], incumbent: list[ResultRow]
-) -> list[Group]:
+) -> list[QuestionGroup]:
     """Group the samples of a suite: needles by length, shortest first; questions by corpus.
 
     The earlier questions of a corpus are a group once more: a batch of wrong gold teaches the candidate and is asked of
@@ -238,10 +235,10 @@ def _groups(
     if sides[0].keys() != sides[1].keys():
         raise MemagentError("the policies were not given the same samples: run the promotion check again")
 
-    def group(name: str, members: list[str], margin: float) -> Group:
+    def group(name: str, members: list[str], margin: float) -> QuestionGroup:
         ours, theirs = (tuple(_score(side[sample_id]) for sample_id in members) for side in sides)
         documents = tuple(questions.asked[one].document if one in questions.asked else one for one in members)
-        return Group(name, ours, theirs, documents, margin=margin, small=spec.small_groups)
+        return QuestionGroup(name, ours, theirs, documents, margin=margin, small=spec.small_groups)
 
     needles: dict[str, list[str]] = defaultdict(list)
     asked: dict[str, list[str]] = defaultdict(list)

@@ -39,7 +39,7 @@ _COUNTS = ("there", "asked", "unvouched", "trained_on", "without_text")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromotionTarget:
     """A question of a check."""
 
     group: str
@@ -59,7 +59,7 @@ class Questions:
     """Questions in the tables and files (``there``), asked (``asked``), and left out: not vouched for by people
     (``unvouched``), on a text that is trained on in some corpus or file (``trained_on``), or whose documents are gone
     (``without_text``)."""
-    asked: dict[str, Asked] = field(default_factory=dict)
+    asked: dict[str, PromotionTarget] = field(default_factory=dict)
     """By the evaluation's sample_id."""
     texts: tuple[str, ...] = ()
     """Content hashes of what they are asked of."""
@@ -128,7 +128,7 @@ def find_questions(
         return Questions(None, known)
     path, clusters = _file(store, split, [sample for _, sample in samples]), _clusters(chosen)
     asked = {
-        f"{path.stem}-{sample.sample_id}": Asked(
+        f"{path.stem}-{sample.sample_id}": PromotionTarget(
             f"questions of {_shown(one.where, text_of)}", clusters[one.documents[0]], one.earlier
         )
         for one, sample in samples

@@ -27,7 +27,7 @@ def run_id_or_new(given: str | None) -> str:
         return new_run_id()
     if not _RUN_ID.fullmatch(given):
         raise UsageError(
-            f"run id {given!r}: use letters, digits, '.', '_' and '-' (at most 128), as in night-2026-11-24"
+            f"run id {given!r}: use letters, digits, '.', '_' and '-' (at most 128), as in digest-2026-11-24"
         )
     return given
 

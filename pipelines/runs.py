@@ -15,7 +15,6 @@ from infra.cluster.progress import Progress
 from infra.store import Corpus, Store
 from infra.tables.delta import Table, now
 from infra.tables.plans import delete_work, repeat_plan
-from infra.tables.published import held_runs
 from infra.tables.rows import AnswerRow, PlannedReading
 from infra.tables.runs import (
     NOTHING_SEGMENTED,
@@ -24,15 +23,16 @@ from infra.tables.runs import (
     ReadingCounts,
     RunExtras,
     RunSummary,
-    release,
+    mark_released,
     write_run,
 )
-from memagent.gates import Quality
+from infra.tables.visibility import withheld_runs
+from memagent.quality_checks import Quality
 from memagent.records import Json
 from pipelines.counts import counting
-from pipelines.formatting import says_held, status_of
-from pipelines.gates import judged, night_runs, quality_of
+from pipelines.formatting import says_withheld, status_of
 from pipelines.optimize import compact_tables, compact_turns
+from pipelines.release import digest_runs, judged, quality_of
 from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
 from pipelines.stages.summarise import Summary, summarise
@@ -130,10 +130,10 @@ def finish(
     compact_turns(corpus, run_id)
     delete_work(corpus.store, run_id)
     compact_tables(corpus, _COMPACTED)
-    night = night_runs(corpus, run_id, reading.reader.policy.policy_id) if kind == "digest" else None
+    digest = digest_runs(corpus, run_id, reading.reader.policy.policy_id) if kind == "digest" else None
     quarantine = Table(corpus.store, "quarantine")
     earlier = (pc.field("stage") == "read") & (pc.field("run_id") != run_id)
-    fresh = night.fresh if night is not None else frozenset[str]()
+    fresh = digest.fresh if digest is not None else frozenset[str]()
     with counting(corpus, shown=fresh):
         answers = summarise(
             corpus,
@@ -142,20 +142,23 @@ def finish(
             plan.counts["readings"],
             unmatched=plan.unmatched,
             failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
-            night=night,
-            held=frozenset(held_runs(corpus) - fresh),
+            digest=digest,
+            withheld=frozenset(withheld_runs(corpus) - fresh),
         )
     quarantine.delete(corpus.name, stage=["read"], item=answers.answered)
     if kind == "digest":
         extra["rollup"] = answers.rollup
         extra["quality"] = quality_of(answers.fresh, result.counts, failed=result.failed.total()).as_dict()
-    elif answers.held:
-        extra["held_answers"] = {"runs": dict(answers.held), "says": says_held(corpus.name, run_id, answers.held)}
+    elif answers.withheld:
+        extra["withheld_answers"] = {
+            "runs": dict(answers.withheld),
+            "says": says_withheld(corpus.name, run_id, answers.withheld),
+        }
     summary = _summary(reading, kind, started, plan, result=result, answers=answers, extra=extra)
-    held = night is not None and judged(corpus, summary, night, reading.config.gates, answers.held)
-    write_run(corpus.store, summary, started, summary["config"], status=status_of(summary), held=held)
-    if night is not None and not held:
-        release(corpus, fresh)
+    withheld = digest is not None and judged(corpus, summary, digest, reading.config.quality, answers.withheld)
+    write_run(corpus.store, summary, started, summary["config"], status=status_of(summary), withheld=withheld)
+    if digest is not None and not withheld:
+        mark_released(corpus, fresh)
     return summary
 
 
@@ -181,8 +184,8 @@ def _summary(
     }
     if result.unread:
         readings["unread"] = result.unread
-    if "held_answers" in extra:
-        readings["held"] = answers.held.total()
+    if "withheld_answers" in extra:
+        readings["withheld"] = answers.withheld.total()
     return {
         "run_id": reading.run_id,
         "corpus": reading.corpus.name,
@@ -248,6 +251,6 @@ def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra:
         "quality": Quality().as_dict(),
         **extra,
     }
-    summary.pop("gates", None)  # of a night that was published in spite of them
+    summary.pop("checks", None)  # of a digest that was published in spite of them
     write_run(corpus.store, summary, started, summary["config"], status=status_of(summary))
     return summary

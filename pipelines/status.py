@@ -1,22 +1,26 @@
 """The status of a store: corpora, runs, quarantine."""
 
 import json
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store import Corpus, Store
 from infra.tables.claims import is_alive
-from infra.tables.corpora import check_known, corpora, sources_of, standing_questions
+from infra.tables.corpora import check_known, corpora, default_questions, sources_of
 from infra.tables.delta import Table
 from infra.tables.documents import quarantined as documents_quarantined
 from infra.tables.rows import FailureRow, RunRow
 from infra.tables.runs import ENDED
 from memagent.config import Config
+from memagent.errors import ConfigError
 from pipelines.counts import CorpusCounts, corpus_counts
 from pipelines.formatting import RUN_ID_CHARS, duration, number, plain
 from pipelines.run_names import resolve
+
+if TYPE_CHECKING:
+    from infra.engines.warm import WarmEngineInfo
 
 _LAST_RUNS = 10
 _ANSWERING = ("ask", "digest", "backfill", "evaluate")
@@ -39,7 +43,7 @@ class CorpusStatus(CorpusCounts):
     corpus: str
     quarantined: int
     sources: list[str]
-    standing_questions: list[str]
+    default_questions: list[str]
     runs: list[RunStatus]
 
 
@@ -84,7 +88,7 @@ def quarantined(config: Config, corpus: str) -> list[FailureRow]:
 
 def _corpus_status(corpus: Corpus) -> CorpusStatus:
     runs = Table(corpus.store, "runs").read(
-        corpus.name, ["run_id", "kind", "status", "started_at", "ended_at", "summary", "held"]
+        corpus.name, ["run_id", "kind", "status", "started_at", "ended_at", "summary", "withheld"]
     )
     newest = runs.sort_by([("started_at", "descending")]).slice(0, _LAST_RUNS).to_pylist()
     return {
@@ -92,7 +96,7 @@ def _corpus_status(corpus: Corpus) -> CorpusStatus:
         **corpus_counts(corpus),
         "quarantined": documents_quarantined(corpus).num_rows,
         "sources": sources_of(corpus),
-        "standing_questions": [question.text for question in standing_questions(corpus)],
+        "default_questions": [question.text for question in default_questions(corpus)],
         "runs": [_run_status(corpus.store, run) for run in newest],
     }
 
@@ -114,7 +118,7 @@ def _status(store: Store, run: RunRow) -> str:
     if run["status"] == "running" and is_alive(store, run["run_id"]):
         return "running"
     status = "stopped" if run["status"] == "running" else run["status"]
-    return status if not run["held"] else "held" if status == "completed" else f"{status}, held"
+    return status if not run["withheld"] else "withheld" if status == "completed" else f"{status}, withheld"
 
 
 def show_status(state: StoreStatus) -> None:
@@ -129,8 +133,8 @@ def show_status(state: StoreStatus) -> None:
         console.print(
             f"\n[bold]{corpus['corpus']}[/]: {corpus['documents']:,} documents, {corpus['chars']:,} characters, "
             f"{corpus['answers']:,} answers ({corpus['found']:,} found), {corpus['quarantined']:,} failures, "
-            + (f"{corpus['held']:,} newer answers held, " if corpus["held"] else "")
-            + f"{len(corpus['standing_questions'])} standing questions"
+            + (f"{corpus['withheld']:,} newer answers withheld, " if corpus["withheld"] else "")
+            + f"{len(corpus['default_questions'])} default questions"
         )
         grid = Grid(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("run", no_wrap=True, min_width=RUN_ID_CHARS)  # to be copied, whatever the terminal's width
@@ -145,8 +149,19 @@ def show_status(state: StoreStatus) -> None:
             cells = (run["run_id"], run["kind"], run["status"], *counts, seconds)
             grid.add_row(*cells)
         console.print(grid)
+    for engine in _warm_engines():
+        console.print(f"\nwarm engine {plain(str(engine))}", markup=False)
     if not state["corpora"]:
         console.print("no corpus yet: memagent ingest NAME FOLDER")
+
+
+def _warm_engines() -> "list[WarmEngineInfo]":
+    from infra.engines.warm import running
+
+    try:
+        return running()
+    except ConfigError:
+        return []  # the folder of their sockets cannot be used, as `memagent doctor` says
 
 
 def show_quarantine(rows: list[FailureRow]) -> None:

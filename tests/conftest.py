@@ -1,42 +1,87 @@
 """Fixtures that every kind of test uses."""
 
-import asyncio
 import json
-import random
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tokenizers import Tokenizer as HFTokenizer
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from memagent.config import ReadingConfig
 from memagent.conversations import ReadingSpec
-from memagent.prompts import Prompts, load_template
-from memagent.segmenting import segments
 from memagent.tokens import Tokenizer
+from tests.support.shared import Shared
+from tests.support.starts import MOST, Starts, too_many
+from tests.support.texts import make_scheme, toy_tokenizer
+from tests.support.warm import warm_engines_of_this_session
+
+__all__ = ["warm_engines_of_this_session"]
 
 # How long an example takes says what else the machine does.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
-GROUPS = {"served": "prefect", "cluster": "prefect", "ray_in_process": "ray"}
+GROUPS = {"served": "prefect", "cluster": "prefect", "prefect_server": "prefect", "ray_in_process": "ray"}
 """Fixtures of `integration/` that take long to start, and the group of the files that name them."""
-OTHER_HALF = {"test_evaluate.py", "test_ingest_changes.py", "test_ingest_hostile.py", "test_training.py"}
-"""Files of the group "ray" that are one of their own: together they would be the last to end by minutes."""
+READER = {f"test_{name}.py" for name in ("commands", "docs", "evaluate", "notebooks", "serving", "walks")}
+"""Files of `e2e/` whose commands have the bundled reader in common: a group, so that they share its engine."""
 TESTS = Path(__file__).parent
-LONGEST_FIRST = ("integration", "e2e", "unit")
-CONTROL = ["<|segment|>", "<|question|>", "<|memory|>", "<|update|>", "<|answer|>", "<|same|>", "<|none|>", "<|end|>"]
+NORMAL = "not slow and not nightly"
+"""The tests of `make test`, as its option -m says."""
+_starts = pytest.StashKey[Starts]()
+_shared = pytest.StashKey[Shared]()
+LONGEST_FIRST = ("reader", "prefect", "ray", "other ray", "e2e", "integration", "unit")
+"""Groups, then folders. What takes longest begins first, so that the workers end together."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        config.stash[_shared] = Shared(config.workerinput["shared"])
+    else:  # the process that all others are of
+        config.stash[_starts] = Starts()
+        config.stash[_shared] = Shared()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: object) -> None:
+    node.workerinput["shared"] = str(node.config.stash[_shared].folder)  # type: ignore[attr-defined]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.stash[_shared].end()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _starts not in session.config.stash:
+        return
+    counts = session.config.stash[_starts].end()
+    if _is_make_test(session.config) and too_many(counts):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counts = config.stash[_starts].end()
+    said = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+    terminalreporter.write_line(f"started: {said or 'nothing'}")
+    for kind in too_many(counts) if _is_make_test(config) else ():
+        terminalreporter.write_line(
+            f"Too many starts of {kind}: {counts[kind]}, and {MOST[kind]} are allowed (tests/support/starts.py). "
+            "Let the tests share one.",
+            red=True,
+        )
+
+
+def _is_make_test(config: pytest.Config) -> bool:
+    """Tell whether this is all of `make test`, no selection of it."""
+    selected = config.getoption("keyword") or config.getoption("lf") or config.getoption("deselect")
+    return config.getoption("markexpr") == NORMAL and not selected and config.args == ["tests"]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("slow_on_s3") and "[s3" in item.name:
-            item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(TESTS).parts[0]))
+    items.sort(key=lambda item: LONGEST_FIRST.index(place_of(item.path)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,34 +98,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 @cache
 def group_of(file: Path) -> str:
-    words = set(re.findall(r"\w+", file.read_text())) if file.parent.name == "integration" else set()
+    """Return the group of a file; one of its own is named as the file."""
+    folder = file.parent.name
+    if folder == "e2e" and file.name in READER:
+        return "reader"
+    asked = re.findall(r"(?:def \w+|usefixtures)\(([^)]*)", file.read_text()) if folder == "integration" else []
+    words = set(re.findall(r"\w+", " ".join(asked)))
     group = next((group for fixture, group in GROUPS.items() if fixture in words), str(file))
-    return "other ray" if group == "ray" and file.name in OTHER_HALF else group
+    # Two halves: one would be the last to end by minutes.
+    return "other ray" if group == "ray" and file.name >= "test_f" else group
 
 
-def toy_tokenizer() -> HFTokenizer:
-    tokenizer = HFTokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600,
-        special_tokens=CONTROL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([filler(random.Random(1), 400)], trainer)
-    return tokenizer
+def place_of(file: Path) -> str:
+    """Return the place of a file's tests in `LONGEST_FIRST`."""
+    group = group_of(file)
+    return group if group in LONGEST_FIRST else file.relative_to(TESTS).parts[0]
 
 
-def filler(rng: random.Random, words: int) -> str:
-    vocabulary = "the of and to in report shall party term notice section payment service schedule agreement".split()
-    text = []
-    while len(text) < words:
-        text.append(" ".join(rng.choice(vocabulary) for _ in range(rng.randint(4, 12))).capitalize() + ".")
-        words -= 8
-    return " ".join(text)
+@pytest.fixture(scope="session")
+def shared(pytestconfig: pytest.Config) -> Shared:
+    """What the session's workers start once for all of them."""
+    return pytestconfig.stash[_shared]
+
+
+@pytest.fixture(scope="session")
+def s3_bucket(shared: Shared) -> Iterator[str]:
+    """Give the URL of a bucket of SeaweedFS, which serves the whole session; ``AWS_*`` variables lead there."""
+    from tests.support.s3_server import shared_s3
+
+    with shared_s3(shared) as bucket:
+        yield bucket
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +138,11 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder without weights: what the scripted engine needs."""
-    folder = tmp_path_factory.mktemp("model")
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def save_model(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
     toy_tokenizer().save(str(folder / "tokenizer.json"))
     defaults = {"template": "nano", "layout": "section-first", "gate": True, "segment_tokens": 64}
     (folder / "reading.json").write_text(json.dumps(defaults | {"memory_tokens": 64, "answer_tokens": 32}))
@@ -101,29 +152,3 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def scheme(tokenizer: Tokenizer) -> ReadingSpec:
     return make_scheme(tokenizer)
-
-
-def make_scheme(tokenizer: Tokenizer, **options: object) -> ReadingSpec:
-    defaults = {"template": "nano", "layout": "section-first", "gate": True, "segment_tokens": 64}
-    config = ReadingConfig(**(defaults | {"memory_tokens": 64, "answer_tokens": 32} | options))
-    prompts = Prompts(
-        load_template(config.template), tokenizer, config.layout, gate=config.gate, early_exit=config.early_exit
-    )
-    return ReadingSpec(prompts, config)
-
-
-class ListStream:
-    """A stream of a text that is in memory; counts what was read of it."""
-
-    def __init__(self, text: str, tokenizer: Tokenizer, size: int = 64) -> None:
-        self.segments = list(segments("hash", text, tokenizer, size))
-        self.reads: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.segments)
-
-    async def read(self, start: int, stop: int):
-        for segment in self.segments[start:stop]:
-            self.reads.append(segment.index)
-            await asyncio.sleep(0)
-            yield segment

@@ -3,6 +3,8 @@
     python -m tests.endurance --engine scripted --times 10
     python -m tests.endurance --engine vllm --times 2
 
+Targets: the driver and the engine of a run of one process, the worker and the driver of a run in Ray.
+
 Prints one JSON line a kill and a summary; ends with status 1 if a check failed.
 """
 
@@ -25,7 +27,9 @@ import pyarrow.compute as pc
 from infra.store import Store
 from infra.tables.delta import Table
 
-WORKER_TITLE = "ray::ReadingWorker"
+WORKER_TITLE = "MapBatches(_EngineWorker)"
+IN_RAY = ("pool.max_size=2", "pool.cpus=0.4", "ray.cpus=2")
+"""Settings with which a small run is a job of Ray Data; without them its command runs it."""
 ENGINE_TITLES = {"scripted": "infra.engines.scripted", "vllm": "VLLM::EngineCore"}
 TALLY = "MEMAGENT_SCRIPTED_TALLY"
 _ATTEMPTS = 5
@@ -84,7 +88,10 @@ def run(argv: list[str], tally: str = "") -> dict[str, Any]:
 
 
 def find(root: psutil.Process, title: str) -> psutil.Process | None:
-    for process in root.children(recursive=True):
+    """Return a process below a command, or its warm engine, which is below nothing."""
+    below = root.children(recursive=True)
+    warm = sorted(psutil.process_iter(), key=lambda process: -process.create_time())
+    for process in [*below, *(warm if title == ENGINE_TITLES["vllm"] else [])]:
         try:
             line = " ".join(process.cmdline())
         except psutil.Error:
@@ -129,7 +136,7 @@ def kill_once(argv: list[str], store: Store, target: str, engine: str, delay: fl
             raise AssertionError(f"it ended before it read: status {process.returncode}: {said.read_text()[-3000:]}")
         time.sleep(0.05)
     time.sleep(delay)
-    if target == "driver":
+    if target in ("driver", "ray-driver"):
         victim: psutil.Process | None = root
     else:
         victim = find(root, WORKER_TITLE if target == "worker" else ENGINE_TITLES[engine])
@@ -138,7 +145,7 @@ def kill_once(argv: list[str], store: Store, target: str, engine: str, delay: fl
         return False
     below = victim.children(recursive=True)
     victim.send_signal(signal.SIGKILL)
-    if target == "driver":
+    if target in ("driver", "ray-driver"):
         process.wait()
     left = outliving(below)
     assert not left, f"processes outlive the {target}: {left}"
@@ -151,8 +158,8 @@ def conversations(store: Store) -> tuple[int, int]:
     import pyarrow.dataset as ds
 
     paths = store.list("turns", "archive")
-    table = ds.dataset(paths, filesystem=store.fs).to_table(columns=["reading_id", "lane", "step"])
-    return table.num_rows, table.group_by(["reading_id", "lane", "step"]).aggregate([]).num_rows
+    table = ds.dataset(paths, filesystem=store.fs).to_table(columns=["reading_id", "span", "step"])
+    return table.num_rows, table.group_by(["reading_id", "span", "step"]).aggregate([]).num_rows
 
 
 def answers(store: Store) -> dict[str, tuple[str, bool]]:
@@ -189,7 +196,9 @@ def endure(
                 for attempt in range(_ATTEMPTS):
                     where = f"{base}/{target}{i}-{attempt}"
                     shutil.copytree(base / "ready", where)
-                    kill = kill_and_go_on(where, command(where, engine, sets), target, engine, rng.uniform(0, span))
+                    more = IN_RAY if target in ("worker", "ray-driver") else ()
+                    argv = command(where, engine, [*sets, *more])
+                    kill = kill_and_go_on(where, argv, target, engine, rng.uniform(0, span))
                     found = answers(Store(where))
                     kill["same_readings"] = set(found) == set(calm)
                     kill["differing"] = sum(found[k] != calm[k] for k in calm if k in found)
@@ -227,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", default="scripted", choices=list(ENGINE_TITLES))
     parser.add_argument("--times", type=int, default=10)
-    parser.add_argument("--targets", default="driver,worker,engine")
+    parser.add_argument("--targets", default="driver,engine,worker,ray-driver")
     parser.add_argument("--documents", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--paragraphs", type=int, default=60)
@@ -236,6 +245,8 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.pop("MEMAGENT_STORE", None)
     sets = list(given.set)
+    if given.engine == "vllm":
+        sets.append("engine.keep_alive=0")  # a warm engine outlives its command
     if given.engine == "scripted":
         # A run of about twenty seconds; what a kill costs is bounded by the seconds between two parts.
         sets += ["engine.scripted_process=true", "engine.scripted_delay=0.05", "pool.inflight=8", "flush_seconds=0.5"]

@@ -37,7 +37,7 @@ def configuration() -> Iterator[str]:
         if isinstance(section, type) and issubclass(section, BaseModel):
             yield from ("", f"## {name}", "", (section.__doc__ or "").strip(), "")
             yield from _settings(section)
-    yield from ("", "## Recipes of training", "", "Keys of a recipe (`memagent train --config FILE`, `--set`).", "")
+    yield from ("", "## Recipes of training", "", "Keys of a recipe (`memagent train --recipe FILE`, `--set`).", "")
     yield from _settings(Recipe)
     for name, field in Recipe.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -132,7 +132,7 @@ def tables() -> Iterator[str]:
 
 _FILES = (
     ("SEGMENTS", "segments/", ("content_hash", "index")),
-    ("TURNS", "turns/", ("reading_id", "lane", "step")),
+    ("TURNS", "turns/", ("reading_id", "span", "step")),
     ("PLAN", "runs/<run_id>/plan/", ("reading_id", "doc_id", "question_id")),
     ("RESULTS", "runs/<run_id>/results.parquet", ("sample_id",)),
 )

@@ -12,9 +12,6 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from memagent.conversations import Generate
-from memagent.engine import Completion, Sampling
-
 _START = 32
 """Nearly fills a small engine, and keeps a large one busy during the search."""
 _GAIN = 1.07
@@ -184,28 +181,3 @@ class EngineTimeMeter:
         if self._in_flight:
             self._share += (now - self._last) / self._in_flight
         self._last = now
-
-
-class Asker:
-    """Sends the conversations of one reading to the engine, and sums up their cost."""
-
-    def __init__(self, generate: Generate, shared: EngineTimeMeter, slots: Slots, order: int) -> None:
-        self._generate = generate
-        self._shared = shared
-        self._slots = slots
-        self._order = order
-        self.spent = 0.0
-        """Seconds of the engine's time, shared among the conversations that it has at once."""
-
-    async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """Continue a prompt, once it is this reading's turn."""
-        await self._slots.take(self._order)
-        began = self._shared.begin()
-        tokens = 0
-        try:
-            completion = await self._generate(ids, sampling, priority)
-            tokens = completion.prompt_tokens + len(completion.ids)
-            return completion
-        finally:
-            self.spent += self._shared.end(began)
-            self._slots.done(tokens)

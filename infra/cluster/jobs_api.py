@@ -15,7 +15,7 @@ from memagent.errors import MemagentError, UsageError
 
 _POLL_SECONDS = 1.0
 _ENDS = (1, 3, 4)
-"""Exit statuses of a command that may have done its work: something failed, is left (its budget was spent), or held."""
+"""Exit statuses of a command that may have done its work: something failed, budget spent, or answers withheld."""
 _OWNER = "memagent.owner"
 _LAST_WORDS = 2_000
 """Characters of a job's output at the end of an error message."""
@@ -35,7 +35,7 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
 
     Returns:
         Empty if the command ended with status 0. With another one of `_ENDS` the end of its output: either some items
-        failed, or are left or held, or the command itself failed, which the store shows.
+        failed, or are left or withheld, or the command itself failed, which the store shows.
 
     Raises:
         MemagentError: the job was stopped or ended otherwise; the message ends with its last words.

@@ -1,6 +1,8 @@
 """An engine with what its readings share: how many conversations it takes at once, and a meter of its time."""
 
 import asyncio
+import threading
+from dataclasses import dataclass, field
 from itertools import count
 
 from infra.cluster.concurrency import EngineTimeMeter, Slots, ThroughputSearch
@@ -8,6 +10,7 @@ from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
 from memagent.conversations import Generate
 from memagent.engine import Completion, Sampling
+from memagent.errors import MemagentError
 
 
 class LoadedEngine:
@@ -16,14 +19,16 @@ class LoadedEngine:
     It belongs to the event loop in which it was started.
     """
 
-    def __init__(self, reader: ReaderSpec, inflight: int) -> None:
+    def __init__(self, reader: ReaderSpec, inflight: int, *, local: bool) -> None:
         """Make the engine of a reader, not yet started.
 
         Args:
             reader: the policy.
             inflight: conversations that it is sent at once, at most.
+            local: whether it is on this machine alone, where commands share a warm engine.
         """
-        self._engine = SupervisedEngine(reader.make_engine, reader.engine_restarts, reader.watchdog_seconds)
+        make = reader.make_local_engine if local else reader.make_engine
+        self._engine = SupervisedEngine(make, reader.engine_restarts, reader.watchdog_seconds)
         self._time = EngineTimeMeter()
         self._slots = Slots(ThroughputSearch(inflight))
         self._order = count()
@@ -41,21 +46,21 @@ class LoadedEngine:
         """Free what the engine holds."""
         await self._engine.stop()
 
-    def new_asker(self, drained: asyncio.Event | None = None) -> "Asker":
+    def new_client(self, drained: asyncio.Event | None = None) -> "EngineClient":
         """Return what a new reading asks the engine by; readings that began earlier are served first.
 
         Once `drained` is set, it begins no conversation any more.
         """
-        return Asker(
+        return EngineClient(
             self._engine.generate, self._time, self._slots, order=next(self._order), drained=drained or asyncio.Event()
         )
 
 
-class Drained(Exception):
+class Stopped(Exception):
     """No conversation is begun any more. The reading goes on from its last logged one in another run."""
 
 
-class Asker:
+class EngineClient:
     """Sends the conversations of one reading to the engine, and sums up their cost."""
 
     def __init__(
@@ -70,12 +75,12 @@ class Asker:
         """The reading's share of the engine's time, in seconds."""
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """Continue `ids`; see `memagent.engine.Engine`. Raises Drained besides: no conversation is begun any more."""
+        """Continue `ids`; see `memagent.engine.Engine`. Raises Stopped besides: no conversation is begun any more."""
         await self._slots.take(self._order)
         tokens = 0
         try:
             if self._drained.is_set():
-                raise Drained
+                raise Stopped
             began = self._shared.begin()
             try:
                 completion = await self._generate(ids, sampling, priority)
@@ -85,3 +90,24 @@ class Asker:
             return completion
         finally:
             self._slots.done(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """An engine of this process that has started, for one pass, which another thread can end."""
+
+    reader: ReaderSpec
+    """The policy that the engine has loaded."""
+    engine: LoadedEngine
+    loop: asyncio.AbstractEventLoop
+    """In which the engine was started; runs in another thread than the pass."""
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """End the pass; what was answered stays. From any thread, before the pass or during it."""
+        self._stopped.set()
+
+    def check(self) -> None:
+        """Raise MemagentError if the pass was stopped."""
+        if self._stopped.is_set():
+            raise MemagentError("the run was stopped; its answers are kept, and asking again resumes it")

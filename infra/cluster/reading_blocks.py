@@ -7,7 +7,6 @@ from infra.logs import LogLine
 from infra.readers import ReaderSpec
 from infra.store import Corpus
 from infra.tables.data_files import DataFile
-from infra.tables.plans import Block
 
 
 class FailedItem(TypedDict):
@@ -19,16 +18,9 @@ class FailedItem(TypedDict):
     detail: str
 
 
-class NumberedBlock(Block):
-    """A block of work as a worker is given it."""
-
-    number: int
-
-
 class BlockResult(TypedDict):
     """The result of a block of work; its answers are in the store."""
 
-    block: int
     answered: int
     failures: list[FailedItem]
     files: list[DataFile]
@@ -37,7 +29,7 @@ class BlockResult(TypedDict):
     log: list[LogLine]
     """What it has logged since its last report."""
     counts: dict[str, int]
-    """This worker's totals, which arrive with the answers even if the progress actor has died."""
+    """This worker's totals, which arrive with the answers even if the board has died."""
 
 
 @dataclass(frozen=True, slots=True)

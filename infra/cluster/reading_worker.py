@@ -1,8 +1,8 @@
 """The worker of the memory pass: one engine, many readings, every reading its own coroutine.
 
-It runs as an actor of a pool (`infra.cluster.engine_pool`), which hands it blocks of work, many at once. Up to
-`pool.inflight` readings are in progress; the oldest go first, and only as many conversations are sent to the engine as
-keep it full, so readings finish one after another.
+A job (`infra.cluster.jobs`) gives it blocks of work, many at once. Up to `pool.inflight` readings are in progress; the
+oldest go first, and only as many conversations are sent to the engine as keep it full, so readings finish one after
+another.
 """
 
 import asyncio
@@ -12,15 +12,17 @@ import time
 import traceback
 import uuid
 from collections import Counter
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
-from infra.cluster.engine_pool import Fatal, fatal
-from infra.cluster.loaded_engine import Drained, LoadedEngine
-from infra.cluster.progress import Counters, ProgressReporter
-from infra.cluster.reading_blocks import BlockResult, FailedItem, NumberedBlock, PassSpec
-from infra.disk import Room, is_full
+from infra.cluster.board import Attempt, Board
+from infra.cluster.loaded_engine import LoadedEngine, Stopped
+from infra.cluster.progress import Counters
+from infra.cluster.reading_blocks import BlockResult, FailedItem, PassSpec
+from infra.disk import DiskReserve, is_full
+from infra.engines.supervised import SharedLock
 from infra.logs import WorkerLog, reading_id
 from infra.tables.data_files import DataFile, write_data_file
 from infra.tables.delta import now
@@ -30,7 +32,7 @@ from infra.tables.segments import StoredStream
 from infra.tables.streams import read_places
 from infra.tables.turns import TurnWriter, turns
 from memagent.conversations import ReadingRequest
-from memagent.errors import EngineDied, EngineError, ItemError, MemagentError
+from memagent.errors import EngineDied, EngineError, ItemError
 from memagent.records import ReadingResult, Turn
 
 _log = logging.getLogger("memagent.pool")
@@ -45,10 +47,17 @@ _ROOM_BYTES = 4 * 2**20
 """Held on the store's disk, for what was read when it is full."""
 _BREATH_SECONDS = 0.1
 """Between the end of a part and the next one at least."""
+_SUSPECT = 2
+"""Workers that ended with a block, after which its readings are done one at a time, with nothing beside them."""
+_KILLS = "it crashes the worker even when read alone; check the memory settings of pool and engine"
 _TRACES = 10
 """Errors of a class that a worker logs with their trace; all are rows of the quarantine."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _FILES = 0.5, 5.0, 200
 """Bounds of the seconds between two answer files, and their number over a long run."""
+
+
+Outcome = AnswerRow | FailedItem | None
+"""Of a reading; None: it was left where it is, since the worker is drained."""
 
 
 @dataclass(slots=True)
@@ -62,58 +71,62 @@ class AnswerFile:
 class ReadingWorker:
     """Reads. One instance per engine and run."""
 
-    def __init__(self, spec: PassSpec, tally: ProgressReporter | None, engine: LoadedEngine | None = None) -> None:
+    def __init__(self, board: Board, spec: PassSpec, engine: LoadedEngine | None = None) -> None:
         """Build the parts that all readings share.
 
         Args:
+            board: of the job.
             spec: what is read, and by which policy.
-            tally: takes counts.
             engine: one that runs already, which others use as well; None: this worker has one of its own.
         """
         self._spec = spec
         self._store = spec.corpus.store
         self._scheme = spec.reader.scheme
         self._writer = TurnWriter(spec.corpus, spec.run_id, spec.reader.policy.policy_id)
-        self._engine = engine or LoadedEngine(spec.reader, spec.inflight)
+        self._engine = engine or LoadedEngine(spec.reader, spec.inflight, local=board.is_local)
         self._is_shared = engine is not None
         self._deaths_before = self._engine.deaths
-        self._tally = tally
+        self._board = board
+        self._company = SharedLock()
         self._worker, self._log, self._counts = uuid.uuid4().hex, WorkerLog(spec.log_level), Counters()
-        self._inflight: asyncio.Semaphore | None = None
+        self._inflight = asyncio.Semaphore(spec.inflight)
         self._starting: asyncio.Task[None] | None = None
-        self._flushing: asyncio.Lock | None = None
-        self._answering: asyncio.Lock | None = None
+        self._flushing, self._answering = asyncio.Lock(), asyncio.Lock()
         self._started = time.monotonic()
         self._next_part = self._engine_up = 0.0
         self._flush_task: asyncio.Task[None] | None = None
         self._full, self._drained, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._no_room: OSError | None = None
-        self._room: Room | None = None
+        self._room: DiskReserve | None = None
         self._answers = AnswerFile()
         self._traced: Counter[type[Exception]] = Counter()
 
-    async def run(self, item: NumberedBlock) -> BlockResult | Fatal:
-        """Read a block of work; return its result, or that the engine is gone."""
-        try:
-            return await self._block(item, item["number"])
-        except MemagentError as error:
-            return fatal(error)
+    async def run(self, item: Block, attempt: Attempt) -> BlockResult:
+        """Read a block of work. A job that was told to stop gets the result of what is read by then.
 
-    async def _block(self, block: Block, number: int) -> BlockResult:
+        Raises:
+            ConfigError: the engine cannot be started as configured.
+            EngineDied: the engine is gone.
+            OSError: the store's disk is full; what was read is written.
+        """
+        if attempt.stopped:
+            self.drain()
+        if self._drained.is_set() and self._starting is None:
+            return self._result([], [], [])
         await self._ready()
+        async with self._company.held(exclusive=attempt.number >= _SUSPECT):
+            return await self._block(item, attempt)
+
+    async def _block(self, block: Block, attempt: Attempt) -> BlockResult:
         items = await asyncio.to_thread(read_work, self._store, block)
-        logged = await self._logged([item["reading_id"] for item in items]) if block["losses"] else {}
+        logged = await self._logged([item["reading_id"] for item in items]) if attempt.number else {}
         open_readings = Counter(item["content_hash"] for item in items)
-        tasks = [
-            asyncio.create_task(self._read_item(item, logged.get(item["reading_id"], []), open_readings))
-            for item in items
-        ]
-        try:
-            outcomes = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        readings = [self._read_item(item, logged.get(item["reading_id"], []), open_readings) for item in items]
+        if attempt.number >= _SUSPECT:
+            outcomes = await self._one_by_one(items, readings, attempt)
+        else:
+            outcomes = await _gathered(readings)
         answers = [cast(AnswerRow, outcome) for outcome in outcomes if outcome is not None and "answer" in outcome]
         failures = [cast(FailedItem, outcome) for outcome in outcomes if outcome is not None and "reason" in outcome]
         try:
@@ -126,8 +139,26 @@ class ReadingWorker:
             await self._end_early()
             raise self._no_room  # whoever shows it says what to do
         self._report()
+        return self._result(answers, failures, files)
+
+    async def _one_by_one(
+        self, items: Sequence[WorkItem], readings: Sequence[Coroutine[Any, Any, Outcome]], attempt: Attempt
+    ) -> list[Outcome]:
+        """Read with nothing beside each reading, and note it before: the one that ends this process is known then."""
+        outcomes: list[Outcome] = []
+        for part, (item, reading) in enumerate(zip(items, readings, strict=True)):
+            if part in attempt.killers:
+                reading.close()
+                outcomes.append(self._failed(item, "kills-worker", _KILLS))
+                continue
+            await self._board.note(attempt.item, part)
+            outcomes.append(await reading)
+            await self._flush()
+            await self._board.note(attempt.item, None)
+        return outcomes
+
+    def _result(self, answers: Sequence[AnswerRow], failures: list[FailedItem], files: list[DataFile]) -> BlockResult:
         return {
-            "block": number,
             "answered": len(answers),
             "failures": failures,
             "files": files,
@@ -136,12 +167,12 @@ class ReadingWorker:
             "log": self._log.take(),
         }
 
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """Begin no conversation any more. Calls of `run` return when the present ones have ended and are logged."""
         self._drained.set()
 
     async def stop(self) -> None:
-        """Write buffered turns and stop the engine, unless others use it. Pools kill their actors instead."""
+        """Write buffered turns and stop the engine, unless others use it."""
         if self._flush_task is not None:
             self._flush_task.cancel()
             await self._flush()
@@ -150,46 +181,44 @@ class ReadingWorker:
         self._log.detach()
 
     async def _ready(self) -> None:
-        if self._starting is None:
-            if self._tally is not None:  # else this is the driver's process, which has the lines
-                self._log.attach()
-            self._inflight = asyncio.Semaphore(self._spec.inflight)
-            self._flushing, self._answering = asyncio.Lock(), asyncio.Lock()
-            if not self._store.is_s3:
-                self._room = await asyncio.to_thread(Room, self._store.url, _ROOM_BYTES)
-            self._flush_task = asyncio.create_task(self._flush_forever())
-            self._starting = asyncio.create_task(self._engine.start())
+        if self._starting is None:  # nothing is awaited before it is set: many items come at once
+            self._starting = asyncio.create_task(self._start())
         await asyncio.shield(self._starting)
         if not self._counts.engines:
             self._counts.engines, self._engine_up = 1, time.monotonic()
         self._report()
 
-    async def _read_item(
-        self, item: WorkItem, logged: list[Turn], open_readings: Counter[str]
-    ) -> AnswerRow | FailedItem | None:
+    async def _start(self) -> None:
+        if not self._board.is_local:  # else this is the driver's process, which has the lines
+            self._log.attach()
+        if not self._store.is_s3:
+            self._room = await asyncio.to_thread(DiskReserve, self._store.url, _ROOM_BYTES)
+        self._flush_task = asyncio.create_task(self._flush_forever())
+        await self._engine.start()
+
+    async def _read_item(self, item: WorkItem, logged: list[Turn], open_readings: Counter[str]) -> Outcome:
         """Read; None: it was left where it is, since the worker is drained."""
-        assert self._inflight is not None
         reading_id.set(item["reading_id"])
         async with self._inflight:
             if self._drained.is_set():
                 return None
-            past = {(turn.lane, turn.step): turn for turn in logged}
+            past = {(turn.span, turn.step): turn for turn in logged}
             for turn in (Turn(**turn) for turn in json.loads(item["past"] or "[]")):
-                if (turn.lane, turn.step) not in past:
-                    past[turn.lane, turn.step] = turn
+                if (turn.span, turn.step) not in past:
+                    past[turn.span, turn.step] = turn
                     if turn.kind == "carried":
                         self._writer.add(turn)  # this reading's log must be complete by itself
-            asker = self._engine.new_asker(self._drained)
+            client = self._engine.new_client(self._drained)
             self._counts.in_flight += 1
             self._idle.clear()
             try:
                 stream = await self._stream(item)
                 request = ReadingRequest(item["reading_id"], item["question"], stream, tuple(past.values()))
-                reading = self._spec.reader.method(request, self._scheme, asker.generate, self._record)
+                reading = self._spec.reader.method(request, self._scheme, client.generate, self._record)
                 result = await reading.run()
                 self._counts.readings += 1
-                return self._answer(item, replace(result, engine_seconds=asker.spent))
-            except Drained:
+                return self._answer(item, replace(result, engine_seconds=client.spent))
+            except Stopped:
                 return None
             except EngineDied:
                 raise  # this worker cannot read anything else
@@ -297,7 +326,6 @@ class ReadingWorker:
 
         Blocks that end at about the same time share files. Turns are written before their answers.
         """
-        assert self._answering is not None
         mine = self._answers
         mine.rows += answers
         async with self._answering:
@@ -315,7 +343,6 @@ class ReadingWorker:
         return [mine.file] if mine.file else []
 
     async def _flush(self) -> None:
-        assert self._flushing is not None
         async with self._flushing:
             try:
                 await asyncio.to_thread(self._writer.flush)
@@ -341,8 +368,19 @@ class ReadingWorker:
         self._counts.engine_deaths = self._engine.deaths - self._deaths_before
         if self._counts.engines:
             self._counts.engine_milliseconds = int(1000 * (time.monotonic() - self._engine_up))
-        if self._tally is not None:
-            self._tally.report(self._worker, self._counts.as_dict(), self._log.take())
+        self._board.report(self._worker, self._counts.as_dict(), [] if self._board.is_local else self._log.take())
+        if self._board.stopped:
+            self.drain()
+
+
+async def _gathered(readings: Sequence[Coroutine[Any, Any, Outcome]]) -> list[Outcome]:
+    """Run readings beside each other; the first error ends them all."""
+    tasks = [asyncio.create_task(reading) for reading in readings]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def part_seconds(elapsed: float, most: float) -> float:

@@ -3,13 +3,13 @@
 import gc
 import logging
 import os
-import signal
 import sys
 import tempfile
 import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from infra.cluster.progress import ProgressActor
+from infra.cluster.board import BoardActor
 from memagent.config import RayConfig
 from memagent.errors import MemagentError, UsageError
 from memagent.records import Json
@@ -72,22 +72,51 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     else:
         # "local": otherwise Ray joins any cluster on this machine, and refuses num_cpus.
         options |= {"address": "local", "num_cpus": config.cpus, "include_dashboard": False}
-    with _own_termination(), nullcontext() if config.address else _without_what_serves_a_cluster():
-        _start_ray(options)
-    if not verbose:
-        _keep_ray_off_the_terminal()
-    global started_here
-    started_here = not config.address
-    try:
+    with _held_by_a_thread(options):
+        if not verbose:
+            _keep_ray_off_the_terminal()
+        global started_here
+        started_here = not config.address
         # Ray prints warnings to standard output, which is reserved for the command's result. A run in a thread is part
         # of a program that prints in others, and a redirection is of the whole process.
         main = threading.current_thread() is threading.main_thread()
-        with redirect_stdout(sys.stderr) if main else nullcontext():
-            yield
-    finally:
-        started_here = False
-        _board.cache_clear()
+        try:
+            with redirect_stdout(sys.stderr) if main else nullcontext():
+                yield
+        finally:
+            started_here = False
+            _board.cache_clear()
+
+
+@contextmanager
+def _held_by_a_thread(options: dict[str, Any]) -> Iterator[None]:
+    """Start Ray in a thread that waits for the end of the body, and ends Ray then.
+
+    In the main thread Ray would replace the handler of SIGTERM, by which Prefect tells a cancelled flow from a crash.
+    The thread has to stay, since Ray's processes end with the thread that has started them.
+    """
+    import ray
+
+    started, over = Future[None](), threading.Event()
+
+    def hold() -> None:
+        try:
+            _start_ray(options)
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        over.wait()
         ray.shutdown()
+
+    thread = threading.Thread(target=hold, name="memagent ray", daemon=True)
+    thread.start()
+    try:
+        started.result()
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _keep_ray_off_the_terminal() -> None:
@@ -133,16 +162,18 @@ def ensure_ray() -> None:
             _to_begin[0]()
 
 
-def board_name() -> str:
-    """Return the name of this session's `ProgressActor`.
+def ray_runs() -> bool:
+    """Return whether Ray runs already, so that a small job that may use it costs no start."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
 
-    The name is unique, so an earlier actor that is just ending is never found. A restarted actor gets the counts with
-    the workers' next reports.
-    """
+
+def board_name() -> str:
+    """Return the name of this session's `BoardActor`: unique, so that an earlier one that is ending is not found."""
     import ray
 
-    here = ray.get_runtime_context()
-    return _board(here.get_node_id(), here.get_job_id())[0]
+    local = ray.get_runtime_context()
+    return _board(local.get_node_id(), local.get_job_id())[0]
 
 
 @lru_cache(maxsize=1)
@@ -150,7 +181,7 @@ def _board(*session: str) -> tuple[str, Any]:
     import ray
 
     name = f"memagent-board-{uuid.uuid4().hex}"
-    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(ProgressActor).options(name=name).remote()
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(BoardActor).options(name=name).remote()
     return name, actor
 
 
@@ -216,53 +247,6 @@ def _came_too_late(error: BaseException) -> bool:
     return isinstance(error, TimeoutError) or type(error) in (Exception, RuntimeError)
 
 
-@contextmanager
-def _own_termination() -> Iterator[None]:
-    """Keep the process's own SIGTERM handler during Ray's start, which would replace it.
-
-    Prefect cancels a flow with SIGTERM, and its handler tells cancellation from a crash. Restoring the handler
-    afterwards is not enough, since Ray's start takes seconds.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    from ray._private import utils
-
-    setter = utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = setter
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _without_what_serves_a_cluster() -> Iterator[None]:
-    """Start Ray in this process without autoscaler, log monitor, dashboard server and the agent's HTTP server.
-
-    These are Python processes that load all of Ray, half of the CPU time of a start, and useless for a single node. On
-    a busy machine the full agent often misses Ray's deadline of 15 s.
-    """
-    from ray._private import utils
-    from ray._private.node import Node
-
-    nothing: list[tuple[Any, str, Any]] = [
-        (Node, name, None) for name in ("start_monitor", "start_log_monitor", "start_api_server")
-    ]
-    nothing.append((utils, "get_dashboard_dependency_error", ImportError("not wanted")))
-    nothing = [entry for entry in nothing if hasattr(entry[0], entry[1])]  # other versions of Ray may lack some of them
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in nothing]
-    for owner, name, result in nothing:
-        setattr(owner, name, lambda *_, _result=result, **__: _result)
-    try:
-        yield
-    finally:
-        for owner, name, function in before:
-            setattr(owner, name, function)
-
-
 def raised(error: BaseException) -> BaseException:
     """Unwrap the exception from RayTaskError."""
     return getattr(error, "cause", None) or error
@@ -271,38 +255,18 @@ def raised(error: BaseException) -> BaseException:
 def quiet_ray_data() -> None:
     """Keep Ray Data's progress bars and plans off the terminal: the product shows its own."""
     import ray.data
+    from ray.data.context import AutoscalingConfig
 
-    _arguments_by_value()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
+    context.execution_no_progress_timeout_s = -1  # a cluster may have no room for hours; engines have a watchdog
+    # Engines are doubled as soon as all calls of those that run are busy; one is ended once hardly any is.
+    context.autoscaling_config = AutoscalingConfig(
+        actor_pool_util_upscaling_threshold=0.5, actor_pool_util_downscaling_threshold=0.1
+    )
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-
-
-@lru_cache(maxsize=1)
-def _arguments_by_value() -> None:
-    """Let Ray Data pass constructor arguments to its workers by value.
-
-    It passes references into the driver's object store, and warns at every pass that a lost worker could not be
-    restarted without them. The arguments are a few kilobytes here.
-    """
-    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
-
-    start = ActorPoolMapOperator._start_actor
-
-    def start_with_values(self: Any, *arguments: Any, **options: Any) -> Any:
-        import ray
-
-        names = ("_data_context_ref", "_map_transformer_ref")
-        references = {name: getattr(self, name) for name in names}
-        vars(self).update({name: ray.get(reference) for name, reference in references.items()})
-        try:
-            return start(self, *arguments, **options)
-        finally:
-            vars(self).update(references)
-
-    ActorPoolMapOperator._start_actor = start_with_values
 
 
 def cluster_environment(config: RayConfig) -> Json:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import EngineDied, RequestError
@@ -12,11 +13,43 @@ _SUSPECT = 2
 """Deaths of the engine during a request, after which it is sent with nothing beside it."""
 
 
+class SharedLock:
+    """Held by many at once, or by one alone, who goes before those that come later. Of one event loop."""
+
+    def __init__(self) -> None:
+        self._holders = self._waiting = 0
+        self._exclusive = False
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def held(self, *, exclusive: bool) -> AsyncIterator[None]:
+        """Hold the lock in the body, alone if `exclusive`."""
+        self._waiting += exclusive
+        try:
+            while self._exclusive or (self._holders if exclusive else self._waiting):
+                self._changed.clear()
+                await self._changed.wait()
+        except BaseException:
+            self._waiting -= exclusive
+            self._changed.set()
+            raise
+        self._holders += 1
+        self._exclusive = exclusive
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            if exclusive:
+                self._waiting -= 1
+                self._exclusive = False
+            self._changed.set()
+
+
 class SupervisedEngine:
     """Wraps an engine; requests in flight when it dies are sent again to its successor.
 
     Readings that wait here keep their memory, so the death of an engine costs only the conversations in flight. A
-    request during which it dies again and again is sent alone; if it then dies, the request fails and the others go on.
+    request during which it dies repeatedly is sent alone; if it then dies, the request fails and the others go on.
     """
 
     def __init__(self, make: Callable[[], Engine], restarts: int, watchdog: float | None = None) -> None:
@@ -33,9 +66,7 @@ class SupervisedEngine:
         self._replaced = -1
         """The generation that was replaced on purpose: no request is to blame."""
         self._lock = asyncio.Lock()
-        self._running = self._suspects = 0
-        self._alone = False
-        self._changed = asyncio.Event()
+        self._company = SharedLock()
         self.deaths = 0
 
     @property
@@ -60,51 +91,28 @@ class SupervisedEngine:
         """Continue `ids`.
 
         Raises:
-            RequestError: the engine dies of this request.
+            RequestError: this request crashes the engine.
             EngineDied: the restarts are used up.
         """
         deaths = 0
         while True:
             alone = deaths >= _SUSPECT
-            await self._enter(alone)
-            generation = self._generation
-            try:
-                async with asyncio.timeout(self._watchdog):
-                    completion = await self._engine.generate(ids, sampling, priority)
-            except TimeoutError:
-                error = EngineDied(f"the engine has not answered for {self._watchdog:.0f} s")
-            except EngineDied as died:
-                error = died
-            else:
-                self._left = self._restarts
-                return completion
-            finally:
-                self._leave(alone)
+            async with self._company.held(exclusive=alone):
+                generation = self._generation
+                try:
+                    async with asyncio.timeout(self._watchdog):
+                        completion = await self._engine.generate(ids, sampling, priority)
+                except TimeoutError:
+                    error = EngineDied(f"the engine has not answered for {self._watchdog:.0f} s")
+                except EngineDied as died:
+                    error = died
+                else:
+                    self._left = self._restarts
+                    return completion
             mine = await self._replace(generation, error)
             deaths += generation != self._replaced
             if alone and mine and generation != self._replaced:
-                raise RequestError(f"the engine dies of this request, also with nothing beside it: {error}")
-
-    async def _enter(self, alone: bool) -> None:
-        """Wait for the engine: a request that is sent alone waits for the others, and these for it."""
-        self._suspects += alone
-        try:
-            while self._alone or (self._running if alone else self._suspects):
-                self._changed.clear()
-                await self._changed.wait()
-        except BaseException:
-            self._suspects -= alone
-            self._changed.set()
-            raise
-        self._running += 1
-        self._alone = alone
-
-    def _leave(self, alone: bool) -> None:
-        self._running -= 1
-        if alone:
-            self._suspects -= 1
-            self._alone = False
-        self._changed.set()
+                raise RequestError(f"this request crashes the engine even when sent alone: {error}")
 
     async def _replace(self, generation: int, error: EngineDied) -> bool:
         """Start another engine, unless that is done already; return whether it was not."""

@@ -1,25 +1,19 @@
-"""vLLM in process, on GPU or CPU. No module but this one and `vllm_core` imports vllm."""
+"""vLLM in process, on GPU or CPU. No other module imports vllm."""
 
 import os
-import re
 import secrets
-import stat
 import uuid
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
 from infra.cluster.placement import ranks_are_actors
 from infra.engines.cpu_format import cpu_format
-from infra.engines.vllm_core import compute_in_core, preload_core
+from infra.engines.vllm_core import START_METHOD, computes_in_core, core_threads, last_error, uncollected
 from infra.processes import own_engines
 from memagent.config import EngineConfig
 from memagent.engine import LONGEST, Completion, EngineRequest, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
 
-_TAIL_BYTES = 200_000
-_ERROR = re.compile(r"^(?:.*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
-"""The last line of a traceback, also where a logger has put its prefix before it."""
 _CPU_STEP = 768
 """Tokens of one step on CPU.
 
@@ -48,12 +42,13 @@ class VllmEngine:
             return
         _environment(self._config)
         own_engines()
-        if self._config.enforce_eager is not False:  # compilation is configured by variables that are read at import
-            preload_core()
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.platforms import current_platform
-        from vllm.usage.usage_lib import UsageContext
-        from vllm.v1.engine.async_llm import AsyncLLM
+        start_method = os.environ.get(START_METHOD)
+        with uncollected():
+            from vllm.engine.arg_utils import AsyncEngineArgs
+            from vllm.platforms import current_platform
+            from vllm.usage.usage_lib import UsageContext
+            from vllm.v1.engine.async_llm import AsyncLLM
+            from vllm.v1.executor import Executor, UniProcExecutor
 
         config = self._config
         cpu = self._cpu = current_platform.is_cpu()
@@ -87,8 +82,13 @@ class VllmEngine:
             )
             # Batch work: with this, a step on a GPU takes 8,192 or 16,384 tokens instead of 2,048.
             vllm_config = args.create_engine_config(UsageContext.LLM_CLASS)
-            with compute_in_core(vllm_config.parallel_config) if cpu else nullcontext():
-                self._llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
+            executor = Executor.get_class(vllm_config)
+            if cpu and computes_in_core(config.tensor_parallel):
+                executor = UniProcExecutor
+                os.environ.update(core_threads())
+                if start_method == "fork":  # set from outside for this process; vLLM's CPU build puts another there
+                    os.environ[START_METHOD] = start_method
+            self._llm = AsyncLLM(vllm_config, executor, log_stats=False, log_requests=False)
         except (ValueError, OSError) as error:
             raise ConfigError(f"vLLM cannot load {self._model}: {error}") from error
         except RuntimeError as error:  # of its core, which has written the cause to the error output
@@ -212,23 +212,6 @@ class VllmEngine:
 def make_engine(request: EngineRequest) -> VllmEngine:
     """Make the engine; it loads its weights when it is started."""
     return VllmEngine(request.model, request.config)
-
-
-def last_error() -> str:
-    """Return the last error in this process's error output if that is a file, as in Ray's workers; else nothing.
-
-    vLLM's other processes write there, and say no more than that they failed to this one.
-    """
-    try:
-        if not stat.S_ISREG(os.fstat(2).st_mode):
-            return ""
-        with open("/proc/self/fd/2", "rb") as output:
-            output.seek(max(0, os.fstat(2).st_size - _TAIL_BYTES))
-            text = output.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    errors = [line for line in _ERROR.findall(text) if "initialization failed" not in line]
-    return errors[-1][:500] if errors else ""
 
 
 def _environment(config: EngineConfig) -> None:

@@ -1,39 +1,29 @@
-"""vLLM's core process on few cores: it also runs the model, and is forked from a server that has imported vLLM.
+"""vLLM's core process on few cores: it also runs the model, with threads and allocator that vLLM would give a worker.
 
 vLLM runs an engine in three processes: one takes requests (ours), one schedules, one computes. Each imports vLLM, which
-takes 7 to 10 seconds, and by vLLM's own way one begins when the other is done. On few cores scheduling is not worth a
-process of its own. The other two import side by side: a fork server (`multiprocessing.forkserver`) imports while this
-process does, and the core is forked from it.
+takes seconds, one after another. On few cores scheduling is not worth a process, and a core that is forked from ours
+imports nothing again. What libraries read when they are loaded must then be in our environment from our start.
 """
 
+import gc
 import os
+import re
+import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import distributions
 from importlib.util import find_spec
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 from infra.processes import usable_cores
 
+START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _FEW_CORES = 4
 """Up to so many cores, a process that only schedules is not worth a core."""
-_PRELOADED = (
-    "vllm.v1.engine.core",
-    "vllm.v1.executor.uniproc_executor",
-    "vllm.v1.worker.cpu_worker",
-    "vllm.v1.core.sched.scheduler",
-    "vllm.v1.attention.backends.cpu_attn",
-    "vllm.model_executor.layers.quantization.online.base",
-)
-"""Modules that a core imports; those missing in another vLLM version are skipped."""
-_READ_AT_START = ("LD_PRELOAD", "OMP_NUM_THREADS")
-"""Variables that a process reads only at its start: a core that needs other values is not forked."""
-_started_with: dict[str, str | None] = {}
-"""Values of `_READ_AT_START` in the fork server's environment; empty if none was started."""
+_TAIL_BYTES = 200_000
+_ERROR = re.compile(r"^(?:.*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
+"""The last line of a traceback, also where a logger has put its prefix before it."""
 
 
 def computes_in_core(world_size: int = 1) -> bool:
@@ -41,76 +31,62 @@ def computes_in_core(world_size: int = 1) -> bool:
     return world_size == 1 and usable_cores() <= _FEW_CORES and _binding() in ("auto", "nobind")
 
 
-def preload_core() -> None:
-    """Start the fork server, where vLLM is its CPU build and its core will compute; call it before importing vLLM.
-
-    Costs about 0.4 GB, which the core shares. The server ends with this process and its engine.
-    """
-    if _started_with or not _cpu_build() or not computes_in_core():
-        return
-    # The server imports from the same paths as this process, whatever its working folder.
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    with _environment(LD_PRELOAD=_allocator_and_threads(), PYTHONPATH=path, **_threads()):
-        forkserver.set_forkserver_preload(list(_PRELOADED))
-        forkserver.ensure_running()
-        _started_with.update(_read_at_start())
-
-
-@contextmanager
-def compute_in_core(parallel: Any) -> Iterator[None]:
-    """Let the engine that is started in the body run the model in its core process, forked if a fork server is ready.
-
-    One process less saves its imports and the core that it would keep busy with waiting. The number of threads is
-    vLLM's: all cores but one. With thread binding by vLLM's variable, vLLM's own way is used.
-
-    Args:
-        parallel: vLLM's `ParallelConfig`; its executor is changed.
-    """
-    if not computes_in_core(parallel.world_size):
-        yield
-        return
-    parallel.distributed_executor_backend = "uni"
-    with _environment(**_threads()):
-        if _started_with != _read_at_start():
-            yield
-            return
-        from vllm.v1.engine import utils
-
-        before, utils.get_mp_context = utils.get_mp_context, _ForkedCore
-        try:
-            yield
-        finally:
-            utils.get_mp_context = before
-
-
-class _ForkedCore(ForkServerContext):
-    """The multiprocessing context with which vLLM starts its core, instead of a spawning one."""
-
-    def Process(self, target: Callable[..., None], name: str, kwargs: dict[str, Any]) -> ForkServerProcess:  # type: ignore[override]
-        """Return the process, not started; it gets this process's environment, not the server's."""
-        return ForkServerProcess(target=_run, args=(target, dict(os.environ)), name=name, kwargs=kwargs)
-
-
-def _run(target: Callable[..., None], environment: dict[str, str], **arguments: Any) -> None:
-    import setproctitle
-
-    setproctitle.getproctitle()  # locates the title by the start of the environment, which is about to move
-    os.environ.clear()
-    os.environ.update(environment)
-    target(**arguments)
-
-
-def _binding() -> str:
-    return os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
-
-
-def _threads() -> dict[str, str]:
+def core_threads() -> dict[str, str]:
+    """Return the variable that gives a core which computes all cores but one, unless the user binds threads."""
     # Ray sets OMP_NUM_THREADS to the CPUs that a worker requests, not to those available.
     return {"OMP_NUM_THREADS": str(max(1, usable_cores() - 1))} if _binding() == "auto" else {}
 
 
-def _read_at_start() -> dict[str, str | None]:
-    return {name: os.environ.get(name) or None for name in _READ_AT_START}  # the loader treats empty as unset
+def forking_environment(world_size: int) -> dict[str, str]:
+    """Return the variables of a process that forks its core; none where vLLM starts it in its own way.
+
+    Args:
+        world_size: processes that compute.
+    """
+    if not _cpu_build() or not computes_in_core(world_size) or os.environ.get(START_METHOD, "fork") != "fork":
+        return {}
+    return {START_METHOD: "fork", "LD_PRELOAD": _allocator_and_threads(), **core_threads()}
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause garbage collection while vLLM is imported, and exempt what the imports have made from it: that stays.
+
+    They make a million objects, which the collector would look at repeatedly, for a quarter of the time until an
+    engine runs. A later start in the same process changes nothing: an engine that ended must be collected.
+    """
+    if "vllm" in sys.modules:
+        yield
+        return
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
+
+
+def last_error(output: Path = Path("/proc/self/fd/2")) -> str:
+    """Return the last error in a file, by default this process's error output, if it is a file; else nothing.
+
+    vLLM's other processes write there, and say no more than that they failed to this one.
+    """
+    try:
+        if not stat.S_ISREG(output.stat().st_mode):
+            return ""
+        with output.open("rb") as file:
+            file.seek(max(0, output.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    errors = [line for line in _ERROR.findall(text) if "initialization failed" not in line]
+    return errors[-1][:500] if errors else ""
+
+
+def _binding() -> str:
+    return os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
 
 
 def _cpu_build() -> bool:
@@ -121,7 +97,7 @@ def _cpu_build() -> bool:
 
 
 def _allocator_and_threads() -> str:
-    """Return LD_PRELOAD as vLLM will set it for its core: PyTorch's OpenMP, and the allocator that vLLM brings."""
+    """Return LD_PRELOAD as vLLM sets it for its processes: PyTorch's OpenMP, and the allocator that vLLM brings."""
     before = os.environ.get("LD_PRELOAD", "")
     preload = [before] if before else []
     torch, vllm = _package("torch"), _package("vllm")
@@ -138,18 +114,3 @@ def _package(name: str) -> Path:
     spec = find_spec(name)
     assert spec is not None and spec.origin is not None, f"{name} is installed"
     return Path(spec.origin).parent
-
-
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    """Set environment variables in the body."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

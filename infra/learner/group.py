@@ -13,7 +13,7 @@ from infra.store import Store
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, MemagentError, TrainingError
 from memagent.rl.config import Recipe
-from memagent.rl.packing import Item, Packed, Unit, balance, items, pack, units
+from memagent.rl.packing import Packed, PackedItem, Unit, balance, items, pack, units
 from memagent.rl.trajectory import Group, minibatches
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class LearnerGroup:
         """Return for each group, trajectory and probe the mean log-probability of a token of the gold answer."""
         asked = [probe for group in groups for trajectory in group.trajectories for probe in trajectory.probes]
         same = {(*probe.prompt_ids, *probe.response_ids): probe for probe in asked}  # most memories are alike
-        flat = [Item(probe, 0.0) for probe in same.values()]
+        flat = [PackedItem(probe, 0.0) for probe in same.values()]
         bins, made = self._bins(flat)
         scores = await self._score([[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins])
         means: dict[tuple[int, ...], float] = {}
@@ -233,11 +233,11 @@ class LearnerGroup:
         assert error is not None
         raise (raised(error) if isinstance(error, MemagentError) else error) from error
 
-    def _shares(self, batch: Sequence[Item]) -> list[list[Packed]]:
+    def _shares(self, batch: Sequence[PackedItem]) -> list[list[Packed]]:
         bins, made = self._bins(batch)
         return [[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins]
 
-    def _bins(self, batch: Sequence[Item]) -> tuple[list[list[list[int]]], list[Unit]]:
+    def _bins(self, batch: Sequence[PackedItem]) -> tuple[list[list[list[int]]], list[Unit]]:
         """Return for each rank and micro-batch the indices of its units, and the units."""
         learner = self._recipe.learner
         made = units(batch, learner.token_budget, share=learner.share_prefixes)

@@ -102,7 +102,7 @@ class Learner:
                 sums[name] = sums.get(name, 0.0) + value
         if not self._agreed(finite):
             self._engine.zero_grad()
-            raise TrainingError("the loss is not a finite number; nothing was learnt from this minibatch")
+            raise TrainingError("the loss is NaN or infinite; the weights are unchanged by this minibatch")
         lr = self._set_lr()
         self._engine.step()
         self._steps += 1

@@ -30,7 +30,7 @@ class Snapshot:
     tensors: dict[str, dict[str, Tensor]]
     """Part -> name of a parameter -> whole tensor in float32."""
     rank: int
-    index: "Index"
+    index: "SnapshotIndex"
 
     def write(self, folder: Path) -> list[Path]:
         """Write the share; return its files, the index of all shares last, which rank 0 writes."""
@@ -46,7 +46,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class SnapshotIndex:
     """Where a checkpoint's tensors stand."""
 
     steps: int
@@ -69,20 +69,20 @@ class Index:
         return self.owners.get(name, 0) % world
 
 
-def read_index(data: bytes) -> Index:
+def read_index(data: bytes) -> SnapshotIndex:
     """Parse an index.
 
     Raises:
         ValueError: it is none.
     """
     stored = json.loads(data)
-    return Index(int(stored["steps"]), int(stored.get("shards", 0)), dict(stored.get("owners", {})))
+    return SnapshotIndex(int(stored["steps"]), int(stored.get("shards", 0)), dict(stored.get("owners", {})))
 
 
 def take(states: States, rank: int, world: int, steps: int) -> Snapshot:
     """Copy this rank's share of weights and moments to main memory. All ranks call it together."""
     sizes = [(name, torch.Size(shape).numel()) for name, shape in states.shapes()]
-    index = Index(steps, world, share_out(sizes, world))
+    index = SnapshotIndex(steps, world, share_out(sizes, world))
     tensors: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
     for name, parameter in states.parameters():
         for part in PARTS:

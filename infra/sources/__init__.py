@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
-from infra.sources.base import Allowance, Parsed, Parser, Refused, Request, SourceFormat
+from infra.sources.base import Allowance, Parsed, Parser, ParseRequest, Refused, SourceFormat
 from infra.sources.decoding import blank
 from infra.sources.docx import parse_docx
 from infra.sources.mail import parse_eml
@@ -104,7 +104,7 @@ def parse_file(raw: BinaryIO, name: str, options: IngestConfig) -> Iterator[Pars
     count = 0
     allowance = Allowance(options, os.fstat(raw.fileno()).st_size, is_table(name))
     with decompressed(raw, codec, options.max_bytes, options.max_ratio) as stream:
-        for record in _parsed(parser, stream, Request(stem, options, allowance)):
+        for record in _parsed(parser, stream, ParseRequest(stem, options, allowance)):
             count += 1
             if isinstance(record, Parsed):
                 if record.row is None and blank(record.text):
@@ -116,7 +116,7 @@ def parse_file(raw: BinaryIO, name: str, options: IngestConfig) -> Iterator[Pars
         raise SourceError("empty", "there is nothing to read in it")
 
 
-def _parsed(parser: Parser, stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+def _parsed(parser: Parser, stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Parse; say what to do with a file whose kind is known and not read."""
     try:
         yield from parser(stream, request)

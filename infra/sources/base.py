@@ -104,7 +104,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ParseRequest:
     """A source as a parser sees it."""
 
     name: str
@@ -117,7 +117,7 @@ class Request:
 class Parser(Protocol):
     """Turns a source's bytes into texts; raises `memagent.errors.SourceError`."""
 
-    def __call__(self, stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+    def __call__(self, stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
         """Yield the texts of `stream`, which is read once, from its start."""
         ...
 

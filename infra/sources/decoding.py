@@ -81,19 +81,19 @@ def detect(data: bytes, declared: str | None = None, complete: bool = True) -> s
     sample = data[:_SAMPLE]
     for magic, what in _MAGIC:
         if sample.startswith(magic):
-            raise SourceError("binary", f"it is no text: it starts like {what}; give it the suffix of its kind")
+            raise SourceError("binary", f"not a text file: it starts like {what}; give it that suffix")
     controls = len(sample) - len(sample.translate(None, _CONTROLS))
     if b"\0" in sample or controls > _CONTROL_SHARE * len(sample):
         if wide := _wide(sample):
             return wide
         if controls > _CONTROL_SHARE * len(sample):
-            raise SourceError("binary", "it is no text: too many control characters")
+            raise SourceError("binary", "not a text file: too many control characters")
     if _decodes(data, "utf-8", complete) or _damaged_utf8(sample):
         return "utf-8"
     if declared and _decodes(data, declared, complete):
         return codecs.lookup(declared).name
     if b"\0" in sample:
-        raise SourceError("binary", "it is no text: NUL bytes, and no UTF-8")
+        raise SourceError("binary", "not a text file: NUL bytes, and not UTF-8")
     return _legacy(data, sample, complete)
 
 
@@ -159,4 +159,4 @@ def _legacy(data: bytes, sample: bytes, complete: bool) -> str:
     # A short Western text with few accents gives no statistics.
     if high < 2 * _WESTERN_SHARE and _decodes(data, "cp1252", complete):
         return "cp1252"
-    raise SourceError("encoding", "no encoding is sure; save it as UTF-8")
+    raise SourceError("encoding", "encoding unknown; save it as UTF-8")

@@ -1,7 +1,7 @@
 """Delta tables as sources: their log says which files they have now, so that nothing has to be listed or compared.
 
-A file of a Delta table is never changed, so a night parses the files of the versions that are new. Files that an update
-or a deletion has replaced are sources that are gone.
+A file of a Delta table is never changed, so a digest parses the files of the versions that are new. Files that an
+update or a deletion has replaced are sources that are gone.
 """
 
 import os

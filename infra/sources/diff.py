@@ -27,7 +27,7 @@ _EARLIER = pa.schema([(name, pa.large_string()) for name in ("source", "doc_id",
 
 
 @dataclass(frozen=True)
-class Plan:
+class IngestPlan:
     """What one ingest has to do. `gone` and `moved` have source, doc_id and source_stamp."""
 
     listing: Listing
@@ -44,7 +44,7 @@ class Plan:
     """Ids of the sources that were read earlier and are now no readable files."""
 
 
-def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> Plan:
+def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> IngestPlan:
     """List the sources and compare them with what earlier runs have read.
 
     Args:
@@ -80,7 +80,7 @@ def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> P
     work = listed.append_column("known", pc.invert(is_new)).append_column("was", was)
     work = work.filter(pc.invert(pc.or_(unchanged, fails)))
     known_unusable = earlier.filter(pc.is_in(earlier["source"], value_set=unusable))
-    return Plan(
+    return IngestPlan(
         listing=listing,
         work=work,
         unchanged=pc.sum(unchanged).as_py() or 0,

@@ -4,7 +4,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from infra.sources.base import Allowance, Parsed, Request, within
+from infra.sources.base import Allowance, Parsed, ParseRequest, within
 from infra.sources.decoding import clean
 from infra.sources.opening import seekable
 from memagent.errors import SourceError
@@ -15,7 +15,7 @@ _RATIO_FROM = 2**24
 """Inflated bytes below which no ratio counts as a bomb: XML compresses well."""
 
 
-def parse_docx(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the body's text; the title is the one of the core properties.
 
     Raises:
@@ -34,7 +34,7 @@ def parse_docx(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     yield Parsed(clean(text), clean(title), MEDIA_TYPE)
 
 
-def check_archive(file: BinaryIO, request: Request, kind: str, suffix: str) -> None:
+def check_archive(file: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> None:
     """Refuse an Office file that is none, or would inflate out of all proportion.
 
     Args:
@@ -67,39 +67,41 @@ def check_archive(file: BinaryIO, request: Request, kind: str, suffix: str) -> N
     file.seek(0)
 
 
-def _lines(container: Any, allowance: Allowance) -> Iterator[str]:
-    return within(allowance, _blocks(container, allowance))
+def _lines(document: Any, allowance: Allowance) -> Iterator[str]:
+    return within(allowance, _blocks(document.element.body, document, allowance))
 
 
-def _blocks(container: Any, allowance: Allowance) -> Iterator[str]:
-    from docx.table import Table
+def _blocks(element: Any, document: Any, allowance: Allowance) -> Iterator[str]:
+    """Yield the paragraphs and table rows of a body or a cell, as python-docx's `iter_inner_content` gives them."""
+    from docx.oxml.ns import qn
+    from docx.text.paragraph import Paragraph
 
-    for block in container.iter_inner_content():
-        if isinstance(block, Table):
-            yield from _table_lines(block, allowance)
+    table = qn("w:tbl")
+    for block in element.iterchildren(qn("w:p"), table):
+        if block.tag == table:
+            yield from _table_lines(block, document, allowance)
         else:
-            yield block.text
+            yield Paragraph(block, document).text
 
 
-def _table_lines(table: Any, allowance: Allowance) -> Iterator[str]:
+def _table_lines(table: Any, document: Any, allowance: Allowance) -> Iterator[str]:
     """Yield a table's rows; a cell that is merged over several rows stands in each of them.
 
     python-docx's own `row.cells` has an object for each column that a cell claims to cover, and looks for the cell
     above through all rows before.
     """
-    from docx.table import _Cell
-
     above: dict[int, str] = {}
-    for row in table.rows:
-        column = row.grid_cols_before
-        here: dict[int, str] = {}
+    for row in table.tr_lst:
+        column = row.grid_before
+        local: dict[int, str] = {}
         texts = []
-        for element in row._tr.tc_lst:
-            if element.vMerge == "continue" and column in above:
+        for cell in row.tc_lst:
+            if cell.vMerge == "continue" and column in above:
                 texts.append(above[column])
             else:
-                texts.append(" ".join(line for line in _lines(_Cell(element, table), allowance) if line.strip()))
-            here[column] = texts[-1]
-            column += element.grid_span
+                lines = within(allowance, _blocks(cell, document, allowance))
+                texts.append(" ".join(line for line in lines if line.strip()))
+            local[column] = texts[-1]
+            column += cell.grid_span
         yield "\t".join(texts)
-        above = here
+        above = local

@@ -6,7 +6,7 @@ from email.message import EmailMessage
 from email.parser import BytesParser
 from typing import BinaryIO
 
-from infra.sources.base import Parsed, Request
+from infra.sources.base import Parsed, ParseRequest
 from infra.sources.decoding import clean, decode
 from infra.sources.text import parse_html
 from memagent.errors import SourceError
@@ -14,7 +14,7 @@ from memagent.errors import SourceError
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
-def parse_eml(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+def parse_eml(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the mail's headers, its text (of HTML where it has no other) and the names of what is attached.
 
     The subject is the title. What is attached is not read: save it as a file of its own.
@@ -37,7 +37,7 @@ def parse_eml(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
     yield Parsed(clean("\n".join(lines)), clean(heads.get("Subject", "")), "message/rfc822")
 
 
-def _text(body: EmailMessage, request: Request) -> str:
+def _text(body: EmailMessage, request: ParseRequest) -> str:
     data = body.get_payload(decode=True)
     if not isinstance(data, bytes):
         return ""

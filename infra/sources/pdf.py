@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, Request, within
+from infra.sources.base import Parsed, ParseRequest, within
 from infra.sources.decoding import blank, clean
 from memagent.errors import SourceError
 
@@ -15,7 +15,7 @@ _PASSWORD_ERROR = 4
 _BETWEEN_PAGES = "\n\n"
 
 
-def parse_pdf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the pages' text, an empty line between pages; the title is the metadata's.
 
     Raises:

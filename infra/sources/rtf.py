@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from infra.sources.base import Parsed, Request
+from infra.sources.base import Parsed, ParseRequest
 from infra.sources.decoding import clean
 from memagent.errors import SourceError
 
 
-def parse_rtf(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the document's text.
 
     Raises:

@@ -20,6 +20,7 @@ from infra.sources import Parsed, is_table, parse_file
 from infra.sources.base import Allowance
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
+from memagent.extras import missing_extra
 from memagent.records import text_hash
 
 _LEAST_MEMORY = 512 * 2**20
@@ -95,6 +96,8 @@ def guarded(parse: Callable[[], object]) -> SourceError | None:
         sys.exit(1)  # nobody listens any more
     except Exception as error:  # parsers of hostile bytes raise anything; each is this source's fault
         first = (str(error).splitlines() or [""])[0]
+        if missing := missing_extra(error):
+            return SourceError("not-installed", missing)
         return SourceError("broken", f"it cannot be parsed: {type(error).__name__}: {first[:200]}")
     return None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import date, datetime
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, Request, within
+from infra.sources.base import Parsed, ParseRequest, within
 from infra.sources.decoding import clean
 from infra.sources.docx import check_archive
 from infra.sources.opening import seekable
@@ -15,7 +15,7 @@ from memagent.errors import SourceError
 MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 
-def parse_xlsx(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the workbook's text: each sheet's name, then its rows with tabs between the cells; empty rows are left out.
 
     Of a formula it has the value that was last computed.

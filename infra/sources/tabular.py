@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.naming import quoted
-from infra.sources.base import Allowance, Parsed, Refused, Request
+from infra.sources.base import Allowance, Parsed, ParseRequest, Refused
 from infra.sources.decoding import blank, clean, detect
 from infra.sources.opening import seekable
 from infra.sources.text import parse_text
@@ -114,7 +114,7 @@ _BAD_BYTE = re.compile("[\udc80-\udcff]")
 """A byte that is not of the file's encoding, as ``surrogateescape`` decodes it."""
 
 
-def parse_csv(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+def parse_csv(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Yield the rows of a table whose first line names the columns.
 
     The delimiter is the one of comma, semicolon, tab and bar that gives the text column.
@@ -165,7 +165,7 @@ def _field_limit(size: int) -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def parse_json_lines(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+def parse_json_lines(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Yield the objects of a file with one JSON object per line.
 
     Raises:
@@ -180,7 +180,7 @@ def parse_json_lines(stream: BinaryIO, request: Request) -> Iterator[Parsed | Re
     yield from watch.end()
 
 
-def parse_json(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Yield rows where the first line is an object with the text column, else the file as text."""
     data = stream.read()
     try:
@@ -250,7 +250,7 @@ _RATIO_FROM = 2**26
 """Inflated bytes below which no ratio counts as a bomb: columns compress well."""
 
 
-def parse_parquet(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refused]:
+def parse_parquet(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Yield the rows of a Parquet file.
 
     Raises:
@@ -284,7 +284,7 @@ def parse_parquet(stream: BinaryIO, request: Request) -> Iterator[Parsed | Refus
         raise SourceError("broken", f"it cannot be read from row {number + 1} on; write it again") from error
 
 
-def _check(file: pq.ParquetFile, schema: pa.Schema, packed: int, request: Request) -> None:
+def _check(file: pq.ParquetFile, schema: pa.Schema, packed: int, request: ParseRequest) -> None:
     options = request.options
     if options.text_column not in schema.names:
         among = _listed(schema.names)

@@ -11,7 +11,7 @@ from inscriptis.model.css import CssParse
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_end_handler
 
-from infra.sources.base import Allowance, Parsed, Request
+from infra.sources.base import Allowance, Parsed, ParseRequest
 from infra.sources.decoding import clean, decode
 from memagent.errors import SourceError
 
@@ -19,13 +19,13 @@ _MARKS = re.compile(r" {0,3}#{1,6}(?=[ \t])")
 _TITLE_LINES = 200
 
 
-def parse_text(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+def parse_text(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the file's text as it is."""
     text, encoding = decode(stream.read())
     yield Parsed(text, "", "text/plain", encoding)
 
 
-def parse_markdown(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+def parse_markdown(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the file's text with its marks; the first heading outside of code is the title."""
     text, encoding = decode(stream.read())
     yield Parsed(text, _first_heading(text), "text/markdown", encoding)
@@ -55,7 +55,7 @@ _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 
 
-def parse_html(stream: BinaryIO, request: Request) -> Iterator[Parsed]:
+def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the page's text; its ``<title>`` is the title.
 
     Raises:

@@ -260,7 +260,7 @@ def _parsed(claims: bytes | None, corpus: Corpus) -> dict[str, list[str]]:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        _log.warning("claims/%s.json of %s is damaged, and begun anew", corpus.name, corpus.store.url)
+        _log.warning("claims/%s.json of %s was corrupt; recreated", corpus.name, corpus.store.url)
         return {}
     return parsed
 

@@ -1,4 +1,4 @@
-"""Settings of a corpus in the store: sources, tags and standing questions."""
+"""Settings of a corpus in the store: sources, tags and default questions."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from infra.naming import quoted
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.errors import UsageError
-from memagent.records import Question, mended
+from memagent.records import Question
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAGIC = re.compile(r"[*?\[]")
@@ -31,7 +31,7 @@ def check_name(corpus: str) -> str:
 
 
 class QuestionRecord(TypedDict):
-    """A standing question, as it is kept."""
+    """A default question, as it is kept."""
 
     question_id: str
     text: str
@@ -48,12 +48,10 @@ class CorpusRecord(TypedDict, total=False):
     """By source."""
     forgotten: list[str]
     """Content hashes of texts that are not to come back."""
-    versions_marked: bool
-    """Whether each superseded version of a document has a row that says so."""
 
 
 def remember(corpus: Corpus, *, sources: Sequence[str] = (), questions: Sequence[Question] | None = None) -> None:
-    """Add sources of a corpus, or set its standing questions."""
+    """Add sources of a corpus, or set its default questions."""
 
     def change(known: CorpusRecord) -> None:
         known["sources"] = list(dict.fromkeys([*known.get("sources", []), *sources]))
@@ -96,17 +94,6 @@ def forgotten(corpus: Corpus, more: Collection[str] = ()) -> frozenset[str]:
     return frozenset(_load(corpus).get("forgotten", []))
 
 
-def versions_are_marked(corpus: Corpus, *, now_they_are: bool = False) -> bool:
-    """Tell (or, with `now_they_are`, note) whether each superseded version of a document has a row that says so."""
-
-    def change(known: CorpusRecord) -> None:
-        known["versions_marked"] = True
-
-    if now_they_are:
-        _change(corpus, change)
-    return now_they_are or _load(corpus).get("versions_marked", False)
-
-
 def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:
     """Return a function that gives the tags of a document by its source: those of all sources that it lies under."""
     tagged = [(_covers(source), tags) for source, tags in _load(corpus).get("tags", {}).items()]
@@ -117,17 +104,15 @@ def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:
     return tags_of
 
 
-def standing_questions(corpus: Corpus) -> list[Question]:
-    """Return the corpus's standing questions.
-
-    Lone surrogates in questions of earlier versions become U+FFFD: one such question would make every run fail."""
+def default_questions(corpus: Corpus) -> list[Question]:
+    """Return the corpus's default questions."""
     rows = _load(corpus).get("questions", [])
     return [
         Question(
-            mended(row["question_id"]),
-            mended(row["text"]),
-            tuple(map(mended, row["documents"])),
-            tuple(map(mended, row["answers"])) if row["answers"] is not None else None,
+            row["question_id"],
+            row["text"],
+            tuple(row["documents"]),
+            tuple(row["answers"]) if row["answers"] is not None else None,
         )
         for row in rows
     ]

@@ -26,8 +26,6 @@ from memagent.records import stable_hash
 _log = logging.getLogger("memagent.tables")
 _FIRST_BY = {"answers": "answered_at"}
 """Append-only tables and their time column: of several rows with the same key, the first is read."""
-_EARLIER = {"documents": [pa.field("text", pa.large_string())]}
-"""Columns that tables of earlier versions have."""
 MANY = 64
 """Number of small files that triggers a compaction."""
 _SHARED_FOLDERS = ("runs", "policies")
@@ -278,8 +276,7 @@ class Table:
             if low is not None and high is not None:
                 known &= (ds.field(CLUSTERED) >= low) & (ds.field(CLUSTERED) <= high)
             fragments.append(format.make_fragment(unquote(path), folder, known))
-        fields = [*self.schema, *_EARLIER.get(self.name, [])]
-        return ds.FileSystemDataset(fragments, pa.schema(fields), format, folder)
+        return ds.FileSystemDataset(fragments, self.schema, format, folder)
 
     def version(self) -> int | None:
         """Return the table's version, or None before its first commit."""

@@ -10,7 +10,6 @@ import pyarrow.dataset as ds
 
 from infra.store import Corpus
 from infra.tables.buckets import WHOLE, Bucket, buckets
-from infra.tables.corpora import versions_are_marked
 from infra.tables.delta import Table
 from infra.tables.distinct import are_first, first_of_each
 from infra.tables.rows import DocumentRow, FailureRow, NewDocument, SourceRow
@@ -40,11 +39,11 @@ def current_documents(
     table = Table(corpus.store, "documents").read(corpus.name, needed, bucket.contains("content_hash"))
     # The versions of a document are in different buckets, so replaced ones have a row with state superseded.
     key = ("doc_id",) if bucket.count == 1 else ("doc_id", "content_hash")
-    here, first = pc.equal(table["state"], "present"), are_first(table, key, _NEWEST)
-    here = here if first is None else pc.and_(here, first)
+    local, first = pc.equal(table["state"], "present"), are_first(table, key, _NEWEST)
+    local = local if first is None else pc.and_(local, first)
     table = table.select(list(dict.fromkeys([*names, *order, *(["doc_id"] if ordered else [])])))
-    if not pc.all(here, min_count=0).as_py():  # a filter copies every column
-        table = table.filter(here)
+    if not pc.all(local, min_count=0).as_py():  # a filter copies every column
+        table = table.filter(local)
     if ordered:
         table = table.sort_by([("first_seen", "ascending"), ("doc_id", "ascending")])
     return table.select(names)
@@ -54,26 +53,6 @@ def present(table: pa.Table, *key: str) -> pa.Table:
     """Return the newest row of each document (or value of the columns `key`), of those that are present."""
     table = newest(table, *(key or ("doc_id",)))
     return table.filter(pc.equal(table["state"], "present"))
-
-
-def mark_superseded(corpus: Corpus) -> None:
-    """Add the rows of superseded versions to a store of version 0.1, once; buckets need them."""
-    if versions_are_marked(corpus):
-        return
-    documents = Table(corpus.store, "documents")
-    if documents.count(corpus.name):
-        table = documents.read(corpus.name)
-        current = newest(table, "doc_id")
-        versions = newest(table, "doc_id", "content_hash")
-        versions = versions.filter(pc.equal(versions["state"], "present"))
-        key = ["doc_id", "content_hash"]
-        numbered = versions.select(key).append_column("row", pa.array(range(versions.num_rows), pa.int64()))
-        # A join takes no columns of lists.
-        old = versions.take(numbered.join(current.select(key), key, join_type="left anti")["row"])
-        if old.num_rows:
-            old = old.set_column(old.schema.get_field_index("state"), "state", pa.array(["superseded"] * old.num_rows))
-            documents.append(old)
-    versions_are_marked(corpus, now_they_are=True)
 
 
 def has_documents(corpus: Corpus) -> bool:
@@ -100,26 +79,17 @@ def document_texts(
         bucket: where all of them are.
     """
     wanted = set(content_hashes)
-    yield from _texts(corpus, "texts", bucket, wanted)
-    if wanted:  # a store of version 0.1 has the texts beside the documents
-        yield from _texts(corpus, "documents", bucket, wanted)
-
-
-def _texts(corpus: Corpus, name: str, bucket: Bucket, wanted: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the wanted texts of a table, and remove them from `wanted`."""
     inside = bucket.contains("content_hash")
-    for fragment in Table(corpus.store, name).fragments(corpus.name, inside):
+    for fragment in Table(corpus.store, "texts").fragments(corpus.name, inside):
         if not wanted:
             return
-        if "text" not in fragment.physical_schema.names:
-            continue
         hashes = [
             name for batch in _batches(fragment, ["content_hash"], inside, 10_000) for name in batch[0].to_pylist()
         ]
-        here = wanted.intersection(hashes)
-        if not here:
+        local = wanted.intersection(hashes)
+        if not local:
             continue
-        keep = ds.field("content_hash").isin(pa.array(sorted(here), pa.string()))
+        keep = ds.field("content_hash").isin(pa.array(sorted(local), pa.string()))
         for batch in _batches(fragment, ["content_hash", "text"], keep, 64):
             for content_hash, text in zip(batch.column("content_hash"), batch.column("text"), strict=True):
                 # The row of a document that was deleted has none.
@@ -139,7 +109,7 @@ def _batches(fragment: Any, columns: list[str], keep: pc.Expression | None, size
         yield from fragment.to_batches(columns=columns, batch_size=size)
 
 
-def standing_texts(corpus: Corpus) -> set[str]:
+def default_texts(corpus: Corpus) -> set[str]:
     """Return the content hashes of all versions of the documents that are present now; deleted ones have none."""
     present = set(current_documents(corpus, ["doc_id"])["doc_id"].to_pylist())
     rows = Table(corpus.store, "documents").read(

@@ -82,7 +82,7 @@ def erase_from_part(store: Store, path: str, erased: Erased, *, keep_damaged: bo
     except (pa.ArrowException, UnicodeDecodeError) as error:
         if keep_damaged:
             raise_damaged(store, path, error)
-        _log.warning("%s is damaged, and deleted: nobody can say what is in it (%s)", path, error)
+        _log.warning("%s is corrupt, contents unknown (%s); deleted", path, error)
         store.delete(path)
         return 0
     except OSError as error:  # a damaged footer, or a store that is away: nothing is deleted for that
@@ -97,7 +97,7 @@ def erase_from_part(store: Store, path: str, erased: Erased, *, keep_damaged: bo
 def raise_damaged(store: Store, path: str, error: Exception) -> NoReturn:
     """Say that nobody can say what is in a file, and what to do. Raises MemagentError."""
     raise MemagentError(
-        f"{path.removeprefix(store.path(''))} cannot be read, so nobody can say what is in it: memagent check CORPUS "
+        f"{path.removeprefix(store.path(''))} cannot be read, contents unknown: memagent check CORPUS "
         f"--repair sets it aside; then forget again ({str(error)[:200]})"
     ) from error
 
@@ -118,9 +118,9 @@ def find_texts(store: Store, texts: Sequence[str], but: str = "") -> Iterator[tu
         left = set(texts)
         try:
             for piece in _pieces(store, path):
-                here = {text for text in left if any(form in piece for form in forms[text])}
-                left -= here
-                for text in sorted(here):
+                local = {text for text in left if any(form in piece for form in forms[text])}
+                left -= local
+                for text in sorted(local):
                     yield path.removeprefix(store.path("")), text
                 if not left:
                     break

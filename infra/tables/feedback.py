@@ -16,12 +16,12 @@ from infra.tables.data_files import write_data_file
 from infra.tables.delta import Table
 from infra.tables.rows import AnswerRow, FeedbackRow
 from memagent.records import TextSpan
-from memagent.reviews import Review, Verdict, review, standing
+from memagent.reviews import Review, Verdict, current, review
 
 _ANSWER = ["corpus", "reading_id", "question", "content_hash", "stream", "policy_id", "answer", "found", "evidence"]
 
 
-class Asked(NamedTuple):
+class FeedbackTarget(NamedTuple):
     """A question on a text: what verdicts are about, whichever reading answered it."""
 
     content_hash: str
@@ -36,7 +36,7 @@ class JudgedAnswer(NamedTuple):
 
 
 def verdict_of(row: FeedbackRow, given: str) -> Verdict:
-    """Return what a row says of the answer `given`. Rows of earlier versions have no person, comment or place."""
+    """Return what a row says of the answer `given`."""
     spans = tuple(TextSpan(span["content_hash"], span["char_start"], span["char_end"]) for span in row["spans"] or ())
     return Verdict(
         reading_id=row["reading_id"],
@@ -51,7 +51,7 @@ def verdict_of(row: FeedbackRow, given: str) -> Verdict:
     )
 
 
-def judged(corpus: Corpus, bucket: Bucket = WHOLE) -> dict[Asked, list[JudgedAnswer]]:
+def judged(corpus: Corpus, bucket: Bucket = WHOLE) -> dict[FeedbackTarget, list[JudgedAnswer]]:
     """Return all verdicts on the answers of a corpus, by text and question.
 
     Args:
@@ -61,19 +61,19 @@ def judged(corpus: Corpus, bucket: Bucket = WHOLE) -> dict[Asked, list[JudgedAns
     rows: dict[str, list[FeedbackRow]] = defaultdict(list)
     for row in Table(corpus.store, "feedback").read(corpus.name).to_pylist():
         rows[row["reading_id"]].append(row)
-    by_asked: dict[Asked, list[JudgedAnswer]] = defaultdict(list)
+    by_asked: dict[FeedbackTarget, list[JudgedAnswer]] = defaultdict(list)
     for answer in _answers(corpus, rows, bucket):
-        key = Asked(answer["content_hash"], answer["question"])
+        key = FeedbackTarget(answer["content_hash"], answer["question"])
         by_asked[key] += [JudgedAnswer(verdict_of(row, answer["answer"]), answer) for row in rows[answer["reading_id"]]]
     return by_asked
 
 
 def verdicts(corpus: Corpus) -> list[JudgedAnswer]:
-    """Return the verdicts that count (`memagent.reviews.standing`), also those that contradict each other."""
+    """Return the verdicts that count (`memagent.reviews.current`), also those that contradict each other."""
     counting = []
     for same in judged(corpus).values():
         answers = {each.of["reading_id"]: each.of for each in same}
-        counting += [JudgedAnswer(each, answers[each.reading_id]) for each in standing(each.verdict for each in same)]
+        counting += [JudgedAnswer(each, answers[each.reading_id]) for each in current(each.verdict for each in same)]
     return sorted(counting, key=lambda each: each.verdict.reading_id)
 
 
@@ -111,11 +111,11 @@ class Reviews:
     """What people said of the answers of a corpus, or of a bucket of it."""
 
     def __init__(self, corpus: Corpus, bucket: Bucket = WHOLE) -> None:
-        self._judged: Mapping[Asked, Collection[JudgedAnswer]] = judged(corpus, bucket)
+        self._judged: Mapping[FeedbackTarget, Collection[JudgedAnswer]] = judged(corpus, bucket)
 
     def of(self, answer: AnswerRow) -> Review | None:
         """Return what the verdicts on an answer's text and question come to for it; None: there are none."""
-        same = self._judged.get(Asked(answer["content_hash"], answer["question"]), ())
+        same = self._judged.get(FeedbackTarget(answer["content_hash"], answer["question"]), ())
         return review([each.verdict for each in same], answer["answer"])
 
 

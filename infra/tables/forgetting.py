@@ -15,9 +15,9 @@ from infra.store import Corpus, Store
 from infra.tables.corpora import forgotten
 from infra.tables.delta import Table
 from infra.tables.erasing import Erased, erase_from_part, erase_rows
+from infra.tables.lineage import erased_with, runs_of, segment_parts, training_rows, unknown_parts
 from infra.tables.runs import forget_rollups
 from infra.tables.schemas import TABLES
-from infra.tables.traces import erased_with, runs_of, segment_parts, training_rows, unknown_parts
 from memagent.errors import MemagentError
 
 JOURNAL = "forgetting.json"
@@ -50,7 +50,7 @@ class Forgetting(TypedDict):
     """Rows that were taken out of turn log, plans and streams so far."""
 
 
-class Journal(TypedDict):
+class ForgetJournal(TypedDict):
     """A forgetting, from when it begins to change the store until its end."""
 
     corpus: str
@@ -63,19 +63,19 @@ class Journal(TypedDict):
     """Texts of which there is no passage."""
 
 
-def write_down(store: Store, journal: Journal) -> None:
+def write_down(store: Store, journal: ForgetJournal) -> None:
     """Keep a forgetting until it is done (`written_off`)."""
     store.write_bytes(json.dumps(journal).encode(), JOURNAL)
 
 
-def interrupted(store: Store) -> Journal | None:
+def interrupted(store: Store) -> ForgetJournal | None:
     """Return the forgetting that was interrupted, if there is one.
 
     Raises:
         MemagentError: what is written of it is damaged.
     """
     try:
-        journal: Journal = json.loads(store.read_bytes(JOURNAL))
+        journal: ForgetJournal = json.loads(store.read_bytes(JOURNAL))
         if journal["corpus"] in journal["erased"] and isinstance(journal["passages"], list):
             return journal
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def written_off(store: Store) -> None:
     store.delete(store.path(JOURNAL))
 
 
-def erase(store: Store, journal: Journal) -> None:
+def erase(store: Store, journal: ForgetJournal) -> None:
     """Erase rows, parts, files of runs and earlier versions. Nothing else may use the store (`claims.alone`).
 
     Raises:
@@ -113,7 +113,7 @@ def erase(store: Store, journal: Journal) -> None:
         Table(store, table).drop_versions(timedelta(0))
 
 
-def complete(store: Store, journal: Journal) -> None:
+def complete(store: Store, journal: ForgetJournal) -> None:
     """Add what was made of the texts since a forgetting was interrupted."""
     for name, forgetting in journal["erased"].items():
         corpus = Corpus(store, name)
@@ -142,9 +142,9 @@ def _delete_copies(corpus: Corpus) -> None:
         ]
     for path in gone:
         store.delete(path)
-    here = Store(str(cache_folder()))
-    for path in here.list(PROMOTIONS, suffix=""):
-        here.delete(path)
+    local = Store(str(cache_folder()))
+    for path in local.list(PROMOTIONS, suffix=""):
+        local.delete(path)
 
 
 def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:

@@ -22,7 +22,7 @@ class CitedEvidence(EvidenceRow):
 
 
 class PageNumbers:
-    """Page numbers in the PDFs of a corpus. Those that were ingested by an earlier version have none."""
+    """Page numbers in the PDFs of a corpus."""
 
     def __init__(self, corpus: Corpus, bucket: Bucket = WHOLE, texts: Iterable[str] | None = None) -> None:
         """Read where pages begin; kept as Arrow, 8 bytes a page.

@@ -2,7 +2,7 @@
 
 runs/<run_id>/plan/<bucket>.parquet   all readings (`infra.tables.schemas.PLAN`)
     runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
-    runs/<run_id>/moved/<bucket>.parquet  answers of documents that were in another bucket the night before
+    runs/<run_id>/moved/<bucket>.parquet  answers of documents that were in another bucket the digest before
     runs/<run_id>/plan.json               in their place, where the run had nothing to do: the run that planned it
 """
 
@@ -56,8 +56,6 @@ class Block(TypedDict):
     conversations: int
     longest: int
     """Conversations of its longest reading."""
-    losses: int
-    """How often a worker ended that had begun it."""
 
 
 def write_plan(store: Store, run_id: str, bucket: Bucket, rows: pa.Table) -> None:
@@ -92,7 +90,9 @@ def read_plan(
     if bucket is not None:
         files = [store.path("runs", run_id, "plan", f"{bucket.index:05d}.parquet")]
     else:
-        files = store.list("runs", run_id, "plan") or [store.path("runs", run_id, "plan.parquet")]  # of version 0.1
+        files = store.list("runs", run_id, "plan")
+        if not files:  # of none, a dataset would be empty
+            raise FileNotFoundError(f"run {run_id} has no plan")
     return ds.dataset(files, filesystem=store.arrow, schema=PLAN).to_table(columns=columns, filter=filters)
 
 
@@ -118,7 +118,7 @@ def counted_readings(plan: pa.Table) -> pa.ChunkedArray:
 
 
 def write_moved(store: Store, run_id: str, bucket: int, rows: pa.Table) -> None:
-    """Write down answers of a bucket's documents that were in another one the night before, until they are compared."""
+    """Write answers of a bucket's documents that the last digest had in another one, until they are compared."""
     store.write_part(rows, "runs", run_id, "moved", f"{bucket:05d}.parquet")
 
 

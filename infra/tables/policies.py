@@ -95,7 +95,7 @@ def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, pa
     check_folder(folder)
     policy_id = f"{name}@{folder_hash(folder)}"
     if policy_id == parent:
-        raise ConfigError(f"{folder} holds the weights of its parent {parent}: nothing was learnt, nothing to publish")
+        raise ConfigError(f"{folder} holds the weights of its parent {parent}: weights unchanged; nothing to publish")
     known = {row["policy_id"]: row for row in policies(store)}
     if policy_id in known:
         return policy_id
@@ -310,7 +310,7 @@ def _check_tokenizer(
     if tokenizer_print(path.read_bytes(), str(path)) != tokenizer_print(spec, f"the tokenizer of {whose}"):
         raise ConfigError(
             f"{path} is not the tokenizer of {whose}: a version keeps its parent's. Copy tokenizer.json and "
-            "tokenizer_config.json from there, or begin a lineage of its own with another name."
+            "tokenizer_config.json from there, or begin another lineage with another name."
         )
 
 
@@ -339,9 +339,7 @@ def _changed(row: PolicyRow, status: Status, reason: str, record: Json | None = 
 
 
 def _plain(row: Mapping[str, Any]) -> PolicyRow:
-    stored = {**row, "promotion": row["promotion"] or row.get("gate")}  # its name in earlier versions
-    stored.pop("gate", None)
-    return cast(PolicyRow, {**stored, **{name: json.loads(stored[name]) if stored[name] else None for name in _JSON}})
+    return cast(PolicyRow, {**row, **{name: json.loads(row[name]) if row[name] else None for name in _JSON}})
 
 
 def _stored(row: PolicyRow) -> dict[str, object]:

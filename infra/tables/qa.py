@@ -15,7 +15,7 @@ from infra.tables.corpora import tagger
 from infra.tables.delta import Table, now
 from infra.tables.documents import newest
 from infra.tables.rows import AnswerRow, QaRow, SpanRow
-from memagent.curation import SPLIT_VERSION, Qa, Split, families, split_of, stored_split
+from memagent.curation import SPLIT_VERSION, Qa, Split, families, split_of
 from memagent.records import TextSpan
 
 _FIELDS = [field.name for field in fields(Qa)]
@@ -25,7 +25,7 @@ _TOLD = ["corpus", "qa_id", "answers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class QaWritten:
     """Counts of a write, in rows."""
 
     new: int
@@ -39,15 +39,10 @@ def read_qa(store: Store, corpus: str | None = None, split: Split | None = None)
 
 
 def read_rows(store: Store, corpus: str | None = None, splits: Collection[Split] | None = None) -> list[QaRow]:
-    """Return the current rows of some splits as they are stored, `split` being the present version's."""
-    filters = None
-    if splits is not None:  # rows of version 1 call their promotion documents test
-        stored = {*splits, "test"} if "promotion" in splits else set(splits)
-        filters = pc.field("split").isin(pa.array(sorted(stored), pa.string()))
+    """Return the current rows of some splits as they are stored."""
+    filters = None if splits is None else pc.field("split").isin(pa.array(sorted(splits), pa.string()))
     rows: list[QaRow] = Table(store, "qa").read(corpus, filters=filters).to_pylist()
-    for row in rows:
-        row["split"] = stored_split(row["split"], row["split_version"], row["documents"] or [])
-    return [row for row in rows if splits is None or row["split"] in splits]
+    return rows
 
 
 def taught_texts(store: Store, splits: Collection[Literal["train", "validation"]]) -> set[str]:
@@ -57,7 +52,7 @@ def taught_texts(store: Store, splits: Collection[Literal["train", "validation"]
     return set(pc.list_flatten(streams.combine_chunks()).to_pylist())
 
 
-def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> Written:
+def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> QaWritten:
     """Replace the rows of a corpus: new and changed ones are written, others are deleted.
 
     Earlier versions of the table keep deleted rows. If nothing changed, there is no new version.
@@ -70,7 +65,7 @@ def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> Written:
     removed = before.keys() - after.keys()
     table.upsert([*new, *changed])
     table.delete(corpus.name, qa_id=removed)
-    return Written(len(new), len(changed), len(removed))
+    return QaWritten(len(new), len(changed), len(removed))
 
 
 def qa_version(store: Store) -> int | None:

@@ -101,7 +101,7 @@ class AnswerRow(TypedDict):
     answer: str
     found: bool
     confidence: float | None
-    """See `memagent.records.ReadingResult`; null in rows of earlier versions, too."""
+    """See `memagent.records.ReadingResult`; null where the engine gives none."""
     evidence: list[EvidenceRow]
     segments: int
     conversations: int
@@ -115,7 +115,7 @@ class AnswerRow(TypedDict):
     run_id: str
     answered_at: datetime
     memories_cut: int | None
-    """See `memagent.records.ReadingResult`; null in rows of earlier versions, as the next one."""
+    """See `memagent.records.ReadingResult`."""
     memory_empty: bool | None
 
 
@@ -143,8 +143,8 @@ class RunRow(TypedDict):
     """None while it is running, or was broken off."""
     config: str
     summary: str
-    held: bool | None
-    """Whether its answers are shown to nobody; None in rows of earlier versions: they are shown."""
+    withheld: bool | None
+    """Whether its answers are shown to nobody."""
 
 
 class PlannedReading(TypedDict):
@@ -228,7 +228,7 @@ class QaRow(TypedDict):
     run_id: str
     harvested_at: datetime
     spans: list[SpanRow] | None
-    """None in rows of earlier versions, and where it is not known."""
+    """None where unknown."""
 
 
 class FeedbackRow(TypedDict):
@@ -240,7 +240,7 @@ class FeedbackRow(TypedDict):
     answer: str
     given_at: datetime
     reviewer: str | None
-    """Empty: a file of verdicts. None in rows of earlier versions, as what follows."""
+    """Empty: a file of verdicts."""
     comment: str | None
     spans: list[SpanRow] | None
     decides: bool | None

@@ -12,7 +12,7 @@ from infra.store import Corpus, Store
 from infra.tables.claims import is_alive
 from infra.tables.delta import Table, now
 from infra.tables.rows import Ended, RunRow
-from memagent.gates import Breach
+from memagent.quality_checks import Breach
 from memagent.records import Json
 from memagent.stats import PairedDict, ScoreDict
 
@@ -28,8 +28,8 @@ class ReadingCounts(TypedDict):
     found: int
     unread: NotRequired[int]
     """Left because the run's budget was spent."""
-    held: NotRequired[int]
-    """Answered, but the answers are shown to nobody (`infra.tables.published`)."""
+    withheld: NotRequired[int]
+    """Answered, but the answers are shown to nobody (`infra.tables.visibility`)."""
 
 
 class ChangedAnswer(TypedDict):
@@ -41,7 +41,7 @@ class ChangedAnswer(TypedDict):
 
 
 class QuestionRollup(TypedDict):
-    """A standing question in a digest: how often each answer was given, and what changed since the digest before."""
+    """A default question in a digest: how often each answer was given, and what changed since the digest before."""
 
     question_id: str
     question: str
@@ -121,21 +121,21 @@ class ScoreLine(TypedDict):
     failed: int
 
 
-class GatesResult(TypedDict):
-    """What the quality gates found (`memagent.gates`)."""
+class QualityResult(TypedDict):
+    """What the quality checks found (`memagent.quality_checks`)."""
 
     breaches: list[Breach]
-    held: list[str]
-    """The held runs that gave answers which this one counts, itself among them."""
+    withheld: list[str]
+    """The withheld runs that gave answers which this one counts, itself among them."""
 
 
 class HeldAnswers(TypedDict):
-    """Answers that a run counts though they are of held runs (`infra.tables.published`)."""
+    """Answers that a run counts though they are of withheld runs (`infra.tables.visibility`)."""
 
     runs: dict[str, int]
     """How many, by the run that gave them."""
     says: str
-    """That they are held, and what can be done."""
+    """That they are withheld, and what can be done."""
 
 
 class RunExtras(TypedDict, total=False):
@@ -156,11 +156,11 @@ class RunExtras(TypedDict, total=False):
     paired: PairedDict
     report: str
     quality: Json
-    """A digest: what its new answers are like (`memagent.gates.Quality`)."""
-    gates: GatesResult
-    """A digest that breached limits, or whose answers are held."""
-    held_answers: HeldAnswers
-    """Any other run that found readings answered by held digests."""
+    """A digest: what its new answers are like (`memagent.quality_checks.Quality`)."""
+    checks: QualityResult
+    """A digest that breached limits, or whose answers are withheld."""
+    withheld_answers: HeldAnswers
+    """Any other run that found readings answered by withheld digests."""
     work: list[str]
     """A run whose budget was spent: what it had claimed (`infra.tables.claims`)."""
 
@@ -204,7 +204,7 @@ def write_run(
     config: Json,
     *,
     status: Ended = "completed",
-    held: bool = False,
+    withheld: bool = False,
     replace: bool = False,
 ) -> None:
     """Write the row of a run that ended, unless it has one: a repeated run has nothing to do.
@@ -215,7 +215,7 @@ def write_run(
         started: when it began.
         config: as plain data, without secrets.
         status: how it ended.
-        held: whether its answers are shown to nobody.
+        withheld: whether its answers are shown to nobody.
         replace: replace the row of a run that had ended and was then continued.
     """
     row: RunRow = {
@@ -227,7 +227,7 @@ def write_run(
         "ended_at": now(),
         "config": json.dumps(config),
         "summary": json.dumps(summary),
-        "held": held,
+        "withheld": withheld,
     }
     table = Table(store, "runs")
     ended = table.read(summary["corpus"], ["run_id"], _is(summary["run_id"]) & ENDED).num_rows
@@ -237,8 +237,8 @@ def write_run(
 
 ENDED = pc.field("status").isin(["completed", "failed", "paused"])
 """Filter for runs that came to their end, or to that of their budget."""
-SHOWN = pc.is_null(pc.field("held")) | pc.invert(pc.field("held"))
-"""Filter for runs that are not held."""
+SHOWN = pc.is_null(pc.field("withheld")) | pc.invert(pc.field("withheld"))
+"""Filter for runs that are not withheld."""
 _CLOSED = pc.invert(pc.field("status").isin(["running", "paused"]))
 """Filter for runs without work left to resume."""
 
@@ -251,7 +251,7 @@ def begin_run(
     work: Sequence[str],
     *,
     policy_id: str = "",
-    held: bool = False,
+    withheld: bool = False,
 ) -> None:
     """Write the row of a run that begins or resumes.
 
@@ -262,7 +262,7 @@ def begin_run(
         config: as plain data, without secrets.
         work: what it reads, as it claims it (`infra.tables.claims`).
         policy_id: that reads.
-        held: whether its answers are shown to nobody until it has ended well.
+        withheld: whether its answers are shown to nobody until it has ended well.
     """
     row: RunRow = {
         "corpus": corpus.name,
@@ -273,7 +273,7 @@ def begin_run(
         "ended_at": None,
         "config": json.dumps(config),
         "summary": json.dumps({"work": sorted(work), "policy_id": policy_id}),
-        "held": held,
+        "withheld": withheld,
     }
     table = Table(corpus.store, "runs")
     earlier = table.read(corpus.name, ["status"], _is(run_id))["status"].to_pylist()
@@ -304,12 +304,12 @@ def close_runs(corpus: Corpus, work: Collection[str]) -> list[str]:
     return [row["run_id"] for row in done]
 
 
-def release(corpus: Corpus, run_ids: Collection[str]) -> list[str]:
-    """Show the answers of held runs; return the runs that were held."""
+def mark_released(corpus: Corpus, run_ids: Collection[str]) -> list[str]:
+    """Show the answers of withheld runs; return the runs that were withheld."""
     table = Table(corpus.store, "runs")
-    chosen = pc.field("run_id").isin(pa.array(run_ids, pa.string())) & pc.field("held")
+    chosen = pc.field("run_id").isin(pa.array(run_ids, pa.string())) & pc.field("withheld")
     rows: list[RunRow] = table.read(corpus.name, filters=chosen).to_pylist()
-    table.upsert({**row, "held": False} for row in rows)
+    table.upsert({**row, "withheld": False} for row in rows)
     return [row["run_id"] for row in rows]
 
 
@@ -341,7 +341,7 @@ def closed_runs(corpus: Corpus) -> set[str]:
 
 
 def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:
-    """Return the ids of a corpus's runs of some kinds that are not held, sorted by their end."""
+    """Return the ids of a corpus's runs of some kinds that are not withheld, sorted by their end."""
     chosen = pc.field("kind").isin(list(kinds)) & ENDED & SHOWN
     runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], chosen)
     return list(runs.sort_by("ended_at")["run_id"].to_pylist())

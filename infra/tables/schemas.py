@@ -27,7 +27,7 @@ DOCUMENTS = pa.schema(
         ("state", pa.string()),  # present | superseded (by another version of the document) | deleted
         ("seen_at", _TIME),  # when this row's state was noted
         ("first_seen", _TIME),  # when the document was first there
-        ("page_starts", pa.list_(pa.int64())),  # offsets in the text; null: no pages, or ingested by an earlier version
+        ("page_starts", pa.list_(pa.int64())),  # offsets in the text; null: no pages
     ]
 )
 """Append-only: the newest row of a (doc_id, content_hash) is its present state."""
@@ -39,8 +39,7 @@ TEXTS = pa.schema(
         ("text", _TEXT),
     ]
 )
-"""Append-only, apart from the documents: no read of metadata opens a file that holds texts. Stores of version 0.1
-have the texts in a column of `documents`."""
+"""Append-only, apart from the documents: no read of metadata opens a file that holds texts."""
 
 SOURCES = pa.schema(
     [
@@ -88,7 +87,7 @@ SEGMENTS = pa.schema(
 TURNS = pa.schema(
     [
         ("reading_id", pa.string()),
-        ("lane", pa.int32()),
+        ("span", pa.int32()),
         ("step", pa.int32()),
         ("kind", pa.string()),  # update | merge | answer | carried
         ("content_hash", pa.string()),
@@ -103,7 +102,7 @@ TURNS = pa.schema(
         ("finish_reason", pa.string()),
         ("seconds", pa.float64()),
         ("logprobs", pa.large_list(pa.float32())),  # of each response token; null: not kept
-        ("confidence", pa.float32()),  # of the least sure conversation of its lane so far; the answer's: of all lanes
+        ("confidence", pa.float32()),  # of the least sure conversation of its span so far; the answer's: of all spans
         ("weight_version", pa.string()),
         ("carried_from", pa.string()),
         ("policy_id", pa.string()),
@@ -111,7 +110,7 @@ TURNS = pa.schema(
         ("written_at", _TIME),
     ]
 )
-"""The turn log. Key: reading_id, lane, step."""
+"""The turn log. Key: reading_id, span, step."""
 
 EVIDENCE = pa.struct(
     [
@@ -151,8 +150,8 @@ ANSWERS = pa.schema(
         ("carried_segments", pa.int32()),
         ("run_id", pa.string()),  # that answered
         ("answered_at", _TIME),  # when
-        ("memories_cut", pa.int32()),  # of its segments: at `reading.memory_tokens`; null: of an earlier version
-        ("memory_empty", pa.bool_()),  # whether it answered from an empty memory; null: of an earlier version
+        ("memories_cut", pa.int32()),  # of its segments: at `reading.memory_tokens`
+        ("memory_empty", pa.bool_()),  # whether it answered from an empty memory
     ]
 )
 
@@ -178,7 +177,7 @@ RUNS = pa.schema(
         ("ended_at", _TIME),
         ("config", pa.string()),  # JSON, without secrets
         ("summary", pa.string()),  # JSON
-        ("held", pa.bool_()),  # whether its answers are shown to nobody (`infra.tables.published`)
+        ("withheld", pa.bool_()),  # whether its answers are hidden (`infra.tables.visibility`)
     ]
 )
 
@@ -265,7 +264,6 @@ POLICIES = pa.schema(
         ("config", pa.string()),  # JSON: the recipe
         ("metrics", pa.string()),  # JSON: of the training's best step
         ("promotion", pa.string()),  # JSON: what was compared, and how it came out
-        ("gate", pa.string()),  # the same in rows of earlier versions
         ("commit", pa.string()),  # version of the code
         ("made_at", _TIME),
         ("changed_at", _TIME),

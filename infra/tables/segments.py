@@ -220,7 +220,7 @@ def _contents(store: Store, part: str) -> tuple[list[str], list[int], set[int]]:
 
 
 class StoredStream:
-    """The segments of a list of documents as one stream, loaded a row group at a time."""
+    """The segments of some documents, concatenated, loaded a row group at a time."""
 
     def __init__(self, store: Store, places: Sequence[SegmentRange], starts: Sequence[int] | None = None) -> None:
         """Read the documents at `places`, in that order.

@@ -21,10 +21,10 @@ QA = pa.schema(
         ("evidence", pa.list_(pa.struct([("content_hash", pa.string()), ("segment_index", pa.int32())]))),
         ("tags", pa.list_(pa.string())),
         ("split", pa.string()),  # train | validation | promotion | test
-        ("split_version", pa.int32()),  # of the rule that the split is by; null: 1, which had no promotion documents
+        ("split_version", pa.int32()),  # of the rule that the split is by
         ("run_id", pa.string()),  # of the harvest
         ("harvested_at", _TIME),
-        ("spans", pa.list_(_SPAN)),  # where the documents say the answer; null in rows of earlier versions
+        ("spans", pa.list_(_SPAN)),  # where the documents say the answer; null where unknown
     ]
 )
 """Questions that may teach, with their provenance (`memagent.curation.Qa`)."""
@@ -39,7 +39,7 @@ FEEDBACK = pa.schema(
         (
             "reviewer",
             pa.string(),
-        ),  # who; empty: a file of verdicts. This and what follows: null in earlier versions' rows
+        ),  # who; empty: a file of verdicts
         ("comment", _TEXT),
         ("spans", pa.list_(_SPAN)),  # where the documents say the answer
         ("decides", pa.bool_()),  # settles a disagreement: what others said before no longer counts

@@ -14,14 +14,14 @@ import pyarrow.dataset as ds
 
 from infra.store import Corpus, Store
 from infra.tables.buckets import groups_of
-from infra.tables.damage import raise_if_damaged, unreadable
 from infra.tables.distinct import first_of_each
+from infra.tables.integrity import raise_if_damaged, unreadable
 from infra.tables.schemas import TURNS
 from memagent.errors import MemagentError
 
 _Read = TypeVar("_Read")
 FOLDER = "turns"
-KEY = ("reading_id", "lane", "step")
+KEY = ("reading_id", "span", "step")
 _FILTERED = ("reading_id", "kind")
 _LOOKED_AT: set[str] = set()
 _AT_ONCE = 16  # parts that are looked at or deleted together: with S3 it is waiting

@@ -1,7 +1,7 @@
 """The turn log: the append-only record of every conversation.
 
 It is the checkpoint, the provenance and the training data at once. Workers write parts of a few seconds each,
-atomically (`infra.tables.turn_parts`). The key is (reading_id, lane, step); of duplicate
+atomically (`infra.tables.turn_parts`). The key is (reading_id, span, step); of duplicate
 keys (a part and its compacted copy), one counts.
 """
 
@@ -116,7 +116,7 @@ def resume_points(
 ) -> dict[str, list[Turn]]:
     """Return, by reading, the turns from which it continues: see `memagent.conversations.ReadingRequest`, `past`.
 
-    The turns that changed the memory, the first and the last of every lane, and the answer, if it is logged. Only of
+    The turns that changed the memory, the first and the last of every span, and the answer, if it is logged. Only of
     these are texts and token ids held in memory: a log has millions of turns, and few are needed.
 
     Args:
@@ -158,7 +158,7 @@ def _among(batch: pa.RecordBatch, keys: pa.Table) -> pa.Table:
 def _telling(table: pa.Table) -> pa.Array:
     """Return a mask of the turns needed to resume.
 
-    Most turns leave the memory unchanged. Of a sequence of these, the last one is needed if it ends its lane or
+    Most turns leave the memory unchanged. Of a sequence of these, the last one is needed if it ends its span or
     precedes the answer. Computed column by column: a log has millions of turns, and few are needed.
     """
     if not table.num_rows:
@@ -167,7 +167,7 @@ def _telling(table: pa.Table) -> pa.Array:
     unchanged = pc.invert(table["changed"].combine_chunks())
     passing = pc.and_(pc.and_(unchanged, pc.equal(kind, "update")), pc.greater(step, 0))
     last = pc.equal(kind.slice(1), "answer")
-    for name in ("reading_id", "lane"):
+    for name in ("reading_id", "span"):
         column = table[name].combine_chunks()
         last = pc.or_(last, pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
     return pc.or_(pc.invert(passing), pa.concat_arrays([last, pa.array([True])]))
@@ -177,10 +177,10 @@ def carry(past: list[Turn], to: str, keep: int) -> list[Turn]:
     """Turn the log of an earlier reading into the beginning of another, for its first `keep` segments.
 
     The memory after segment k depends on the segments up to k alone, so a document whose first `keep` segments are
-    unchanged is resumed there. Only for readings with one lane. Returns turns of kind ``carried``, empty when the
+    unchanged is resumed there. Only for readings with one span. Returns turns of kind ``carried``, empty when the
     earlier log does not reach so far.
     """
-    read = [turn for turn in past if turn.lane == 0 and turn.kind in ("update", "carried")]
+    read = [turn for turn in past if turn.span == 0 and turn.kind in ("update", "carried")]
     keep = min(keep, read[-1].step + 1) if read else 0
     before = [turn for turn in read if turn.step < keep]
     if not before:

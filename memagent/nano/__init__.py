@@ -1,4 +1,4 @@
-"""The bundled reader, memagent-nano: its tokenizer, training and shipped folders."""
+"""The bundled reader, memagent-nano: its shipped folders. How they were made: `examples/nano`."""
 
 from pathlib import Path
 

@@ -12,25 +12,6 @@ from memagent.errors import ConfigError
 from memagent.settings import Section, put_setting
 
 SHIPPED = Path(__file__).parent / "recipes"
-_RENAMED = {
-    "rollout": {"ahead": "max_off_policy_steps"},
-    "loss": {"importance_cap": "tis_cap", "kl": "kl_coef"},
-    "learner": {
-        "rate": "lr",
-        "zero": "zero_stage",
-        "ranks": "world_size",
-        "checkpointing": "activation_checkpointing",
-        "transfer": "weight_sync",
-    },
-    "stage": {"steps": "max_steps"},
-}
-"""Renamed keys: section -> old key -> new key."""
-_LATER = {
-    "rollout": ("oversampling",),
-    "learner": ("placement", "restarts"),
-    "method": ("name", "weight"),
-}
-"""Keys that recipes did not have when run ids were first made: hashed only where they are not at their default."""
 
 
 class RolloutRecipe(Section):
@@ -224,35 +205,6 @@ class Recipe(Section):
     learner: LearnerRecipe = LearnerRecipe()
     stage: StageRecipe = StageRecipe()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_old_keys(cls, data: Any) -> Any:
-        """Refuse a renamed key, naming the new one."""
-        for section, renamed in _RENAMED.items():
-            given = data.get(section) if isinstance(data, dict) else None
-            for old, new in renamed.items():
-                if isinstance(given, dict) and old in given:
-                    raise ValueError(f"{section}.{old} is called {section}.{new} now")
-        return data
-
-    def first_keys(self) -> dict[str, Any]:
-        """Return the recipe as plain data under its keys' first names.
-
-        Run ids are hashes of it (`pipelines.training.settings.Run.run_id`): under new names, runs begun before the
-        renaming would not be found.
-        """
-        data = self.model_dump(exclude={"audit"})  # it changes nothing that is learnt
-        for section, renamed in _RENAMED.items():
-            data[section].update({old: data[section].pop(new) for old, new in renamed.items()})
-        ahead = data["rollout"]["ahead"]
-        data["rollout"]["ahead"] = bool(ahead) if ahead < 2 else ahead
-        defaults = Recipe().model_dump()
-        for section, names in _LATER.items():
-            for name in names:
-                if data[section][name] == defaults[section][name]:
-                    del data[section][name]
-        return data if data["method"] else {key: value for key, value in data.items() if key != "method"}
-
     @model_validator(mode="after")
     def _batches(self) -> "Recipe":
         if self.rollout.prompts % self.learner.minibatch_prompts:
@@ -297,13 +249,3 @@ def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
         return validate(Recipe, data, "")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         raise ConfigError(f"recipe {path}: {error}") from error
-
-
-def todays_keys(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Rename the keys of a stored recipe to today's names."""
-    return {
-        section: {_RENAMED.get(section, {}).get(key, key): value for key, value in keys.items()}
-        if isinstance(keys, dict)
-        else keys
-        for section, keys in recipe.items()
-    }

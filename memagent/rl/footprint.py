@@ -108,7 +108,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryPart:
     """A part of a sum, in bytes."""
 
     name: str
@@ -122,7 +122,7 @@ class Part:
         return self.bytes / GIB
 
 
-def rank_memory(shape: ModelShape, recipe: Recipe) -> list[Part]:
+def rank_memory(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     """Return what a learner's rank holds on its GPU at its peak, part by part (ZeRO, arXiv 1910.02054, section 3)."""
     learner = recipe.learner
     world, stage = learner.world_size, learner.zero_stage
@@ -145,15 +145,15 @@ def rank_memory(shape: ModelShape, recipe: Recipe) -> list[Part]:
     activations = ends + (shape.layers * row + layer if learner.activation_checkpointing else shape.layers * layer)
     kept = "input of each layer and all of one" if learner.activation_checkpointing else "all layers"
     parts = [
-        Part("weights", shard(whole * width, 3), f"{_count(whole)} x {width} bytes{share(3)}"),
-        Part("gathered layers", gathered, f"two layers and an embedding x {width} bytes (ZeRO-3 gathers them)"),
-        Part("gradients", shard(trained * _FLOAT32, 2), f"{_count(trained)} x 4 bytes{share(2)}"),
-        Part("float32 weights", shard(masters * _FLOAT32, 1), f"{_count(trained)} x 4 bytes{share(1)}"),
-        Part("Adam's moments", shard(2 * trained * _FLOAT32, 1), f"{_count(trained)} x 8 bytes{share(1)}"),
-        Part("reference", whole * width if recipe.loss.kl_coef else 0, f"{_count(whole)} x {width} bytes, whole"),
-        Part("activations", activations, f"{tokens:,} tokens, {kept}"),
-        Part("logits", 2 * _LOGITS, "a chunk and its gradient"),
-        Part("runtime", _RUNTIME if learner.gpus else 0, "CUDA, NCCL, allocator"),
+        MemoryPart("weights", shard(whole * width, 3), f"{_count(whole)} x {width} bytes{share(3)}"),
+        MemoryPart("gathered layers", gathered, f"two layers and an embedding x {width} bytes (ZeRO-3 gathers them)"),
+        MemoryPart("gradients", shard(trained * _FLOAT32, 2), f"{_count(trained)} x 4 bytes{share(2)}"),
+        MemoryPart("float32 weights", shard(masters * _FLOAT32, 1), f"{_count(trained)} x 4 bytes{share(1)}"),
+        MemoryPart("Adam's moments", shard(2 * trained * _FLOAT32, 1), f"{_count(trained)} x 8 bytes{share(1)}"),
+        MemoryPart("reference", whole * width if recipe.loss.kl_coef else 0, f"{_count(whole)} x {width} bytes, whole"),
+        MemoryPart("activations", activations, f"{tokens:,} tokens, {kept}"),
+        MemoryPart("logits", 2 * _LOGITS, "a chunk and its gradient"),
+        MemoryPart("runtime", _RUNTIME if learner.gpus else 0, "CUDA, NCCL, allocator"),
     ]
     return [part for part in parts if part.bytes]
 
@@ -165,16 +165,18 @@ def _layer_elements(shape: ModelShape, dtype: str) -> float:
     return hidden * shape.hidden + 2 * query + 2 * key + 4 * shape.intermediate
 
 
-def disk(shape: ModelShape, recipe: Recipe) -> list[Part]:
+def disk(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     """Return what a run keeps in the store, and what a node needs for a moment."""
     learner: LearnerRecipe = recipe.learner
     whole = shape.parameters
     trained = shape.lora_parameters(learner.lora_rank) if learner.lora_rank else whole
     checkpoint = 3 * trained * _FLOAT32
     return [
-        Part("checkpoints", 2 * checkpoint, f"{_count(trained)} x 12 bytes, the last one and the one being written"),
-        Part("best weights", 2 * whole * 2, f"{_count(whole)} x 2 bytes, the best and the one being written"),
-        Part(
+        MemoryPart(
+            "checkpoints", 2 * checkpoint, f"{_count(trained)} x 12 bytes, the last one and the one being written"
+        ),
+        MemoryPart("best weights", 2 * whole * 2, f"{_count(whole)} x 2 bytes, the best and the one being written"),
+        MemoryPart(
             "temporary, all nodes together",
             checkpoint + whole * 2,
             f"{_count(trained)} x 12 bytes while a checkpoint is uploaded, and the exported model",

@@ -18,7 +18,7 @@ _LEAST = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PackedItem:
     """A conversation with the advantage of its response tokens."""
 
     conversation: Conversation
@@ -29,7 +29,7 @@ class Item:
 class Unit:
     """Conversations that stay in one micro-batch: a single one, or several with a common prefix."""
 
-    items: tuple[Item, ...]
+    items: tuple[PackedItem, ...]
     shared: int = 0
     """Length of the common prefix, in tokens; it is computed once."""
 
@@ -61,7 +61,7 @@ class Packed:
         return len(self.targets)
 
 
-def items(trajectories: Sequence[Trajectory], *, equal: bool = False) -> list[Item]:
+def items(trajectories: Sequence[Trajectory], *, equal: bool = False) -> list[PackedItem]:
     """Split trajectories into conversations, each with its advantage.
 
     With `equal` every trajectory weighs the same in a token mean, however many response tokens it has: its advantage is
@@ -70,14 +70,14 @@ def items(trajectories: Sequence[Trajectory], *, equal: bool = False) -> list[It
     lengths = [trajectory.response_tokens for trajectory in trajectories]
     mean = sum(lengths) / max(1, sum(length > 0 for length in lengths))
     return [
-        Item(conversation, advantage * (mean / length if equal else 1.0))
+        PackedItem(conversation, advantage * (mean / length if equal else 1.0))
         for trajectory, length in zip(trajectories, lengths, strict=True)
         for conversation, advantage in zip(trajectory.conversations, trajectory.of_conversations(), strict=True)
         if conversation.response_ids
     ]
 
 
-def units(flat: Sequence[Item], budget: int, *, share: bool = True) -> list[Unit]:
+def units(flat: Sequence[PackedItem], budget: int, *, share: bool = True) -> list[Unit]:
     """Group conversations with a common prefix, as a group's rollouts have with layout section-first.
 
     The prefix is computed once, and its gradient is the sum over all conversations; the result is the same (prefix
@@ -93,7 +93,7 @@ def units(flat: Sequence[Item], budget: int, *, share: bool = True) -> list[Unit
     made: list[Unit] = []
     for group in _groups(common):
         shared = min(common[group.start : group.stop - 1], default=0)
-        chunk: list[Item] = []
+        chunk: list[PackedItem] = []
         for index in group:
             item = ordered[index]
             if chunk and Unit((*chunk, item), shared).tokens > budget:
@@ -126,7 +126,7 @@ def _groups(common: Sequence[int]) -> list[range]:
     return best(0, len(common) + 1)[1]
 
 
-def _unit(together: Sequence[Item]) -> Unit:
+def _unit(together: Sequence[PackedItem]) -> Unit:
     prompts = [np.asarray(item.conversation.prompt_ids) for item in together]
     shared = min((_common(one, other) for one, other in pairwise(prompts)), default=0)
     return Unit(tuple(together), shared)

@@ -107,8 +107,8 @@ def state(groups: Sequence[PlannedGroup], *, alpha: float, look: int, correlatio
         look: this one's number, from 1.
         correlation: of differences within a document.
     """
-    here = level(alpha, look)
-    value = power(groups, alpha=here, correlation=correlation)
+    local = level(alpha, look)
+    value = power(groups, alpha=local, correlation=correlation)
     questions, documents = sum(sum(group.sizes) for group in groups), sum(len(group.sizes) for group in groups)
     warning = ""
     if value < ENOUGH:
@@ -121,7 +121,7 @@ def state(groups: Sequence[PlannedGroup], *, alpha: float, look: int, correlatio
         "gain": GAIN,
         "power": value,
         "look": look,
-        "alpha": here,
+        "alpha": local,
         "questions": questions,
         "documents": documents,
         "correlation": correlation,

@@ -98,7 +98,7 @@ class DecisionRecord(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class QuestionGroup:
     """Samples of one group with both policies' scores, 0 to 1, in the same order; None: the reading failed."""
 
     name: str
@@ -165,14 +165,14 @@ def level(alpha: float, look: int) -> float:
     return alpha * 6 / (math.pi * look) ** 2
 
 
-def decide(groups: Sequence[Group], alpha: float, correlation: float = 0.1) -> Decision:
+def decide(groups: Sequence[QuestionGroup], alpha: float, correlation: float = 0.1) -> Decision:
     """Decide between a candidate and the promoted policy, each test at the level `alpha`.
 
     Raises:
         ValueError: there is no sample, or a group's scores are not of the same samples.
     """
     whole = [group for group in groups if not group.part]
-    everything = Group(
+    everything = QuestionGroup(
         "all",
         tuple(score for group in whole for score in group.candidate),
         tuple(score for group in whole for score in group.incumbent),
@@ -198,7 +198,7 @@ def too_few(documents: Sequence[str], margin: float, alpha: float, correlation: 
     return score_test(np.zeros(len(documents)), margin, effect=effect, clusters=len(sizes)) >= alpha
 
 
-def _objection(group: Group, comparison: Comparison, alpha: float, correlation: float) -> str:
+def _objection(group: QuestionGroup, comparison: Comparison, alpha: float, correlation: float) -> str:
     """Return what a group has against the candidate; empty: nothing."""
     if comparison.p_margin < alpha:
         return ""

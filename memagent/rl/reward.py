@@ -38,7 +38,7 @@ class Answered:
     every: bool = False
     """All gold answers are asked for, not one of them."""
     trace: Trace | None = None
-    """What the memory updates did; None if there were none, or several lanes."""
+    """What the memory updates did; None if there were none, or several spans."""
 
     @property
     def answerable(self) -> bool:

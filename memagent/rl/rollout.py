@@ -47,7 +47,7 @@ class _Recorder:
         completion = await self._generate(ids, replace(sampling, seed=seed, logprobs=True), priority)
         if completion.logprobs is None:
             raise ValueError("the engine gives no log-probabilities, which training needs")
-        # Each task records its turn before its next request, also with several lanes.
+        # Each task records its turn before its next request, also with several spans.
         task = asyncio.current_task()
         self._asked[task], self._limit[task] = (ids, completion), sampling.max_tokens
         return completion
@@ -56,7 +56,7 @@ class _Recorder:
         task = asyncio.current_task()
         ids, completion = self._asked.pop(task)
         assert turn.kind != "carried", "a rollout begins at the beginning"
-        place = (turn.lane, turn.step)
+        place = (turn.span, turn.step)
         self.limits[place], self.turns[place] = self._limit.pop(task), turn
         self.kept[place] = Conversation(
             ids,
@@ -97,7 +97,7 @@ async def roll_out(
 
 
 def trace_of(task: Task, turns: Sequence[Turn]) -> Trace | None:
-    """Return the trace of a rollout's turns, in order; None if it was read in several lanes."""
+    """Return the trace of a rollout's turns, in order; None if it was read in several spans."""
     if any(turn.kind == "merge" for turn in turns):
         return None
     updates = (turn for turn in turns if turn.kind == "update")

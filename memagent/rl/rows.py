@@ -108,8 +108,8 @@ class RowDataset:
     def _wanted(self, row: Qa, own: Sequence[Segment]) -> list[int] | None:
         """Return which of a text's segments hold the answer; None if that is unknown and the text is too long.
 
-        Of several marked segments, those with the answer's own words. Segment indices, which are all that rows of
-        earlier versions have, are of the segmentation of their harvest: the answer's own words count more.
+        Of several marked segments, those with the answer's own words. Segment indices are of the
+        segmentation of their harvest: the answer's own words count more.
         """
         if not any(row.answers):
             return []
@@ -187,7 +187,7 @@ def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
     """
     kept = [row for row in rows if teachable(row, low, high)]
     if not kept:
-        raise UsageError(f"of {len(rows)} rows none can be learnt from: all are settled or hopeless by their pass rate")
+        raise UsageError(f"of {len(rows)} rows none can be trained on: all have pass rate 0 or 1")
     if len({frozenset(row.answers) for row in kept}) < 2 and len(kept) > 1:
         raise UsageError(
             f"all {len(kept)} rows have the same answer: a policy would learn to say nothing else. Harvest more, "

@@ -15,7 +15,7 @@ class MemoryUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The updates of one rollout, read in one lane."""
+    """The updates of one rollout, read in one span."""
 
     updates: tuple[MemoryUpdate, ...]
     """In the order of the segments; fewer than these after an early exit."""

@@ -46,7 +46,7 @@ class Trajectory:
     advantages: tuple[float, ...] = ()
     """Advantage of each conversation's response tokens, where a method tells them apart; empty: `advantage`."""
     trace: Trace | None = None
-    """What its updates did; None if it was read in several lanes."""
+    """What its updates did; None if it was read in several spans."""
     probes: tuple[Conversation, ...] = ()
     """The gold answer as response to the answer prompt without a memory, and with each memory that the method wants;
     they are scored and not trained on (`memagent.rl.methods.Method.memories`)."""

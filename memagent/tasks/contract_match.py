@@ -6,8 +6,8 @@ in.
 
 import re
 from datetime import date, datetime
-
-from dateutil import parser as dates
+from functools import cache
+from typing import Any
 
 from memagent.metrics import containment, normalise
 from memagent.tasks.contract_suite import ENTITIES, YES_NO
@@ -111,14 +111,18 @@ _PARTS = re.compile(r"\s*(\d{1,2}|\[\])/(\d{1,2}|\[\])/(\d{4}|\d{2}(?!\[)|[\d\[\
 _MONTHS = "january february march april may june july august september october november december".split()
 
 
-class _Years(dates.parserinfo):  # type: ignore[misc] # dateutil has no types
-    """Two digits are a year from 1970 to 2069, whatever the clock says."""
+@cache
+def _parser_info() -> Any:
+    """Return how dateutil reads dates; the package comes with an extra, and only what compares dates needs it."""
+    from dateutil.parser import parserinfo
 
-    def convertyear(self, year: int, century_specified: bool = False) -> int:
-        return year if century_specified or year >= 100 else year + (1900 if year >= 70 else 2000)
+    class Years(parserinfo):  # type: ignore[misc] # dateutil has no types
+        """Two digits are a year from 1970 to 2069, whatever the clock says."""
 
+        def convertyear(self, year: int, century_specified: bool = False) -> int:
+            return year if century_specified or year >= 100 else year + (1900 if year >= 70 else 2000)
 
-_YEARS = _Years()
+    return Years()
 
 
 def same_date(prediction: str, gold: str) -> bool:
@@ -142,10 +146,12 @@ def parse_date(text: str) -> date | None:
     """Return the date that a text gives in full, or None. Month before day, as in the United States."""
     plain = " ".join(_DAY.sub(" ", _ORDINAL.sub(r"\1 ", text)).replace(",", " ").split())
     # What the text leaves out comes from the default; only a full date gives the same from two of them.
-    parsed = set()
+    from dateutil.parser import parse
+
+    info, parsed = _parser_info(), set()
     for default in (datetime(1000, 1, 1), datetime(2001, 2, 2)):
         try:
-            parsed.add(dates.parse(plain, parserinfo=_YEARS, default=default, fuzzy=True, ignoretz=True).date())
+            parsed.add(parse(plain, parserinfo=info, default=default, fuzzy=True, ignoretz=True).date())
         except (ValueError, OverflowError):
             return None
     return parsed.pop() if len(parsed) == 1 else None
@@ -163,7 +169,7 @@ def _gold_parts(gold: str) -> tuple[int | None, int | None, int | None] | None:
     if not match:
         return None
     month, day, year = (int(part) if part.isdigit() else None for part in match.groups())
-    return None if year is None else _YEARS.convertyear(year, year >= 100), month, day
+    return None if year is None else _parser_info().convertyear(year, year >= 100), month, day
 
 
 def _fits(prediction: str, known: tuple[int | None, int | None, int | None]) -> bool:

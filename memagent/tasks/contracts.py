@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from memagent.errors import UsageError
-from memagent.tasks.teacher import Place
+from memagent.tasks.teacher import NeedlePlace
 
 Category = Literal["Document Name", "Agreement Date", "Governing Law"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -82,7 +82,7 @@ class Contract:
     text: str
     answers: dict[Category, str]
     """Gold answers as CUAD gives them; empty: the contract does not say."""
-    places: dict[Category, tuple[Place, ...]]
+    places: dict[Category, tuple[NeedlePlace, ...]]
     """Where a reader should note the answer; empty where none is verbatim."""
     spans: dict[Category, tuple[tuple[int, int], ...]]
     """Where the gold clauses stand, all occurrences, for taking them out."""
@@ -137,7 +137,7 @@ def remove_answer(text: str, spans: Iterable[tuple[int, int]]) -> str:
     return "".join(pieces)
 
 
-def law_places(text: str, start: int, end: int, answer: str) -> list[Place]:
+def law_places(text: str, start: int, end: int, answer: str) -> list[NeedlePlace]:
     """Return where a clause names its law: "laws of the State of Nevada", answered by "Nevada"."""
     clause = text[start:end]
     for match in _law_names(clause, answer):
@@ -150,7 +150,7 @@ def law_places(text: str, start: int, end: int, answer: str) -> list[Place]:
 
 def _contract(name: str, text: str, rows: dict[str, tuple[str, list[str]]]) -> Contract:
     answers: dict[Category, str] = {}
-    places: dict[Category, tuple[Place, ...]] = {}
+    places: dict[Category, tuple[NeedlePlace, ...]] = {}
     spans_of: dict[Category, tuple[tuple[int, int], ...]] = {}
     for category in CATEGORIES:
         answer, spans = rows.get(category, ("", []))
@@ -161,12 +161,12 @@ def _contract(name: str, text: str, rows: dict[str, tuple[str, list[str]]]) -> C
     return Contract(name, text, answers, places=places, spans=spans_of)
 
 
-def _notes(category: Category, text: str, spans: tuple[tuple[int, int], ...], answer: str) -> list[Place]:
+def _notes(category: Category, text: str, spans: tuple[tuple[int, int], ...], answer: str) -> list[NeedlePlace]:
     if not answer:
         return []
     if category == "Governing Law":
         return [place for start, end in spans for place in law_places(text, start, end, answer)]
-    places: list[Place] = []
+    places: list[NeedlePlace] = []
     for start, end in spans:
         if start < _LATE or not places:
             while end > start and text[end - 1] in " .,;:(\n\t":
@@ -186,8 +186,8 @@ def _law_names(clause: str, answer: str) -> list[re.Match[str]]:
     return []
 
 
-def _place(text: str, start: int, end: int, value: int) -> Place:
-    return Place(start, end, led(text, start, end), led(text, value, end))
+def _place(text: str, start: int, end: int, value: int) -> NeedlePlace:
+    return NeedlePlace(start, end, led(text, start, end), led(text, value, end))
 
 
 def led(text: str, start: int, end: int) -> str:

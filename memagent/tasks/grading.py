@@ -155,7 +155,7 @@ class Failure:
     kind: Kind
     gold: tuple[str, ...] = ()
     """The gold texts concerned: alternatives of one answer."""
-    lane: int = -1
+    span: int = -1
     step: int = -1
     content_hash: str = ""
     """Document of the segment at which the gold was lost; empty where it was lost in a merge."""
@@ -173,7 +173,7 @@ def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
     Raises:
         UsageError: the log has no answer (a failed reading), or nothing was said where there was nothing to say.
     """
-    lanes = _lanes(turns)
+    spans = _spans(turns)
     wanted = [gold for gold in sample.answers if gold]
     if not wanted:
         if not answer:
@@ -181,40 +181,40 @@ def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
         return Failure("made up")
     groups = [(gold,) for gold in wanted] if sample.match == "all" else [tuple(wanted)]
     lacking = [group for group in groups if not containment(answer, group)]
-    return min((_cause(group, sample, lanes) for group in lacking or groups), key=lambda cause: KINDS.index(cause.kind))
+    return min((_cause(group, sample, spans) for group in lacking or groups), key=lambda cause: KINDS.index(cause.kind))
 
 
-def _cause(gold: tuple[str, ...], sample: Sample, lanes: list[list[Turn]]) -> Failure:
+def _cause(gold: tuple[str, ...], sample: Sample, spans: list[list[Turn]]) -> Failure:
     # "There is no appeal" has the word, not the verdict "no".
     words = [text for text in gold if normalise(text) not in ("yes", "no")]
     said_so = any(containment(fact, words) for fact in sample.facts)
     holds = _holder(gold if said_so or not sample.facts else gold + sample.facts)
-    noting = [lane for lane in lanes if any(holds(turn) for turn in lane)]
+    noting = [span for span in spans if any(holds(turn) for turn in span)]
     if not noting:
         return Failure("never noted", gold)
-    if holds(lanes[-1][-1]):
+    if holds(spans[-1][-1]):
         return Failure("noted and not used", gold)
-    lost = _lost(noting, lanes, holds)
+    lost = _lost(noting, spans, holds)
     return Failure(
         "noted and overwritten",
         gold,
-        lost.lane,
+        lost.span,
         step=lost.step,
         content_hash=lost.content_hash,
         segment_index=lost.segment_index,
     )
 
 
-def _lost(noting: list[list[Turn]], lanes: list[list[Turn]], holds: Callable[[Turn], bool]) -> Turn:
-    """Return the turn at which the note that got furthest was lost: in a merge, or within its lane."""
-    to_the_end = [lane for lane in noting if holds(lane[-1])]
-    lane = noting[-1] if noting[-1] is lanes[-1] or not to_the_end else to_the_end[-1]
-    after = max(i for i, turn in enumerate(lane) if holds(turn)) + 1
-    if after < len(lane):
-        return lane[after]
-    # The merge reads the lanes' memories in order, a turn each (or several a turn: then it is the nearest).
-    merges = [turn for turn in lanes[-1] if turn.kind == "merge"] or lanes[-1]
-    return merges[min(lanes.index(lane), len(merges) - 1)]
+def _lost(noting: list[list[Turn]], spans: list[list[Turn]], holds: Callable[[Turn], bool]) -> Turn:
+    """Return the turn at which the note that got furthest was lost: in a merge, or within its span."""
+    to_the_end = [span for span in noting if holds(span[-1])]
+    span = noting[-1] if noting[-1] is spans[-1] or not to_the_end else to_the_end[-1]
+    after = max(i for i, turn in enumerate(span) if holds(turn)) + 1
+    if after < len(span):
+        return span[after]
+    # The merge reads the spans' memories in order, a turn each (or several a turn: then it is the nearest).
+    merges = [turn for turn in spans[-1] if turn.kind == "merge"] or spans[-1]
+    return merges[min(spans.index(span), len(merges) - 1)]
 
 
 def _holder(texts: tuple[str, ...]) -> Callable[[Turn], bool]:
@@ -229,11 +229,11 @@ def _holder(texts: tuple[str, ...]) -> Callable[[Turn], bool]:
     return holds
 
 
-def _lanes(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Split a log by lane; the last lane has the answer, and before it the merges if several lanes were read."""
+def _spans(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Split a log by span; the last span has the answer, and before it the merges if several spans were read."""
     if not any(turn.kind == "answer" for turn in turns):
         raise UsageError("the log of this reading has no answer: it failed, and is counted as such.")
-    by_lane: dict[int, list[Turn]] = {}
-    for turn in sorted(turns, key=lambda turn: (turn.lane, turn.step)):
-        by_lane.setdefault(turn.lane, []).append(turn)
-    return list(by_lane.values())
+    by_span: dict[int, list[Turn]] = {}
+    for turn in sorted(turns, key=lambda turn: (turn.span, turn.step)):
+        by_span.setdefault(turn.span, []).append(turn)
+    return list(by_span.values())

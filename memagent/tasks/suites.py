@@ -97,17 +97,17 @@ class Suite:
         if self.control is not None and self.control not in CONTROLS:
             raise UsageError(f"no control {self.control!r}. There are: {', '.join(CONTROLS)}.")
 
-    def groups(self) -> list["Group"]:
+    def groups(self) -> list["SampleGroup"]:
         """Return what can be made side by side, the longest texts first."""
         if self.name == "contracts":
-            return [Group(self, data=self.data[0])]
+            return [SampleGroup(self, data=self.data[0])]
         if self.name == "files":
-            return [Group(self, data=path, length=size) for path in self.data for size in self.lengths or (0,)]
+            return [SampleGroup(self, data=path, length=size) for path in self.data for size in self.lengths or (0,)]
         asked = [(question_kind(Path(path)), path) for path in self.data]
         sources = [(kind, "") for kind in self._known + self._brought if kind not in _QUESTIONS] + asked
         chosen = [(kind, path) for kind, path in sources if not self.kinds or kind in self.kinds]
         lengths = sorted(self.lengths, reverse=True)
-        return [Group(self, kind, length, path) for length in lengths for kind, path in chosen]
+        return [SampleGroup(self, kind, length, path) for length in lengths for kind, path in chosen]
 
     def corpus(self, tokenizer: Tokenizer, texts: Sequence[str]) -> str:
         """Name the corpus that the samples' texts stand in: more samples of the same making join it."""
@@ -126,7 +126,7 @@ class Suite:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SampleGroup:
     """Samples of one kind and length."""
 
     suite: Suite

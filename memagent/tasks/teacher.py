@@ -10,7 +10,7 @@ from memagent.records import Segment
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NeedlePlace:
     """Where a text states a fact: characters of the note in the document, and the answer in the note."""
 
     start: int
@@ -24,9 +24,9 @@ class Fact:
     """A question and all places of the document that answer it; none means "not found"."""
 
     question: str
-    places: tuple[Place, ...] = ()
+    places: tuple[NeedlePlace, ...] = ()
 
-    def update(self, segment: Segment, noted: Place | None) -> Place | None:
+    def update(self, segment: Segment, noted: NeedlePlace | None) -> NeedlePlace | None:
         """Return the place to note after this segment, or None to leave the memory as it is.
 
         `noted` is the place that the memory holds. A place that the segment's edge cuts does not count.
@@ -38,6 +38,6 @@ class Fact:
                 return place
         return None
 
-    def answer(self, noted: Place | None) -> str:
+    def answer(self, noted: NeedlePlace | None) -> str:
         """Return the answer from the noted place; empty for "not found"."""
         return noted.value if noted is not None and noted in self.places else ""

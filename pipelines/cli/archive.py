@@ -25,27 +25,27 @@ def answers(
     corpus: CorpusArgument,
     format_: Annotated[
         str | None,
-        typer.Option("--format", help="table, csv, xlsx, jsonl or parquet; by the file's name."),
+        typer.Option("--format", help="Write table, csv, xlsx, jsonl or parquet; default: the file's extension."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File; standard output by default.")] = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="Only of this run: its id, the beginning of it, or 'last'.")
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write to this file; default: standard output.")
     ] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Show one run: run ID, unique prefix, or `last`.")] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
-            help="field=pattern for whole values, as in 'document=*.pdf' (* and ?), or 'confidence<0.8'; all must hold."
+            help="Filter by field=PATTERN or number, such as 'document=*.pdf', 'confidence<0.8'; repeat to combine."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
-    held: Annotated[
-        bool, typer.Option("--held", help="Newer answers that are held back (see publish), in place of those shown.")
+    limit: Annotated[int | None, typer.Option(min=1, help="Show at most this many rows.")] = None,
+    withheld: Annotated[
+        bool, typer.Option("--withheld", help="Show newer withheld answers instead (see release).")
     ] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Show the newest answer to every question for every document of a corpus."""
+    """Show the newest answer to each question, per document."""
     from itertools import islice
 
     from infra.store import Corpus, Store
@@ -58,37 +58,41 @@ def answers(
     conditions = parse(where or [])
     where_from = Corpus(Store(settings.store), corpus)
     run_id = find_run(where_from.store, run, check_known(where_from).name) if run else None
-    if held and run:
-        raise UsageError("--held goes over all held nights; --run shows a run's answers, held or not")
-    rows = answer_rows(where_from, run_id, conditions, held=held)
+    if withheld and run:
+        raise UsageError("--withheld goes over all withheld digests; --run shows a run's answers, withheld or not")
+    rows = answer_rows(where_from, run_id, conditions, withheld=withheld)
     write_answers(islice(rows, limit), format_, output)
 
 
-def publish(
-    run: Annotated[str, typer.Argument(help="A held run: its id, or the beginning of it.")],
+def release(
+    run: Annotated[str, typer.Argument(help="Withheld run: run ID, unique prefix, or `last`.")],
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show people the answers of a night that was held back, as they were unlike those of the nights before."""
+    """Release withheld answers."""
     from infra.store import Store
-    from pipelines.gates import publish as run_publish
+    from pipelines.release import release as run_release
 
-    corpus, runs = run_publish(Store(configured(store, config, set_).store), run)
-    out({"corpus": corpus.name, "runs": runs}) if json_ else typer.echo(f"{corpus.name}: published {', '.join(runs)}")
+    corpus, runs = run_release(Store(configured(store, config, set_).store), run)
+    out({"corpus": corpus.name, "runs": runs}) if json_ else typer.echo(f"{corpus.name}: released {', '.join(runs)}")
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="A run id, the beginning of one, or 'last'.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file; report.html.")] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser; without -o, the store's own.")] = False,
-    desk: Annotated[str, typer.Option(help="Address of a desk that answers link to.")] = "",
+    run: Annotated[str, typer.Argument(help="Run ID, unique prefix, or `last`.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write to this file; default: report.html.")
+    ] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Open it in the browser; without -o, the stored report.")
+    ] = False,
+    review_url: Annotated[str, typer.Option(help="Link answers to the review pages at this URL.")] = "",
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Write a run's report as one self-contained HTML file."""
+    """Write a run's report as one HTML file."""
     from infra.store import Store
     from pipelines.cli.browser import open_report, show_file
     from pipelines.report import write
@@ -99,53 +103,53 @@ def report(
     if open_ and output is None:
         open_report(tables, run_id)
         return
-    path = write(tables, run_id, output or Path("report.html"), desk=desk)
+    path = write(tables, run_id, output or Path("report.html"), review_url=review_url)
     typer.echo(str(path))
     if open_:
         show_file(path)
 
 
 def status(
-    corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; all by default.")] = None,
-    nights: Annotated[int | None, typer.Option("--nights", min=1, help="What became of the last nights.")] = None,
+    corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; default: all.")] = None,
+    scheduled: Annotated[int | None, typer.Option("--scheduled", min=1, help="Show recent scheduled runs.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show documents, answers, failures and the last runs of a corpus; or its nights."""
+    """Show documents, answers, failures and recent runs of a corpus."""
     from pipelines.status import corpus_status, show_status
 
-    if nights is not None:
-        _status_of_nights(corpus, configured(store, config, set_), nights, json_)
+    if scheduled is not None:
+        _status_of_schedule(corpus, configured(store, config, set_), scheduled, json_)
         return
     state = corpus_status(configured(store, config, set_), corpus)
     out(state) if json_ else show_status(state)
 
 
-def _status_of_nights(corpus: str | None, settings: Config, count: int, json_: bool) -> None:
+def _status_of_schedule(corpus: str | None, settings: Config, count: int, json_: bool) -> None:
     from infra.store import Corpus, Store
     from infra.tables.corpora import check_known
-    from pipelines.cli.nights import show_nights
-    from pipelines.nights import nights_of
+    from pipelines.cli.backfill import show_scheduled_runs
+    from pipelines.schedule import scheduled_runs_of
 
     if corpus is None:
-        raise UsageError("whose nights? memagent status CORPUS --nights 14")
-    nights = nights_of(check_known(Corpus(Store(settings.store), corpus)), settings.night, count)
-    out({"corpus": corpus, "nights": nights}) if json_ else show_nights(corpus, nights)
+        raise UsageError("name a corpus: memagent status CORPUS --scheduled 14")
+    scheduled = scheduled_runs_of(check_known(Corpus(Store(settings.store), corpus)), settings.schedule, count)
+    out({"corpus": corpus, "runs": scheduled}) if json_ else show_scheduled_runs(corpus, scheduled)
 
 
 def optimize(
     corpus: CorpusArgument,
     retention_days: Annotated[
-        float, typer.Option(min=0, help="Days to keep replaced files; 0 only if nothing else uses the store.")
+        float, typer.Option(min=0, help="Keep replaced files this many days; 0: nothing else uses the store.")
     ] = 7.0,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Compact and sort the small files of a corpus, and delete replaced files."""
+    """Compact a corpus's small files; delete replaced ones."""
     from pipelines.optimize import optimize as run_optimize
 
     settings = configured(store, config, set_)
@@ -161,14 +165,14 @@ def optimize(
 def check(
     corpus: CorpusArgument,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Drop what is damaged; the next ingest and digest make it again.")
+        bool, typer.Option("--repair", help="Drop damaged files; the next ingest and digest rebuild them.")
     ] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Check a corpus's files, texts, segments, turn log, answers and policies against hashes and counts."""
+    """Verify a corpus's files against their hashes and counts."""
     from pipelines.check import check as run_check
 
     with display(json_) as show:
@@ -191,16 +195,16 @@ def forget(
     corpus: CorpusArgument,
     where: Annotated[
         list[str],
-        typer.Option(help="doc_id=PATTERN, source=PATTERN or title=PATTERN (* and ?); what matches any is forgotten."),
+        typer.Option(help="Choose documents: doc_id, source or title=PATTERN (* and ?); may be repeated."),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be forgotten; change nothing.")] = False,
-    canary: Annotated[list[str] | None, typer.Option(help="A text that must not be in the store afterwards.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be erased; change nothing.")] = False,
+    canary: Annotated[list[str] | None, typer.Option(help="Verify that this text is gone afterwards.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Forget documents: texts, segments, memories, answers, training rows, and all earlier versions of them."""
+    """Erase documents and everything derived from them."""
     from pipelines.forget import forget as run_forget
 
     chosen = [(field, pattern) for field, _, pattern in (item.partition("=") for item in where)]
@@ -218,7 +222,7 @@ def forget(
         for name in summary["evaluated"]:
             typer.echo(f"{name}, an evaluation, had copies: they {'would go' if dry_run else 'went'}, too")
         for policy_id in summary["policies"]:
-            typer.echo(f"{policy_id} may have learnt from them: train again without them, or retire it")
+            typer.echo(f"{policy_id} may have been trained on them: train again without them, or retire it")
         for found in summary["found"]:
             typer.echo(f"still there: {found['passage']!r} in {found['file']}")
         if not dry_run:
@@ -237,7 +241,7 @@ def quarantine(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show what failed, with reasons: files, documents, questions."""
+    """Show failed files, documents and questions with reasons."""
     from pipelines.status import quarantined, show_quarantine
 
     rows = quarantined(configured(store, config, set_), corpus)

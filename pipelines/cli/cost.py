@@ -16,15 +16,17 @@ _SHOWN = 50
 
 
 def cost(
-    corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; all by default.")] = None,
-    by: Annotated[str, typer.Option("--by", help="run, question, policy or corpus.")] = "run",
-    since: Annotated[str | None, typer.Option("--since", help="Only runs since this day (UTC), as 2026-11-24.")] = None,
+    corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; default: all.")] = None,
+    by: Annotated[str, typer.Option("--by", help="Group by run, question, policy or corpus.")] = "run",
+    since: Annotated[
+        str | None, typer.Option("--since", help="Count runs since this day (UTC), such as 2026-11-24.")
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show tokens, engine time and money that reading has cost. Prices are set in the section cost."""
+    """Show tokens, engine time and money spent on reading."""
     from pipelines.cost import cost as run_cost
 
     first = None if since is None else datetime.combine(day(since, "--since"), datetime.min.time(), UTC)

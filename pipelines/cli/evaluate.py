@@ -37,26 +37,30 @@ _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
 def evaluate(
-    suite: Annotated[str, typer.Option(help="needles, ruler, contracts or files.")] = "needles",
-    lengths: Annotated[str, typer.Option(help="Tokens, as 8k,128k,3.5m; for HotpotQA, numbers of documents.")] = "",
-    kinds: Annotated[str, typer.Option(help="Kinds of the suite, comma-separated; by default all.")] = "",
-    n: Annotated[int, typer.Option("--n", min=1, help="Samples of each kind and length; of each file.")] = 100,
-    data: Annotated[list[Path] | None, typer.Option(help="Folder of contracts, or files; may be repeated.")] = None,
-    passages: Annotated[Path | None, typer.Option(help="Passages to extend HotpotQA's questions with.")] = None,
-    text: Annotated[list[Path] | None, typer.Option(help="Texts to hide needles in; by default readmes.")] = None,
-    control: Annotated[str | None, typer.Option(help="no-document, wrong-document or answer-removed.")] = None,
+    suite: Annotated[str, typer.Option(help="Use this suite: needles, ruler, contracts or files.")] = "needles",
+    lengths: Annotated[str, typer.Option(help="Use these lengths in tokens: 8k,128k,3.5m (HotpotQA: documents).")] = "",
+    kinds: Annotated[str, typer.Option(help="Use these kinds, comma-separated; default: all.")] = "",
+    n: Annotated[int, typer.Option("--n", min=1, help="Read this many samples per kind and length, or file.")] = 100,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="Read this folder of contracts, or files; may be repeated.")
+    ] = None,
+    passages: Annotated[Path | None, typer.Option(help="Extend HotpotQA's questions with these passages.")] = None,
+    text: Annotated[list[Path] | None, typer.Option(help="Hide needles in these texts; default: readmes.")] = None,
+    control: Annotated[
+        str | None, typer.Option(help="Run a control: no-document, wrong-document or answer-removed.")
+    ] = None,
     reworded: Annotated[
         bool, typer.Option("--reworded", help="Ask in wordings not seen in nano's fine-tuning.")
     ] = False,
-    method: Annotated[str | None, typer.Option(help="memagent, truncate, bm25 or map-reduce.")] = None,
-    window: Annotated[int | None, typer.Option(help="Context window of the other methods, in tokens.")] = None,
-    policy: Annotated[str | None, typer.Option("--policy", help="The same as --model.")] = None,
-    against: Annotated[str | None, typer.Option(help="A model to compare with, on the same samples.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    method: Annotated[str | None, typer.Option(help="Read by memagent, truncate, bm25 or map-reduce.")] = None,
+    window: Annotated[int | None, typer.Option(help="Give other methods a window of this many tokens.")] = None,
+    policy: Annotated[str | None, typer.Option("--policy", help="Same as --model.")] = None,
+    against: Annotated[str | None, typer.Option(help="Compare with this model on the same samples.")] = None,
+    seed: Annotated[int, typer.Option(help="Draw samples with this seed.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file.")] = None,
-    write: Annotated[Path | None, typer.Option(help="Only write the samples there, as RULER's JSON lines.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Only write the samples, as RULER's JSON lines.")] = None,
     lm_eval: Annotated[
-        Path | None, typer.Option("--lm-eval", help="Only write them there, as tasks of lm-evaluation-harness.")
+        Path | None, typer.Option("--lm-eval", help="Only write the samples, as lm-evaluation-harness tasks.")
     ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -66,7 +70,7 @@ def evaluate(
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Score a policy on synthetic texts of any length, contracts, or files; with controls and baselines."""
+    """Score a model on needles, RULER, contracts or files."""
     from infra.store import Store
     from memagent.tasks.suites import Suite
     from pipelines.evaluate import compare
@@ -106,10 +110,12 @@ def evaluate(
 
 
 def scores(
-    suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
-    run: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated; 'last' is the newest.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="Folder for plots of the runs shown.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a run's report there, as HTML.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Show only this suite.")] = None,
+    run: Annotated[list[str] | None, typer.Option(help="Show only this run, or `last`; may be repeated.")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="Write plots of the shown runs to this folder.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a run's report to this HTML file.")
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,

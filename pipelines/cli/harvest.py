@@ -20,22 +20,23 @@ from pipelines.cli.options import (
     finish,
 )
 
-FileArgument = Annotated[Path, typer.Argument(help="A .parquet or .jsonl file.")]
+FileArgument = Annotated[Path, typer.Argument(help=".parquet or .jsonl file.")]
 FormatOption = Annotated[
-    str | None, typer.Option(help="verl (MemAgent's too), openrlhf, memagent (of evaluation) or own (plain columns).")
+    str | None,
+    typer.Option(
+        help="Use these columns: verl, openrlhf, memagent or own; default: verl in Parquet, own in JSON lines."
+    ),
 ]
 
 
 def harvest(
     corpus: CorpusArgument,
-    agreement: Annotated[int, typer.Option(min=0, help="Sampled readings of each question without gold.")] = 0,
-    generate: Annotated[int, typer.Option(min=0, help="Questions that the model writes from segments.")] = 0,
+    agreement: Annotated[int, typer.Option(min=0, help="Sample this many readings of questions without gold.")] = 0,
+    generate: Annotated[int, typer.Option(min=0, help="Generate this many questions from segments.")] = 0,
     least_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the sampled readings that must agree.")
+        float, typer.Option(min=0, max=1, help="Require this share of sampled readings to agree.")
     ] = 0.7,
-    exclude_tag: Annotated[
-        list[str] | None, typer.Option(help="Leave out documents with this tag; by default sensitive. '': none.")
-    ] = None,
+    exclude_tag: Annotated[list[str] | None, typer.Option(help="Leave out documents with this tag; '': none.")] = None,
     export: Annotated[Path | None, typer.Option(help="Also write the rows to this Parquet file.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -45,7 +46,7 @@ def harvest(
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Make training rows from gold answers, feedback, agreement, and questions that the model writes."""
+    """Make training rows from answers, feedback, agreement and generated questions."""
     from infra.store import Corpus, Store
     from infra.tables.corpora import check_name
     from pipelines.exchange.qa_files import export_qa
@@ -65,14 +66,14 @@ def harvest(
 
 
 def feedback(
-    file: Annotated[Path, typer.Argument(help="A .csv, .xlsx or .jsonl file: reading_id, verdict, answer.")],
-    corpus: Annotated[str | None, typer.Argument(help="Only readings of this corpus; by default of all.")] = None,
+    file: Annotated[Path, typer.Argument(help=".csv, .xlsx or .jsonl file with reading_id, verdict, answer.")],
+    corpus: Annotated[str | None, typer.Argument(help="Import only readings of this corpus; default: all.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Import answers that people accepted, rejected or corrected; the next harvest uses them."""
+    """Import accepted, rejected and corrected answers."""
     from infra.store import Store
     from pipelines.exchange.feedback import take_feedback
 
@@ -93,7 +94,7 @@ def export(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Write the training rows of a corpus to a file; by default verl's columns in Parquet, plain ones in JSON lines."""
+    """Export a corpus's training rows to a file."""
     from infra.store import Corpus, Store
     from pipelines.exchange.qa_files import export_qa
 
@@ -107,7 +108,7 @@ def import_(
     file: FileArgument,
     format: FormatOption = None,
     columns: Annotated[
-        list[str] | None, typer.Option(help="Columns of the file: question=NAME, text=NAME, answers=NAME.")
+        list[str] | None, typer.Option(help="Name the file's columns: question=NAME, text=NAME, answers=NAME.")
     ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -115,7 +116,7 @@ def import_(
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Import the rows of a file as gold answers, and their texts as documents of a corpus."""
+    """Import gold answers and their texts into a corpus."""
     from infra.store import Corpus, Store
     from memagent.tasks.records import columns_of
     from pipelines.exchange.qa_files import import_qa

@@ -15,18 +15,18 @@ _FILE = Path("memagent.toml")
 
 
 def init(
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file.")] = _FILE,
-    store: Annotated[str | None, typer.Option("--store", help="Folder or s3:// URL for everything.")] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="vllm, openai or scripted.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="nano, a model folder, or a name.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="vllm: GPUs of one engine.")] = None,
-    engines: Annotated[int | None, typer.Option(min=1, help="vllm: engines side by side.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="openai: the server's address.")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="openai: folder or name of the model's tokenizer.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: what is not given keeps its default.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write to this file.")] = _FILE,
+    store: Annotated[str | None, typer.Option("--store", help="Keep everything in this folder or s3:// URL.")] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="Use this engine: vllm, openai or scripted.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Use this model: nano, a folder, or a name.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="vllm: use this many GPUs per engine.")] = None,
+    engines: Annotated[int | None, typer.Option(min=1, help="vllm: run this many engines in parallel.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="openai: call the server at this URL.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="openai: load the tokenizer from this folder or name.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; keep defaults for what is not given.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Ask five things, and write a configuration file with every key and what it does.
+    """Ask five questions and write a commented configuration file.
 
     Without a terminal, or with --yes, nothing is asked.
     """

@@ -8,16 +8,16 @@ import typer
 
 from memagent import __version__
 from memagent.errors import MemagentError, UsageError
+from memagent.extras import missing_extra
 from pipelines.cli import options
-from pipelines.cli.archive import answers, check, forget, optimize, publish, quarantine, report, status
+from pipelines.cli.archive import answers, check, forget, optimize, quarantine, release, report, status
 from pipelines.cli.ask import ask, digest
+from pipelines.cli.backfill import backfill
 from pipelines.cli.cost import cost
-from pipelines.cli.desk import desk
+from pipelines.cli.engine import app as engine_app
 from pipelines.cli.evaluate import evaluate, scores
 from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.init import init
-from pipelines.cli.metrics import metrics
-from pipelines.cli.nights import backfill
 from pipelines.cli.options import (
     HOST,
     ConfigOption,
@@ -35,11 +35,11 @@ from pipelines.cli.options import (
     finish,
     out,
 )
-from pipelines.cli.policies import CheckOption, GateOption, promotion_spec
+from pipelines.cli.policies import CheckOption, promotion_spec
 from pipelines.cli.policies import app as policies_app
-from pipelines.cli.serve import mcp, serve
 from pipelines.cli.storage_errors import storage_error
 from pipelines.cli.train import app as train_app
+from pipelines.cli.web import mcp, metrics, review, serve
 
 _INTERRUPTED = 130
 app = typer.Typer(
@@ -81,20 +81,18 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of the product and of Ray.")] = False,
-    log_format: Annotated[
-        LogFormat | None, typer.Option(help="Log lines as text, or as JSON objects (logging.format).")
-    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show logs of memagent and Ray.")] = False,
+    log_format: Annotated[LogFormat | None, typer.Option(help="Log as text or json (logging.format).")] = None,
 ) -> None:
-    """Read archives of long documents with a memory of fixed size, and answer questions with evidence."""
+    """Answer questions over archives of long documents, with evidence."""
     options.log_format = log_format.value if log_format else None
     if verbose:
         _show_logs(options.log_format or "text")
 
 
-for _command in (init, ask, digest, backfill, answers, publish, report, status, optimize, check, forget, quarantine):
+for _command in (init, ask, digest, backfill, answers, release, report, status, optimize, check, forget, quarantine):
     app.command()(_command)
-app.command()(desk)
+app.command()(review)
 app.command()(metrics)
 app.command()(serve)
 app.command()(mcp)
@@ -105,6 +103,7 @@ app.command()(harvest)
 app.command()(feedback)
 app.add_typer(qa, name="qa")
 app.add_typer(policies_app, name="policies")
+app.add_typer(engine_app, name="engine")
 
 
 @app.command()
@@ -129,22 +128,22 @@ def doctor(
 def ingest(
     corpus: CorpusArgument,
     sources: Annotated[list[str], typer.Argument(help="Folders, files, globs, s3:// URLs.")],
-    tag: Annotated[list[str] | None, typer.Option(help="Tag all documents under them, as in sensitive.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag these documents, for example sensitive.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
     run_id: RunIdOption = None,
 ) -> None:
-    """Take documents into a corpus. Unchanged ones are skipped; changed and deleted ones are updated."""
+    """Add documents to a corpus; skip unchanged ones."""
     from infra.cluster.session import lazy_ray
     from infra.store import Corpus, Store
     from infra.tables.corpora import check_name, remember
     from infra.tables.corpora import tag as set_tags
-    from pipelines.asked import absolute
     from pipelines.run_names import run_id_or_new
     from pipelines.runs import keep_ingest
     from pipelines.stages.ingest import ingest as run_ingest
+    from pipelines.target import absolute
 
     settings = configured(store, config, set_)
     target, run_id = Corpus(Store(settings.store), check_name(corpus)), run_id_or_new(run_id)
@@ -166,27 +165,26 @@ def up(
     set_: SetOption = None,
     model: ModelOption = None,
     engine: EngineOption = None,
-    cron: Annotated[str, typer.Option(help="Cron of the nightly digest.")] = "0 2 * * *",
-    scores_cron: Annotated[str, typer.Option(help="Cron of the nightly evaluation.")] = "0 5 * * *",
-    optimize_cron: Annotated[str, typer.Option(help="Cron of compacting the store's files.")] = "0 4 * * *",
+    cron: Annotated[str, typer.Option(help="Schedule the digest by this cron line.")] = "0 2 * * *",
+    scores_cron: Annotated[str, typer.Option(help="Schedule the evaluation by this cron line.")] = "0 5 * * *",
+    optimize_cron: Annotated[str, typer.Option(help="Schedule compaction by this cron line.")] = "0 4 * * *",
     retrain_cron: Annotated[
-        str | None, typer.Option(help="Cron of retraining; by default only when enough rows are new.")
+        str | None, typer.Option(help="Schedule retraining; default: when --enough rows are new.")
     ] = None,
-    enough: Annotated[int, typer.Option(min=1, help="New training rows that start a training.")] = 500,
-    recipe: Annotated[str, typer.Option(help="Training recipe: a name or a TOML file.")] = "nano-cpu",
-    timezone: Annotated[str, typer.Option(help="Time zone of the schedules.")] = "UTC",
+    enough: Annotated[int, typer.Option(min=1, help="Train after this many new training rows.")] = 500,
+    recipe: Annotated[str, typer.Option(help="Train by this recipe: a name or a TOML file.")] = "nano-cpu",
+    timezone: Annotated[str, typer.Option(help="Use this time zone for schedules.")] = "UTC",
     check: CheckOption = None,
-    at_once: Annotated[int, typer.Option(min=1, help="Flow runs at the same time; the others wait.")] = 1,
-    port: Annotated[int, typer.Option(help="Port of the Prefect server.")] = 4200,
-    desk_port: Annotated[int | None, typer.Option(help="Also serve the desk, at this port.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="Run this many flows at once.")] = 1,
+    port: Annotated[int, typer.Option(help="Serve Prefect on this port.")] = 4200,
+    review_port: Annotated[int | None, typer.Option(help="Also serve the review pages on this port.")] = None,
     host: HostOption = HOST,
     url: UrlOption = None,
-    gate: GateOption = None,
 ) -> None:
-    """Run the Prefect server, the nightly digest, bulk answering, harvest and retraining on this machine."""
+    """Run Prefect with nightly digest, bulk answering and retraining."""
     from pipelines.cli.up import up as run_up
-    from pipelines.flows.address import Address
     from pipelines.flows.serve import ServingPlan
+    from pipelines.web.address import Address
 
     keys = promotion_spec(check, None).model_dump(mode="json", exclude_unset=True)
     plan = ServingPlan(
@@ -201,7 +199,7 @@ def up(
         at_once=at_once,
     )
     plan.check_schedules()
-    run_up(configured(store, config, set_, model=model, engine=engine), plan, Address(port, host, url), desk_port)
+    run_up(configured(store, config, set_, model=model, engine=engine), plan, Address(port, host, url), review_port)
 
 
 def main() -> None:
@@ -217,6 +215,8 @@ def main() -> None:
             typer.echo("memagent: stopped; run the same command to continue", err=True)
         raise
     except Exception as error:
+        if said := missing_extra(error):
+            _fail(said, 2)
         if said := storage_error(error):
             _fail(said, 1)
         raise

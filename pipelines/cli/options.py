@@ -13,33 +13,39 @@ from infra.cluster.progress import Progress
 from memagent.config import Config, load_config
 from memagent.errors import UsageError
 
-StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or s3:// URL (or $MEMAGENT_STORE).")]
-ConfigOption = Annotated[str | None, typer.Option("--config", help="TOML file.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="nano, a model folder, or a Hugging Face name.")]
+StoreOption = Annotated[
+    str | None, typer.Option("--store", help="Use this store: folder or s3:// URL (or $MEMAGENT_STORE).")
+]
+ConfigOption = Annotated[str | None, typer.Option("--config", help="Read configuration from this TOML file.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Set a key: section.key=value; may be repeated.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Use this model: nano, a folder, or a Hugging Face name.")
+]
 EngineOption = Annotated[
-    str | None, typer.Option("--engine", help="vllm, openai, scripted, or an installed package's.")
+    str | None, typer.Option("--engine", help="Use this engine: vllm, openai, scripted, or a plugin's.")
 ]
 HOST = "127.0.0.1"
 HostOption = Annotated[
     str,
-    typer.Option(help="Address of this machine to listen on; without TLS, so have a proxy before another than this."),
+    typer.Option(help="Listen on this address; put a TLS proxy before it."),
 ]
-UrlOption = Annotated[str | None, typer.Option(help="The address under which a proxy serves it to others.")]
-LanesOption = Annotated[int | None, typer.Option("--lanes", help="Parts of a document that are read side by side.")]
+UrlOption = Annotated[str | None, typer.Option(help="Accept requests under this URL of a proxy.")]
+ParallelSpansOption = Annotated[
+    int | None, typer.Option("--parallel-spans", help="Read a document in this many parts in parallel.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
-AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="With --json: include the answers.")]
-RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name of the run.")]
+AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="Include answers in the --json output.")]
+RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name this run.")]
 WaitOption = Annotated[
     bool,
-    typer.Option("--wait/--no-wait", help="Wait for a run that asks the same or has the store for itself, or fail."),
+    typer.Option("--wait/--no-wait", help="Wait for conflicting runs."),
 ]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Estimate the work; read nothing.")]
 log_format: str | None = None
 """`--log-format`, which stands before the command; None: as configured."""
 BudgetOption = Annotated[
     str | None,
-    typer.Option("--budget", help="End the run when it has taken so much: 90min, 2h, 5Mtok, 12.50EUR (`cost.budget`)."),
+    typer.Option("--budget", help="Stop at this budget: 90min, 2h, 5Mtok or 12.50EUR (`cost.budget`)."),
 ]
 CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
 
@@ -50,7 +56,7 @@ def configured(
     sets: list[str] | None,
     model: str | None = None,
     engine: str | None = None,
-    lanes: int | None = None,
+    parallel_spans: int | None = None,
     wait: bool = True,
     budget: str | None = None,
     force: bool = False,
@@ -62,11 +68,11 @@ def configured(
         store=store,
         engine__model=model,
         engine__kind=engine,
-        reading__lanes=lanes,
+        reading__parallel_spans=parallel_spans,
         wait=None if wait else False,
         logging__format=log_format,
         cost__budget=budget,
-        gates__hold=False if force else None,
+        quality__withhold=False if force else None,
     )
     if "://" not in settings.store:
         # Ray workers and Prefect runs have other working directories.

@@ -28,33 +28,24 @@ if TYPE_CHECKING:
     from memagent.rl.promotion import PromotionSpec
     from pipelines.promote import PromotionRecord
 
-app = typer.Typer(help="Versions of the reader: list, show, promote, roll back, compare.", add_completion=False)
+app = typer.Typer(help="List, show, promote, roll back and compare reader versions.", add_completion=False)
 
-IdArgument = Annotated[str, typer.Argument(help="A policy's id, its beginning, or 'promoted'.")]
+IdArgument = Annotated[str, typer.Argument(help="Policy ID, unique prefix, or `promoted`.")]
 CorpusOption = Annotated[
-    list[str] | None, typer.Option("--corpus", help="Ask its questions that people answered, too; may be repeated.")
+    list[str] | None,
+    typer.Option("--corpus", help="Also compare on this corpus's answered questions; may be repeated."),
 ]
 CheckOption = Annotated[
-    list[str] | None, typer.Option("--check", help="key=value of the promotion check, as n=50; may be repeated.")
+    list[str] | None, typer.Option("--check", help="Set a key of the promotion check, such as n=50.")
 ]
 
 PromotionOption = Annotated[
     list[str] | None,
-    typer.Option("--promotion", help="A .jsonl or .parquet file of questions, texts and answers to compare it on."),
+    typer.Option("--promotion", help="Compare on a .jsonl or .parquet file of questions and answers."),
 ]
 ColumnsOption = Annotated[
-    list[str] | None, typer.Option("--columns", help="Columns of these files: question=NAME, text=NAME, answers=NAME.")
+    list[str] | None, typer.Option("--columns", help="Name the files' columns: question=NAME, text=NAME, answers=NAME.")
 ]
-
-
-def _refuse_gate(value: list[str] | None) -> list[str] | None:
-    if value:
-        raise UsageError(f"--gate is called --check now: --check {value[0]}")
-    return value
-
-
-GateOption = Annotated[list[str] | None, typer.Option("--gate", hidden=True, callback=_refuse_gate)]
-"""The first name of `CheckOption`."""
 
 
 @app.callback(invoke_without_command=True)
@@ -131,9 +122,8 @@ def promote(
     model: ModelOption = None,
     engine: EngineOption = None,
     json_: JsonOption = False,
-    gate: GateOption = None,
 ) -> None:
-    """Promote a version that is better than the promoted one on the same tests, else refuse it (status 1)."""
+    """Promote a version if it beats the promoted one."""
     from infra.store import Store
     from infra.tables.policies import policy
     from infra.tables.policies import promote as run_promote
@@ -161,13 +151,13 @@ def promote(
 
 @app.command()
 def rollback(
-    name: Annotated[str | None, typer.Argument(help="Lineage; not needed if only one has a promoted version.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Lineage; optional if only one has a promoted version.")] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Promote the previously promoted version again, and refuse the current one."""
+    """Return to the previously promoted version."""
     from infra.store import Store
     from infra.tables.policies import policies as registered
     from infra.tables.policies import rollback as run_rollback
@@ -189,8 +179,8 @@ def rollback(
 
 @app.command()
 def compare(
-    a: Annotated[str, typer.Argument(help="A policy's id, its beginning, 'promoted', nano@shipped, or a folder.")],
-    b: Annotated[str, typer.Argument(help="The version to compare it with.")],
+    a: Annotated[str, typer.Argument(help="Policy ID, unique prefix, `promoted`, nano@shipped, or a folder.")],
+    b: Annotated[str, typer.Argument(help="Version to compare with.")],
     corpus: CorpusOption = None,
     check: CheckOption = None,
     store: StoreOption = None,
@@ -198,9 +188,8 @@ def compare(
     set_: SetOption = None,
     engine: EngineOption = None,
     json_: JsonOption = False,
-    gate: GateOption = None,
 ) -> None:
-    """Compare two versions on validation questions and needles; no status changes."""
+    """Compare two versions; change no status."""
     from infra.store import Store
     from pipelines.promote import compare_policies
 

@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 def power(
-    questions: Annotated[str, typer.Option(help="Questions a document, separated by commas.")] = "1,5,20",
-    documents: Annotated[str, typer.Option(help="Numbers of documents.")] = "25,50,100,200,400,800",
-    gain: Annotated[float, typer.Option(min=0.001, max=0.5, help="Gain of the candidate: 0.05 is 5 points.")] = 0.05,
-    correlation: Annotated[float, typer.Option(min=0, max=1, help="Within a document, of the differences.")] = 0.1,
+    questions: Annotated[str, typer.Option(help="Assume these questions per document, comma-separated.")] = "1,5,20",
+    documents: Annotated[str, typer.Option(help="Assume these numbers of documents.")] = "25,50,100,200,400,800",
+    gain: Annotated[float, typer.Option(min=0.001, max=0.5, help="Assume this gain: 0.05 is 5 points.")] = 0.05,
+    correlation: Annotated[float, typer.Option(min=0, max=1, help="Assume this correlation within a document.")] = 0.1,
     discordance: Annotated[
-        float, typer.Option(min=0.001, max=1, help="Share of the questions that one version alone answers.")
+        float, typer.Option(min=0.001, max=1, help="Assume this share of questions only one version answers.")
     ] = 0.2,
-    look: Annotated[int, typer.Option(min=1, help="Number of the candidate against one promoted version.")] = 1,
+    look: Annotated[int, typer.Option(min=1, help="Assume this is the nth candidate compared.")] = 1,
     alpha: Annotated[
-        float, typer.Option(min=1e-6, max=0.5, help="False promotions at most, of all candidates.")
+        float, typer.Option(min=1e-6, max=0.5, help="Bound false promotions by this probability.")
     ] = 0.025,
-    margin: Annotated[float, typer.Option(min=0.001, max=0.999, help="Loss that must be ruled out.")] = 0.05,
+    margin: Annotated[float, typer.Option(min=0.001, max=0.999, help="Rule out this loss.")] = 0.05,
     json_: JsonOption = False,
 ) -> None:
-    """Print how likely a better candidate is to be promoted, by the size of the promotion set. Reads nothing."""
+    """Print the promotion check's power by promotion set size."""
     from memagent.rl.power import power_table
     from memagent.rl.promotion import PromotionSpec
 

@@ -1,5 +1,5 @@
 """The roll-up of a digest on the terminal: per question the most frequent answers, what changed, what is new, and why
-it is held.
+it is withheld.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.formatting import breached, held_by, number, plain
+from pipelines.formatting import breached, number, plain, withheld_by
 
 if TYPE_CHECKING:
     from infra.tables.runs import QuestionRollup
@@ -71,20 +71,20 @@ def _short(text: str, most: int = _CHARS) -> str:
 
 
 def show_held(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print that some of a run's answers are of held nights."""
-    if held := summary.get("held_answers"):
+    """Print that some of a run's answers are of withheld digests."""
+    if withheld := summary.get("withheld_answers"):
         console.print()
-        console.print(Text(plain(held["says"]), style="bold"), soft_wrap=True)
+        console.print(Text(plain(withheld["says"]), style="bold"), soft_wrap=True)
 
 
 def show_gates(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print which limits of the quality gates a digest is beyond, and what can be done where it is held."""
+    """Print which limits of the quality checks a digest is beyond, and what can be done where it is withheld."""
     said = breached(summary)
-    if held_by(summary):
+    if withheld_by(summary):
         corpus, run_id = summary["corpus"], summary["run_id"]
-        said += [f"see them: memagent answers {corpus} --held", f"accept them: memagent publish {run_id}"]
+        said += [f"see them: memagent answers {corpus} --withheld", f"accept them: memagent release {run_id}"]
     if said:
-        title = "Held: nobody is shown these answers" if held_by(summary) else "Beyond the limits of [gates]"
+        title = "Withheld: these answers are not shown" if withheld_by(summary) else "Beyond the limits of [quality]"
         console.print()
         console.print(Text(title, style="bold"))
         for line in said:

@@ -12,25 +12,23 @@ if TYPE_CHECKING:
     from memagent.rl.audit import AuditReport
     from pipelines.training.settings import DataFiles
 
-RecipeOption = Annotated[str, typer.Option("--config", help="Recipe: a name or a TOML file.")]
-PolicyOption = Annotated[str | None, typer.Option(help="Initial policy; by default the recipe's.")]
+RecipeOption = Annotated[str, typer.Option("--recipe", help="Train by this recipe: a name or a TOML file.")]
+PolicyOption = Annotated[str | None, typer.Option(help="Start from this policy; default: the recipe's.")]
 DataOption = Annotated[
     list[str] | None,
-    typer.Option(help="qa, qa:CORPUS, needles, contracts=FOLDER; several are mixed. Default: qa."),
+    typer.Option(help="Train on qa, qa:CORPUS, needles or contracts=FOLDER; repeat to mix."),
 ]
 DatasetOption = Annotated[
     list[str] | None,
-    typer.Option(help="A .jsonl or .parquet file of questions, texts and answers; mixed with --data."),
+    typer.Option(help="Train on a .jsonl or .parquet file of questions, texts and answers."),
 ]
-ValidationOption = Annotated[str, typer.Option(help="Such a file to choose the best weights by.")]
-PromotionOption = Annotated[str, typer.Option(help="Such a file to compare the candidate on.")]
+ValidationOption = Annotated[str, typer.Option(help="Choose the best weights by this file.")]
+PromotionOption = Annotated[str, typer.Option(help="Compare the candidate on this file.")]
 ColumnsOption = Annotated[
-    list[str] | None, typer.Option(help="Columns of these files: question=NAME, text=NAME, answers=NAME.")
+    list[str] | None, typer.Option(help="Name the files' columns: question=NAME, text=NAME, answers=NAME.")
 ]
-RunNameOption = Annotated[
-    str, typer.Option("--run", help="Name of this training: the same name goes on where it stopped.")
-]
-TextOption = Annotated[list[str] | None, typer.Option(help="Files or folders whose text needles are planted in.")]
+RunNameOption = Annotated[str, typer.Option("--run", help="Name this training; the same name resumes it.")]
+TextOption = Annotated[list[str] | None, typer.Option(help="Plant needles in the texts of these files or folders.")]
 
 
 def sources(
@@ -63,7 +61,7 @@ def audit(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Check a sample of the tasks as a training does before it starts; status 1: it would refuse them."""
+    """Check a sample of the training tasks; status 1: refused."""
     from memagent.errors import UsageError
     from memagent.rl.audit import audit as check
     from pipelines.training.data import splits
@@ -98,13 +96,13 @@ def _show(report: "AuditReport") -> None:
 
 
 def exports(
-    run: Annotated[str, typer.Argument(help="A training run, or 'last'.")],
+    run: Annotated[str, typer.Argument(help="Training run, or `last`.")],
     store: StoreOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the models that a training run keeps, in Hugging Face format; LoRA's factors as PEFT loads them."""
+    """List a training run's models in Hugging Face format."""
     from infra.store import Store
     from pipelines.training.exports import exported_models
     from pipelines.training.records import find_training

@@ -1,8 +1,8 @@
 """`memagent up`: a Prefect server, the nightly digest, bulk answering and learning on this machine.
 
 The server is private to this user: it requires a token from a file that only this user can read, and accepts requests
-of its own origin only. Settings that callers may not change (`pipelines.flows.access`) reach the flows through their
-environment.
+of its own origin only. Settings that callers may not change (`pipelines.flows.parameters`) reach the flows through
+their environment.
 """
 
 import json
@@ -19,9 +19,10 @@ from typing import NoReturn
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
-from pipelines.flows.access import auth_string, check
-from pipelines.flows.address import Address
+from pipelines.flows.parameters import check
 from pipelines.flows.serve import Server, ServingPlan, end_process, ends_with_us, variables
+from pipelines.web.address import Address
+from pipelines.web.tokens import auth_string
 
 _SHORTEST = 16
 """Characters of a token by which other machines are let in."""
@@ -29,14 +30,14 @@ _LOOK_SECONDS = 1.0
 """Time between two looks at whether the server and what serves the flows are alive."""
 
 
-def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | None = None) -> None:
-    """Serve until interrupted or terminated; the server, the desk and all flow runs end with this process.
+def up(config: Config, plan: ServingPlan, address: Address, review_port: int | None = None) -> None:
+    """Serve until interrupted or terminated; the server, the review server and all flow runs end with this process.
 
     Args:
         config: of all flow runs.
         plan: what is served.
         address: of the server.
-        desk_port: of the desk, on the same host; None: it is not served.
+        review_port: of the review server, on the same host; None: it is not served.
 
     Raises:
         UsageError: a schedule or the address is invalid, the port is in use, or the token is too short for a server
@@ -44,9 +45,9 @@ def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | Non
         MemagentError: the server does not start, or ends by itself.
     """
     address.check()
-    desk_at = Address(desk_port, address.host) if desk_port else None
-    if desk_at is not None:
-        desk_at.check()
+    review_at = Address(review_port, address.host) if review_port else None
+    if review_at is not None:
+        review_at.check()
     _quiet()
     schedules = {
         "--cron": plan.cron,
@@ -78,11 +79,11 @@ def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | Non
         watch = subprocess.Popen(
             ends_with_us("pipelines.cli.up", config.store), env=_environment(config, url, auth), start_new_session=True
         )
-        desk = _desk(config, desk_at) if desk_at else None
+        review = _review(config, review_at) if review_at else None
         try:
             _tell(config, plan, address, log_in=shown)
-            if desk is None:
-                print("check answers, in another terminal: memagent desk")
+            if review is None:
+                print("check answers, in another terminal: memagent review")
             print("(stop with Ctrl-C)", flush=True)
             _wait(server, runner)
         except KeyboardInterrupt:
@@ -90,8 +91,8 @@ def up(config: Config, plan: ServingPlan, address: Address, desk_port: int | Non
         finally:
             end_process(runner)
             end_process(watch)
-            if desk is not None:
-                end_process(desk)
+            if review is not None:
+                end_process(review)
 
 
 def _tell(config: Config, plan: ServingPlan, address: Address, *, log_in: str) -> None:
@@ -116,10 +117,10 @@ def _wait(server: Server, runner: "subprocess.Popen[bytes]") -> NoReturn:
     raise MemagentError(f"serving ended unexpectedly with status {status}: start memagent up again")
 
 
-def _desk(config: Config, address: Address) -> "subprocess.Popen[bytes]":
-    """Start the desk; it prints its address and the file of the token, or why it cannot be served."""
+def _review(config: Config, address: Address) -> "subprocess.Popen[bytes]":
+    """Start the review pages; they print their address and a login link, or why they cannot be served."""
     environment = {**os.environ, "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
-    command = ends_with_us("pipelines.desk.server", str(address.port), address.host)
+    command = ends_with_us("pipelines.cli", "review", "--port", str(address.port), "--host", address.host)
     return subprocess.Popen(command, env=environment, start_new_session=True)
 
 

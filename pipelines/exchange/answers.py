@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -17,12 +18,10 @@ import pyarrow.parquet as pq
 from infra.store import Corpus, Store
 from infra.tables.buckets import buckets
 from infra.tables.corpora import check_known
-from infra.tables.delta import Table
 from infra.tables.documents import current_documents, documents_count, has_documents
 from infra.tables.feedback import Reviews
 from infra.tables.pages import CitedEvidence, PageNumbers
 from infra.tables.plans import plan_parts
-from infra.tables.published import held_runs, hidden_runs, sampled_runs
 from infra.tables.rows import AnswerRow, PlannedReading
 from infra.tables.schemas import EVIDENCE
 from memagent.config import Config
@@ -31,6 +30,7 @@ from memagent.reviews import Review, Status
 from pipelines.exchange.conditions import Condition, passing
 from pipelines.output_file import output_file
 from pipelines.runs import run_answers
+from pipelines.views.visible_answers import CONCATENATED, HiddenRuns, visible_answers
 
 COLUMNS = pa.schema(
     [
@@ -68,7 +68,7 @@ class AnsweredDocument(TypedDict):
     title: str
     source: str
     content_hash: NotRequired[str]
-    """Absent for the archive as one stream, and for a deleted document."""
+    """Absent for all documents, concatenated, and for a deleted document."""
 
 
 class GivenAnswer(TypedDict):
@@ -107,7 +107,7 @@ def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list
 
 
 def answer_rows(
-    corpus: Corpus, run_id: str | None = None, where: Sequence[Condition] = (), *, held: bool = False
+    corpus: Corpus, run_id: str | None = None, where: Sequence[Condition] = (), *, withheld: bool = False
 ) -> Iterator[GivenAnswer]:
     """Return an iterator over what `answer_table` returns, which reads a bucket of the corpus at a time.
 
@@ -115,7 +115,7 @@ def answer_rows(
         corpus: the corpus.
         run_id: a run; None: the newest answers to all questions.
         where: conditions that all must hold.
-        held: in place of the newest answers that people are shown, those that are newer and of held nights.
+        withheld: in place of the newest answers that people are shown, those that are newer and of withheld digests.
 
     Raises:
         UsageError: there is no such run or field, a comparison is none, or the corpus has no documents.
@@ -124,7 +124,7 @@ def answer_rows(
     check_known(corpus)
     if not has_documents(corpus):
         raise UsageError(f"corpus {corpus.name!r} has no documents in {corpus.store.url}")
-    rows = _of_run(corpus, run_id) if run_id else _newest(corpus, held=held)
+    rows = _of_run(corpus, run_id) if run_id else _newest(corpus, withheld=withheld)
     return filter(passes, rows)
 
 
@@ -190,35 +190,20 @@ def _document(row: PlannedReading) -> AnsweredDocument:
     return {"doc_id": row["doc_id"], "title": row["title"], "source": ""}
 
 
-def _newest(corpus: Corpus, *, held: bool) -> Iterator[GivenAnswer]:
-    archive: dict[str, AnswerRow] = {}
-    hidden = sampled_runs(corpus) if held else hidden_runs(corpus)
-    only = held_runs(corpus) if held else None
+def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
+    hidden, columns = HiddenRuns.of(corpus), ["doc_id", "content_hash", "title", "source"]
     for bucket in buckets(documents_count(corpus)):
-        columns = ["doc_id", "content_hash", "title", "source"]
         documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
-        newest: dict[tuple[str, str], AnswerRow] = {}
+        by_text: dict[str, list[AnswerRow]] = defaultdict(list)
+        for answer in visible_answers(corpus, bucket, hidden, withheld=withheld).to_pylist():
+            by_text[answer["content_hash"]].append(answer)
         reviews, pages = Reviews(corpus, bucket), PageNumbers(corpus, bucket)
-        table = Table(corpus.store, "answers").read(corpus.name, filters=bucket.contains("content_hash"))
-        for answer in table.sort_by("answered_at").to_pylist():
-            if answer["run_id"] in hidden:
-                continue
-            if answer["scope"] == "archive":
-                last = archive.get(answer["question"])  # of an archive as it was then: perhaps in another bucket
-                if last is None or last["answered_at"] <= answer["answered_at"]:
-                    archive[answer["question"]] = answer
-            else:
-                newest[answer["content_hash"], answer["question"]] = answer
-        questions = dict.fromkeys(question for _, question in newest)
         for document in documents:
-            for question in questions:
-                newest_answer = newest.get((document["content_hash"], question))
-                if newest_answer is not None and (only is None or newest_answer["run_id"] in only):
-                    yield _row(document, newest_answer, review=reviews.of(newest_answer), pages=pages)
-    whole: AnsweredDocument = {"doc_id": "", "title": "the archive as one stream", "source": ""}
-    reviews = Reviews(corpus)
-    shown = [answer for answer in archive.values() if only is None or answer["run_id"] in only]
-    pages = PageNumbers.cited_by(corpus, shown)
+            for answer in by_text[document["content_hash"]]:
+                yield _row(document, answer, review=reviews.of(answer), pages=pages)
+    whole: AnsweredDocument = {"doc_id": "", "title": CONCATENATED, "source": ""}
+    shown: list[AnswerRow] = visible_answers(corpus, None, hidden, withheld=withheld).to_pylist()
+    reviews, pages = Reviews(corpus), PageNumbers.cited_by(corpus, shown)
     yield from (_row(whole, answer, review=reviews.of(answer), pages=pages) for answer in shown)
 
 

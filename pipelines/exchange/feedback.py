@@ -92,7 +92,7 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
     table, given_at = Table(store, "feedback"), now()
     stored = {}
     for row in table.read(corpus).sort_by("given_at").to_pylist():
-        if not row["reviewer"]:  # what a person said at the desk is another matter
+        if not row["reviewer"]:  # what a person said on the review pages is another matter
             stored[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
     rows: list[FeedbackRow] = [
         {
@@ -130,7 +130,7 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         if not isinstance(value, str):
             raise UsageError(f"{where}: field {name!r} must be a text")
         if surrogate := half(value):
-            raise UsageError(f"{where}: field {name!r} holds {surrogate}, which is half of a character and no text")
+            raise UsageError(f"{where}: field {name!r} holds {surrogate}, an unpaired surrogate")
     verdict = values["verdict"].strip().lower()
     if not verdict:
         return None

@@ -12,7 +12,7 @@ from pipelines.stages.make_samples import write_files
 _CODE = "lm_eval_task"
 """Module that is copied into the folder: tasks name its functions."""
 _PROMPT = "<document>{{text}}</document>\n{{question}}"
-"""By the marks `memagent serve` tells the document from the question (`pipelines.serving.messages`)."""
+"""By the marks `memagent serve` tells the document from the question (`pipelines.web.api.messages`)."""
 _MOST_TOKENS = 512
 _TASK = """\
 task: {task}

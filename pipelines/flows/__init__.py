@@ -2,7 +2,7 @@
 
 A flow runs its Ray work in this process, or through a cluster's Jobs API where ``ray.jobs_address`` is
 configured. Module entrypoints: ``pipelines.flows.digest_corpus``, ``.answer_archive``, ``.evaluate_policy``,
-``.harvest_qa``, ``.optimize_corpus``, ``.retrain``, ``.watch_nights``, ``.reap``.
+``.harvest_qa``, ``.optimize_corpus``, ``.retrain``, ``.watch_schedule``, ``.reap``.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipelines.flows.learning import ENOUGH, harvest_qa, retrain
     from pipelines.flows.ray_job import FailedItems, watcher
     from pipelines.flows.reaping import reap
-    from pipelines.flows.watching import watch_nights
+    from pipelines.flows.watching import watch_schedule
 
 __all__ = [
     "ENOUGH",
@@ -27,7 +27,7 @@ __all__ = [
     "optimize_corpus",
     "reap",
     "retrain",
-    "watch_nights",
+    "watch_schedule",
     "watcher",
 ]
 
@@ -42,7 +42,7 @@ _HOMES = {
     "optimize_corpus": "answering",
     "reap": "reaping",
     "retrain": "learning",
-    "watch_nights": "watching",
+    "watch_schedule": "watching",
     "watcher": "ray_job",
 }
 

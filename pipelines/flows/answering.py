@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 
 from infra.store import Corpus, Store
-from infra.tables.corpora import corpora, standing_questions
+from infra.tables.corpora import corpora, default_questions
 from infra.tables.documents import has_documents
 from infra.tables.runs import IngestSummary, RunExtras, RunSummary
 from memagent.config import Config
@@ -19,11 +19,11 @@ from memagent.questions import ask as make_question
 from memagent.questions import load_questions
 from pipelines import ask as stages
 from pipelines.flows import commands
-from pipelines.flows.access import settings_for
 from pipelines.flows.lineage import note_lineage, of_reading
-from pipelines.flows.ray_job import FailedItems, Progress, artifact_key, stop_ray_job, submission, submit, work
+from pipelines.flows.parameters import settings_for
+from pipelines.flows.ray_job import FailedItems, JobProgress, artifact_key, stop_ray_job, submission, submit, work
 from pipelines.flows.telemetry import observed
-from pipelines.formatting import breached, failures, held_by
+from pipelines.formatting import breached, failures, withheld_by
 from pipelines.optimize import RETENTION_DAYS, optimize
 from pipelines.report import write_to_store
 from pipelines.run_names import new_run_id
@@ -37,22 +37,22 @@ EVERY = "*"
 def digest_corpus(
     corpus: str = EVERY, store: str | None = None, config: str | None = None, sets: list[str] | None = None
 ) -> RunSummary | dict[str, RunSummary]:
-    """Update a corpus and the answers to its standing questions; ``*`` is every corpus.
+    """Update a corpus and the answers to its default questions; ``*`` is every corpus.
 
     Finished work is skipped, so late runs that start together cost nothing. A failed corpus does not stop the others.
     """
     settings = settings_for(config, sets, store)
     if corpus == EVERY:
         tables = Store(settings.store)
-        names = [name for name in corpora(tables) if standing_questions(Corpus(tables, name))]
+        names = [name for name in corpora(tables) if default_questions(Corpus(tables, name))]
         return _summaries({name: digest_corpus(name, store, config, sets, return_state=True) for name in names})
     run_id = new_run_id()
     argv = commands.digest(corpus, run_id)
-    with Progress(f"digest of {corpus}") as show:
+    with JobProgress(f"digest of {corpus}") as show:
         summary = digest_stage(
             settings, argv, run_id, lambda: stages.digest(corpus, None, settings, run_id=run_id, show=show)
         )
-    event = "memagent.corpus.held" if held_by(summary) else "memagent.corpus.digested"
+    event = "memagent.corpus.withheld" if withheld_by(summary) else "memagent.corpus.digested"
     return _publish(settings, summary, event)
 
 
@@ -82,7 +82,7 @@ def answer_archive(
     run_id = new_run_id()
     extras: RunExtras = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
     argv = commands.ask(corpus, run_id, questions, questions_file=questions_file, archive=archive)
-    with Progress(f"answers over {corpus}") as show:
+    with JobProgress(f"answers over {corpus}") as show:
         summary = answer_stage(
             settings,
             argv,
@@ -142,15 +142,15 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
 
 
 @task(name="digest", cache_policy=NO_CACHE)
-def digest_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], RunSummary]) -> RunSummary:
+def digest_stage(settings: Config, argv: list[str], run_id: str, local: Callable[[], RunSummary]) -> RunSummary:
     """Ingest, segment, plan and read new documents."""
-    return work(settings, argv, run_id, here)
+    return work(settings, argv, run_id, local)
 
 
 @task(name="answer", cache_policy=NO_CACHE)
-def answer_stage(settings: Config, argv: list[str], run_id: str, here: Callable[[], RunSummary]) -> RunSummary:
+def answer_stage(settings: Config, argv: list[str], run_id: str, local: Callable[[], RunSummary]) -> RunSummary:
     """Segment, plan and read."""
-    return work(settings, argv, run_id, here)
+    return work(settings, argv, run_id, local)
 
 
 @task(name="publish", cache_policy=NO_CACHE)
@@ -198,11 +198,11 @@ def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary:
             "report": address,
         },
     )
-    if held_by(summary):
-        reasons = "; ".join(breached(summary)) or "it counts answers of a held night"
+    if withheld_by(summary):
+        reasons = "; ".join(breached(summary)) or "it counts answers of a withheld digest"
         raise FailedItems(
-            f"the night is held, the last good one's answers are shown: {reasons}. Report: {address}. "
-            f"Accept it by memagent publish {summary['run_id']}"
+            f"the digest is withheld, the last good one's answers are shown: {reasons}. Report: {address}. "
+            f"Accept it by memagent release {summary['run_id']}"
         )
     if failed := failures(summary):
         reasons = ", ".join(f"{count} {reason}" for reason, count in failed.items())

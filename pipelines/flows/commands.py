@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from memagent.rl.promotion import PromotionSpec
 from memagent.tasks.suites import Suite
-from pipelines.training.settings import Run
+from pipelines.training.settings import TrainingRun
 
 Value = str | int | bool | Sequence[str] | None
 
@@ -34,7 +34,7 @@ def command(*words: str, **options: Value) -> list[str]:
 
 
 def digest(corpus: str, run_id: str) -> list[str]:
-    """Digest a corpus by its standing questions; the answers stay in the store."""
+    """Digest a corpus by its default questions; the answers stay in the store."""
     return command("digest", corpus, run_id=run_id, answers=False)
 
 
@@ -79,13 +79,13 @@ def harvest(corpus: str, samples: int, run_id: str) -> list[str]:
     return command("harvest", corpus, agreement=samples, run_id=run_id)
 
 
-def train(run: Run) -> list[str]:
+def train(run: TrainingRun) -> list[str]:
     """Train a stage."""
     files = run.files
     columns = [f"{name}={value}" for name, value in asdict(files.columns).items() if value]
     return command(
         "train",
-        config=run.name,
+        recipe=run.name,
         data=run.data,
         text=run.texts,
         set=run.sets,

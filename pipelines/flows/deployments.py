@@ -15,7 +15,7 @@ from pipelines.flows.evaluating import evaluate_policy
 from pipelines.flows.learning import harvest_qa, retrain
 from pipelines.flows.reaping import reap
 from pipelines.flows.serve import ServingPlan
-from pipelines.flows.watching import watch_nights
+from pipelines.flows.watching import watch_schedule
 
 WATCH_EVERY = timedelta(minutes=5)
 _WATCHED_LENGTHS = (8_000,)
@@ -35,13 +35,15 @@ def installed() -> dict[str, str]:
 
 
 def serve_watch(store: str) -> None:
-    """Serve the deployments that look for nights which went wrong, and for what was left behind, until terminated.
+    """Serve the deployments that look for what went wrong and what was left behind, until terminated.
 
-    By themselves, so that they run beside a night: `serve_all` runs few flows at a time. What was left behind before is
-    looked for at once: a flow run that was killed holds the place of its deployment's next one.
+    By themselves, so that they run beside a digest: `serve_all` runs few flows at a time. What was left behind before
+    is looked for at once: a flow run that was killed holds the place of its deployment's next one.
     """
     reap(return_state=True)  # one that fails keeps nothing else from being served
-    watch = watch_nights.to_deployment("watch", interval=WATCH_EVERY, parameters={"store": store}, concurrency_limit=1)
+    watch = watch_schedule.to_deployment(
+        "watch", interval=WATCH_EVERY, parameters={"store": store}, concurrency_limit=1
+    )
     reaper = reap.to_deployment("reap", interval=WATCH_EVERY, concurrency_limit=1)
     serve(*cast(Iterable[RunnerDeployment], (watch, reaper)), limit=2, print_starting_message=False)
 

@@ -13,8 +13,8 @@ from memagent.config import Config
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import compare, evaluate, same_before
 from pipelines.flows import commands
-from pipelines.flows.access import settings_for
-from pipelines.flows.ray_job import Progress, artifact_key, stop_ray_job, work
+from pipelines.flows.parameters import settings_for
+from pipelines.flows.ray_job import JobProgress, artifact_key, stop_ray_job, work
 from pipelines.report.evaluation import evaluation_page
 from pipelines.run_names import new_run_id
 
@@ -51,7 +51,7 @@ def evaluate_policy(
         control=control,  # type: ignore[arg-type]
     )
     chosen.check()
-    with Progress(f"scores on {suite}") as show:
+    with JobProgress(f"scores on {suite}") as show:
         summary = evaluate_stage(settings, chosen, tuple(texts or ()), run_id=new_run_id(), show=show)
     return _publish(settings, summary)
 

@@ -22,9 +22,9 @@ from memagent.rl.config import load_recipe
 from memagent.rl.promotion import PromotionSpec
 from memagent.settings import as_settings, environment
 from pipelines.flows import commands
-from pipelines.flows.access import check as check_access
-from pipelines.flows.access import settings_for
 from pipelines.flows.lineage import learns_from, note_lineage, of_harvest, of_training
+from pipelines.flows.parameters import check as check_access
+from pipelines.flows.parameters import settings_for
 from pipelines.flows.ray_job import artifact_key, stop_ray_job, submission, submit, work
 from pipelines.flows.telemetry import observed
 from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
@@ -32,7 +32,7 @@ from pipelines.promote import PromotionRecord, run_promotion
 from pipelines.run_names import new_run_id
 from pipelines.training.names import named
 from pipelines.training.run import train
-from pipelines.training.settings import Run, prepare
+from pipelines.training.settings import TrainingRun, prepare
 
 ENOUGH = 500
 """New harvested rows that start a training."""
@@ -95,7 +95,7 @@ def retrain(
         sets: ``section.key=value`` strings, for recipe and configuration alike.
         run_name: name of the training; the same name goes on where it stopped, and takes no other recipe or data.
     """
-    wanted = load_recipe(recipe, [item for item in sets or [] if Run.is_recipe(item)])
+    wanted = load_recipe(recipe, [item for item in sets or [] if TrainingRun.is_recipe(item)])
     check_access(config, sets, wanted.engine, wanted.reward.weights)
     # Wrong keys fail before hours of training.
     spec = validate(PromotionSpec, {"corpora": tuple(corpora or ()), **(check or {})}, "check.")
@@ -131,7 +131,7 @@ def retrain(
 def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> HarvestSummary | str:
     """Make training rows from answers; return a sentence where there is nothing to make them from.
 
-    That is how most nights are, until somebody corrects an answer: no failure of this task.
+    That is how most scheduled runs are, until somebody corrects an answer: no failure of this task.
     """
     argv = commands.harvest(corpus, samples, run_id)
     try:
@@ -145,7 +145,7 @@ def harvest_stage(settings: Config, corpus: str, samples: int, run_id: str) -> H
 
 
 @task(name="train", cache_policy=NO_CACHE)
-def train_stage(run: Run) -> TrainingSummary:
+def train_stage(run: TrainingRun) -> TrainingSummary:
     """Train; an interrupted run is resumed."""
     summary = work(run.config, commands.train(run), run.run_id, lambda: train(run))
     shown = ("steps", "best_step", "candidate", "parent")

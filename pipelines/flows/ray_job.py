@@ -51,14 +51,14 @@ def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
         stop_job(address, str(flow_run.id))
 
 
-def work(settings: Config, argv: list[str], run_id: str, here: Callable[[], Summary]) -> Summary:
+def work(settings: Config, argv: list[str], run_id: str, local: Callable[[], Summary]) -> Summary:
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
     name, flow_run = str(runtime.task_run.task_name or "stage"), str(runtime.flow_run.id or "")
     with observed(name, run_id, flow_run) as stage:
         if not settings.ray.jobs_address:
             sign()
             with FlowLog(settings.logging):
-                result = here()
+                result = local()
         else:
             output = submit(settings, argv, submission())
             found = read_summary(Store(settings.store), run_id)
@@ -118,7 +118,7 @@ class FlowLog(logging.Handler):
         logging.getLogger().removeHandler(self)
 
 
-class Progress:
+class JobProgress:
     """A Prefect progress artifact that follows a run's counts."""
 
     def __init__(self, what: str) -> None:

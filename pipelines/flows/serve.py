@@ -30,7 +30,7 @@ from zoneinfo import available_timezones
 from infra.processes import end, tree
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import Json
-from pipelines.flows.address import HOST, Address
+from pipelines.web.address import HOST, Address
 
 _START_SECONDS = 300  # a busy machine is slow; a server that fails ends at once
 _LAST_LINES = 20

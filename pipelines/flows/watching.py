@@ -1,4 +1,4 @@
-"""The flow that looks for nights which are late or went wrong. It runs beside them, and starts no Ray."""
+"""The flow that looks for scheduled runs which are late or went wrong. It runs beside them, and starts no Ray."""
 
 from prefect import flow, get_run_logger, task
 from prefect.automations import AutomationCore, EventTrigger, Posture
@@ -9,33 +9,33 @@ from prefect.events.actions import SendNotification
 from prefect.exceptions import ObjectNotFound
 
 from infra.store import Corpus, Store
-from infra.tables.corpora import corpora, standing_questions
+from infra.tables.corpora import corpora, default_questions
 from memagent.config import Config
 from memagent.errors import UsageError
-from pipelines.flows.access import settings_for
-from pipelines.nights import Notice, note_told, notices
+from pipelines.flows.parameters import settings_for
+from pipelines.schedule import Notice, note_told, notices
 
-EVENTS = tuple(f"memagent.night.{problem}" for problem in ("late", "failed", "half-answered", "held"))
-_AUTOMATION = "memagent: nights that went wrong"
-_SUBJECT = "memagent: {{ event.payload.corpus }}, night of {{ event.payload.night }}: {{ event.payload.problem }}"
+EVENTS = tuple(f"memagent.schedule.{problem}" for problem in ("late", "failed", "half-answered", "withheld"))
+_AUTOMATION = "memagent: scheduled runs that went wrong"
+_SUBJECT = "memagent: {{ event.payload.corpus }}, run of {{ event.payload.date }}: {{ event.payload.problem }}"
 _BODY = (
-    "The night of {{ event.payload.night }} of corpus {{ event.payload.corpus }} is {{ event.payload.problem }}. "
-    "See: memagent status {{ event.payload.corpus }} --nights 7"
+    "The run of {{ event.payload.date }} of corpus {{ event.payload.corpus }} is {{ event.payload.problem }}. "
+    "See: memagent status {{ event.payload.corpus }} --scheduled 7"
 )
 
 
-@flow(name="watch-nights", validate_parameters=True)
-def watch_nights(store: str | None = None, config: str | None = None, sets: list[str] | None = None) -> list[Notice]:
-    """Emit an event for each night that is late, failed, half-answered or held, once; return what was told now.
+@flow(name="watch-schedule", validate_parameters=True)
+def watch_schedule(store: str | None = None, config: str | None = None, sets: list[str] | None = None) -> list[Notice]:
+    """Emit an event, once, for each scheduled run that is late, failed, half-answered or withheld; return the new ones.
 
-    Where the operator names a notification block (``night.notify``), an automation of the server sends these events
+    Where the operator names a notification block (``schedule.notify``), an automation of the server sends these events
     to it.
     """
     settings = settings_for(config, sets, store)
     wrong: UsageError | None = None
-    if settings.night.notify:
+    if settings.schedule.notify:
         try:
-            notify_stage(settings.night.notify)
+            notify_stage(settings.schedule.notify)
         except UsageError as error:  # whoever listens to the events hears of them
             wrong = error
     told = [notice for corpus in _watched(settings) for notice in tell_stage(settings, corpus)]
@@ -46,22 +46,22 @@ def watch_nights(store: str | None = None, config: str | None = None, sets: list
 
 def _watched(settings: Config) -> list[str]:
     tables = Store(settings.store)
-    return [name for name in corpora(tables) if standing_questions(Corpus(tables, name))]
+    return [name for name in corpora(tables) if default_questions(Corpus(tables, name))]
 
 
 @task(name="tell", cache_policy=NO_CACHE)
 def tell_stage(settings: Config, name: str) -> list[Notice]:
-    """Emit the events of a corpus's nights that were not told yet."""
+    """Emit the events of a corpus's scheduled runs that were not told yet."""
     corpus = Corpus(Store(settings.store), name)
-    found = notices(corpus, settings.night)
+    found = notices(corpus, settings.schedule)
     for notice in found:
-        night = notice["night"]
+        scheduled = notice["run"]
         emit_event(
-            event=f"memagent.night.{notice['problem']}",
+            event=f"memagent.schedule.{notice['problem']}",
             resource={"prefect.resource.id": f"memagent.corpus.{name}", "prefect.resource.name": name},
-            payload={**night, "corpus": name, "problem": notice["problem"]},
+            payload={**scheduled, "corpus": name, "problem": notice["problem"]},
         )
-        get_run_logger().warning("%s: the night of %s is %s", name, night["night"], notice["problem"])
+        get_run_logger().warning("%s: the scheduled run of %s is %s", name, scheduled["date"], notice["problem"])
         note_told(notice, corpus)  # after the event: one that is told twice is better than one that is lost
     return found
 
@@ -79,7 +79,7 @@ def notify_stage(block: str) -> None:
             document = client.read_block_document_by_name(name, kind)
         except ObjectNotFound as error:
             raise UsageError(
-                f"night.notify: the server has no block {block!r}: make it on the page of Prefect, under Blocks"
+                f"schedule.notify: the server has no block {block!r}: make it on the page of Prefect, under Blocks"
             ) from error
         action = SendNotification(block_document_id=document.id, subject=_SUBJECT, body=_BODY)
         trigger = EventTrigger(expect=set(EVENTS), posture=Posture.Reactive, threshold=1)

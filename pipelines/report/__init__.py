@@ -18,24 +18,24 @@ from pipelines.run_names import new_run_id
 __all__ = ["LIMIT_BYTES", "build", "write", "write_to_store"]
 
 
-def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, desk: str = "") -> str:
+def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str = "") -> str:
     """Return the report of a finished run as HTML of about `limit` bytes at most.
 
     Raises:
         UsageError: the store does not know the run.
     """
-    return page(store, run_id, limit, _address(desk))
+    return page(store, run_id, limit, _address(review_url))
 
 
-def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES, desk: str = "") -> Path:
+def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES, review_url: str = "") -> Path:
     """Write the report of a finished run to `path` atomically; return the path.
 
-    Its readings link to the desk at the address `desk`, if there is one.
+    Its readings link to the review server at the address `review_url`, if there is one.
 
     Raises:
         UsageError: the store does not know the run, or the file cannot be written.
     """
-    return write_sheet(Path(path), build(store, run_id, limit, desk))
+    return write_sheet(Path(path), build(store, run_id, limit, review_url))
 
 
 def write_to_store(store: Store, run_id: str) -> str:
@@ -45,8 +45,10 @@ def write_to_store(store: Store, run_id: str) -> str:
     return f"s3://{path}" if store.is_s3 else path
 
 
-def _address(desk: str) -> str:
-    parts = urlsplit(desk)
-    if desk and (parts.scheme not in ("http", "https") or not parts.netloc):
-        raise UsageError(f"--desk {desk!r}: give the address of a desk, as in http://127.0.0.1:4300")
-    return desk.rstrip("/")
+def _address(review_url: str) -> str:
+    parts = urlsplit(review_url)
+    if review_url and (parts.scheme not in ("http", "https") or not parts.netloc):
+        raise UsageError(
+            f"--review-url {review_url!r}: give the address of a review server, as in http://127.0.0.1:4300"
+        )
+    return review_url.rstrip("/")

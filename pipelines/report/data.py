@@ -45,7 +45,7 @@ class SpeedPoint(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReportedRun:
     """A finished run: a row of table ``runs``."""
 
     run_id: str
@@ -59,7 +59,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """A planned reading of the run, with its answer or its failure."""
 
     plan: PlannedReading
@@ -91,7 +91,7 @@ class Row:
         return self.answer is not None and containment(self.answer["answer"], gold) == 1.0
 
 
-def load_run(store: Store, run_id: str) -> Run:
+def load_run(store: Store, run_id: str) -> ReportedRun:
     """Return a run.
 
     Raises:
@@ -104,7 +104,7 @@ def load_run(store: Store, run_id: str) -> Run:
             "to finish a run that was interrupted"
         )
     row = rows[-1]
-    return Run(
+    return ReportedRun(
         run_id=run_id,
         corpus=row["corpus"],
         kind=row["kind"],
@@ -116,7 +116,7 @@ def load_run(store: Store, run_id: str) -> Run:
     )
 
 
-def load_rows(store: Store, run: Run, failures: list[FailureRow]) -> list[Row]:
+def load_rows(store: Store, run: ReportedRun, failures: list[FailureRow]) -> list[ReportRow]:
     """Return the run's readings in the order of its plan; a run without a plan has none.
 
     Of a run with more than `READINGS`, the failed and then the first other readings.
@@ -132,11 +132,11 @@ def load_rows(store: Store, run: Run, failures: list[FailureRow]) -> list[Row]:
         answer = answers.get(entry["answered_by"] or entry["reading_id"])
         failure = None if answer else reasons.get(reading_item(entry))
         evidence = pages.cite(answer["evidence"], entry["doc_id"]) if answer else []
-        rows.append(Row(entry, answer, failure, reviews.of(answer) if answer else None, evidence=evidence))
+        rows.append(ReportRow(entry, answer, failure, reviews.of(answer) if answer else None, evidence=evidence))
     return rows
 
 
-def load_failures(store: Store, run: Run) -> list[FailureRow]:
+def load_failures(store: Store, run: ReportedRun) -> list[FailureRow]:
     """Return the run's quarantine rows, followed by those of earlier ingests that are still in quarantine."""
     failures: list[FailureRow] = (
         Table(store, "quarantine").read(run.corpus, filters=ds.field("run_id") == run.run_id).to_pylist()
@@ -146,7 +146,7 @@ def load_failures(store: Store, run: Run) -> list[FailureRow]:
     return failures + earlier
 
 
-def load_titles(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, DocumentRow]:
+def load_titles(store: Store, run: ReportedRun, hashes: Iterable[str]) -> dict[str, DocumentRow]:
     """Return doc_id, title, source, chars and media_type of documents by content hash, from the newest row."""
     columns = ["doc_id", "title", "source", "chars", "media_type", "content_hash", "seen_at"]
     selected = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
@@ -155,7 +155,7 @@ def load_titles(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, Docu
     return {row["content_hash"]: row for row in table.to_pylist()}
 
 
-def load_texts(store: Store, run: Run, hashes: Iterable[str]) -> dict[str, str]:
+def load_texts(store: Store, run: ReportedRun, hashes: Iterable[str]) -> dict[str, str]:
     """Return the texts of documents by content hash."""
     return dict(document_texts(Corpus(store, run.corpus), set(hashes)))
 
@@ -177,7 +177,7 @@ def load_progress(store: Store, run_id: str) -> list[SpeedPoint]:
     return [_speed(a, b) for a, b in pairwise(points) if b["t"] > a["t"]]
 
 
-def _plan(corpus: Corpus, run: Run, failed: list[str]) -> list[PlannedReading]:
+def _plan(corpus: Corpus, run: ReportedRun, failed: list[str]) -> list[PlannedReading]:
     total = (run.summary.get("readings") or {}).get("total") or 0
     try:
         if total <= READINGS:

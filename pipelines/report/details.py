@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 from infra.store import Store
 from infra.tables.delta import Table
 from infra.tables.rows import EvidenceRow
-from pipelines.report.data import Row, Run, load_texts
+from pipelines.report.data import ReportedRun, ReportRow, load_texts
 from pipelines.report.html import size
 from pipelines.report.timeline import Timeline, noted, timelines, unpack
 
@@ -24,11 +24,11 @@ _MEMORY_SHARE = 0.6
 _SAFE = 0.97
 """Margin for what JSON escapes add to the sizes of passages."""
 _SPAN_BYTES = 100
-"""Size of `Change.span` and `Change.noted`, which are added later."""
+"""Size of `Change.characters` and `Change.noted`, which are added later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ShownPlace:
     """A span of characters of a document that the report refers to."""
 
     start: int
@@ -67,7 +67,7 @@ class Details:
     documents_left_out: int = 0
 
 
-def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room: int) -> Details:
+def gather(store: Store, run: ReportedRun, rows: list[ReportRow], chars: dict[str, int], room: int) -> Details:
     """Collect memories and passages of `rows` into at most `room` bytes.
 
     Readings that found an answer come first. `chars` has the length of each document by content hash.
@@ -77,7 +77,7 @@ def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room:
     answered = [row for row in rows if row.answer is not None]
     answered.sort(key=lambda row: not (row.answer and row.answer["found"]))
     left = room - _take_memories(store, run, answered, room=int(room * _MEMORY_SHARE), details=details)
-    shown: dict[str, list[Row]] = defaultdict(list)
+    shown: dict[str, list[ReportRow]] = defaultdict(list)
     for row in answered:
         for content_hash in _touched(row, details.memories.get(row.reading_id)):
             shown[content_hash].append(row)
@@ -101,7 +101,7 @@ def gather(store: Store, run: Run, rows: list[Row], chars: dict[str, int], room:
     return details
 
 
-def _take_memories(store: Store, run: Run, rows: list[Row], room: int, details: Details) -> int:
+def _take_memories(store: Store, run: ReportedRun, rows: list[ReportRow], room: int, details: Details) -> int:
     used = 0
     for start in range(0, len(rows), _READINGS_AT_ONCE):
         batch = rows[start : start + _READINGS_AT_ONCE]
@@ -123,7 +123,7 @@ def _take_memories(store: Store, run: Run, rows: list[Row], room: int, details: 
     return used
 
 
-def _touched(row: Row, timeline: Timeline | None) -> list[str]:
+def _touched(row: ReportRow, timeline: Timeline | None) -> list[str]:
     """Return the content hashes of the documents that a reading's details refer to."""
     hashes = [evidence["content_hash"] for evidence in row.evidence]
     hashes += [change["document"] for change in (timeline["changes"] if timeline else []) if change["document"]]
@@ -146,18 +146,20 @@ def _batches(hashes: list[str], chars: dict[str, int]) -> Iterator[list[str]]:
 
 
 def _places(
-    content_hash: str, text: str, segmentations: list[Bounds], rows: list[Row], details: Details
-) -> list[Place]:
+    content_hash: str, text: str, segmentations: list[Bounds], rows: list[ReportRow], details: Details
+) -> list[ShownPlace]:
     """Return what to show of a document; also adds the spans of each change to the timelines."""
-    evidence: list[Place] = []
-    taken: list[Place] = []
-    changed: list[Place] = []
+    evidence: list[ShownPlace] = []
+    taken: list[ShownPlace] = []
+    changed: list[ShownPlace] = []
     for row in rows:
         spots = [spot for spot in row.evidence if spot["content_hash"] == content_hash]
         for spot in spots:
             quoted = spot["quote_start"] is not None and spot["quote_start"] >= 0
             evidence.append(
-                Place(spot["quote_start"], spot["quote_end"]) if quoted else Place(spot["char_start"], spot["char_end"])
+                ShownPlace(spot["quote_start"], spot["quote_end"])
+                if quoted
+                else ShownPlace(spot["char_start"], spot["char_end"])
             )
         timeline = details.memories.get(row.reading_id)
         bounds = _segmentation_of(row, segmentations, spots)
@@ -167,14 +169,14 @@ def _places(
             if change["document"] != content_hash or not 0 <= change["segment"] < len(bounds):
                 continue
             start, end = bounds[change["segment"]]
-            change["span"] = [start, end]
+            change["characters"] = [start, end]
             change["noted"] = [[start + a, start + b] for a, b in noted(before, after, text[start:end])]
-            taken += [Place(a, b) for a, b in change["noted"]]
-            changed += [] if change["noted"] else [Place(start, end)]
+            taken += [ShownPlace(a, b) for a, b in change["noted"]]
+            changed += [] if change["noted"] else [ShownPlace(start, end)]
     return evidence + taken + changed
 
 
-def _segmentation_of(row: Row, segmentations: list[Bounds], spots: Sequence[EvidenceRow]) -> Bounds | None:
+def _segmentation_of(row: ReportRow, segmentations: list[Bounds], spots: Sequence[EvidenceRow]) -> Bounds | None:
     """Return the segmentation that fits a reading's evidence and number of segments."""
     for bounds in segmentations:
         if row.plan["scope"] == "document" and len(bounds) != row.plan["segments"]:
@@ -188,7 +190,7 @@ def _segmentation_of(row: Row, segmentations: list[Bounds], spots: Sequence[Evid
     return None
 
 
-def _segment_bounds(store: Store, run: Run, hashes: list[str]) -> dict[str, list[Bounds]]:
+def _segment_bounds(store: Store, run: ReportedRun, hashes: list[str]) -> dict[str, list[Bounds]]:
     """Return the segmentations of documents, newest first."""
     columns = ["content_hash", "part", "first_row", "segments", "written_at"]
     selected = ds.field("content_hash").isin(pa.array(hashes, pa.string()))
@@ -214,7 +216,7 @@ _LONGEST = 2_000
 """Most characters of one place; evidence is short, but a segment can be a chapter."""
 
 
-def excerpt(text: str, places: list[Place], allowance: int) -> Excerpt | None:
+def excerpt(text: str, places: list[ShownPlace], allowance: int) -> Excerpt | None:
     """Choose the passages of `text` to show.
 
     Args:
@@ -228,7 +230,7 @@ def excerpt(text: str, places: list[Place], allowance: int) -> Excerpt | None:
     """
     if len(text) <= min(_WHOLE, allowance) and _size(text) <= allowance:
         return {"chars": len(text), "pieces": [(0, text)] if text else []}
-    shown = [Place(max(0, p.start), min(p.end, p.start + _LONGEST, len(text))) for p in places]
+    shown = [ShownPlace(max(0, p.start), min(p.end, p.start + _LONGEST, len(text))) for p in places]
     for context in _CONTEXTS:
         pieces = _cut(text, shown, context)
         if pieces and sum(_size(piece) for _, piece in pieces) <= allowance:
@@ -241,7 +243,7 @@ def excerpt(text: str, places: list[Place], allowance: int) -> Excerpt | None:
     return None
 
 
-def _cut(text: str, places: list[Place], context: int) -> list[tuple[int, str]]:
+def _cut(text: str, places: list[ShownPlace], context: int) -> list[tuple[int, str]]:
     spans: list[list[int]] = []
     for piece in sorted(places, key=lambda p: p.start):
         low, high = _low(text, piece.start - context), _high(text, piece.end + context)

@@ -107,23 +107,23 @@ def _pictures(store: Store, run_id: str) -> list[EmbeddedPicture]:
 
 
 def _memories(corpus: Corpus, run_id: str) -> list[dict[str, float]]:
-    """Return the memory's length at `_PLACES` points of each lane of some readings, as rows (share, tokens)."""
+    """Return the memory's length at `_PLACES` points of each span of some readings, as rows (share, tokens)."""
     readings = sorted(row["reading_id"] for row in run_results(corpus.store, run_id).to_pylist() if row["segments"])
     rows = []
     for turns in resume_points(corpus, readings[:_MEMORIES_MOST]).values():
-        lanes: dict[int, list[Turn]] = defaultdict(list)
+        spans: dict[int, list[Turn]] = defaultdict(list)
         for turn in turns:
             if turn.kind in ("update", "carried"):
-                lanes[turn.lane].append(turn)
-        for lane in lanes.values():
-            rows += [{"share": share, "tokens": tokens} for share, tokens in over_the_lane(lane)]
+                spans[turn.span].append(turn)
+        for span in spans.values():
+            rows += [{"share": share, "tokens": tokens} for share, tokens in over_the_span(span)]
     return rows
 
 
-def over_the_lane(turns: Sequence[Turn]) -> list[tuple[float, int]]:
-    """Return (share of the lane read so far, tokens of the memory) at evenly spaced points.
+def over_the_span(turns: Sequence[Turn]) -> list[tuple[float, int]]:
+    """Return (share of the span read so far, tokens of the memory) at evenly spaced points.
 
-    `turns` are the lane's first and last and those that changed the memory, in order; between them it is constant.
+    `turns` are the span's first and last and those that changed the memory, in order; between them it is constant.
     """
     steps = [turn.step for turn in turns]
     shares = [(index + 0.5) / _PLACES for index in range(_PLACES)]

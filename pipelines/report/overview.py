@@ -8,8 +8,8 @@ from typing import Literal, TypedDict
 
 from infra.tables.rows import DocumentRow, FailureRow, PlannedReading
 from memagent.records import Json
-from pipelines.formatting import breached, duration, held_by, number, pace, percent
-from pipelines.report.data import Row, Run
+from pipelines.formatting import breached, duration, number, pace, percent, withheld_by
+from pipelines.report.data import ReportedRun, ReportRow
 from pipelines.report.html import size
 from pipelines.report.timeline import Timeline
 
@@ -17,7 +17,7 @@ _QUOTE = 240
 """Characters of a quote in the list."""
 
 
-class Fact(TypedDict):
+class KeyFigure(TypedDict):
     """A headline figure; `tone` is a class of the style sheet."""
 
     label: str
@@ -58,7 +58,7 @@ class ReadingDetails(TypedDict):
     origin: dict[str, object]
 
 
-def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
+def facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -> list[KeyFigure]:
     """Return the headline figures in their order on the page."""
     summary = run.summary
     counts = summary.get("readings") or {}
@@ -72,7 +72,7 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
     return [
         _fact("Documents", number(summary.get("documents") or 0)),
         _fact(
-            "Asked",
+            "Target",
             number(total),
             f"{number(counts.get('read_now', 0))} read in this run, {number(before)} known before",
         ),
@@ -92,14 +92,14 @@ def facts(run: Run, rows: list[Row], failures: list[FailureRow]) -> list[Fact]:
     ]
 
 
-def origin(run: Run) -> list[tuple[str, str]]:
+def origin(run: ReportedRun) -> list[tuple[str, str]]:
     """Return the run's metadata as (label, value)."""
     summary = run.summary
     prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
     pairs = [
-        ("Run", run.run_id),
+        ("ReportedRun", run.run_id),
         ("Kind", run.kind),
-        ("Status", f"{run.status}, held" if held_by(summary) else run.status),
+        ("Status", f"{run.status}, withheld" if withheld_by(summary) else run.status),
         ("Quality", "; ".join(breached(summary))),
         ("Corpus", run.corpus),
         ("Started", when(run.started_at)),
@@ -115,7 +115,7 @@ def origin(run: Run) -> list[tuple[str, str]]:
     return [(label, value) for label, value in pairs if value]
 
 
-def shares(rows: list[Row], key: Literal["policy_id", "config_hash", "run_id"]) -> list[tuple[str, int]]:
+def shares(rows: list[ReportRow], key: Literal["policy_id", "config_hash", "run_id"]) -> list[tuple[str, int]]:
     """Count the answers by value of `key`, most frequent first."""
     return Counter(str(row.answer[key]) for row in rows if row.answer).most_common()
 
@@ -139,7 +139,7 @@ def figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _fact(label: str, value: str, note: str = "", tone: str = "") -> Fact:
+def _fact(label: str, value: str, note: str = "", tone: str = "") -> KeyFigure:
     return {"label": label, "value": value, "note": note, "tone": tone}
 
 
@@ -159,7 +159,7 @@ _ORIGIN = (
 )
 
 
-class Listing:
+class FileListing:
     """Collects rows in the shape that ``dom.js`` reads (its FIELDS)."""
 
     def __init__(self, titles: Mapping[str, DocumentRow]) -> None:
@@ -169,7 +169,7 @@ class Listing:
         self._questions: dict[tuple[str, str], int] = {}
         self.data: ListingData = {"documents": [], "questions": [], "rows": []}
 
-    def take(self, rows: list[Row], room: int) -> list[Row]:
+    def take(self, rows: list[ReportRow], room: int) -> list[ReportRow]:
         """Add rows while they and their details take at most `room` bytes; return the added rows."""
         used = 0
         for index, row in enumerate(rows):
@@ -197,7 +197,7 @@ class Listing:
             )
         return self._numbers[content_hash]
 
-    def reading(self, row: Row, timeline: Timeline | None = None) -> ReadingDetails:
+    def reading(self, row: ReportRow, timeline: Timeline | None = None) -> ReadingDetails:
         """Return the details of an answered reading."""
         shown: dict[str, object] | None = None
         if timeline is not None:
@@ -211,7 +211,7 @@ class Listing:
         origin = {key: value for key, value in answer if key in _ORIGIN and value not in (None, "")}
         return {"evidence": evidence, "timeline": shown, "origin": origin}
 
-    def _row(self, row: Row) -> list[object]:
+    def _row(self, row: ReportRow) -> list[object]:
         plan, answer = row.plan, row.answer
         key = (plan["question_id"], plan["question"])
         if key not in self._questions:
@@ -228,7 +228,7 @@ class Listing:
             plan["segments"],
             len(row.evidence),
             row.state,
-            plan["documents"] or len(plan["stream"] or []),  # of version 0.1, which has no count
+            plan["documents"],
             row.failure["reason"] if row.failure else "",
             row.evidence[0]["quote"][:_QUOTE] if row.evidence else "",
             [row.review.status, row.review.answer, [name for name in row.review.reviewers if name]]

@@ -19,10 +19,19 @@ from infra.store import Store
 from infra.tables.rows import FailureRow
 from pipelines.formatting import number, plain
 from pipelines.report import overview as header
-from pipelines.report.data import Row, Run, SpeedPoint, load_failures, load_progress, load_rows, load_run, load_titles
+from pipelines.report.data import (
+    ReportedRun,
+    ReportRow,
+    SpeedPoint,
+    load_failures,
+    load_progress,
+    load_rows,
+    load_run,
+    load_titles,
+)
 from pipelines.report.details import gather
 from pipelines.report.html import embed, size
-from pipelines.report.overview import Listing
+from pipelines.report.overview import FileListing
 from pipelines.report.timeline import Timeline
 
 LIMIT_BYTES = 20 * 2**20
@@ -36,7 +45,7 @@ _FRAME_BYTES = 30_000
 _SCRIPTS = ("dom.js", "diff.js", "table.js", "matrix.js", "document.js", "reading.js", "chart.js", "main.js")
 
 
-class Failure(TypedDict):
+class ShownFailure(TypedDict):
     """A quarantine row, as ``main.js`` reads it; `mine`: of this run, not of an earlier ingest."""
 
     stage: str
@@ -71,14 +80,14 @@ class PageData(TypedDict):
     readings: int
     corpus: str
     progress: list[SpeedPoint]
-    failures: list[Failure]
+    failures: list[ShownFailure]
     failureCounts: list[FailureCount]
     leftOut: LeftOut
-    desk: str
-    """Address of the desk that readings link to; empty: none."""
+    review: str
+    """Address of the review server that readings link to; empty: none."""
 
 
-def page(store: Store, run_id: str, limit: int, desk: str = "") -> str:
+def page(store: Store, run_id: str, limit: int, review_url: str = "") -> str:
     """Return the report of a run as HTML; see `pipelines.report.build`."""
     run = load_run(store, run_id)
     failures = load_failures(store, run)
@@ -93,10 +102,10 @@ def page(store: Store, run_id: str, limit: int, desk: str = "") -> str:
         "failures": [_failure(failure, run) for failure in failures[:_FAILURES_MOST]],
         "failureCounts": _failure_counts(failures, run),
         "leftOut": {"rows": 0, "memories": 0, "documents": 0, "limit": ""},
-        "desk": desk,
+        "review": review_url,
     }
     room = max(0, limit - len(style) - len(script) - size(data) - _FRAME_BYTES)
-    listing = Listing(titles)
+    listing = FileListing(titles)
     listed = listing.take(rows, int(room * _ROWS_SHARE))
     room -= size(listing.data) + sum(size(listing.reading(row)) for row in listed if row.answer)
     lengths = {content_hash: row["chars"] or 0 for content_hash, row in titles.items()}
@@ -137,7 +146,7 @@ def page(store: Store, run_id: str, limit: int, desk: str = "") -> str:
     return html
 
 
-def _hashes(rows: list[Row]) -> set[str]:
+def _hashes(rows: list[ReportRow]) -> set[str]:
     """Return the content hashes of the documents that the page names; of a large archive, those with evidence."""
     streams = {content_hash for row in rows for content_hash in row.plan["stream"] or [row.plan["content_hash"]]}
     return streams | {piece["content_hash"] for row in rows for piece in row.evidence}
@@ -148,7 +157,7 @@ def _changing(timelines: Iterable[Timeline]) -> set[str]:
     return {change["document"] for timeline in timelines for change in timeline["changes"] if change["document"]}
 
 
-def _failure(failure: FailureRow, run: Run) -> Failure:
+def _failure(failure: FailureRow, run: ReportedRun) -> ShownFailure:
     return {
         "stage": _clipped(failure["stage"]),
         "item": _clipped(failure["item"]),
@@ -163,7 +172,7 @@ def _clipped(text: str | None) -> str:
     return (text or "")[:_DETAIL_CHARS]
 
 
-def _failure_counts(failures: list[FailureRow], run: Run) -> list[FailureCount]:
+def _failure_counts(failures: list[FailureRow], run: ReportedRun) -> list[FailureCount]:
     counts = Counter((f["stage"], f["reason"], f["run_id"] == run.run_id) for f in failures)
     return [
         {"stage": stage, "reason": reason, "mine": mine, "count": count}

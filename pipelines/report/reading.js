@@ -42,8 +42,8 @@ const collectMarks = (detail) => {
     marks.push({ document: spot.content_hash, start, end, kind: quoted ? "evidence" : "passage", keys: ["evidence-" + i] });
   });
   (detail.timeline?.changes || []).forEach((change, i) => {
-    if (!change.span) return;
-    marks.push({ document: change.document, start: change.span[0], end: change.span[1], kind: "edge", keys: ["edge-" + i], label: `segment ${change.segment + 1}` });
+    if (!change.characters) return;
+    marks.push({ document: change.document, start: change.characters[0], end: change.characters[1], kind: "edge", keys: ["edge-" + i], label: `segment ${change.segment + 1}` });
     for (const [start, end] of change.noted || []) {
       // What is evidence already gets a second name, not a second mark.
       const same = marks.find((mark) => mark.kind === "evidence" && mark.document === change.document && mark.start <= start && mark.end >= end);
@@ -69,7 +69,7 @@ const drawAnswer = (row, detail) => {
     el("p", { class: "said " + (missing ? "bad" : row.found || corrected(row) ? "" : "quiet") }, said(missing ? "No answer" : corrected(row) ? answerText(row) : row.found ? row.answer : "Not found in the text")),
     corrected(row) && el("p", { class: "quiet" }, "The reader said: ", el("del", {}, said(engineText(row)))),
     row.review && el("p", {}, reviewChip(row), " ", el("span", { class: "sub" }, row.review[2].length ? ["by ", said(row.review[2].join(", "))] : "by people")),
-    data.desk && !missing && el("p", {}, el("a", { href: `${data.desk}/answers/${encodeURIComponent(data.corpus)}/${encodeURIComponent(row.id)}` }, "Check this answer at the desk")),
+    data.review && !missing && el("p", {}, el("a", { href: `${data.review}/answers/${encodeURIComponent(data.corpus)}/${encodeURIComponent(row.id)}` }, "Check this answer on the review pages")),
     missing && el("p", { class: "quiet" }, row.reason ? ["The reading failed: ", said(row.reason), "."] : "The reading was not finished; running the same command again goes on with it."),
     row.gold !== null && el("p", { class: "gold" }, verdict(row), " · gold answer: ", said(goldText(row))),
     detail?.timeline?.cut && el("p", { class: "warn" }, CUT[detail.timeline.cut]),
@@ -101,9 +101,9 @@ const drawMemory = (row, detail, show) => {
   const list = el("ol", { class: "changes" });
   const memories = {};
   const cards = timeline.changes.map((change, i) => {
-    const before = memories[change.lane] || "";
-    memories[change.lane] = unpack(before, change.memory);
-    return [change, before, memories[change.lane], i];
+    const before = memories[change.span] || "";
+    memories[change.span] = unpack(before, change.memory);
+    return [change, before, memories[change.span], i];
   });
   const most = el("button", { type: "button" });
   const more = () => {
@@ -125,14 +125,14 @@ const drawChange = (row, detail, show, change, before, after, i) => {
   const tally = (kind) => runs.filter(([k]) => k === kind).reduce((sum, [, text]) => sum + words(text).filter((w) => w.trim()).length, 0);
   const [added, removed] = [tally("added"), tally("removed")];
   const total = detail.timeline.strip.length;
-  const where = change.kind === "merge" ? "The memories of the lanes are put together"
+  const where = change.kind === "merge" ? "The memories of the spans are put together"
     : `Segment ${count(change.position + 1)} of ${count(total)}`;
   const record = change.document >= 0 ? data.documents[change.document] : null;
   return el("li", { id: "change-" + i, tabindex: "-1" },
     el("p", { class: "where" }, el("strong", {}, where), row.document < 0 && record && said(record.title || record.id),
       change.kind === "carried" && el("span", { class: "chip continued" }, "carried over"),
       el("span", { class: "tally" }, added ? el("span", { class: "plus" }, "+" + plural(added, "word")) : null, " ", removed ? el("span", { class: "minus" }, "−" + plural(removed, "word")) : null),
-      change.span && el("button", { type: "button", class: "link", onclick: () => show(change.document, change.noted?.length ? "change-" + i : "edge-" + i) }, "Show in the document")),
+      change.characters && el("button", { type: "button", class: "link", onclick: () => show(change.document, change.noted?.length ? "change-" + i : "edge-" + i) }, "Show in the document")),
     change.cut && el("p", { class: "warn" }, "The memory was cut off at the limit of reading.memory_tokens."),
     after ? el("div", { class: "diff", dir: "auto" }, runs.map(drawRun)) : el("p", { class: "quiet" }, "The memory was emptied.", runs.length ? el("span", { class: "diff" }, " ", runs.map(drawRun)) : ""));
 };

@@ -12,7 +12,7 @@ from infra.tables.rows import ResultRow
 from infra.tables.turns import resume_points
 from memagent.records import Turn
 from pipelines.formatting import plain
-from pipelines.memory_diff import Passage, difference
+from pipelines.memory_diff import DiffPassage, difference
 
 _READINGS_AT_ONCE = 20
 _ROOM = 8 * 2**20
@@ -22,17 +22,17 @@ _CHANGES_MOST = 24
 _TEXT_CHARS = 4_000
 
 
-class MemoryChange(TypedDict):
+class SampleChange(TypedDict):
     """A turn that changed the memory."""
 
     where: str
-    pieces: list[Passage]
+    pieces: list[DiffPassage]
 
 
 class ShownMemory(TypedDict):
     """How the memory of a reading changed."""
 
-    changes: list[MemoryChange]
+    changes: list[SampleChange]
     left_out: int
     """Changes that are not among them."""
 
@@ -69,13 +69,13 @@ def shown_samples(corpus: Corpus, rows: Sequence[ResultRow], most: int) -> list[
     return samples
 
 
-def memory_changes(turns: Sequence[Turn]) -> Iterator[MemoryChange]:
-    """Yield what each turn changed in the memory of its lane; `turns` are those that changed it, in order."""
+def memory_changes(turns: Sequence[Turn]) -> Iterator[SampleChange]:
+    """Yield what each turn changed in the memory of its span; `turns` are those that changed it, in order."""
     memories: dict[int, str] = {}
     for turn in turns:
         memory = plain(turn.memory)
-        yield {"where": _where(turn), "pieces": difference(memories.get(turn.lane, ""), memory)}
-        memories[turn.lane] = memory
+        yield {"where": _where(turn), "pieces": difference(memories.get(turn.span, ""), memory)}
+        memories[turn.span] = memory
 
 
 def _memory(turns: Sequence[Turn], lost_step: int | None) -> ShownMemory:
@@ -95,9 +95,9 @@ def _size(memory: ShownMemory | None) -> int:
 
 def _where(turn: Turn) -> str:
     if turn.kind == "merge":
-        return "The memories of the lanes are put together"
-    lane = f", lane {turn.lane + 1}" if turn.lane else ""
-    return f"Segment {turn.segment_index + 1:,}{lane}" + (", carried over" if turn.kind == "carried" else "")
+        return "The memories of the spans are put together"
+    span = f", span {turn.span + 1}" if turn.span else ""
+    return f"Segment {turn.segment_index + 1:,}{span}" + (", carried over" if turn.kind == "carried" else "")
 
 
 def _sample(number: int, row: ResultRow, memory: ShownMemory | None) -> ShownSample:

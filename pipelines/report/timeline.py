@@ -9,21 +9,21 @@ from infra.store import Corpus, Store
 from infra.tables.turns import turn_table
 from memagent.engine import CUT
 from memagent.evidence import locate
-from memagent.lanes import spans as lane_spans
-from pipelines.report.data import Row, Run
+from memagent.parallel_spans import span_ranges
+from pipelines.report.data import ReportedRun, ReportRow
 
 _NOTED_MOST = 3
 _NOTED_CHARS = 8
 """Shorter pieces of a memory occur in a segment by chance."""
 
 
-class Change(TypedDict):
+class MemoryChange(TypedDict):
     """A turn that changed the memory, as ``reading.js`` reads it."""
 
     kind: str
     position: int
-    """Segment of the stream; -1 for a merge of lanes."""
-    lane: int
+    """Segment of the stream; -1 for a merge of spans."""
+    span: int
     document: str
     """Content hash."""
     segment: int
@@ -34,7 +34,7 @@ class Change(TypedDict):
     prompt: int
     cached: int
     seconds: float
-    span: NotRequired[list[int]]
+    characters: NotRequired[list[int]]
     """First and last character (exclusive) of the segment in its document."""
     noted: NotRequired[list[list[int]]]
     """Characters of the document that the memory took up word for word."""
@@ -46,14 +46,14 @@ class Timeline(TypedDict):
     strip: str
     """One letter per segment of the stream: ``u`` read and memory unchanged, ``c`` changed, ``r`` repetition; ``k`` and
     ``C`` as ``u`` and ``c``, but carried over from an earlier version of the document; ``n`` not read."""
-    changes: list[Change]
+    changes: list[MemoryChange]
     cut: str
     """Finish reason of an answer that was cut off, else empty."""
 
 
 class _Turn(TypedDict):
     reading_id: str
-    lane: int
+    span: int
     step: int
     kind: str
     content_hash: str
@@ -66,7 +66,7 @@ class _Turn(TypedDict):
     seconds: float
 
 
-def timelines(store: Store, run: Run, rows: Iterable[Row]) -> dict[str, Timeline]:
+def timelines(store: Store, run: ReportedRun, rows: Iterable[ReportRow]) -> dict[str, Timeline]:
     """Return the timelines of readings by reading_id."""
     by_reading = {row.reading_id: row for row in rows}
     turns: dict[str, list[_Turn]] = defaultdict(list)
@@ -112,24 +112,24 @@ def _units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _timeline(row: Row, turns: list[_Turn]) -> Timeline:
+def _timeline(row: ReportRow, turns: list[_Turn]) -> Timeline:
     reads = [turn for turn in turns if turn["kind"] in ("update", "carried")]
     merges = [turn for turn in turns if turn["kind"] == "merge"]
-    lanes = merges[0]["lane"] if merges else 1 + max((turn["lane"] for turn in reads), default=0)
-    length = max([row.plan["segments"] or 0, *(turn["step"] + 1 for turn in reads if lanes == 1)])
-    starts = [span.start for span in lane_spans(length, lanes)]
+    spans = merges[0]["span"] if merges else 1 + max((turn["span"] for turn in reads), default=0)
+    length = max([row.plan["segments"] or 0, *(turn["step"] + 1 for turn in reads if spans == 1)])
+    starts = [span.start for span in span_ranges(length, spans)]
     strip = ["n"] * length
     carried = (row.answer or row.plan)["carried_segments"] or 0
     strip[:carried] = "k" * min(length, carried)
     memories: dict[int, str] = defaultdict(str)
-    changes: list[Change] = []
+    changes: list[MemoryChange] = []
     for turn in [*reads, *merges]:
-        position = starts[turn["lane"]] + turn["step"] if turn["kind"] != "merge" and turn["lane"] < len(starts) else -1
+        position = starts[turn["span"]] + turn["step"] if turn["kind"] != "merge" and turn["span"] < len(starts) else -1
         if 0 <= position < length:
             strip[position] = _mark(turn)
         if turn["changed"]:
-            changes.append(_change(turn, position, memories[turn["lane"]]))
-            memories[turn["lane"]] = turn["memory"]
+            changes.append(_change(turn, position, memories[turn["span"]]))
+            memories[turn["span"]] = turn["memory"]
     ends = [turn["finish_reason"] for turn in turns if turn["kind"] == "answer"]
     return {"strip": "".join(strip), "changes": changes, "cut": ends[-1] if ends and ends[-1] in CUT else ""}
 
@@ -140,11 +140,11 @@ def _mark(turn: _Turn) -> str:
     return "c" if turn["changed"] else "r" if turn["finish_reason"] == "repetition" else "u"
 
 
-def _change(turn: _Turn, position: int, before: str) -> Change:
+def _change(turn: _Turn, position: int, before: str) -> MemoryChange:
     return {
         "kind": turn["kind"],
         "position": position,
-        "lane": turn["lane"],
+        "span": turn["span"],
         "document": turn["content_hash"],
         "segment": turn["segment_index"],
         "memory": pack(before, turn["memory"]),
@@ -155,15 +155,15 @@ def _change(turn: _Turn, position: int, before: str) -> Change:
     }
 
 
-def unpack(changes: Sequence[Change]) -> list[tuple[str, str]]:
+def unpack(changes: Sequence[MemoryChange]) -> list[tuple[str, str]]:
     """Return the memories before and after each change."""
     memories: dict[int, str] = defaultdict(str)
     result = []
     for change in changes:
-        before = memories[change["lane"]]
+        before = memories[change["span"]]
         units = before.encode("utf-16-le", "surrogatepass")
         head, tail, between = cast(tuple[int, int, str], change["memory"])
         after = units[: 2 * head].decode("utf-16-le") + between + units[len(units) - 2 * tail :].decode("utf-16-le")
-        memories[change["lane"]] = after
+        memories[change["span"]] = after
         result.append((before, after))
     return result

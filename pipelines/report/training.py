@@ -11,7 +11,6 @@ from typing import Any, TypedDict
 
 from infra.store import Store
 from memagent.errors import UsageError
-from memagent.rl.config import todays_keys
 from pipelines.formatting import duration, number, percent, plain
 from pipelines.report import training_plots as curves
 from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
@@ -68,7 +67,7 @@ def training_page(store: Store, run_id: str) -> str:
     rows = metrics_of(store, run_id)
     steps = [row for row in rows if row["step"] > 0]
     summary = summary_of_ended(store, run_id) or {}
-    recipe = todays_keys(summary.get("config", {}).get("recipe", {}))
+    recipe = summary.get("config", {}).get("recipe", {})
     return sheet(
         "training.html.j2",
         run_id=run_id,

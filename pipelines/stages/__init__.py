@@ -1,1 +1,1 @@
-"""Ray Data jobs. They meet through tables and do not import each other."""
+"""Stages: jobs that meet through tables and do not import each other."""

@@ -1,13 +1,13 @@
-"""Collect candidates for training rows from what runs asked and answered. Ray Data jobs over plans and answers."""
+"""Collect candidates for training rows from what runs asked and answered: jobs over plans and answers."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypedDict, cast
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.session import quiet_ray_data
+from infra.cluster.jobs import run_job
 from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.feedback import JudgedAnswer
@@ -22,24 +22,8 @@ KINDS = ("ask", "digest")
 _LEAST_READINGS = 2
 """Fewest readings that give a rate."""
 _COLUMNS = ["reading_id", "answered_by", "question_id", "question", "stream", "doc_id", "scope", "gold"]
-_ASKED = pa.schema(
-    [
-        *((name, pa.string()) for name in ("reading_id", "question_id", "question", "doc_id", "scope")),
-        ("stream", pa.list_(pa.string())),
-        ("gold", pa.list_(pa.string())),
-        ("run", pa.int64()),  # its place among the runs
-    ]
-)
-_ANSWERS = pa.schema(
-    [
-        *((name, pa.string()) for name in ("reading_id", "policy_id", "answer")),
-        ("found", pa.bool_()),
-        ("hashes", pa.list_(pa.string())),
-        ("indices", pa.list_(pa.int32())),
-        ("starts", pa.list_(pa.int64())),
-        ("ends", pa.list_(pa.int64())),
-    ]
-)
+_FEW = 8
+"""Plans, or files of answers, that are read in this process."""
 
 
 class AskedRow(TypedDict):
@@ -68,7 +52,7 @@ class Places(TypedDict):
     """Characters of the document."""
 
 
-class GivenAnswer(Places):
+class AnswerWithGold(Places):
     """An answer, as far as a training row depends on it."""
 
     reading_id: str
@@ -80,36 +64,35 @@ class GivenAnswer(Places):
 def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[AskedRow]:
     """Return what runs asked of which streams: a row a reading and run, oldest run first.
 
-    Needs a Ray session. A run without a plan asked nothing.
+    Needs a Ray session if the runs are many. A run without a plan asked nothing.
 
     Args:
         store: the store.
         runs: their ids, oldest first.
         gold: only what has gold, or has none; None: all.
     """
-    blocks = [pa.table({"run_id": [run_id], "run": [number]}) for number, run_id in enumerate(runs)]
-    rows: list[AskedRow] = [row for batch in _job(blocks, _read_plan, store.url, gold) for row in batch.to_pylist()]
+    read = partial(_read_plan, store=store, gold=gold)
+    rows = [row for plan in run_job(read, list(enumerate(runs)), store, local=len(runs) <= _FEW) for row in plan]
     return sorted(rows, key=lambda row: (row["run"], row["reading_id"], row["question_id"]))
 
 
-def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, GivenAnswer]:
+def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, AnswerWithGold]:
     """Return the answers of some readings by reading_id; those that failed are absent.
 
-    Needs a Ray session. The answers table is read once, file by file.
+    Needs a Ray session if its files are many. The answers table is read once, file by file.
     """
     wanted = frozenset(readings)
     if not wanted:
         return {}
     root = corpus.store.delta_uri("answers").removeprefix("s3://")
     paths = [fragment.path for fragment in Table(corpus.store, "answers").fragments(corpus.name)]
-    blocks = [pa.table({"path": [path if path.startswith(root) else f"{root}/{path}"]}) for path in paths]
-    answers: dict[str, GivenAnswer] = {}
-    for batch in _job(blocks, _read_answers, corpus.store.url, wanted):
-        answers |= {row["reading_id"]: row for row in batch.to_pylist()}
-    return answers
+    files = [path if path.startswith(root) else f"{root}/{path}" for path in paths]
+    read = partial(_read_answers, store=corpus.store, wanted=wanted)
+    rows = run_job(read, files, corpus.store, local=len(files) <= _FEW)
+    return {row["reading_id"]: row for part in rows for row in part}
 
 
-def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> list[Qa]:
+def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold]) -> list[Qa]:
     """Make a row for each question with gold on a stream; the gold of the newest run counts.
 
     The pass rate is the share right among the readings, where there are two or more; one that failed is wrong.
@@ -148,7 +131,7 @@ def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> l
     return qa
 
 
-def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, GivenAnswer]) -> list[Qa]:
+def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold]) -> list[Qa]:
     """Make a row for each question on a stream that was read several times, with the share that agreed.
 
     Args:
@@ -215,42 +198,29 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
     return qa, dict(rejected)
 
 
-def _job(blocks: list[pa.Table], read: Callable[..., pa.Table], *arguments: object) -> Iterator[pa.Table]:
-    if not blocks:
-        return
-    import ray.data
-
-    quiet_ray_data()
-    job = ray.data.from_arrow(blocks).map_batches(read, batch_size=None, batch_format="pyarrow", fn_args=arguments)
-    yield from job.iter_batches(batch_size=None, batch_format="pyarrow")
-
-
-def _read_plan(block: pa.Table, url: str, gold: bool | None) -> pa.Table:
-    rows = []
-    for run in block.to_pylist():
-        try:
-            plan = read_plan(Corpus(Store(url), ""), run["run_id"], _COLUMNS)
-        except FileNotFoundError:
-            continue
-        if gold is not None:
-            plan = plan.filter(pc.is_valid(plan["gold"]) if gold else pc.is_null(plan["gold"]))
-        for row in plan.to_pylist():
-            rows.append(row | {"reading_id": row["answered_by"] or row["reading_id"], "run": run["run"]})
-    return pa.Table.from_pylist(rows, schema=_ASKED)
+def _read_plan(run: tuple[int, str], store: Store, gold: bool | None) -> list[AskedRow]:
+    number, run_id = run
+    try:
+        plan = read_plan(Corpus(store, ""), run_id, _COLUMNS)
+    except FileNotFoundError:
+        return []
+    if gold is not None:
+        plan = plan.filter(pc.is_valid(plan["gold"]) if gold else pc.is_null(plan["gold"]))
+    rows = [{**row, "reading_id": row["answered_by"] or row["reading_id"], "run": number} for row in plan.to_pylist()]
+    return cast(list[AskedRow], rows)
 
 
-def _read_answers(block: pa.Table, url: str, wanted: frozenset[str]) -> pa.Table:
+def _read_answers(path: str, store: Store, wanted: frozenset[str]) -> list[AnswerWithGold]:
     import pyarrow.parquet as pq
 
     columns = ["reading_id", "policy_id", "answer", "found", "evidence"]
     rows = []
-    for path in block["path"].to_pylist():
-        with pq.ParquetFile(path, filesystem=Store(url).arrow) as file:
-            for batch in file.iter_batches(columns=columns):
-                # A merge writes strings as views, which pyarrow 26 can neither filter nor take.
-                mine = [i for i, name in enumerate(batch["reading_id"].to_pylist()) if name in wanted]
-                rows += [row | _places(row["evidence"]) for i in mine for row in batch.slice(i, 1).to_pylist()]
-    return pa.Table.from_pylist(rows, schema=_ANSWERS)
+    with pq.ParquetFile(path, filesystem=store.arrow) as file:
+        for batch in file.iter_batches(columns=columns):
+            # A merge writes strings as views, which pyarrow 26 can neither filter nor take.
+            mine = [i for i, name in enumerate(batch["reading_id"].to_pylist()) if name in wanted]
+            rows += [row | _places(row.pop("evidence")) for i in mine for row in batch.slice(i, 1).to_pylist()]
+    return rows
 
 
 def _places(evidence: Sequence[EvidenceRow] | None) -> Places:

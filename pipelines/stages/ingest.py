@@ -1,14 +1,15 @@
-"""Ingest: sources become documents (a Ray Data job).
+"""Ingest: sources become documents, a job over blocks of sources.
 
 Sources are listed here and parsed by workers, which write data files; this process commits them. A source counts as
 read once its row in the sources table is committed, after its documents; so a killed run resumes when it is started
 again.
 """
 
-import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal, TypedDict
@@ -16,23 +17,21 @@ from typing import Literal, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.nodes import ensure_nodes
+from infra.cluster.jobs import run_job
 from infra.cluster.progress import Progress
-from infra.cluster.session import quiet_ray_data
 from infra.sources import TITLE_CHARS, Parsed, Refused
-from infra.sources.diff import Plan, failed_stamp, make_plan
+from infra.sources.diff import IngestPlan, failed_stamp, make_plan
 from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
-from infra.store import Corpus, Store
+from infra.store import Corpus
 from infra.tables.claims import used
 from infra.tables.corpora import check_name, forgotten
 from infra.tables.delta import Table, now
-from infra.tables.document_writer import DocumentCommits, DocumentWriter, Refusals
+from infra.tables.document_writer import DocumentCommits, DocumentFiles, DocumentWriter, Refusals
 from infra.tables.documents import (
     PresentDocuments,
     column_rows,
     current_sources,
-    mark_superseded,
     quarantined,
 )
 from infra.tables.rows import NewDocument
@@ -42,8 +41,10 @@ from memagent.errors import SourceError
 
 _BLOCK_BYTES = 32 * 2**20
 _BLOCK_SOURCES = 500
-_BLOCKS_PER_CPU = 4
-"""Small enough that no worker waits long for the last block."""
+_BLOCKS = 8
+"""Blocks of a large ingest at least: small enough that no worker waits long for the last one."""
+_FEW_SOURCES, _FEW_BYTES = 1_000, 32 * 2**20
+"""Sources that are parsed for this process by one child, in about the time that Ray takes to start."""
 _AGAIN = {"vanished", "unreadable", "not-a-file"}
 """Reasons that are not the source's fault: it is parsed again in the next run, even if its stamp is the same."""
 
@@ -55,7 +56,7 @@ def ingest(
     run_id: str,
     progress: Progress | None = None,
 ) -> IngestSummary:
-    """Bring a corpus up to date with its sources. Needs a Ray session, if only when something is new.
+    """Bring a corpus up to date with its sources. Needs a Ray session if much is new.
 
     Args:
         corpus: where the documents go.
@@ -75,7 +76,6 @@ def ingest(
 
 def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, show: Progress) -> IngestSummary:
     begun = time.monotonic()
-    mark_superseded(corpus)
     known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
     last = pc.max(known["seen_at"]).as_py()
     started_at = max(now(), last + timedelta(microseconds=1)) if last else now()
@@ -84,13 +84,10 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
     commits = DocumentCommits(corpus, run_id, config.commit_seconds)
     tally = Counter[str]()
     reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)
-    for results in _parse_all(plan.work, (corpus.store, corpus.name, run_id, started_at, config)):
-        for files in filter(None, results["files"].to_pylist()):
-            commits.add(json.loads(files))
-        for refused in results["refused"].to_pylist():
-            reasons.update(dict(refused))
-        tally.update(done=results.num_rows, **dict(Counter(results["kind"].to_pylist())))
-        tally.update({name: pc.sum(results[name]).as_py() for name in ("documents", "bytes", "chars")})
+    for block in _parse_all(plan.work, _Job(corpus, run_id, started_at, config.ingest)):
+        commits.add(block["files"])
+        reasons.update(block["refused"])
+        tally.update(block["counts"])
         counts = {key: tally[key] for key in ("done", "documents", "bytes")}
         show({**counts, "total": plan.work.num_rows, "quarantined": reasons.total()})
     writer = DocumentWriter(corpus, run_id, started_at)
@@ -129,73 +126,84 @@ def _reasons(corpus: Corpus, failed: pa.Array) -> Counter[str]:
     return Counter(table.filter(mine)["reason"].to_pylist())
 
 
-_Job = tuple[Store, str, str, datetime, Config]
-"""Store, corpus, run id, time of the run, configuration."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    corpus: Corpus
+    run_id: str
+    started_at: datetime
+    options: IngestConfig
 
 
-def _parse_all(work: pa.Table, job: _Job) -> Iterator[pa.Table]:
-    """Have workers parse all sources; yield their results (`_RESULT`), a row per source."""
-    if not work.num_rows:
-        return
-    ensure_nodes(job[0])
-    import ray
-    from ray.data import from_arrow
+class _ParsedBlock(TypedDict):
+    """What became of the sources of a block."""
 
-    quiet_ray_data()
-    blocks = list(_blocks(work, int(ray.cluster_resources().get("CPU", 1))))
-    done = from_arrow(blocks).map_batches(
-        _parse_block, batch_size=None, batch_format="pyarrow", fn_kwargs={"job": job}, zero_copy_batch=True
-    )
-    yield from done.iter_batches(batch_size=None, batch_format="pyarrow")
+    counts: dict[str, int]
+    """Sources ``done`` (``new``, ``changed``, ``failed``), their ``bytes``; ``documents`` written, their ``chars``."""
+    refused: dict[str, int]
+    """Sources and rows by the reason for which they were refused."""
+    files: DocumentFiles
 
 
-def _blocks(work: pa.Table, cpus: int) -> Iterator[pa.Table]:
+def _parse_all(work: pa.Table, job: _Job) -> Iterator[_ParsedBlock]:
+    """Parse all sources; yield what became of them, block by block."""
+    size = pc.sum(work["size"]).as_py() or 0
+    local = work.num_rows <= _FEW_SOURCES and size <= _FEW_BYTES
+    try:
+        yield from run_job(partial(_parse_block, job=job), _blocks(work, size), job.corpus.store, local=local)
+    finally:
+        if local:
+            _close_guard()
+
+
+def _blocks(work: pa.Table, size: int) -> list[pa.Table]:
     """Cut the work into blocks of similar size, by bytes and by count."""
-    sizes = work["size"].to_numpy()
-    most_bytes = min(_BLOCK_BYTES, int(sizes.sum()) // (cpus * _BLOCKS_PER_CPU) + 1)
-    most_sources = min(_BLOCK_SOURCES, len(sizes) // cpus + 1)
-    first, size = 0, 0
-    for row, more in enumerate(sizes.tolist()):
-        if row > first and (size + more > most_bytes or row - first >= most_sources):
-            yield work.slice(first, row - first)
-            first, size = row, 0
-        size += more
-    yield work.slice(first)
+    most_bytes = min(_BLOCK_BYTES, size // _BLOCKS + 1)
+    most_sources = min(_BLOCK_SOURCES, work.num_rows // _BLOCKS + 1)
+    blocks: list[pa.Table] = []
+    first, of_block = 0, 0
+    for row, more in enumerate(work["size"].to_pylist()):
+        if row > first and (of_block + more > most_bytes or row - first >= most_sources):
+            blocks.append(_copied(work, first, row))
+            first, of_block = row, 0
+        of_block += more
+    return blocks if not work.num_rows else [*blocks, _copied(work, first, work.num_rows)]
 
 
-_guards: dict[str, Guard] = {}
-"""The parser process of this worker, by its options: it serves one block after another."""
+def _copied(work: pa.Table, first: int, stop: int) -> pa.Table:
+    return work.take(pa.array(range(first, stop), pa.int64()))  # a slice would be sent with all of the table
+
+
+_guards = threading.local()
+"""The parser process of this worker's thread, which serves one block after another, and its options."""
 
 
 def _guard(options: IngestConfig) -> Guard:
-    key = options.model_dump_json()
-    if key not in _guards:
-        for guard in _guards.values():
-            guard.close()
-        _guards.clear()
-        _guards[key] = Guard(options)
-    return _guards[key]
+    if getattr(_guards, "options", None) != options:
+        _close_guard()
+        _guards.options, _guards.guard = options, Guard(options)
+    guard: Guard = _guards.guard
+    return guard
 
 
-def _parse_block(block: pa.Table, job: _Job) -> pa.Table:
-    """Parse the sources of a block; return one result per source, and with the first one the files of all."""
-    store, corpus, run_id, started_at, config = job
-    writer = DocumentWriter(Corpus(store, corpus), run_id, started_at)
+def _close_guard() -> None:
+    if getattr(_guards, "options", None) is not None:
+        _guards.guard.close()
+        _guards.options = None
+
+
+def _parse_block(block: pa.Table, job: _Job) -> _ParsedBlock:
+    """Parse the sources of a block, and write their documents to files."""
+    corpus = job.corpus
+    writer = DocumentWriter(corpus, job.run_id, job.started_at)
     items: list[_WorkItem] = block.to_pylist()
     old = [name for item in items for name in (item["source"] if item["known"] else "", item["was"]) if name]
-    present = PresentDocuments(Corpus(store, corpus), old)
-    parse = partial(
-        _parse_source,
-        present=present,
-        writer=writer,
-        gone=forgotten(Corpus(store, corpus)),
-        started_at=started_at,
-        options=config.ingest,
-    )
-    results = [parse(item) for item in items]
-    if results:
-        results[0]["files"] = json.dumps(writer.take_files())
-    return pa.Table.from_pylist(results, schema=_RESULT)
+    present = PresentDocuments(corpus, old)
+    parse = partial(_parse_source, present=present, writer=writer, gone=forgotten(corpus), job=job)
+    counts, refused = Counter[str](), Counter[str]()
+    for item in items:
+        counts.update(done=1, bytes=item["size"])
+        counts.update(parse(item, refused=refused))
+    return {"counts": dict(counts), "refused": dict(refused), "files": writer.take_files()}
 
 
 class _WorkItem(TypedDict):
@@ -211,49 +219,26 @@ class _WorkItem(TypedDict):
     was: str
 
 
-class _ParseResult(TypedDict):
-    """What became of a source: a row of `_RESULT`."""
-
-    kind: Literal["new", "changed", "failed"]
-    documents: int
-    bytes: int
-    chars: int
-    refused: list[tuple[str, int]]
-    files: str
-    """The data files of a block (`DocumentFiles`) as JSON, in its first row; else empty."""
-
-
-_RESULT = pa.schema(
-    [
-        ("kind", pa.string()),  # new | changed | failed
-        ("documents", pa.int64()),
-        ("bytes", pa.int64()),
-        ("chars", pa.int64()),
-        ("refused", pa.map_(pa.string(), pa.int64())),
-        ("files", pa.large_string()),
-    ]
-)
-
-
 def _parse_source(
     item: _WorkItem,
     *,
     present: PresentDocuments,
     writer: DocumentWriter,
     gone: Collection[str],
-    started_at: datetime,
-    options: IngestConfig,
-) -> _ParseResult:
-    """Write the changes of one source.
+    job: _Job,
+    refused: Counter[str],
+) -> dict[str, int]:
+    """Write the changes of one source; return what is counted (`_ParsedBlock.counts`).
 
     Args:
         item: the source.
         present: the documents that the source has so far.
         writer: takes the rows.
         gone: content hashes of texts that were forgotten.
-        started_at: when the run began.
-        options: limits and columns.
+        job: whose source it is.
+        refused: takes the reasons for which it, or rows of it, are refused.
     """
+    options, started_at = job.options, job.started_at
     documents = written = chars = 0
     refusals = Refusals(writer, item["source"], options.max_refused)
     before = present.rows_of(item["was"], item["source"])
@@ -286,19 +271,12 @@ def _parse_source(
         kind = "failed"
         refusals.source(error)
         stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
-    refused = list(refusals.end().items())
+    refused.update(refusals.end())
     if kind != "failed" and not options.keep_deleted:
         writer.delete(present.documents(before.values()))
     state = "failed" if kind == "failed" else "read"
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
-    return {
-        "kind": kind,
-        "documents": written,
-        "bytes": item["size"],
-        "chars": chars,
-        "refused": refused,
-        "files": "",
-    }
+    return {kind: 1, "documents": written, "chars": chars}
 
 
 def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:
@@ -320,7 +298,7 @@ def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: da
     }
 
 
-def _delete(corpus: Corpus, plan: Plan, writer: DocumentWriter, keep: bool) -> None:
+def _delete(corpus: Corpus, plan: IngestPlan, writer: DocumentWriter, keep: bool) -> None:
     """Delete the documents of sources that are gone, unless they are to be kept."""
     for batch in plan.gone.to_batches(max_chunksize=_BLOCK_SOURCES) if not keep else ():
         documents = PresentDocuments(corpus, batch["source"].to_pylist())

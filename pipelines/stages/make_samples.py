@@ -1,4 +1,4 @@
-"""Samples: the texts of an evaluation become documents of a corpus, a Ray Data job.
+"""Samples: the texts of an evaluation become documents of a corpus, a job over ranges of samples.
 
 From there on an evaluation is bulk answering: the same reading, log, resumption and report.
 """
@@ -8,14 +8,12 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TypedDict
 
-import pyarrow as pa
-
-from infra.cluster.session import quiet_ray_data
+from infra.cluster.jobs import run_job
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.delta import now
@@ -26,7 +24,7 @@ from memagent.errors import UsageError
 from memagent.records import Question, text_hash
 from memagent.tasks.ruler import write_jsonl
 from memagent.tasks.sample import Sample
-from memagent.tasks.suites import Group, Suite
+from memagent.tasks.suites import SampleGroup, Suite
 from memagent.tasks.texts import load_texts
 from memagent.tokens import Tokenizer
 
@@ -65,33 +63,22 @@ def take(
 ) -> tuple[str, list[Taken]]:
     """Write the documents of a suite's samples that are not there yet; return the corpus and all samples.
 
-    Needs a Ray session. Resumable: samples that have a row in `sources` are done.
+    Needs a Ray session if they are long. Resumable: samples that have a row in `sources` are done.
 
     Raises:
         UsageError: the suite cannot be made, or a file of it is malformed.
     """
-    import ray.data
-
     corpus = suite.corpus(reader.tokenizer, haystack(texts) if suite.is_made else [])
     groups = suite.groups()
-    blocks = [
-        {"group": index, "start": start, "stop": stop}
-        for index, group in enumerate(groups)
-        for start, stop in _cuts(suite, group)
-    ]
-    quiet_ray_data()
-    job = ray.data.from_arrow([pa.Table.from_pylist([block]) for block in blocks]).map_batches(
-        _make, batch_size=None, batch_format="pyarrow", fn_args=(store.url, corpus, run_id, suite, texts, reader)
-    )
-    rows = [row for batch in job.iter_batches(batch_size=None, batch_format="pyarrow") for row in batch.to_pylist()]
+    ranges = [(index, start, stop) for index, group in enumerate(groups) for start, stop in _cuts(suite, group)]
+    make = partial(_make, corpus=Corpus(store, corpus), run_id=run_id, suite=suite, texts=texts, reader=reader)
+    few = suite.n * sum(group.length for group in groups) <= _BLOCK_TOKENS
+    rows = [row for made in run_job(make, ranges, store, local=few) for row in made]
     rows.sort(key=lambda row: (row["group"], row["index"]))
-    for row in rows:
-        if row["fatal"]:
-            raise UsageError(row["fatal"])
     return corpus, [_taken(row) for row in rows]
 
 
-def _cuts(suite: Suite, group: Group) -> list[tuple[int, int]]:
+def _cuts(suite: Suite, group: SampleGroup) -> list[tuple[int, int]]:
     """Cut a group into ranges of samples; groups that are read from files, or need each other, are one."""
     if suite.name in ("contracts", "files") or suite.control == "wrong-document":
         return [(0, _WHOLE)]
@@ -99,45 +86,32 @@ def _cuts(suite: Suite, group: Group) -> list[tuple[int, int]]:
     return [(start, min(suite.n, start + size)) for start in range(0, suite.n, size)]
 
 
-_MADE = pa.schema(
-    [
-        ("group", pa.int64()),
-        ("index", pa.int64()),
-        ("doc_id", pa.string()),
-        ("sample", pa.string()),  # JSON
-        ("fatal", pa.string()),
-    ]
-)
-
-
 class _MadeRow(TypedDict):
-    """A row of `_MADE`: a sample, or why its group cannot be made."""
+    """A sample whose text is written."""
 
     group: int
     index: int
     doc_id: str
     sample: str
-    fatal: str
+    """JSON."""
 
 
 def _make(
-    block: pa.Table, url: str, corpus: str, run_id: str, suite: Suite, texts: tuple[str, ...], reader: ReaderSpec
-) -> pa.Table:
-    """Make the samples of a block and commit their texts."""
-    rows: list[_MadeRow] = []
-    for item in block.to_pylist():
-        group = suite.groups()[item["group"]]
-        try:
-            known = haystack(texts) if suite.is_made else []
-            samples = islice(group.samples(reader.tokenizer, known), item["start"], item["stop"])
-            for index, (sample, doc_id) in enumerate(
-                _written(Corpus(Store(url), corpus), run_id, samples), item["start"]
-            ):
-                kept = json.dumps({name: getattr(sample, name) for name in _KEPT})
-                rows.append({"group": item["group"], "index": index, "doc_id": doc_id, "sample": kept, "fatal": ""})
-        except UsageError as error:  # its class would not survive the way back
-            rows.append({"group": item["group"], "index": -1, "doc_id": "", "sample": "", "fatal": str(error)})
-    return pa.Table.from_pylist(rows, schema=_MADE)
+    part: tuple[int, int, int], corpus: Corpus, run_id: str, suite: Suite, texts: tuple[str, ...], reader: ReaderSpec
+) -> list[_MadeRow]:
+    """Make the samples of a group's range (group, first, stop), and commit their texts."""
+    number, start, stop = part
+    known = haystack(texts) if suite.is_made else []
+    samples = islice(suite.groups()[number].samples(reader.tokenizer, known), start, stop)
+    return [
+        {
+            "group": number,
+            "index": index,
+            "doc_id": doc_id,
+            "sample": json.dumps({name: getattr(sample, name) for name in _KEPT}),
+        }
+        for index, (sample, doc_id) in enumerate(_written(corpus, run_id, samples), start)
+    ]
 
 
 def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator[tuple[Sample, str]]:

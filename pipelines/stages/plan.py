@@ -6,7 +6,6 @@ archive, which is one stream, is planned by one task.
 """
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,12 +14,12 @@ from typing import TypedDict
 
 import pyarrow.compute as pc
 
-from infra.cluster.tasks import run_tasks
+from infra.cluster.jobs import run_job
 from infra.tables.buckets import FEW, WHOLE, Bucket, buckets
-from infra.tables.documents import documents_count, mark_superseded
-from infra.tables.past import find_past
+from infra.tables.documents import documents_count
 from infra.tables.plans import Block, WorkItem, write_plan, write_work
 from infra.tables.quarantine import reading_item
+from infra.tables.resume_points import find_past
 from infra.tables.rows import PlannedReading, SegmentRange
 from infra.tables.segments import segment_range
 from infra.tables.streams import write_places, write_stream
@@ -35,11 +34,11 @@ from pipelines.stages.planned_readings import (
     named_questions,
 )
 
-_BLOCK_CONVERSATIONS = 64
-"""Largest block, unless a single stream is larger: small, since a block's answers are written together."""
-_LARGE_BLOCK = 2_048
-"""Largest block of a large run, in which an engine gets many of them."""
-_BLOCKS_PER_ENGINE = 64
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 16, 2_048
+"""Conversations of a block, unless a single stream has more."""
+_SHARES = 32
+"""A block has this share of the conversations that are left for an engine (guided self-scheduling, Polychronopoulos and
+Kuck 1987): large ones cost little, and small ones at the end let all engines end together."""
 
 
 class QuestionCounts(TypedDict):
@@ -132,19 +131,16 @@ def make_plan(request: PlanRequest) -> Plan:
     documents = documents_count(corpus)
     size = documents if request.archive else documents * len(request.questions)
     parts = [WHOLE] if request.archive else buckets(size)
-    if len(parts) > 1:
-        mark_superseded(corpus)
     plan = Plan(parts)
     matched: set[tuple[str, str]] = set()
     work = partial(plan_bucket, request=request, named=named_questions(request), unfinished=unfinished_runs(corpus))
     # A dry run starts no Ray: its buckets are planned one after another.
-    dry = request.guess is not None
-    for done in map(work, parts) if dry else run_tasks(work, parts, corpus.store, small=size <= FEW):
+    for done in run_job(work, parts, corpus.store, local=size <= FEW or request.guess is not None):
         plan.add(done)
         matched.update((question_id, name) for question_id, name in done["matched"])
-    if request.chosen is None:  # which questions are about no document, the night itself has said
+    if request.chosen is None:  # which questions are about no document, the digest has said
         plan.unmatched = _unmatched(request.questions, matched, plan.missing)
-    plan.blocks.sort(key=lambda block: -block["longest"])
+    plan.blocks.sort(key=lambda block: (-block["longest"], -block["conversations"]))
     return plan
 
 
@@ -206,7 +202,7 @@ def plan_bucket(
 
 
 def _item(row: PlannedReading, places: Mapping[str, SegmentRange], past: list[Turn]) -> WorkItem:
-    lanes = {turn.lane: turn.step + 1 for turn in past if turn.kind in ("update", "carried")}
+    spans = {turn.span: turn.step + 1 for turn in past if turn.kind in ("update", "carried")}
     origin, carried_segments = carried_from(past)
     return {
         "reading_id": row["reading_id"],
@@ -219,7 +215,7 @@ def _item(row: PlannedReading, places: Mapping[str, SegmentRange], past: list[Tu
         "places": [segment_range(places[row["content_hash"]])] if row["scope"] == "document" else [],
         "stream": "",
         "past": json.dumps([asdict(turn) for turn in past]) if past else "",
-        "left": max(0, row["segments"] - sum(lanes.values())),
+        "left": max(0, row["segments"] - sum(spans.values())),
         "carried_from": origin,
         "carried_segments": carried_segments,
     }
@@ -261,10 +257,9 @@ def _reading_order(group: list[WorkItem]) -> tuple[int, str, int]:
 
 
 def _write_blocks(request: PlanRequest, items: list[WorkItem], asked: RequestedReadings, bucket: Bucket) -> list[Block]:
-    """Write the work, longest streams first, then in the order of the segments, and cut it into blocks of similar size.
+    """Write the work, longest streams first, then in the order of segments, and cut it into smaller and smaller blocks.
 
-    Questions on one stream stay together: they share its segments and prompt prefixes. With little work the blocks are
-    smaller, so every engine gets some.
+    Questions on one stream stay together: they share its segments and prompt prefixes.
     """
     if request.guess is not None or not items:
         return []
@@ -274,17 +269,17 @@ def _write_blocks(request: PlanRequest, items: list[WorkItem], asked: RequestedR
         streams[item["content_hash"]].append(item)
     groups = sorted(streams.values(), key=_reading_order)
     file = write_work(request.corpus.store, request.run_id, bucket, [item for group in groups for item in group])
-    total = sum(item["left"] + 1 for item in items) * bucket.count
-    share = total // (_BLOCKS_PER_ENGINE * request.engines)
-    most = min(max(_BLOCK_CONVERSATIONS, min(_LARGE_BLOCK, share)), math.ceil(total / (2 * request.engines)))
+    left = sum(item["left"] + 1 for item in items) * bucket.count
     blocks: list[Block] = []
-    first = 0
+    first = most = 0
     for group in groups:
         if not blocks or blocks[-1]["conversations"] >= most:
-            blocks.append({"file": file, "first": first, "rows": 0, "conversations": 0, "longest": 0, "losses": 0})
-        block = blocks[-1]
+            most = min(max(_SMALLEST_BLOCK, left // (_SHARES * request.engines)), _LARGEST_BLOCK)
+            blocks.append({"file": file, "first": first, "rows": 0, "conversations": 0, "longest": 0})
+        block, conversations = blocks[-1], sum(item["left"] + 1 for item in group)
         block["rows"] += len(group)
-        block["conversations"] += sum(item["left"] + 1 for item in group)
+        block["conversations"] += conversations
         block["longest"] = max(block["longest"], *(item["left"] + 1 for item in group))
         first += len(group)
+        left -= conversations
     return blocks

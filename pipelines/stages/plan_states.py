@@ -7,11 +7,11 @@ import pyarrow.compute as pc
 
 from infra.tables.buckets import Bucket
 from infra.tables.delta import Table
-from infra.tables.past import policy_name
-from infra.tables.published import held_runs
 from infra.tables.quarantine import reading_item
+from infra.tables.resume_points import policy_name
 from infra.tables.rows import PlannedReading
 from infra.tables.schemas import PLAN
+from infra.tables.visibility import withheld_runs
 from memagent.records import Turn
 from pipelines.stages.planned_readings import Chosen, PlanRequest
 
@@ -24,7 +24,9 @@ def mark_answered(request: PlanRequest, questions: Sequence[pa.Table], bucket: B
     answers = Table(corpus.store, "answers").read(corpus.name, columns, mine if inside is None else mine & inside)
     known = answers["reading_id"].combine_chunks()
     others = (
-        _of_the_policy(answers, reader.policy.name, held_runs(corpus)) if not request.reread else answers.slice(0, 0)
+        _of_the_policy(answers, reader.policy.name, withheld_runs(corpus))
+        if not request.reread
+        else answers.slice(0, 0)
     )
     marked = [PLAN.empty_table()]
     for rows in questions:
@@ -40,11 +42,11 @@ def mark_answered(request: PlanRequest, questions: Sequence[pa.Table], bucket: B
     return pa.concat_tables(marked)
 
 
-def _of_the_policy(answers: pa.Table, name: str, held: Collection[str]) -> pa.Table:
-    """Return the answers of any version of a policy, the newest first; without those of held runs."""
+def _of_the_policy(answers: pa.Table, name: str, withheld: Collection[str]) -> pa.Table:
+    """Return the answers of any version of a policy, the newest first; without those of withheld runs."""
     versions = [one for one in answers["policy_id"].unique().to_pylist() if policy_name(one) == name]
     answers = answers.filter(pc.is_in(answers["policy_id"], value_set=pa.array(versions, pa.string())))
-    answers = answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(held, pa.string()))))
+    answers = answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(withheld, pa.string()))))
     return answers.sort_by([("answered_at", "descending")])
 
 

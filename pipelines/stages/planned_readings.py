@@ -1,4 +1,4 @@
-"""Which readings are asked for: a question and a document each, or a question and the archive as one stream."""
+"""Which readings are asked for: a question and a document each, or a question and all documents, concatenated."""
 
 import math
 import re
@@ -75,7 +75,7 @@ class PlanRequest:
     engines: int = 1
     """Number of engines among which the work is divided."""
     archive: bool = False
-    """Read all documents as one stream."""
+    """Read all documents concatenated."""
     reread: bool = False
     """Read again what other versions of the policy have answered."""
     chosen: Chosen | None = None
@@ -216,7 +216,7 @@ def _of_documents(request: PlanRequest, question: Question, documents: pa.Table)
 
 
 def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedReadings:
-    """Return a reading for each question: of all documents that it is about, as one stream.
+    """Return a reading for each question: of all documents that it is about, concatenated.
 
     Where segments are is held as Arrow columns; of a document this process has some 1.5 KB at most.
 

@@ -1,30 +1,30 @@
-"""Read: the memory pass, a Ray Data job over a pool of engines, or on one engine of this process.
+"""Read: the memory pass, a job over a pool of engines in Ray Data, or over one engine beside this process.
 
-Workers read their blocks of work from the store, and write turns and answers there; this process hands out blocks,
-commits the workers' answer files, and counts.
+Workers read their blocks of work from the store, and write turns and answers there; this process commits the workers'
+answer files, and counts.
 """
 
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, Self
 
-from infra.cluster.engine_here import EngineHere
-from infra.cluster.engine_pool import run_on_engines
-from infra.cluster.nodes import ensure_nodes
-from infra.cluster.progress import NOW, Counters, Progress, ProgressReporter, Totals
-from infra.cluster.reading_blocks import BlockResult, FailedItem, NumberedBlock, PassSpec
+from infra.cluster.board import Board
+from infra.cluster.jobs import EngineWork, job_board, run_job
+from infra.cluster.loaded_engine import LocalEngine
+from infra.cluster.progress import NOW, Counters, Progress, Totals
+from infra.cluster.reading_blocks import BlockResult, FailedItem, PassSpec
 from infra.cluster.reading_worker import ReadingWorker
-from infra.cluster.session import board_name
 from infra.logs import relay
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
+from infra.store import Corpus
 from infra.tables.data_files import DataFile, FileCommits
 from infra.tables.delta import Table
-from infra.tables.plans import Block, read_work
+from infra.tables.plans import Block
 from infra.tables.quarantine import failure_row
 from infra.tables.rows import FailureRow
 from memagent.config import Config
@@ -33,8 +33,6 @@ from memagent.errors import MemagentError
 from pipelines.stages.plan import Plan
 
 _log = logging.getLogger("memagent.read")
-_ROUNDS = 3
-"""Restarts of a pass that ends early because a worker was lost for good."""
 _FAILURES = 1_000
 """Quarantine rows per commit."""
 
@@ -75,8 +73,8 @@ class ReadingPass:
     run_id: str
     reader: ReaderSpec
     config: Config
-    here: EngineHere | None = None
-    """An engine of this process to read with; None: a pool of engines in Ray."""
+    engine: LocalEngine | None = None
+    """One that runs already, to read with."""
     budget: Budget | None = None
     """What the pass may spend; None: whatever it takes."""
 
@@ -95,53 +93,50 @@ def read(
 ) -> PassResult:
     """Run a plan's pending readings, and commit the answers; tell `watch` of them as they come.
 
-    Needs a Ray session, unless an engine is here. Turns are logged as they come and answers committed every few
-    seconds; the same call after a crash, or after the budget was spent, continues from there. A reading that fails
-    becomes a quarantine row.
+    Needs a Ray session, unless the pass is small (`Config.runs_here`). Turns are logged as they come and answers
+    committed every few seconds; the same call after a crash, or after the budget was spent, continues from there, in
+    Ray or not. A reading that fails becomes a quarantine row.
 
     Raises:
-        UsageError: a node of the cluster cannot see the store.
-        MemagentError: no engine can be started, or engines die again and again.
+        UsageError: a node of the cluster cannot see the store, or no machine has room for an engine.
+        MemagentError: no engine can be started, or engines keep crashing.
+        OSError: the store's disk is full.
     """
-    if reading.here is None:
-        ensure_nodes(reading.corpus.store)
-    result = PassResult()
-    sink = _Sink(reading, result)
-    left = dict(enumerate(plan.blocks))
-    rows = {number: block["rows"] for number, block in left.items()}
-    started = time.monotonic()
-    for attempt in range(_ROUNDS):
-        if not left:
-            break
-        done: set[int] = set()
+    config, store = reading.config, reading.corpus.store
+    local = reading.engine is not None or config.runs_here(plan.conversations)
+    board = job_board(store, local=local)
+    result, started = PassResult(), time.monotonic()
+    sink, left = _Sink(reading, result), sum(block["rows"] for block in plan.blocks)
+    with _Watch(reading, board, result, progress) as counted:
+        outcomes = run_job(_work(reading, board), plan.blocks, store, local=local)
         try:
-            for outcome in _round(reading, left, result, progress):
-                rows[outcome["block"]] -= outcome["answered"] + len(outcome["failures"])
-                if not rows[outcome["block"]]:  # a block that was cut has several results
-                    done.add(outcome["block"])
+            for outcome in outcomes:
+                counted.take(outcome)
+                left -= outcome["answered"] + len(outcome["failures"])
                 files = sink.take(outcome)
                 watch = _tell(watch, files) if files else watch
-        except MemagentError:
-            raise
-        except Exception as error:
-            if not done and attempt == _ROUNDS - 1:
-                raise
-            _log.warning("the pass was broken off (%s); continuing with what is left", type(error).__name__)
         finally:
+            outcomes.close()
             sink.commit()
-        if _is_spent(reading, result.counts):
-            result.unread, left = sum(rows.values()), {}
-        left = {n: {**block, "losses": block["losses"] + 1} for n, block in left.items() if n not in done}
-        rows = {number: block["rows"] for number, block in left.items()}
-    for block in left.values():
-        sink.lose(block)
-    sink.commit()
+    result.unread = left if board.stopped else 0
     result.seconds = time.monotonic() - started
     return result
 
 
-def _is_spent(reading: ReadingPass, counts: Mapping[str, int]) -> bool:
-    return reading.budget is not None and reading.budget.is_spent(usage_of(counts), reading.config.cost)
+def _work(reading: ReadingPass, board: Board) -> EngineWork[Block, BlockResult]:
+    config, engine = reading.config, reading.engine
+    spec = PassSpec(
+        reading.corpus,
+        reading.run_id,
+        reading.reader,
+        inflight=config.pool.inflight,
+        flush_seconds=config.flush_seconds,
+        log_level=config.logging.level,
+    )
+    if engine is None:
+        return EngineWork(partial(ReadingWorker, spec=spec), config.pool, board)
+    make = partial(ReadingWorker, spec=spec, engine=engine.engine)
+    return EngineWork(make, config.pool, board, loop=engine.loop, check=engine.check)
 
 
 def _tell(watch: AnswerWatch | None, files: Sequence[DataFile]) -> AnswerWatch | None:
@@ -157,96 +152,14 @@ def _tell(watch: AnswerWatch | None, files: Sequence[DataFile]) -> AnswerWatch |
     return watch
 
 
-def _round(
-    reading: ReadingPass,
-    blocks: dict[int, Block],
-    result: PassResult,
-    progress: Progress | None,
-) -> Iterator[BlockResult]:
-    config, pool = reading.config, reading.config.pool
-    spec = PassSpec(
-        reading.corpus,
-        reading.run_id,
-        reading.reader,
-        inflight=pool.inflight,
-        flush_seconds=config.flush_seconds,
-        log_level=config.logging.level,
-    )
-    items: Iterator[NumberedBlock] = ({**block, "number": number} for number, block in blocks.items())
-    if reading.here is not None:
-        yield from _counted(reading.here.run(spec, items), result, progress)
-        return
-    reporter = ProgressReporter(board_name())
-    with _Watch(reporter, dict(result.counts), result, progress) as watch:
-        culprits = _Culprits(reading.corpus.store)
-        for block in run_on_engines(
-            ReadingWorker, (spec, reporter), items, pool, culprits, stop=lambda: _is_spent(reading, watch.counts())
-        ):
-            watch.take(block["worker"], block["counts"])
-            relay(block["log"])
-            yield block
-
-
-def _counted(blocks: Iterator[BlockResult], result: PassResult, progress: Progress | None) -> Iterator[BlockResult]:
-    """Pass results on, with their workers' counts added to the run's."""
-    base, totals, began = result.counts, Totals(), time.monotonic()
-    for block in blocks:
-        totals.take(block["worker"], block["counts"])
-        relay(block["log"])
-        result.counts = {k: v + (base[k] if k not in NOW else 0) for k, v in totals.sum().items()}
-        result.engine_seconds = time.monotonic() - began
-        if progress:
-            progress({**result.counts, "failures_by_reason": dict(result.failed)})
-        yield block
-
-
-@dataclass(frozen=True, slots=True)
-class _Culprits:
-    """Cuts blocks whose workers die, down to the reading that they die of."""
-
-    store: Store
-
-    def halves(self, item: NumberedBlock) -> list[NumberedBlock]:
-        half = item["rows"] // 2
-        if not half:
-            return [item]
-        share = item["conversations"] // 2
-        first: NumberedBlock = {**item, "rows": half, "conversations": share}
-        rest = item["conversations"] - share
-        return [first, {**item, "first": item["first"] + half, "rows": item["rows"] - half, "conversations": rest}]
-
-    def lost(self, item: NumberedBlock) -> BlockResult:
-        detail = "the worker's process dies of it, also with nothing beside it; see pool and engine settings for memory"
-        failures: list[FailedItem] = [
-            {"item": row["item"], "reason": "kills-worker", "detail": detail} for row in read_work(self.store, item)
-        ]
-        counts = {**Counters().as_dict(), "readings": len(failures), "failures": len(failures)}
-        worker = f"lost-{item['number']}-{item['first']}"
-        return {
-            "block": item["number"],
-            "answered": 0,
-            "failures": failures,
-            "files": [],
-            "worker": worker,
-            "counts": counts,
-            "log": [],
-        }
-
-
 class _Watch:
-    """Sums the workers' counts, for the run's result and for the display."""
+    """Sums the workers' counts, for the run's result and for the display; stops a pass whose budget is spent."""
 
-    def __init__(
-        self,
-        reporter: ProgressReporter,
-        base: dict[str, int],
-        result: PassResult,
-        progress: Progress | None,
-    ) -> None:
-        self._reporter, self._base, self._result, self._progress = reporter, base, result, progress
+    def __init__(self, reading: ReadingPass, board: Board, result: PassResult, progress: Progress | None) -> None:
+        self._reading, self._board, self._result, self._progress = reading, board, result, progress
         self._totals = Totals()
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self._first_engine: float | None = None
         self._thread = threading.Thread(target=self._loop, daemon=True)
 
@@ -255,42 +168,38 @@ class _Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        self._over.set()
         self._thread.join()
         self._update(dict.fromkeys(NOW[1:], 0))
         if self._first_engine is not None:
-            self._result.engine_seconds += time.monotonic() - self._first_engine
+            self._result.engine_seconds = time.monotonic() - self._first_engine
 
-    def take(self, worker: str, counts: dict[str, int]) -> None:
-        """Take the totals that came with a worker's answers."""
+    def take(self, block: BlockResult) -> None:
+        """Take the totals and log lines that came with a worker's answers."""
+        relay(block["log"])
         with self._lock:
-            self._totals.take(worker, counts)
-
-    def counts(self) -> dict[str, int]:
-        """Return the counts so far, earlier rounds included."""
-        with self._lock:
-            total = self._totals.sum()
-        return {name: count + (self._base[name] if name not in NOW else 0) for name, count in total.items()}
+            self._totals.take(block["worker"], block["counts"])
 
     def _loop(self) -> None:
-        while not self._stop.wait(1.0):
-            self._update()
+        while not self._over.wait(1.0):
+            self._update({})
 
-    def _update(self, after: dict[str, int] | None = None) -> None:
-        import ray
-
+    def _update(self, after: dict[str, int]) -> None:
         try:
-            reports, lines = ray.get(list(self._reporter.reports()), timeout=10)
-        except (ray.exceptions.RayError, ValueError) as error:
-            _log.warning("no counts now: %s", type(error).__name__)
+            reports, lines = self._board.reports()
+        except ConnectionError as error:
+            _log.warning("%s", error)
             reports, lines = {}, []
         relay(lines)
-        for worker, counts in reports.items():
-            self.take(worker, counts)
-        self._result.counts = self.counts() | (after or {})
-        if self._result.counts["engines"] and self._first_engine is None:
+        with self._lock:
+            for worker, counts in reports.items():
+                self._totals.take(worker, counts)
+            counts = self._result.counts = self._totals.sum() | after
+        if counts["engines"] and self._first_engine is None:
             self._first_engine = time.monotonic()
-        counts = self._result.counts
+        budget = self._reading.budget
+        if budget is not None and budget.is_spent(usage_of(counts), self._reading.config.cost):
+            self._board.stop()
         if self._progress:
             # The reasons arrive with the results of blocks, so that they may lag behind the count of failures.
             self._progress({**counts, "failures_by_reason": dict(self._result.failed)})
@@ -312,12 +221,6 @@ class _Sink:
         self._result.answered += block["answered"]
         self._fail(block["failures"])
         return self._commits.add(block["files"])
-
-    def lose(self, block: Block) -> None:
-        """Count the readings of a block that no worker finished as failed."""
-        reading = self._reading
-        for item in read_work(reading.corpus.store, block):
-            self._fail([{"item": item["item"], "reason": "lost", "detail": "no worker finished it"}])
 
     def commit(self) -> None:
         """Commit all that was added."""

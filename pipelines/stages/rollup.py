@@ -13,7 +13,7 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.tasks import run_tasks
+from infra.cluster.jobs import run_job
 from infra.store import Corpus
 from infra.tables.buckets import FEW, WHOLE, Bucket, groups_of
 from infra.tables.delta import Table
@@ -106,7 +106,7 @@ def moved_changes(corpus: Corpus, run_id: str, previous: str, moved: Sequence[tu
     groups = list(groups_of(moved, _MOVED))
     work = partial(_moved_changes, corpus=corpus, run_id=run_id, previous=previous)
     result: dict[str, Changes] = {}
-    for part in run_tasks(work, groups, corpus.store, small=sum(count for _, count in moved) <= FEW):
+    for part in run_job(work, groups, corpus.store, local=sum(count for _, count in moved) <= FEW):
         for question_id, changes in part.items():
             result[question_id] = _sum([result.get(question_id, _nothing()), changes])
     delete_work(corpus.store, run_id)

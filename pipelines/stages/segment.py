@@ -7,15 +7,15 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.jobs import run_job
 from infra.cluster.progress import Progress
-from infra.cluster.tasks import run_tasks
 from infra.processes import usable_cores
 from infra.readers import ReaderSpec
 from infra.store import Corpus
 from infra.tables.buckets import Bucket, buckets
 from infra.tables.data_files import DataFile, FileCommits, write_data_file
 from infra.tables.delta import Table
-from infra.tables.documents import current_documents, document_texts, documents_count, mark_superseded
+from infra.tables.documents import current_documents, document_texts, documents_count
 from infra.tables.quarantine import failure_row
 from infra.tables.runs import NOTHING_SEGMENTED, SegmentSummary
 from infra.tables.segments import segmented_table, write_segments
@@ -25,8 +25,8 @@ _COMPARED = 250_000
 """Documents whose hashes are compared at once, by a task if there are more: 200 MB."""
 _DOCUMENTS, _CHARS = 40_000, 32_000_000
 """Documents and characters of a task at most."""
-_SMALL_CHARS = 2_000_000
-"""Characters that are segmented in the driver's own process."""
+_SMALL_CHARS = 8_000_000
+"""Characters that are segmented in the driver's own process, in less time than Ray takes to start."""
 _SMALL = 128
 """Documents that are worth a task of their own while a processor is free."""
 
@@ -54,12 +54,11 @@ def segment(
     """
     compared = buckets(documents_count(corpus), _COMPARED)
     count = partial(_count_missing, corpus=corpus, reader=reader)
-    counted = list(run_tasks(count, compared, corpus.store, small=len(compared) == 1))
+    counted = list(run_job(count, compared, corpus.store, local=len(compared) == 1))
     documents, chars = (sum(counts) for counts in zip(*counted, strict=True))
     total = NOTHING_SEGMENTED
     if not documents:
         return total
-    mark_superseded(corpus)
     tasks = max(
         math.ceil(documents / _DOCUMENTS),
         math.ceil(chars / _CHARS),
@@ -69,7 +68,7 @@ def segment(
     quarantine = Table(corpus.store, "quarantine")
     work = partial(_segment_bucket, corpus=corpus, reader=reader)
     parts = [Bucket(index, tasks) for index in range(tasks)]
-    for done in run_tasks(work, parts, corpus.store, small=chars <= _SMALL_CHARS):
+    for done in run_job(work, parts, corpus.store, local=chars <= _SMALL_CHARS):
         commits.add(done["files"])
         quarantine.upsert(
             failure_row(corpus, "segment", name, reason="segment", detail=message, run_id=run_id)

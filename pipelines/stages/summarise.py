@@ -9,15 +9,15 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.tasks import run_tasks
+from infra.cluster.jobs import run_job
 from infra.store import Corpus
 from infra.tables.buckets import FEW, Bucket
 from infra.tables.distinct import by_value
 from infra.tables.plans import counted_readings, read_plan
 from infra.tables.quarantine import reading_items
 from infra.tables.runs import QuestionRollup
-from memagent.gates import QuestionQuality
 from memagent.metrics import METRICS
+from memagent.quality_checks import QuestionQuality
 from memagent.records import Question
 from memagent.stats import Score, ScoreDict, share
 from pipelines.stages.rollup import BucketRollup, answers_to, merged, moved_changes, rollup_bucket
@@ -42,14 +42,14 @@ class BucketSummary(TypedDict):
     rollup: list[QuestionRollup]
     moved: int
     """As in `BucketRollup`."""
-    held: dict[str, int]
-    """Readings whose answer is of a held run, by run."""
+    withheld: dict[str, int]
+    """Readings whose answer is of a withheld run, by run."""
     fresh: dict[str, dict[str, int]]
-    """By question text: what the answers of this night are like, the sums of `QuestionQuality` by name."""
+    """By question text: what the answers of this digest are like, the sums of `QuestionQuality` by name."""
 
 
 @dataclass(frozen=True, slots=True)
-class NightRuns:
+class DigestRuns:
     """The runs whose answers matter to a digest."""
 
     previous: str
@@ -67,10 +67,10 @@ class Summary:
     """None where nothing has gold."""
     answered: list[str] = field(default_factory=list)
     rollup: list[QuestionRollup] = field(default_factory=list)
-    held: Counter[str] = field(default_factory=Counter)
-    """Readings whose answer is of a held run, by run."""
+    withheld: Counter[str] = field(default_factory=Counter)
+    """Readings whose answer is of a withheld run, by run."""
     fresh: dict[str, QuestionQuality] = field(default_factory=dict)
-    """By question text: what the answers of this night are like."""
+    """By question text: what the answers of this digest are like."""
 
     def score_rows(self) -> list[ScoreDict] | None:
         """Return the scores as plain data."""
@@ -85,8 +85,8 @@ def summarise(
     unmatched: Sequence[Question] = (),
     *,
     failed_before: Sequence[str] = (),
-    night: NightRuns | None = None,
-    held: frozenset[str] = frozenset(),
+    digest: DigestRuns | None = None,
+    withheld: frozenset[str] = frozenset(),
 ) -> Summary:
     """Summarise the answers to a run's plan.
 
@@ -99,23 +99,28 @@ def summarise(
         readings: of its plan, in all.
         unmatched: questions that are about no document.
         failed_before: readings in the quarantine.
-        night: the runs that matter to a digest; None: this is none, and has no rollup.
-        held: runs whose answers are shown to nobody, itself not among them.
+        digest: the runs that matter to a digest; None: this is none, and has no rollup.
+        withheld: runs whose answers are shown to nobody, itself not among them.
     """
     work = partial(
-        summarise_bucket, corpus=corpus, run_id=run_id, failed_before=frozenset(failed_before), night=night, held=held
+        summarise_bucket,
+        corpus=corpus,
+        run_id=run_id,
+        failed_before=frozenset(failed_before),
+        digest=digest,
+        withheld=withheld,
     )
     summary = Summary()
     sums: Counter[str] = Counter()
     scored = sum(question.answers is not None for question in unmatched)
     rollups: dict[str, list[QuestionRollup]] = defaultdict(list)
     moved: list[tuple[int, int]] = []
-    for part in run_tasks(work, buckets, corpus.store, small=readings <= FEW):
+    for part in run_job(work, buckets, corpus.store, local=readings <= FEW):
         summary.found += part["found"]
         summary.answered += part["answered"]
         sums.update(part["sums"])
         scored += part["scored"]
-        summary.held.update(part["held"])
+        summary.withheld.update(part["withheld"])
         for text, sums_of in part["fresh"].items():
             summary.fresh[text] = summary.fresh.get(text, QuestionQuality()) + QuestionQuality(**sums_of)
         if part["moved"]:
@@ -124,7 +129,7 @@ def summarise(
             rollups[rollup["question_id"]].append(rollup)
     if scored:
         summary.scores = [share(metric, sums[metric], scored) for metric in METRICS]
-    changes = moved_changes(corpus, run_id, night.previous, moved) if night is not None and moved else {}
+    changes = moved_changes(corpus, run_id, digest.previous, moved) if digest is not None and moved else {}
     summary.rollup = [merged(parts, changes.get(question_id)) for question_id, parts in rollups.items()]
     return summary
 
@@ -135,8 +140,8 @@ def summarise_bucket(
     run_id: str,
     *,
     failed_before: frozenset[str],
-    night: NightRuns | None,
-    held: frozenset[str],
+    digest: DigestRuns | None,
+    withheld: frozenset[str],
 ) -> BucketSummary:
     """Summarise the answers of a bucket; arguments as in `summarise`."""
     rows = read_plan(corpus, run_id, _COLUMNS, bucket)
@@ -149,8 +154,8 @@ def summarise_bucket(
     items = reading_items(given) if failed_before else pa.array([], pa.string())
     with_gold = rows.filter(pc.is_valid(rows["gold"]))
     rollup: BucketRollup = {"questions": [], "moved": 0}
-    if night is not None:
-        rollup = rollup_bucket(corpus, run_id, rows, bucket=bucket, previous=night.previous)
+    if digest is not None:
+        rollup = rollup_bucket(corpus, run_id, rows, bucket=bucket, previous=digest.previous)
     return {
         "bucket": bucket.index,
         "found": pc.sum(given["found"], min_count=0).as_py(),
@@ -159,8 +164,8 @@ def summarise_bucket(
         "answered": items.filter(pc.is_in(items, value_set=pa.array(failed_before, pa.string()))).to_pylist(),
         "rollup": rollup["questions"],
         "moved": rollup["moved"],
-        "held": _held(given, held),
-        "fresh": {} if night is None else _fresh(rows, answers, night),
+        "withheld": _withheld(given, withheld),
+        "fresh": {} if digest is None else _fresh(rows, answers, digest),
     }
 
 
@@ -173,17 +178,17 @@ def _sums(rows: pa.Table) -> dict[str, float]:
     }
 
 
-def _held(given: pa.Table, held: frozenset[str]) -> dict[str, int]:
+def _withheld(given: pa.Table, withheld: frozenset[str]) -> dict[str, int]:
     counts = pc.value_counts(given["run_id"]).to_pylist()
-    return {one["values"]: one["counts"] for one in counts if one["values"] in held}
+    return {one["values"]: one["counts"] for one in counts if one["values"] in withheld}
 
 
-def _fresh(rows: pa.Table, answers: pa.Table, night: NightRuns) -> dict[str, dict[str, int]]:
-    """Return sums over the answers of this night, each reading once, by question text.
+def _fresh(rows: pa.Table, answers: pa.Table, digest: DigestRuns) -> dict[str, dict[str, int]]:
+    """Return sums over the answers of this digest, each reading once, by question text.
 
     Pairs of answers are those within the bucket, a random part of the documents.
     """
-    given = answers.filter(pc.is_in(answers["run_id"], value_set=pa.array(night.fresh, pa.string())))
+    given = answers.filter(pc.is_in(answers["run_id"], value_set=pa.array(digest.fresh, pa.string())))
     lacking = rows.filter(pc.is_null(rows["found"])).group_by(["question", "counted"]).aggregate([])
     by_question, failures = by_value(given, "question"), by_value(lacking, "question")
     result = {}

@@ -1,12 +1,14 @@
-"""Generate questions from segments by the model, on a pool of engines."""
+"""Generate questions from segments by the model: a job over engines."""
 
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TypedDict, final
 
-from infra.cluster.engine_pool import Fatal, PoolItem, fatal, run_on_engines
+from infra.cluster.board import Attempt, Board
+from infra.cluster.jobs import EngineWork, job_board, run_job
 from infra.cluster.progress import Progress
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
@@ -15,9 +17,9 @@ from infra.tables.rows import SegmentedRow, SegmentRange
 from infra.tables.segments import StoredStream, segment_range
 from memagent.config import Config
 from memagent.curation import Qa
-from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, MemagentError
+from memagent.errors import ConfigError, EngineDied, EngineError, ItemError
 from memagent.evidence import locate
-from memagent.question_writer import Questioner, Written, write
+from memagent.question_writer import Questioner, WrittenQuestion, write
 from memagent.records import TextSpan, stable_hash
 
 _BLOCK = 64
@@ -65,7 +67,7 @@ def generate(
 ) -> tuple[list[Qa], Counter[str]]:
     """Write a question from each chosen segment; return those that passed all filters, and the others by reason.
 
-    Needs a Ray session.
+    Needs a Ray session, unless they are few (`Config.runs_here`).
 
     Raises:
         ConfigError: a segment does not fit the window beside the wording, or the engine cannot be started.
@@ -74,12 +76,14 @@ def generate(
     if not chosen:
         return [], Counter()
     _check_window(reader)
-    cuts = [chosen[i : i + _BLOCK] for i in range(0, len(chosen), _BLOCK)]
-    items: list[_SegmentBlock] = [{"segments": cut, "conversations": len(cut), "losses": 0} for cut in cuts]
+    blocks: list[Sequence[ChosenSegment]] = [chosen[i : i + _BLOCK] for i in range(0, len(chosen), _BLOCK)]
     rows: list[Qa] = []
     refused: Counter[str] = Counter()
-    for result in run_on_engines(Writer, (store.url, reader, config.pool.inflight), items, config.pool):
-        for written in result["rows"]:
+    local = config.runs_here(len(chosen))
+    board = job_board(store, local=local)
+    work = EngineWork(partial(Writer, store=store, reader=reader, inflight=config.pool.inflight), config.pool, board)
+    for result in run_job(work, blocks, store, local=local):
+        for written in result:
             if "refused" in written:
                 refused[written["refused"]] += 1
             else:
@@ -108,37 +112,30 @@ class _RefusedSegment(TypedDict):
     refused: str
 
 
-class _SegmentBlock(PoolItem):
-    segments: list[ChosenSegment]
-
-
-class _BlockRows(TypedDict):
-    rows: list[_WrittenQuestion | _RefusedSegment]
-    """One for each segment of the block."""
-
-
 class Writer:
     """Writes questions. One instance per engine; every segment is its own coroutine."""
 
-    def __init__(self, store_url: str, reader: ReaderSpec, inflight: int) -> None:
+    def __init__(self, board: Board, store: Store, reader: ReaderSpec, inflight: int) -> None:
         """Build what the segments share."""
-        self._store = Store(store_url)
+        self._store = store
         self._questioner = questioner(reader)
-        self._engine = SupervisedEngine(reader.make_engine, reader.engine_restarts, reader.watchdog_seconds)
+        make = reader.make_local_engine if board.is_local else reader.make_engine
+        self._engine = SupervisedEngine(make, reader.engine_restarts, reader.watchdog_seconds)
         self._inflight = inflight
         self._free: asyncio.Semaphore | None = None
         self._starting: asyncio.Task[None] | None = None
 
-    async def run(self, item: _SegmentBlock) -> _BlockRows | Fatal:
-        """Write a question from each segment of a block."""
-        try:
-            if self._starting is None:
-                self._free = asyncio.Semaphore(self._inflight)
-                self._starting = asyncio.create_task(self._engine.start())
-            await asyncio.shield(self._starting)
-            return {"rows": await asyncio.gather(*[self._question_from(segment) for segment in item["segments"]])}
-        except MemagentError as error:
-            return fatal(error)
+    async def run(self, item: Sequence[ChosenSegment], attempt: Attempt) -> list[_WrittenQuestion | _RefusedSegment]:
+        """Write a question from each segment of a block, in their order."""
+        if self._starting is None:
+            self._free = asyncio.Semaphore(self._inflight)
+            self._starting = asyncio.create_task(self._engine.start())
+        await asyncio.shield(self._starting)
+        return await asyncio.gather(*[self._question_from(segment) for segment in item])
+
+    async def stop(self) -> None:
+        """Stop the engine."""
+        await self._engine.stop()
 
     async def _question_from(self, item: ChosenSegment) -> _WrittenQuestion | _RefusedSegment:
         assert self._free is not None
@@ -151,7 +148,7 @@ class Writer:
                 raise
             except (EngineError, ItemError) as error:
                 return {"refused": f"the engine refused it ({type(error).__name__})"}
-        if not isinstance(result, Written):
+        if not isinstance(result, WrittenQuestion):
             return {"refused": result.reason}
         segment, name = segments[0], item["place"]["content_hash"]
         first, last = locate(result.answer, segment.text) or (0, len(segment.text))

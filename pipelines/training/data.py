@@ -10,7 +10,7 @@ from pathlib import Path
 from infra.dataset_files import DatasetFile, split_rows
 from infra.store import Corpus, Store
 from infra.tables.corpora import corpora
-from infra.tables.documents import document_texts, standing_texts
+from infra.tables.documents import default_texts, document_texts
 from infra.tables.qa import read_qa
 from memagent.curation import Qa, Split
 from memagent.errors import TrainingError, UsageError
@@ -19,7 +19,7 @@ from memagent.rl.config import AuditKind
 from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
 from memagent.rl.rows import RowDataset, fit_rows
 from memagent.tasks.texts import load_texts
-from pipelines.training.settings import Run
+from pipelines.training.settings import TrainingRun
 
 _log = logging.getLogger("memagent.training")
 _OTHER_WORDS: dict[AuditKind, float] = {"gold-missing": 0.2}
@@ -29,7 +29,7 @@ _VALIDATION_SEED = 1_000_003
 """A different seed from training's, so that validation has other needles."""
 
 
-def splits(run: Run) -> DatasetSplits:
+def splits(run: TrainingRun) -> DatasetSplits:
     """Return a run's training and validation datasets; several data sets are mixed evenly.
 
     Raises:
@@ -38,7 +38,7 @@ def splits(run: Run) -> DatasetSplits:
     """
     if not run.data:
         raise UsageError(
-            "train on what? --dataset FILE, --data qa, --data needles or --data contracts=FOLDER; several are mixed"
+            "no training data: give --dataset FILE, --data qa, --data needles or --data contracts=FOLDER; repeat to mix"
         )
     parts = [_make(run, spec) for spec in run.data]
     validation = _mixed([part.validation for part in parts], _VALIDATION_SEED)
@@ -74,7 +74,7 @@ def _check_apart(rows: Mapping[str, Sequence[Qa]]) -> None:
             _log.warning("%d texts are for %s and for %s: scores on them are too good", len(shared), first, second)
 
 
-def audited(run: Run) -> DatasetSplits:
+def audited(run: TrainingRun) -> DatasetSplits:
     """Return a run's datasets after their audit (`memagent.rl.audit`); what a reward pays on purpose is a warning.
 
     Raises:
@@ -94,7 +94,7 @@ def harvested(request: DatasetRequest) -> DatasetSplits:
         UsageError: a split has no rows, or all training rows have the same answer.
     """
     store, corpus = Store(request.store_url), request.argument or None
-    present = {text for name in corpora(store) for text in standing_texts(Corpus(store, name))}
+    present = {text for name in corpora(store) for text in default_texts(Corpus(store, name))}
     rows = {side: read_qa(store, corpus, split=side) for side in _SIDES}
     kept = {side: [row for row in rows[side] if present.issuperset(row.stream)] for side in _SIDES}
     gone = sum(len(rows[side]) - len(kept[side]) for side in _SIDES)
@@ -122,7 +122,7 @@ def from_file(request: DatasetRequest) -> DatasetSplits:
     )
 
 
-def _make(run: Run, spec: str) -> DatasetSplits:
+def _make(run: TrainingRun, spec: str) -> DatasetSplits:
     name = dataset_name(spec)
     request = DatasetRequest(
         argument=spec[len(name) + 1 :],
@@ -137,7 +137,7 @@ def _make(run: Run, spec: str) -> DatasetSplits:
     return DATASETS.find(name)(request)
 
 
-def _cut(run: Run) -> Cut:
+def _cut(run: TrainingRun) -> Cut:
     return Cut(run.reader.tokenizer, run.reader.reading, run.recipe.rollout.segments)
 
 

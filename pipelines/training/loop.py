@@ -18,9 +18,9 @@ from memagent.rl.dataset import Dataset
 from memagent.rl.methods import METHODS
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
+from pipelines.training.gpu_sharing import Turns
 from pipelines.training.monitors import Compute, Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import Sampler
-from pipelines.training.turns import Turns
 from pipelines.training.weight_sync import WeightSync
 
 _T = TypeVar("_T")
@@ -30,7 +30,7 @@ _PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
 
 
 class RanksLost(TrainingError):
-    """Ranks of the learner were lost again and again."""
+    """Ranks of the learner keep getting lost."""
 
 
 @dataclass

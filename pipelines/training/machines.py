@@ -69,7 +69,7 @@ def load_shape(model: str, config: Path | None = None) -> ModelShape:
             path = Path(hf_hub_download(model, "config.json"))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
             raise ConfigError(
-                f"config.json of {model!r} is not to be had ({type(error).__name__}): give it with --model-config FILE"
+                f"config.json of {model!r} is unavailable ({type(error).__name__}): give it with --model-config FILE"
             ) from error
     try:
         return ModelShape.of(json.loads(path.read_text(encoding="utf-8")))

@@ -17,7 +17,7 @@ from memagent.rl.config import Recipe
 from memagent.rl.dataset import dataset_name
 from memagent.rl.reward import reward_code
 from pipelines.training.checkpoints import HOME
-from pipelines.training.settings import LAYOUT, Run
+from pipelines.training.settings import LAYOUT, TrainingRun
 
 _log = logging.getLogger("memagent.training")
 _FILE = "named.json"
@@ -56,7 +56,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def named(run: Run, name: str) -> Run:
+def named(run: TrainingRun, name: str) -> TrainingRun:
     """Return a run with a name, if there is one to give.
 
     Raises:
@@ -65,7 +65,7 @@ def named(run: Run, name: str) -> Run:
     return replace(run, given_name=check_name(name)) if name else run
 
 
-def learnt(run: Run) -> dict[str, JsonValue]:
+def learnt(run: TrainingRun) -> dict[str, JsonValue]:
     """Return all that changes what a run learns, by key: ``learner.lr``, ``reading.gate``, ``data`` and so on."""
     reading = run.reader.reading.model_dump(mode="json")
     reading["template"] = Path(reading["template"]).name  # its folder may differ from machine to machine
@@ -96,7 +96,7 @@ def _by_key(recipe: Recipe) -> dict[str, JsonValue]:
     }
 
 
-def claim(store: Store, run: Run) -> None:
+def claim(store: Store, run: TrainingRun) -> None:
     """Let a run have its name: for the first time, or to go on.
 
     Raises:

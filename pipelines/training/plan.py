@@ -9,8 +9,8 @@ from memagent.errors import ConfigError
 from memagent.rl.config import Recipe
 from memagent.rl.footprint import (
     GIB,
+    MemoryPart,
     ModelShape,
-    Part,
     StepTokens,
     disk,
     learner_flops,
@@ -39,13 +39,13 @@ class TrainingPlan:
     engines: int
     engine_gpus: int
     shared: bool
-    rank: list[Part]
+    rank: list[MemoryPart]
     """Memory of a rank."""
-    engine: list[Part]
+    engine: list[MemoryPart]
     """Memory of an engine's GPU."""
-    host: list[Part]
+    host: list[MemoryPart]
     """Main memory for each shared GPU; empty where none is shared."""
-    disk: list[Part]
+    disk: list[MemoryPart]
     tokens: StepTokens
     minutes: dict[str, float]
     """Of a step, by phase; phases of a shared GPU follow each other."""
@@ -157,26 +157,28 @@ def check_memory(recipe: Recipe, model: Path, accelerators: Iterable[str]) -> No
         raise ConfigError(f"{problem}. memagent train plan says what does.")
 
 
-def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share: float) -> list[Part]:
+def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share: float) -> list[MemoryPart]:
     weights = shape.parameters * 2 / size
     room = share * gpu.gib * GIB - weights - 2 * GIB
     tokens = max(0.0, room) / (shape.kv_bytes() / size)
     return [
-        Part("weights", weights, f"{shape.parameters / 1e9:.2f} billion x 2 bytes / {size} GPUs"),
-        Part("steps", 2 * GIB, "activations and graphs of a step"),
-        Part("key-value cache", max(0.0, room), f"{tokens:,.0f} tokens, what is left of {share:.0%} of the GPU"),
+        MemoryPart("weights", weights, f"{shape.parameters / 1e9:.2f} billion x 2 bytes / {size} GPUs"),
+        MemoryPart("steps", 2 * GIB, "activations and graphs of a step"),
+        MemoryPart("key-value cache", max(0.0, room), f"{tokens:,.0f} tokens, what is left of {share:.0%} of the GPU"),
     ]
 
 
-def _host_memory(shape: ModelShape, recipe: Recipe, size: int) -> list[Part]:
+def _host_memory(shape: ModelShape, recipe: Recipe, size: int) -> list[MemoryPart]:
     """Return what waits in main memory for its turn on a GPU: a rank's states, or an engine's weights."""
     if recipe.learner.placement != "shared":
         return []
     stays = {"gathered layers", "activations", "logits", "runtime"}
     states = sum(part.bytes for part in rank_memory(shape, recipe) if part.name not in stays)
     return [
-        Part("a rank's states", states, "weights, gradients, moments, reference"),
-        Part("an engine's weights", shape.parameters * 2 / size, f"{shape.parameters / 1e9:.2f} billion x 2 bytes"),
+        MemoryPart("a rank's states", states, "weights, gradients, moments, reference"),
+        MemoryPart(
+            "an engine's weights", shape.parameters * 2 / size, f"{shape.parameters / 1e9:.2f} billion x 2 bytes"
+        ),
     ]
 
 
@@ -219,7 +221,7 @@ def _problems(made: TrainingPlan, recipe: Recipe) -> Iterator[str]:
         yield f"an engine wants {made.engine_gpus} GPUs of a node, and a node has {made.machines.per_node}: pool.nodes"
 
 
-def _rank_problem(parts: Sequence[Part], gpu: Gpu) -> str | None:
+def _rank_problem(parts: Sequence[MemoryPart], gpu: Gpu) -> str | None:
     held = sum(part.gib for part in parts)
     if held <= gpu.gib:
         return None

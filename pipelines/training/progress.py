@@ -20,7 +20,7 @@ _STAGES = {
 }
 
 
-class Progress:
+class TrainingProgress:
     """Progress on standard error, as a context manager: a bar on a terminal, and a line for each step."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
@@ -36,7 +36,7 @@ class Progress:
         )
         self._task = self._bars.add_task("training", total=None)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "TrainingProgress":
         self._bars.start()
         return self
 

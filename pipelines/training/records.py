@@ -14,16 +14,14 @@ from infra.tables.schemas import POLICIES_OF
 from memagent.errors import TrainingError
 from pipelines.run_names import resolve
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
-from pipelines.training.settings import Run
+from pipelines.training.settings import TrainingRun
 
 _HOME = "training"
 _METRICS = "metrics.jsonl"
-_RENAMED = {"gap": "logprob_diff", "rate": "lr", "transfer": "weight_sync"}
-"""Former names of metrics in stored files, and their current names."""
 _ROOT = Path(__file__).parents[2]
 
 
-def summary_of(run: Run, checkpoints: Checkpoints, state: State, policy_id: str) -> TrainingSummary:
+def summary_of(run: TrainingRun, checkpoints: Checkpoints, state: State, policy_id: str) -> TrainingSummary:
     """Return the summary of a run."""
     validations = [{"step": row["step"], **row["validation"]} for row in checkpoints.metrics if "validation" in row]
     last = checkpoints.metrics[-1] if checkpoints.metrics else {}
@@ -89,7 +87,7 @@ def metrics_of(store: Store, run_id: str) -> list[MetricsRow]:
     """
     lines = store.read_bytes(_HOME, find_training(store, run_id), _METRICS).decode("utf-8", "replace").splitlines()
     try:
-        rows = {int(row["step"]): _current_names(row) for row in map(json.loads, lines)}
+        rows = {int(row["step"]): row for row in map(json.loads, lines)}
     except (ValueError, TypeError, KeyError) as error:
         raise TrainingError(f"the metrics of run {run_id} cannot be read: {error}") from error
     return [rows[step] for step in sorted(rows)]
@@ -107,11 +105,3 @@ def candidate_of(store: Store, run_id: str, policy_id: str) -> PolicyRow | None:
         (row for row in rows if policy_id and row["policy_id"] == policy_id),
         next((row for row in rows if not policy_id and row["run_id"] == run_id), None),
     )
-
-
-def _current_names(row: MetricsRow) -> MetricsRow:
-    renamed = {_RENAMED.get(name, name): value for name, value in row.items()}
-    for name in ("seconds", "share"):
-        if name in renamed:
-            renamed[name] = {_RENAMED.get(phase, phase): value for phase, value in renamed[name].items()}
-    return renamed

@@ -23,6 +23,7 @@ from memagent.rl.methods import METHODS
 from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import audited, splits
+from pipelines.training.gpu_sharing import Turns
 from pipelines.training.loop import Loop
 from pipelines.training.machines import known_gpus, load_shape
 from pipelines.training.monitors import Compute, Monitors
@@ -30,11 +31,10 @@ from pipelines.training.names import claim
 from pipelines.training.plan import check_memory
 from pipelines.training.records import code_version, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
-from pipelines.training.settings import Run
-from pipelines.training.turns import Turns
+from pipelines.training.settings import TrainingRun
 
 
-def train(run: Run, *, replay: str | None = None, show: Progress | None = None) -> TrainingSummary:
+def train(run: TrainingRun, *, replay: str | None = None, show: Progress | None = None) -> TrainingSummary:
     """Train one stage and publish its best weights as a candidate; return the run's summary.
 
     An interrupted run resumes from its last checkpoint; a finished run is not repeated.
@@ -57,7 +57,7 @@ def train(run: Run, *, replay: str | None = None, show: Progress | None = None) 
         return _trained(run, store, replay, show or (lambda _: None))
 
 
-def _trained(run: Run, store: Store, replay: str | None, show: Progress) -> TrainingSummary:
+def _trained(run: TrainingRun, store: Store, replay: str | None, show: Progress) -> TrainingSummary:
     started = now()
     checkpoints = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
     state = checkpoints.read() or State()
@@ -75,7 +75,7 @@ def _trained(run: Run, store: Store, replay: str | None, show: Progress) -> Trai
 
 
 async def _train(
-    run: Run, data: DatasetSplits, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
+    run: TrainingRun, data: DatasetSplits, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
 ) -> State:
     recipe, store = run.recipe, Store(run.config.store)
     check_room(recipe, None if replay else run.config.pool)
@@ -126,7 +126,7 @@ async def _train(
             slots.end()
 
 
-def _compute(run: Run) -> Compute | None:
+def _compute(run: TrainingRun) -> Compute | None:
     try:
         shape = load_shape(str(run.model))
     except ConfigError:
@@ -136,7 +136,7 @@ def _compute(run: Run) -> Compute | None:
     return Compute(weights, run.recipe.learner.world_size, gpus[0].tflops if len(gpus) == 1 else 0.0)
 
 
-def _slots(run: Run) -> GpuSlots | None:
+def _slots(run: TrainingRun) -> GpuSlots | None:
     """Return the GPUs that learner and engines share; None if they have their own."""
     learner, pool = run.recipe.learner, run.config.pool
     if learner.placement != "shared" or not learner.gpus:
@@ -145,7 +145,7 @@ def _slots(run: Run) -> GpuSlots | None:
     return GpuSlots(count, learner.cpus + pool.cpus)
 
 
-def _rollout_pool(run: Run, slots: GpuSlots | None) -> RolloutPool:
+def _rollout_pool(run: TrainingRun, slots: GpuSlots | None) -> RolloutPool:
     rollout, reward = run.recipe.rollout, run.recipe.reward
     reader = run.reader
     if slots is not None:
@@ -159,7 +159,7 @@ _SAMPLING = {"temperature", "top_p", "seed"}
 """Reading keys that belong to a run, not to a model."""
 
 
-def _write_reading(path: Path, run: Run) -> None:
+def _write_reading(path: Path, run: TrainingRun) -> None:
     """Have the candidate read by default as it was trained to; sampling is left out."""
     if path.is_file():
         defaults = json.loads(path.read_text(encoding="utf-8"))
@@ -172,7 +172,7 @@ def _write_reading(path: Path, run: Run) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _publish(run: Run, store: Store, checkpoints: Checkpoints, state: State) -> str:
+def _publish(run: TrainingRun, store: Store, checkpoints: Checkpoints, state: State) -> str:
     """Publish the best weights; return the policy id, or empty if nothing was better than the initial weights."""
     if not state.best_step:
         return ""

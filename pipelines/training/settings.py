@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from infra.dataset_files import file_hash
 from infra.models import local_folder
@@ -21,19 +20,19 @@ from memagent.settings import as_settings, beneath
 from memagent.tasks.records import Columns, columns_of
 
 LAYOUT = (
-    "zero",
-    "ranks",
+    "zero_stage",
+    "world_size",
     "gpus",
     "cpus",
     "threads",
     "token_budget",
     "share_prefixes",
-    "checkpointing",
-    "transfer",
+    "activation_checkpointing",
+    "weight_sync",
     "placement",
     "restarts",
 )
-"""Keys of the learner, under their first names, that do not change what is learnt, but for rounding."""
+"""Keys of the learner that do not change what is learnt, but for rounding."""
 _RECIPE = ("model", "rollout", "reward", "method", "audit", "loss", "learner", "stage")
 
 
@@ -85,7 +84,7 @@ def absolute(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """A training run. The same settings give the same run id, by which an interrupted run is resumed."""
 
     name: str
@@ -118,22 +117,12 @@ class Run:
         """Id of the run: the name that a person gave it, or a hash of all that changes its result.
 
         How the learner is laid out over processes and memory does not (`LAYOUT`), so a run that ran out of memory is
-        resumed with other keys of it. The first version hashed them too: what it began keeps its id.
+        resumed with other keys of it. Nor do the run's length, its logging interval or the audit.
         """
         if self.given_name:
             return self.given_name
-        recipe = self.recipe.first_keys()
-        del recipe["engine"], recipe["pool"]
-        # Its length and logging interval do not change which run it is.
+        recipe = self.recipe.model_dump(exclude={"audit": True, "engine": True, "pool": True, "learner": set(LAYOUT)})
         recipe["stage"] = {"seed": self.recipe.stage.seed}
-        first = self._hashed(recipe)
-        if Store(self.config.store).exists("training", first, "state.json"):
-            return first
-        for key in LAYOUT:
-            recipe["learner"].pop(key, None)
-        return self._hashed(recipe)
-
-    def _hashed(self, recipe: dict[str, Any]) -> str:
         version = self.data_version if any(dataset_name(spec) == "qa" for spec in self.data) else None
         # A file is known by its content, wherever it is.
         data = ["file" if dataset_name(spec) == "file" else spec for spec in self.data]
@@ -165,14 +154,14 @@ def prepare(
     sets: Sequence[str] = (),
     model: str | None = None,
     files: DataFiles | None = None,
-) -> Run:
+) -> TrainingRun:
     """Make a run from a recipe's name or path, the data, and ``section.key=value`` overrides.
 
     Raises:
         ConfigError: a key is unknown or wrong, or the model or a registered extension cannot be used.
         UsageError: the engine is not vLLM, or there is no such data set.
     """
-    recipe = load_recipe(name, [item for item in sets if Run.is_recipe(item)])
+    recipe = load_recipe(name, [item for item in sets if TrainingRun.is_recipe(item)])
     for item in data:  # fail before anything is started
         if dataset_name(item) not in DATASETS and (Path(item).suffix or Path(item).exists()):
             raise UsageError(
@@ -188,7 +177,7 @@ def prepare(
         "pool": recipe.pool,
         "reading": recipe.reading,
     }
-    overrides = [item for item in sets if not Run.is_recipe(item)]
+    overrides = [item for item in sets if not TrainingRun.is_recipe(item)]
     config = load_config(None, [*as_settings(defaults), *overrides], store=store, engine__model=recipe.model)
     if "://" not in config.store:
         config = config.model_copy(update={"store": str(Path(config.store).expanduser().resolve())})
@@ -201,7 +190,7 @@ def prepare(
     version = qa_version(Store(config.store))
     paths = [str(Path(text).expanduser().resolve()) for text in texts]
     folder = local_folder(reader.folder)
-    return Run(
+    return TrainingRun(
         name,
         tuple(sets),
         recipe,
@@ -227,5 +216,5 @@ def _check_method(recipe: Recipe, reading: ReadingConfig) -> None:
     for key, what in wanted.items():
         if not getattr(reading, key):
             raise ConfigError(f"{what} needs reading.{key}: --set reading.{key}=true")
-    if name != "dapo" and reading.lanes_of(recipe.rollout.segments) > 1:
-        raise ConfigError(f"training method {name} reads in one lane: --set reading.lanes=1")
+    if name != "dapo" and reading.parallel_spans_of(recipe.rollout.segments) > 1:
+        raise ConfigError(f"training method {name} reads in one span: --set reading.parallel_spans=1")

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from memagent.tasks.needles import make_needles, plant
-from tests.conftest import filler
-from tests.e2e.browsing import browser, visit  # noqa: F401  (fixtures)
+from tests.support.browsing import browser, visit  # noqa: F401  (fixtures)
+from tests.support.commands import run_here
+from tests.support.texts import filler
 
 ROOT = Path(__file__).parents[2]
 PROSE = (
@@ -22,6 +23,10 @@ PROSE = (
 )
 
 
+SHOW = {"answers", "quarantine", "report", "status"}
+"""Commands that start nothing: they run in the test's process. As processes `test_docs.py` has them."""
+
+
 class Memagent:
     """Runs the command line as a user would."""
 
@@ -29,6 +34,8 @@ class Memagent:
         self.store = store
 
     def __call__(self, *argv: str, status: int = 0, **variables: str) -> str:
+        if argv[0] in SHOW:
+            return self.local(*argv, status=status, **variables)
         command = [sys.executable, "-m", "pipelines.cli", *argv]
         environment = {**os.environ, "MEMAGENT_STORE": self.store, **variables}
         done = subprocess.run(
@@ -36,6 +43,11 @@ class Memagent:
         )
         assert done.returncode == status, f"status {done.returncode}\n{done.stderr[-3000:]}\n{done.stdout[-1000:]}"
         return done.stdout if status != 2 else done.stderr
+
+    def local(self, *argv: str, status: int = 0, **variables: str) -> str:
+        """Run a command in this process: one that starts nothing, or is refused."""
+        said, errors = run_here(*argv, status=status, **{"MEMAGENT_STORE": self.store, **variables})
+        return said if status != 2 else errors
 
     def json(self, *argv: str, status: int = 0, **variables: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self(*argv, "--json", status=status, **variables))

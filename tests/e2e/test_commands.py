@@ -104,4 +104,4 @@ def test_wrong_use_ends_with_2_and_says_what_to_do(tmp_path):
         ("ask", "c", "--engine", "magic", "-q", "x"): "engine.kind",
     }
     for argv, says in cases.items():
-        assert says in memagent(*argv, status=2), argv
+        assert says in memagent.local(*argv, status=2), argv

@@ -6,7 +6,6 @@ import sys
 import psutil
 import pytest
 
-from infra.engines.vllm_core import computes_in_core
 from memagent.nano import bundled
 from tests.e2e.conftest import ROOT
 from tests.endurance import outliving
@@ -41,8 +40,6 @@ def test_the_engine_ends_with_the_process_that_started_it(tmp_path):
     below = psutil.Process(owner.pid).children(recursive=True)
     cores = [process for process in below if "EngineCore" in " ".join(process.cmdline())]
     assert cores, "the engine has a process of its own"
-    if computes_in_core():
-        assert all(core.ppid() != owner.pid for core in cores), "forked from a server that has imported vLLM"
     owner.kill()
     assert not outliving(below)
     owner.wait()

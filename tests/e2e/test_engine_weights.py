@@ -53,7 +53,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_all_of_an_update_arrives(tmp_path):
     first, second = bundled("sft"), bundled("rl")
-    text = load_tokenizer(str(first)).encode((ROOT / "docs" / "architecture.md").read_text())
+    text = load_tokenizer(str(first)).encode((ROOT / "docs" / "training.md").read_text())
     prompts = [text[at : at + 200] for at in range(0, 4000, 200)]
     script = tmp_path / "taker.py"
     script.write_text(TAKER)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.browsing import Visit
 from tests.e2e.conftest import Memagent
+from tests.support.browsing import Visit
 
 MADE = ("evaluate", "--suite", "needles", "--kinds", "niah_single_1,niah_single_2", "--lengths", "1k,3k", "--n", "6")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import hostile
 from tests.e2e.conftest import Memagent
+from tests.support import hostile
 
 QUESTION = "Which laws is this agreement governed by?"
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests import endurance
 
-TARGETS = ["driver", "worker", "engine"]
+TARGETS = ["driver", "engine", "worker", "ray-driver"]
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ from infra.tables.delta import Table
 from infra.tables.policies import policies, policy, publish
 from memagent.config import load_config
 from tests.e2e.conftest import Memagent, needle_archive
-from tests.e2e.weak import weaken
-from tests.integration.flowing import Served
-from tests.integration.flowing import serving as up
-from tests.versions import provenance
-from tests.waiting import wait_for
+from tests.support.flowing import Served
+from tests.support.flowing import serving as up
+from tests.support.versions import provenance
+from tests.support.waiting import wait_for
+from tests.support.weak import weaken
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -92,8 +92,7 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     parameters = {"corpus": "a", "questions_file": str(questions), "sources": [str(folder / "docs")]}
     pairs = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in parameters.items()]
     given = [part for pair in pairs for part in ("--param", pair)]
-    ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *given, timeout=3000)
-    assert "Completed" in ran
+    assert served.run("answer-archive/bulk", *given) == "COMPLETED"
     store = Store(served.store)
     origin = ReaderSpec(load_config(store=store.url, engine__model=f"{weak}@shipped")).policy
     before = Table(store, "answers").read("a").to_pylist()
@@ -120,9 +119,9 @@ def test_answers_with_gold_make_a_better_reader_which_goes_to_work(serving):
     # The nightly digest, here by hand, reads a new document with it, and the others only if asked to.
     memagent = Memagent(store.url)
     needle_archive(folder / "more" / "docs", 3, 40, seed=9)
-    standing = folder / "standing.toml"
-    standing.write_text('[[question]]\nquestion = "What is the pass number for amber-otter?"\n')
-    memagent("digest", "a", "--questions", str(standing), "--model", weak)
+    defaults = folder / "questions.toml"
+    defaults.write_text('[[question]]\nquestion = "What is the pass number for amber-otter?"\n')
+    memagent("digest", "a", "--questions", str(defaults), "--model", weak)
     answers = [row for row in Table(store, "answers").read("a").to_pylist() if row["policy_id"] != origin.policy_id]
     assert len(answers) == 60 and {row["policy_id"] for row in answers} == {version["policy_id"]}
 

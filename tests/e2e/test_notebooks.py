@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.notebooks import NOTEBOOKS, program
-from tests.pages import HERE
+from tests.support.notebooks import NOTEBOOKS, program
+from tests.support.pages import HERE
 
 SCRIPTED = json.dumps({"engine": {"kind": "scripted"}})
 

@@ -11,8 +11,8 @@ import pytest
 
 from memagent.nano import bundled
 from tests.e2e.conftest import Memagent, needle_archive
-from tests.ports import first_port
-from tests.waiting import wait_for
+from tests.support.ports import first_port
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

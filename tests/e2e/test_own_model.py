@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from infra.store import Store
 from infra.tables.delta import Table
 from infra.tables.policies import policy
-from tests.conftest import filler
 from tests.e2e.conftest import PROSE, ROOT, Memagent
-from tests.pages import blocks
+from tests.support.pages import blocks
+from tests.support.texts import filler
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -128,7 +128,7 @@ def nodes(tmp_path, monkeypatch):
 def commands_of_the_page(words: dict[str, str]) -> list[list[str]]:
     """Return the commands of docs/training.md from the audit on, with files and model in place of their names."""
     page = blocks(ROOT / "docs" / "training.md", "")
-    (block,) = [code for code in page if code.startswith("memagent train audit --config")]
+    (block,) = [code for code in page if code.startswith("memagent train audit --recipe")]
     lines = [shlex.split(line.removeprefix("memagent ")) for line in block.splitlines()]
     return [[words.get(word, word) for word in line] for line in lines]
 

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from infra.tables.delta import Table
 from pipelines.report import write
-from tests.e2e.browsing import Visit
-from tests.made_up_run import CORPUS, RUN, START, MadeUpRun, contracts, local_store
+from tests.support.browsing import Visit
+from tests.support.made_up_run import CORPUS, RUN, START, MadeUpRun, contracts, local_store
 
 HOSTILE = (
     "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'><svg onload='window.hacked=1'>"
@@ -53,7 +53,7 @@ def test_filter_and_sort(visit: Visit, report: Path):
     assert segments == sorted(segments, reverse=True) and segments[0] > segments[-1]
 
 
-def test_what_people_said_a_matrix_and_the_desk(visit: Visit, tmp_path: Path):
+def test_what_people_said_a_matrix_and_the_review_pages(visit: Visit, tmp_path: Path):
     run = contracts(local_store(tmp_path), 4)
     for number in range(12):
         run.reading([run.documents[0]["content_hash"]], f"more{number}", f"More of clause {number}?", "", {})
@@ -62,7 +62,7 @@ def test_what_people_said_a_matrix_and_the_desk(visit: Visit, tmp_path: Path):
     said = dict(corpus=CORPUS, given_at=START, reviewer="anna", comment="", spans=[], decides=False)
     verdicts = [dict(reading_id=first, verdict="corrected", answer="Utah"), dict(reading_id=second, verdict="accepted")]
     Table(run.store, "feedback").append([said | {"answer": ""} | verdict for verdict in verdicts])
-    page = visit.open(write(run.store, RUN, tmp_path / "reviewed.html", desk="http://127.0.0.1:4300/"))
+    page = visit.open(write(run.store, RUN, tmp_path / "reviewed.html", review_url="http://127.0.0.1:4300/"))
     assert "2" in page.inner_text(".fact:has-text('Checked by people')")
     page.select_option("#filter-review", "corrected")
     assert rows(page) == 1

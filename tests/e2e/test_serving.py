@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.e2e.conftest import needle_archive
-from tests.ports import first_port
-from tests.serving import serving
+from tests.support.ports import first_port
+from tests.support.serving import serving
 
 
 def test_the_bundled_reader_answers_openais_client(tmp_path: Path, memagent) -> None:
@@ -22,7 +22,7 @@ def test_the_bundled_reader_answers_openais_client(tmp_path: Path, memagent) -> 
                 model="memagent",
                 messages=[{"role": "user", "content": f"<document>{text}</document>\n{row['question']}"}],
             )
-            (place,) = answer.memagent["answers"][0]["evidence"][:1]
+            (place,) = answer.memagent["answers"][0]["evidence"][:1]  # type: ignore[attr-defined]
             assert text[place["quote_start"] : place["quote_end"]] == place["quote"]
             return answer.choices[0].message.content, answer.usage.prompt_tokens
 
@@ -35,7 +35,7 @@ def test_the_bundled_reader_answers_openais_client(tmp_path: Path, memagent) -> 
         kept = client.chat.completions.create(
             model="corpus:docs", messages=[{"role": "user", "content": row["question"]}]
         )
-        named = {answer["document"]: answer["answer"] for answer in kept.memagent["answers"]}
-        assert row["answers"][0] in named[row["documents"][0]] and kept.memagent["readings"] == 4
-        known = memagent("answers", "docs", "--format", "jsonl", "--run", kept.memagent["run_id"]).splitlines()
+        named = {answer["document"]: answer["answer"] for answer in kept.memagent["answers"]}  # type: ignore[attr-defined]
+        assert row["answers"][0] in named[row["documents"][0]] and kept.memagent["readings"] == 4  # type: ignore[attr-defined]
+        known = memagent("answers", "docs", "--format", "jsonl", "--run", kept.memagent["run_id"]).splitlines()  # type: ignore[attr-defined]
         assert len(known) == 4, "a run like any other"

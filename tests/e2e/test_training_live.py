@@ -14,7 +14,7 @@ from infra.store import Store
 from pipelines.training.checkpoints import Checkpoints
 from tests.e2e.conftest import ROOT, Memagent
 from tests.endurance import outliving
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 STEPS = 4
 SMALL = ["rollout.prompts=4", "rollout.group_size=4", "rollout.segments=2", "learner.minibatch_prompts=4"]
@@ -26,7 +26,7 @@ TEXTS = Path(ROOT) / "docs"
 def command(*sets: str) -> list[str]:
     given = [part for item in (*SMALL, *sets) for part in ("--set", item)]
     # The supervised reader: of what it was not taught it gets some right, so that most steps find groups that teach.
-    return ["train", "--config", "nano-cpu", "--policy", "nano@sft", "--data", "needles", "--text", str(TEXTS), *given]
+    return ["train", "--recipe", "nano-cpu", "--policy", "nano@sft", "--data", "needles", "--text", str(TEXTS), *given]
 
 
 def rows_of(store: Store) -> list[dict]:

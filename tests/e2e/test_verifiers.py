@@ -16,7 +16,7 @@ import memagent
 from memagent.tasks.grading import judge
 from memagent.tasks.suites import Suite
 from memagent.tasks.texts import load_texts
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 EXAMPLE = ROOT / "docs" / "verifiers"
 READING = {"segment_tokens": 254, "memory_tokens": 64, "answer_tokens": 64}

@@ -19,13 +19,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from infra.store import Store
-from tests.conftest import filler
-from tests.e2e.browsing import Visit
 from tests.e2e.conftest import Memagent
 from tests.e2e.test_own_model import make_model
-from tests.hostile import pdf
-from tests.pages import HERE
-from tests.s3_server import running_s3
+from tests.support.browsing import Visit
+from tests.support.hostile import pdf
+from tests.support.pages import HERE
+from tests.support.texts import filler
 
 QUESTION = "What is the access code of cedar-gate?"
 OTHER = "What is the access code of birch-hall?"
@@ -77,41 +76,40 @@ def test_an_analyst_asks_checks_and_hands_on(tmp_path: Path, visit: Visit) -> No
 
 
 @pytest.mark.slow
-def test_a_data_engineer_keeps_a_bucket_up_to_date(tmp_path: Path) -> None:
-    (tmp_path / "s3").mkdir()
-    with running_s3(tmp_path / "s3") as server:
-        bucket = Store(f"{server.bucket}/archive")
-        memagent = Memagent(f"{server.bucket}/store")
-        for day, codes in {"monday": ("4471902", "8810233"), "tuesday": ("5512380", "9021177")}.items():
-            bucket.write_bytes(note(*codes).encode(), f"{day}.md")
-        taken = memagent.json("ingest", "notes", f"{server.bucket}/archive")
-        assert (taken["new"], taken["quarantined"]) == (2, {})
-        standing = tmp_path / "standing.csv"
-        with standing.open("w", newline="") as file:
-            csv.writer(file).writerows([["id", "question"], ["gate", QUESTION], ["hall", OTHER]])
+def test_a_data_engineer_keeps_a_bucket_up_to_date(tmp_path: Path, s3_bucket: str) -> None:
+    place = f"{s3_bucket}/walk"
+    bucket = Store(f"{place}/archive")
+    memagent = Memagent(f"{place}/store")
+    for day, codes in {"monday": ("4471902", "8810233"), "tuesday": ("5512380", "9021177")}.items():
+        bucket.write_bytes(note(*codes).encode(), f"{day}.md")
+    taken = memagent.json("ingest", "notes", f"{place}/archive")
+    assert (taken["new"], taken["quarantined"]) == (2, {})
+    defaults = tmp_path / "standing.csv"
+    with defaults.open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "question"], ["gate", QUESTION], ["hall", OTHER]])
 
-        first = memagent.json("digest", "notes", "--questions", str(standing))["summary"]
-        assert first["readings"]["read_now"] == 4 and first["readings"]["failed"] == 0
-        assert memagent.json("digest", "notes")["summary"]["conversations"] == 0, "a night in which nothing changed"
+    first = memagent.json("digest", "notes", "--questions", str(defaults))["summary"]
+    assert first["readings"]["read_now"] == 4 and first["readings"]["failed"] == 0
+    assert memagent.json("digest", "notes")["summary"]["conversations"] == 0, "a night in which nothing changed"
 
-        bucket.write_bytes(note("6620417", "8810233").encode(), "monday.md")
-        bucket.write_bytes(note("7730125", "3141592").encode(), "friday.md")
-        night = memagent.json("digest", "notes")["summary"]
-        assert (night["ingest"]["new"], night["ingest"]["changed"]) == (1, 1)
-        assert night["readings"]["read_now"] == 4
+    bucket.write_bytes(note("6620417", "8810233").encode(), "monday.md")
+    bucket.write_bytes(note("7730125", "3141592").encode(), "friday.md")
+    night = memagent.json("digest", "notes")["summary"]
+    assert (night["ingest"]["new"], night["ingest"]["changed"]) == (1, 1)
+    assert night["readings"]["read_now"] == 4
 
-        kept = Store(memagent.store)
-        files = [f"s3://{path}" for path in kept.list("answers")]
-        assert files
-        rows = lines(memagent("answers", "notes", "--format", "jsonl"))
-        gate = {row["document"]: row["answer"] for row in rows if row["question_id"] == "gate"}
-        assert gate == {"monday.md": "6620417", "tuesday.md": "5512380", "friday.md": "7730125"}
-        memagent("answers", "notes", "--format", "parquet", "-o", str(tmp_path / "answers.parquet"))
-        query = f"select count(*), count(distinct document) from '{tmp_path}/answers.parquet' where found"
-        assert duckdb.sql(query).fetchall() == [(6, 3)]
-        state = memagent.json("status", "notes")["corpora"][0]
-        assert (state["documents"], state["answers"], len(state["standing_questions"])) == (3, 6, 2)
-        assert "0 damaged" in memagent("check", "notes")
+    kept = Store(memagent.store)
+    files = [f"s3://{path}" for path in kept.list("answers")]
+    assert files
+    rows = lines(memagent("answers", "notes", "--format", "jsonl"))
+    gate = {row["document"]: row["answer"] for row in rows if row["question_id"] == "gate"}
+    assert gate == {"monday.md": "6620417", "tuesday.md": "5512380", "friday.md": "7730125"}
+    memagent("answers", "notes", "--format", "parquet", "-o", str(tmp_path / "answers.parquet"))
+    query = f"select count(*), count(distinct document) from '{tmp_path}/answers.parquet' where found"
+    assert duckdb.sql(query).fetchall() == [(6, 3)]
+    state = memagent.json("status", "notes")["corpora"][0]
+    assert (state["documents"], state["answers"], len(state["default_questions"])) == (3, 6, 2)
+    assert "0 damaged" in memagent("check", "notes")
 
 
 _NOTEBOOK = """
@@ -166,7 +164,7 @@ def gate_suite(path: Path, count: int) -> str:
 def test_a_researcher_scores_a_model_of_their_own(tmp_path: Path, browser: Browser) -> None:
     memagent, report = Memagent(str(tmp_path / "store")), tmp_path / "report.html"
     model = make_model(tmp_path / "tiny-qwen")
-    suite = ("evaluate", "--suite", "files", "--data", gate_suite(tmp_path / "gates.json", 6))
+    suite = ("evaluate", "--suite", "files", "--data", gate_suite(tmp_path / "quality.json", 6))
     reading = [part for key in _TINY for part in ("--set", f"reading.{key}")]
 
     words_of_wrong_use(memagent, model, suite)

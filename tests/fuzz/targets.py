@@ -16,14 +16,14 @@ from infra.dataset_files import read_records
 from infra.sources import Parsed, parse
 from infra.sources.sandbox_child import guarded
 from infra.store import Corpus, Store
-from infra.tables.damage import unreadable
+from infra.tables.integrity import unreadable
 from infra.tables.schemas import TURNS
 from infra.tables.turns import answered_in_log, resume_points
 from memagent.config import IngestConfig, load_config
 from memagent.errors import MemagentError
 from memagent.questions import load_questions
 from memagent.tasks.loaders import load_samples
-from tests.hostile import pdf, word
+from tests.support.hostile import pdf, word
 
 _SECONDS = 20.0
 """Of one input of at most 64 KiB, on a machine that does other things beside."""

@@ -15,10 +15,9 @@ import memagent
 from infra.tables.delta import Table
 from memagent import Archive, MemagentError, Question, UsageError
 from pipelines.exchange.answers import COLUMNS, answer_table
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
+from tests.support.archives import HERON, OTTER, write_archive
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.usefixtures("ray_in_process")
 
 
 @pytest.fixture

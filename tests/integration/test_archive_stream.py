@@ -21,15 +21,14 @@ from infra.tables.streams import INLINE, StreamPlaces, read_places, stream_of, w
 from memagent.config import load_config
 from memagent.records import Question
 from pipelines.ask import ask
-from pipelines.asked import Asked
 from pipelines.dry_run import ask_dry_run
 from pipelines.exchange import answers
 from pipelines.exchange.answers import answer_rows
 from pipelines.harvest import harvest
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
+from pipelines.target import Target
 
-pytestmark = pytest.mark.usefixtures("ray_in_process")
 COUNT = INLINE + 200
 OTTER = Question("otter", "What is the pass number for amber-otter?", answers=("4711",))
 TENS = Question("tens", "What is the pass number for amber-otter?", ("*note-00?7",))
@@ -64,7 +63,7 @@ def _take(config, path):
 
 def test_rows_of_a_large_archive_name_its_stream_and_do_not_hold_it(config, many):
     corpus = _take(config, many)
-    dry = ask_dry_run(Asked(corpus), [OTTER], config, archive=True)
+    dry = ask_dry_run(Target(corpus), [OTTER], config, archive=True)
     assert dry["conversations"] == pytest.approx(COUNT + 1, rel=0.02), "texts that have no segments yet are guessed"
     assert not corpus.store.list("streams"), "a dry run writes nothing"
     summary = ask("c", [OTTER, TENS], config, archive=True)

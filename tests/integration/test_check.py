@@ -14,9 +14,8 @@ from pipelines.ask import ask
 from pipelines.check import check
 from pipelines.exchange.answers import answer_table
 from pipelines.stages.ingest import ingest
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
+from tests.support.archives import HERON, OTTER, write_archive
 
-pytestmark = pytest.mark.usefixtures("ray_in_process")
 DOCUMENTS = 6
 
 
@@ -72,7 +71,6 @@ def cut(store, path):
     store.write_bytes(data[:at] + bytes(20) + data[at + 20 :], path.removeprefix(store.path("")))
 
 
-@pytest.mark.slow_on_s3
 @pytest.mark.parametrize("harm", [garbage, cut, lambda store, path: store.delete(path)], ids=["garbage", "cut", "gone"])
 @pytest.mark.parametrize("folder", ["documents", "texts", "sources", "segmented", "segments", "answers", "turns"])
 def test_what_was_damaged_is_found_and_comes_back(archive, folder, harm):

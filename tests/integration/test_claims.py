@@ -19,7 +19,7 @@ from memagent.errors import UsageError
 from pipelines.ask import ask
 from pipelines.stages.ingest import ingest
 from pipelines.status import corpus_status
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
+from tests.support.archives import HERON, OTTER, write_archive
 
 
 def corpus_of(store):
@@ -199,7 +199,6 @@ def test_a_run_on_another_machine_is_alive_while_its_heart_beats(store):
     assert is_alive(store, "far")
 
 
-@pytest.mark.usefixtures("ray_in_process")
 def test_two_runs_of_the_same_questions_at_once_read_once(tmp_path, model_folder):
     write_archive(tmp_path / "docs")
     store = Store(str(tmp_path / "store"))

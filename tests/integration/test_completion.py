@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import HERE
+from tests.support.pages import HERE
 
 _ASK = """
 source /dev/stdin <<< "$(memagent --show-completion)"

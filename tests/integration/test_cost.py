@@ -18,9 +18,7 @@ from pipelines.cost import REST, cost
 from pipelines.exchange.answers import answer_rows
 from pipelines.stages.ingest import ingest
 from pipelines.status import find_run
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
-
-pytestmark = pytest.mark.usefixtures("ray_in_process")
+from tests.support.archives import HERON, OTTER, write_archive
 
 
 def settings(store, model_folder, **more):
@@ -39,7 +37,7 @@ def archive(store, model_folder, tmp_path):
 def held(corpus):
     """Count the conversations of each reading's steps in the turn log."""
     log = turns(corpus, [row["reading_id"] for row in Table(corpus.store, "answers").read("c").to_pylist()])
-    return [(turn.reading_id, turn.lane, turn.step) for turn in log]
+    return [(turn.reading_id, turn.span, turn.step) for turn in log]
 
 
 def test_a_run_ends_when_its_budget_is_spent_and_the_next_ones_read_the_rest_once(store, archive, model_folder):

@@ -9,8 +9,8 @@ from memagent.config import load_config
 from pipelines import counts
 from pipelines.ask import ask, digest
 from pipelines.counts import corpus_counts
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
-from tests.made_up_run import CORPUS, contracts, local_store
+from tests.support.archives import HERON, OTTER, write_archive
+from tests.support.made_up_run import CORPUS, contracts, local_store
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_nothing_is_counted_twice_until_it_changes(corpus, counted):
     assert corpus_counts(corpus) == first and len(counted) == 1
     answers = Table(corpus.store, "answers")
     answers.delete(corpus.name, reading_id=answers.read(corpus.name, ["reading_id"])["reading_id"].to_pylist())
-    assert corpus_counts(corpus) == {**first, "answers": 0, "found": 0, "held": 0} and len(counted) == 2
+    assert corpus_counts(corpus) == {**first, "answers": 0, "found": 0, "withheld": 0} and len(counted) == 2
 
 
 def test_what_was_kept_and_is_damaged_is_counted_anew(corpus, counted):
@@ -60,7 +60,7 @@ def test_who_may_only_read_counts_each_time(corpus, counted, monkeypatch):
 
 
 @pytest.mark.parametrize("few", [10_000, 0], ids=["small", "large"])
-def test_a_run_counts_what_it_leaves(store, tmp_path, model_folder, counted, monkeypatch, few, ray_in_process):
+def test_a_run_counts_what_it_leaves(store, tmp_path, model_folder, counted, monkeypatch, few):
     monkeypatch.setattr(counts, "FEW", few)
     config = load_config(
         store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=["flush_seconds=0.2"]

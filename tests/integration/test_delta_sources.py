@@ -11,8 +11,6 @@ from infra.sources.discovery import list_sources
 from infra.store import Store, s3_options
 from tests.integration.test_ingest_changes import Run
 
-pytestmark = pytest.mark.usefixtures("ray_in_process")
-
 
 def write(url: str, mode: str = "append", **rows: str) -> DeltaTable:
     options = s3_options() if url.startswith("s3://") else {}

@@ -15,10 +15,10 @@ from infra.processes import tree
 from infra.store import Store
 from infra.tables.delta import Table
 from memagent.config import load_config
-from pipelines.flows.address import Address
 from pipelines.flows.serve import variables
-from tests.integration.flowing import QUESTION, ROOT, Served, ended, killed, wait_until
-from tests.ports import first_port
+from pipelines.web.address import Address
+from tests.support.flowing import QUESTION, ROOT, Served, ended, killed, wait_until
+from tests.support.ports import first_port
 
 pytestmark = pytest.mark.slow
 AUTH = "memagent:a-token-of-this-test"

@@ -12,9 +12,8 @@ from memagent.errors import UsageError
 from memagent.tasks.suites import Suite
 from pipelines.evaluate import by_run, compare, evaluate, run_results, same_before, score_table
 from pipelines.report.evaluation import draw, evaluation_page
-from tests.conftest import filler
+from tests.support.texts import filler
 
-pytestmark = pytest.mark.usefixtures("ray_in_process")
 SETS = ["flush_seconds=0.2", "reading.segment_tokens=128"]
 """Long enough that no sentence is cut: the scripted reader knows whole sentences only."""
 QUESTION = "What is the pass number for amber-otter?"
@@ -68,7 +67,6 @@ def test_without_the_answer_nothing_is_found(store, config, file):
     assert removed["evaluation"][0]["value"] == 0.0
 
 
-@pytest.mark.slow_on_s3
 def test_methods_are_scored_beside_the_reading(store, config, file):
     suite = Suite("files", data=(str(file),), n=6)
     reading = evaluate(suite, config)
@@ -91,7 +89,6 @@ def test_methods_are_scored_beside_the_reading(store, config, file):
     assert (paired.difference, paired.better, paired.worse) == (1.0, 6, 0)
 
 
-@pytest.mark.slow_on_s3
 def test_made_needles_are_drawn(store, config, tmp_path):
     suite = Suite("needles", kinds=("niah_single_1",), lengths=(400, 800), n=3)
     summary = evaluate(suite, config)

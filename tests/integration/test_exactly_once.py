@@ -10,9 +10,7 @@ from memagent.config import load_config
 from pipelines.ask import ask
 from pipelines.exchange.answers import answer_table
 from pipelines.stages.ingest import ingest
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
-
-pytestmark = pytest.mark.usefixtures("ray_in_process")
+from tests.support.archives import HERON, OTTER, write_archive
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def test_a_kill_around_the_commit_costs_nothing(store, tmp_path, config, killed)
     assert answered(config, second["run_id"]) == expected
     assert Table(store, "answers").count("c") == 12
     log = turns(corpus, [row["reading_id"] for row in answer_table(config, "c", second["run_id"])])
-    assert len({(turn.reading_id, turn.lane, turn.step) for turn in log}) == first["conversations"]
+    assert len({(turn.reading_id, turn.span, turn.step) for turn in log}) == first["conversations"]
 
 
 def test_a_commit_whose_outcome_nobody_knows_is_repeated_without_effect(store, tmp_path, config):

@@ -124,11 +124,29 @@ ASK = """
 import sys
 from memagent.engine import ENGINES
 from memagent.errors import MemagentError
-try:
-    print(sys.argv[1], "of", ENGINES.find(sys.argv[1]).__module__)
-except MemagentError as error:
-    print(type(error).__name__, error)
+for name in sys.argv[1:]:
+    try:
+        print(name, "of", ENGINES.find(name).__module__)
+    except MemagentError as error:
+        print(type(error).__name__, error)
 """
+ASKED = ("broken", "twice", "data", "vllm", "absent")
+
+
+@pytest.fixture(scope="module")
+def told_of_engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one process says of each engine."""
+    site = tmp_path_factory.mktemp("engines") / "site"
+    install(
+        site,
+        "one",
+        "raise ImportError('not there')",
+        {"memagent.engines": {"broken": "one:gone", "twice": "one:a", "data": "math:tau"}},
+    )
+    install(site, "two", "def a(request): ...", {"memagent.engines": {"twice": "two:a", "vllm": "two:a"}})
+    done = run(site, ASK, *ASKED)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(zip(ASKED, done.stdout.splitlines(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -144,18 +162,8 @@ except MemagentError as error:
         ("absent", r"ConfigError no engine 'absent'\. There are: vllm, openai, scripted, broken, data, twice; "),
     ],
 )
-def test_what_cannot_be_used_says_why(tmp_path, name, said):
-    site = tmp_path / "site"
-    install(
-        site,
-        "one",
-        "raise ImportError('not there')",
-        {"memagent.engines": {"broken": "one:gone", "twice": "one:a", "data": "math:tau"}},
-    )
-    install(site, "two", "def a(request): ...", {"memagent.engines": {"twice": "two:a", "vllm": "two:a"}})
-    done = run(site, ASK, name)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert re.search(said, done.stdout.strip()), done.stdout
+def test_what_cannot_be_used_says_why(told_of_engines, name, said):
+    assert re.search(said, told_of_engines[name]), told_of_engines[name]
 
 
 def test_an_unknown_engine_names_those_that_there_are(tmp_path):
@@ -165,15 +173,31 @@ def test_an_unknown_engine_names_those_that_there_are(tmp_path):
 
 
 LATE = """
-import sys
+import json, sys
 from memagent.errors import MemagentError
 from pipelines.training.settings import prepare
-try:
-    prepare("smoke", [sys.argv[1]], store=sys.argv[3], sets=[f"reward.weights={{{sys.argv[2]}=1.0}}"])
-except MemagentError as error:
-    print(type(error).__name__, error)
-print("ray" in sys.modules, "torch" in sys.modules)
+said = []
+for data, reward in json.loads(sys.argv[1]):
+    try:
+        prepare("smoke", [data], store=sys.argv[2], sets=[f"reward.weights={{{reward}=1.0}}"])
+    except MemagentError as error:
+        said.append(f"{type(error).__name__} {error}")
+print(json.dumps([said, "ray" in sys.modules, "torch" in sys.modules]))
 """
+WRONG = (("nobodys", "exact"), ("lost=x", "exact"), ("needles", "nobodys"), ("needles", "lost"))
+
+
+@pytest.fixture(scope="module")
+def told_of_trainings(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    """What one process says of each data set and reward."""
+    folder = tmp_path_factory.mktemp("trainings")
+    points = {"memagent.datasets": {"lost": "one:gone"}, "memagent.rewards": {"lost": "one:gone"}}
+    install(folder / "site", "one", "", points)
+    done = run(folder / "site", LATE, json.dumps(WRONG), str(folder / "store"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    said, *heavy = json.loads(done.stdout)
+    assert heavy == [False, False], "nothing heavy was needed for it"
+    return dict(zip(WRONG, said, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -189,13 +213,8 @@ print("ray" in sys.modules, "torch" in sys.modules)
         ("needles", "lost", r"ConfigError reward function 'lost' of one 1\.0 .* cannot be imported: AttributeError"),
     ],
 )
-def test_a_training_is_refused_before_anything_starts(tmp_path, data, reward, said):
-    points = {"memagent.datasets": {"lost": "one:gone"}, "memagent.rewards": {"lost": "one:gone"}}
-    install(tmp_path / "site", "one", "", points)
-    done = run(tmp_path / "site", LATE, data, reward, str(tmp_path / "store"))
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert re.search(said, done.stdout), done.stdout
-    assert done.stdout.strip().endswith("False False"), "nothing heavy was needed for it"
+def test_a_training_is_refused_before_anything_starts(told_of_trainings, data, reward, said):
+    assert re.search(said, told_of_trainings[data, reward]), told_of_trainings[data, reward]
 
 
 FILES = """

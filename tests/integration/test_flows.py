@@ -15,8 +15,8 @@ import yaml
 from prefect.events import DeploymentTriggerTypes
 from pydantic import TypeAdapter
 
-from tests.conftest import filler
-from tests.integration.flowing import QUESTION, ROOT
+from tests.support.flowing import QUESTION, ROOT
+from tests.support.texts import filler
 
 
 def in_python(code, tmp_path, timeout=600, **variables):
@@ -91,6 +91,7 @@ def test_flows_run_without_a_server_and_publish(tmp_path, archive, sets):
 
 BROKEN = """
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from pipelines.flows import FailedItems, answer_archive, digest_corpus
 from infra.tables.corpora import remember
@@ -98,7 +99,7 @@ from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from memagent.questions import ask
 store, docs, sets = json.loads({given!r})
-said = []
+begun, said = datetime.now(UTC), []
 remember(Corpus(Store(store), "night"), sources=[docs], questions=[ask({question!r})])
 for run in (
     lambda: digest_corpus("night", store=store, sets=sets),
@@ -112,17 +113,18 @@ for run in (
 said.append(Table(Store(store), "runs").read("night", ["status"])["status"].to_pylist())
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
-    said.append([a.data for a in client.read_artifacts() if a.type == "table"])
+    said.append([a.data for a in client.read_artifacts() if a.type == "table" and a.created > begun])
 """
 
 
 @pytest.mark.slow
-def test_a_source_that_cannot_be_read_fails_the_run_that_was_to_read_it(tmp_path, archive, sets):
+def test_a_source_that_cannot_be_read_fails_the_run_that_was_to_read_it(tmp_path, archive, sets, prefect_server):
     docs = tmp_path / "docs"
     shutil.copytree(archive, docs)
     (docs / "broken.pdf").write_bytes(b"%PDF-1.7\nno more of it")
     given = json.dumps([str(tmp_path / "store"), str(docs), sets])
-    night, bulk, status, tables = result(in_python(BROKEN.format(given=given, question=QUESTION) + TELL, tmp_path))
+    code = BROKEN.format(given=given, question=QUESTION) + TELL
+    night, bulk, status, tables = result(in_python(code, tmp_path, **prefect_server))
     for told in (night, bulk):
         assert re.match(r"1 failed \(1 source: [a-z-]+\); the others are answered", told), told
     assert status == ["failed"]
@@ -152,13 +154,13 @@ said = [[(run["run_id"], run["overall"]["value"], run["readings"]["read_now"], r
 
 
 @pytest.mark.slow
-def test_a_policy_that_falls_beyond_noise_raises_the_alarm(tmp_path, sets):
+def test_a_policy_that_falls_beyond_noise_raises_the_alarm(tmp_path, sets, prefect_server):
     rng = random.Random(0)
     texts = [f"{filler(rng, 60)}\n\nThe pass number for amber-otter is {100 + i}." for i in range(8)]
     rows = [{"context": text, "input": QUESTION, "answers": [text[-4:-1]], "index": i} for i, text in enumerate(texts)]
     (tmp_path / "eval.json").write_text(json.dumps(rows))
     given = json.dumps([str(tmp_path / "store"), str(tmp_path / "eval.json"), sets])
-    runs, told = result(in_python(EVALUATE.format(given=given) + TELL, tmp_path))
+    runs, told = result(in_python(EVALUATE.format(given=given) + TELL, tmp_path, **prefect_server))
     (first, good, read, report), (again, same, none, _), (worse, bad, _, _) = runs
     assert (good, same, read, none) == (1.0, 1.0, 8, 0) and bad < 0.3
     assert "Evaluation" in Path(report).read_text()
@@ -204,12 +206,12 @@ running.run_job = hear
 
 
 @pytest.mark.slow
-def test_a_flow_submits_its_work_to_a_cluster(tmp_path, archive, sets, cluster):
+def test_a_flow_submits_its_work_to_a_cluster(tmp_path, archive, sets, cluster, prefect_server):
     (tmp_path / "operator.toml").write_text(f"[ray]\njobs_address = '{cluster}'\n")
     given = json.dumps([str(tmp_path / "store"), str(archive), sets])
     code = CLUSTER + FLOW.format(given=given, question=QUESTION, night=NIGHT) + JOBS.format(cluster=cluster)
     code += "said.append(heard)\n" + TELL
-    said = in_python(code, tmp_path, MEMAGENT_CONFIG_FILE=str(tmp_path / "operator.toml"))
+    said = in_python(code, tmp_path, MEMAGENT_CONFIG_FILE=str(tmp_path / "operator.toml"), **prefect_server)
     bulk, night, _, _, jobs, heard = result(said)
     assert bulk["found"] == 4 and night["answered_before"] == 4
     assert jobs == ["SUCCEEDED"] * 4

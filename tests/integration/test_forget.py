@@ -29,9 +29,8 @@ from pipelines.forget import forget
 from pipelines.report import write_to_store
 from pipelines.stages.ingest import ingest
 from pipelines.training.checkpoints import Checkpoints
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
+from tests.support.archives import HERON, OTTER, write_archive
 
-pytestmark = pytest.mark.usefixtures("ray_in_process")
 CANARY = "The violet canary of Mrs Ogilvie sings at number seven"
 
 

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from infra.cluster.board import Attempt, LocalBoard
 from infra.readers import ReaderSpec
 from infra.store import Corpus, Store
 from infra.tables.corpora import tag
 from infra.tables.delta import Table, now
 from infra.tables.document_writer import DocumentWriter
 from infra.tables.documents import document_texts
-from infra.tables.qa import CorpusIndex, Written, count_new, qa_version, read_qa, write_qa
+from infra.tables.qa import CorpusIndex, QaWritten, count_new, qa_version, read_qa, write_qa
 from infra.tables.segments import write_segments
 from memagent.config import load_config
 from memagent.curation import Qa, split_of
@@ -88,8 +89,6 @@ def feedback(store, tmp_path, rows):
     return take_feedback(store, path)
 
 
-@pytest.mark.slow_on_s3
-@pytest.mark.usefixtures("ray_in_process")
 def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, corpus, config, tmp_path):
     with pytest.raises(UsageError, match="nothing was answered with gold yet: memagent ask c"):
         harvest("c", config)
@@ -200,7 +199,6 @@ def chat_server():
         server.server_close()
 
 
-@pytest.mark.usefixtures("ray_in_process")
 def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(store, corpus, model_folder):
     tag(Corpus(store, corpus), ["/docs/hr"], ["sensitive"])
     with chat_server() as url:
@@ -222,12 +220,12 @@ def test_a_model_writes_questions_and_only_those_that_need_the_document_stay(sto
 async def test_what_an_engine_refuses_is_counted_and_one_that_does_not_start_ends_the_run(store, config):
     reader = ReaderSpec(config)
     ((place,), _) = write_segments(Corpus(store, "c"), [("h", text_of("a"))], reader.tokenizer, reader.reading)
-    item = {"segments": choose({"h": place}, 1, "seed")}
-    (said,) = (await Writer(store.url, reader, 4).run(item))["rows"]
+    item = choose({"h": place}, 1, "seed")
+    (said,) = await Writer(LocalBoard(), store, reader, 4).run(item, Attempt())
     assert said == {"refused": "the engine refused it (RequestError)"}
     nowhere = ReaderSpec(load_config(sets=["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1"]))
-    said = await Writer(store.url, nowhere, 4).run(item)
-    assert said["usage"] and "no OpenAI-compatible server answers" in said["fatal"]
+    with pytest.raises(ConfigError, match="no OpenAI-compatible server answers"):
+        await Writer(LocalBoard(), store, nowhere, 4).run(item, Attempt())
 
 
 def test_a_window_that_is_too_small_is_said_before_an_engine_starts(store, config):
@@ -236,7 +234,6 @@ def test_a_window_that_is_too_small_is_said_before_an_engine_starts(store, confi
         generate(store, ReaderSpec(small), small, [{"place": {}, "index": 0, "seed": 0}])
 
 
-@pytest.mark.usefixtures("ray_in_process")
 def test_answers_and_rows_are_found_on_every_kind_of_store(root):
     store = Store(f"{root}/store")
     answered(store, "r0", "r1")
@@ -249,7 +246,7 @@ def test_answers_and_rows_are_found_on_every_kind_of_store(root):
     assert write_qa(Corpus(store, "c"), [one, two], "run-1").new == 2
     version = qa_version(store)
     better = replace(one, answers=("y",), evidence=(("h", 1),))
-    assert write_qa(Corpus(store, "c"), [better], "run-2") == Written(new=0, changed=1, removed=1)
+    assert write_qa(Corpus(store, "c"), [better], "run-2") == QaWritten(new=0, changed=1, removed=1)
     assert read_qa(store) == read_qa(store, "c", split_of(["d"])) == [better]
     assert (count_new(store, version), count_new(store, qa_version(store))) == (1, 0)
     assert not read_qa(store, "other")

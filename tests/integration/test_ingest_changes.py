@@ -15,16 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.sources.diff import Plan, make_plan
+from infra.sources.diff import IngestPlan, make_plan
 from infra.store import Corpus, Store, file_system
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, current_sources, document_texts, quarantined
+from infra.tables.runs import IngestSummary
 from memagent.config import Config, IngestConfig
 from memagent.errors import UsageError
-from pipelines.stages.ingest import IngestSummary, ingest
-from tests.waiting import wait_for
-
-pytestmark = pytest.mark.usefixtures("ray_in_process")
+from pipelines.stages.ingest import ingest
+from tests.support.waiting import wait_for
 
 
 class Place:
@@ -256,7 +255,7 @@ def test_a_parser_that_hangs_is_a_row(store: Store, place: Place) -> None:
 def test_a_file_that_goes_while_it_is_listed_is_a_row(
     store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan(*arguments: Any) -> Plan:
+    def plan(*arguments: Any) -> IngestPlan:
         made = make_plan(*arguments)
         place.remove("b.txt")
         return made
@@ -321,16 +320,13 @@ def test_a_table_without_the_id_column_is_refused_whole_and_what_it_gave_stays(
 
 _KILLED = """
 import sys
-from infra.cluster.session import ray_session
 from infra.store import Corpus, Store
-from memagent.config import Config, RayConfig
+from memagent.config import Config
 from pipelines.stages.ingest import ingest
-with ray_session(RayConfig(cpus=1)):
-    ingest(Corpus(Store(sys.argv[1]), "c"), [sys.argv[2]], Config(commit_seconds=0.01), "run-0")
+ingest(Corpus(Store(sys.argv[1]), "c"), [sys.argv[2]], Config(commit_seconds=0.01), "run-0")
 """
 
 
-@pytest.mark.slow_on_s3
 def test_killed_and_started_again_it_goes_on(store: Store, place: Place) -> None:
     many = 400
     texts = {f"{i:03d}.txt": f"document {i} " * 10 for i in range(many)}

@@ -3,15 +3,11 @@
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from infra.store import Corpus, Store, file_system
 from infra.tables.documents import current_documents, document_texts, quarantined
 from memagent.config import Config
 from pipelines.stages.ingest import ingest
-from tests.hostile import OPTIONS, Case, build
-
-pytestmark = pytest.mark.usefixtures("ray_in_process")
+from tests.support.hostile import OPTIONS, Case, build
 
 
 def _upload(folder: Path, url: str) -> None:
@@ -22,7 +18,6 @@ def _upload(folder: Path, url: str) -> None:
             files.pipe_file(f"{target}/{path.relative_to(folder)}", path.read_bytes())
 
 
-@pytest.mark.slow_on_s3
 def test_bad_sources_are_rows_and_stop_nothing(root: str, store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     cases = build(folder, tmp_path / "out", local=not root.startswith("s3://"))

@@ -12,8 +12,8 @@ from infra.store import Corpus, Store
 from infra.tables.delta import Table
 from infra.tables.documents import current_documents, document_texts
 from infra.tables.turns import turns
-from tests.integration.test_pipeline import write_archive
-from tests.pages import ROOT
+from tests.support.archives import write_archive
+from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -21,26 +21,30 @@ DOCUMENTS = 12
 TABLES = ("texts", "documents", "sources", "segmented", "answers")
 NIGHT = """
 import sys
-from infra.cluster.session import ray_session
+from infra.cluster.session import lazy_ray
 from infra.store import Corpus, Store
 from memagent.config import load_config
 from memagent.records import Question
 from pipelines.ask import ask
+from pipelines.stages import ingest as ingesting, segment
 from pipelines.stages.ingest import ingest
 
-store, model, folder, run_id = sys.argv[1:]
+store, model, folder, run_id, executor = sys.argv[1:]
 sets = ["flush_seconds=0.2", "ray.cpus=2"]
+if executor == "ray":
+    sets += ["pool.max_size=2", "pool.cpus=0.4"]
+    ingesting._FEW_SOURCES = segment._SMALL_CHARS = 0
 config = load_config(store=store, engine__kind="scripted", engine__model=model, sets=sets)
-with ray_session(config.ray):
+with lazy_ray(config.ray):
     ingest(Corpus(Store(store), "c"), [folder], config, run_id)
     ask("c", [Question("otter", "What is the pass number for amber-otter?")], config)
 """
 
 
-def night(store, model, folder, run_id, **environment):
+def night(store, model, folder, run_id, executor="here", **environment):
     path = os.pathsep.join([str(ROOT), *filter(None, [environment.pop("path", "")])])
     return subprocess.run(
-        [sys.executable, "-c", NIGHT, store, str(model), str(folder), run_id],
+        [sys.executable, "-c", NIGHT, store, str(model), str(folder), run_id, executor],
         env={**os.environ, "PYTHONPATH": path, **environment},
         cwd=ROOT,
         capture_output=True,
@@ -67,19 +71,20 @@ def undisturbed(tmp_path_factory, model_folder):
     return folder / "docs", rows(str(folder / "store")), logged(str(folder / "store"))
 
 
+@pytest.mark.parametrize("executor", ["here", "ray"])
 @pytest.mark.parametrize("at", [" ".join(parts) for parts in product(TABLES, ("file", "commit"), ("before", "after"))])
-def test_a_kill_at_any_point_costs_nothing(tmp_path, model_folder, undisturbed, at):
+def test_a_kill_at_any_point_costs_nothing(tmp_path, model_folder, undisturbed, at, executor):
     folder, expected, conversations = undisturbed
     store, mark = str(tmp_path / "store"), tmp_path / "killed"
     killing = {"path": str(ROOT / "tests" / "kill_points"), "KILL_AT": at, "KILL_ONCE": str(mark)}
-    first = night(store, model_folder, folder, "first", **killing)
+    first = night(store, model_folder, folder, "first", executor, **killing)
     assert mark.exists(), "a process got there"
     # A worker's process is replaced within the run; the driver's is started again by its user.
     assert first.returncode in (0, -signal.SIGKILL), first.stderr
     if " commit " in at:
         assert first.returncode, "only the driver commits"
     if first.returncode:
-        again = night(store, model_folder, folder, "second")
+        again = night(store, model_folder, folder, "second", executor)
         assert again.returncode == 0, again.stderr
     assert rows(store) == expected
     counted = {name: Table(Store(store), name).count("c") for name in TABLES}

@@ -2,7 +2,6 @@
 
 import json
 import math
-import multiprocessing
 import random
 import socket
 
@@ -10,20 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from examples.nano.export import config
+from examples.nano.model import Shape
 from infra.learner.rank import Learner, Rank
 from infra.learner.weight_broadcast import Rendezvous, receive
 from memagent.errors import TrainingError
-from memagent.nano.export import config
-from memagent.nano.model import Shape
 from memagent.rl import head
 from memagent.rl.advantage import with_advantages
 from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
 from memagent.rl.loss import Clipping, token_loss
 from memagent.rl.model import load_model
-from memagent.rl.packing import Item, Packed, Unit, balance, items, pack, units
+from memagent.rl.packing import Packed, PackedItem, Unit, balance, items, pack, units
 from memagent.rl.reward import Reward
 from memagent.rl.trajectory import Conversation, Group, Trajectory
-from tests.unit.rl_samples import group
+from tests.support.ranks import RANKS
+from tests.support.rl_samples import group
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # DeepSpeed's own, of torch's coming releases
 STEPS = 5
@@ -91,9 +91,8 @@ def train(folder, made, out, steps=STEPS, target=work, **kwargs):
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     world = made.learner.world_size
-    context = multiprocessing.get_context("spawn")
     ranks = [
-        context.Process(target=target, args=(folder, made, Rank(i, world, port=port), out, steps), kwargs=kwargs)
+        RANKS.Process(target=target, args=(folder, made, Rank(i, world, port=port), out, steps), kwargs=kwargs)
         for i in range(world)
     ]
     for process in ranks:
@@ -228,7 +227,7 @@ def uneven_rows():
     for size, advantage in ((44, 1.0), (3, -1.0)):
         said = [rng.randrange(2, 64) for _ in range(size)]
         conversation = Conversation([rng.randrange(2, 64) for _ in range(9)], said, [-4.0] * size, "update")
-        rows.append(pack([Unit((Item(conversation, advantage),))]))
+        rows.append(pack([Unit((PackedItem(conversation, advantage),))]))
     return rows, 47
 
 
@@ -249,7 +248,7 @@ def sending(folder, made, rank, out, steps):
         old = learner.score([rows[rank.index]])
         learner.learn([rows[rank.index]], tokens, old)
     meeting = Rendezvous("127.0.0.1", _port(), 2, learner.layout())
-    engine = multiprocessing.get_context("spawn").Process(target=receiving, args=(meeting, out))
+    engine = RANKS.Process(target=receiving, args=(meeting, out))
     if rank.index == 0:
         out.mkdir()
         engine.start()
@@ -363,7 +362,7 @@ def _armed(token, policy):
 
 def _policy(learner):
     """The probability of each token after the bandit's prompt."""
-    row = pack([Unit((Item(Conversation([1, 2, 3], [token], [0.0], "answer"), 0.0),)) for token in range(64)])
+    row = pack([Unit((PackedItem(Conversation([1, 2, 3], [token], [0.0], "answer"), 0.0),)) for token in range(64)])
     return [math.exp(value) for value in learner.score([row])[0]]
 
 

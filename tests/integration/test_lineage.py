@@ -18,6 +18,8 @@ SUMMARY = {
 }
 EMITTED = """
 import json, sys
+from datetime import UTC, datetime
+begun = datetime.now(UTC)
 import prefect.events
 emit, said = prefect.events.emit_event, []
 def tell(event, resource, related=None, payload=None, **more):
@@ -36,7 +38,7 @@ def run():
 run()
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
-    said.append([artifact.data for artifact in client.read_artifacts()])
+    said.append([artifact.data for artifact in client.read_artifacts() if artifact.created > begun])
 """
 
 
@@ -70,9 +72,9 @@ def test_a_policy_is_made_of_its_parent_and_of_the_rows_it_learnt_from(tmp_path)
     assert not nothing.written and set(nothing.read) == {"policies/p0"}
 
 
-def test_prefect_is_told_which_rows_were_made_of_what(tmp_path):
+def test_prefect_is_told_which_rows_were_made_of_what(tmp_path, prefect_server):
     given = json.dumps([SUMMARY, str(tmp_path / "store")])
-    *events, artifacts = result(in_python(EMITTED.format(given=given) + TELL, tmp_path))
+    *events, artifacts = result(in_python(EMITTED.format(given=given) + TELL, tmp_path, **prefect_server))
     base = f"file://{tmp_path}/store"
     assert ["prefect.asset.referenced", f"{base}/documents/contracts", [], None] in events
     made = {name: (sources, payload) for event, name, sources, payload in events if event.endswith("succeeded")}

@@ -11,10 +11,8 @@ from infra.tables.corpora import remember
 from memagent.config import load_config
 from memagent.questions import ask
 from pipelines.stages.ingest import ingest
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
-from tests.pages import HERE, ROOT
-
-pytestmark = pytest.mark.usefixtures("ray_in_process")
+from tests.support.archives import HERON, OTTER, write_archive
+from tests.support.pages import HERE, ROOT
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ async def test_an_assistant_asks_finds_what_is_known_and_quotes_it(server):
             return result.structured_content
 
         (corpus,) = (await call("corpora"))["result"]
-        assert corpus == {"corpus": "docs", "documents": 8, "standing_questions": [HERON.text]}
+        assert corpus == {"corpus": "docs", "documents": 8, "default_questions": [HERON.text]}
         assert (await call("answers", corpus="docs"))["answers"] == []
         asked = await call("ask", corpus="docs", question=OTTER.text, limit=3)
         assert asked["found"] == 4 and asked["readings"] == 8 and len(asked["answers"]) == 3 and asked["run_id"]
@@ -63,6 +61,7 @@ async def test_an_assistant_asks_finds_what_is_known_and_quotes_it(server):
         start, end = passage["place"]["quote_start"], passage["place"]["quote_end"]
         assert passage["before"] + passage["text"] + passage["after"] == text[start - 30 : end + 30]
         assert passage["place"]["document"] == "doc2.txt"
+        await what_is_wrong_is_said(client)
 
 
 WRONG = [
@@ -74,8 +73,7 @@ WRONG = [
 ]
 
 
-async def test_what_is_wrong_is_said_to_the_assistant(server):
-    async with Client(stdio_client(server)) as client:
-        for tool, arguments, words in WRONG:
-            result = await client.call_tool(tool, arguments)
-            assert result.is_error and words in result.content[0].text, (tool, arguments)
+async def what_is_wrong_is_said(client):
+    for tool, arguments, words in WRONG:
+        result = await client.call_tool(tool, arguments)
+        assert result.is_error and words in result.content[0].text, (tool, arguments)

@@ -6,8 +6,8 @@ import random
 import pytest
 import torch
 
-from memagent.nano.export import config
-from memagent.nano.model import Qwen2, Rows, Shape
+from examples.nano.export import config
+from examples.nano.model import Qwen2, Rows, Shape
 
 SHAPE = Shape(vocab=128, hidden=128, layers=3, heads=4, inner=192)
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from examples.nano.contract_data import ContractData
+from examples.nano.model import Qwen2, Shape
+from examples.nano.needle_data import CopyData, NeedleData, RecallData, Turns
+from examples.nano.schedule import LEVELS, Plan, Progress
+from examples.nano.sft import Trainer, TrainingData, TrainingFiles, train
+from examples.nano.tokenizer import train_vocabulary
 from memagent.errors import UsageError
 from memagent.nano import bundled
-from memagent.nano.contract_data import ContractData
-from memagent.nano.model import Qwen2, Shape
-from memagent.nano.needle_data import CopyData, NeedleData, RecallData, Turns
-from memagent.nano.schedule import LEVELS, Plan, Progress
-from memagent.nano.sft import Trainer, TrainingData, TrainingFiles, train
-from memagent.nano.tokenizer import train_vocabulary
 from memagent.prompts import Prompts, load_template
 from memagent.tasks.contracts import Contract
-from memagent.tasks.teacher import Place
+from memagent.tasks.teacher import NeedlePlace
 from memagent.tokens import Tokenizer
 
 TEXT = (
@@ -39,10 +39,10 @@ def prompts():
 def _contract():
     text = f"MILL AGREEMENT\n\n{TEXT}{CLAUSE}\n\n{TEXT}"
     at = text.index("laws of the State of Nevada")
-    law = Place(at, at + 27, " laws of the State of Nevada", " Nevada")
-    name = Place(0, 14, "MILL AGREEMENT", "MILL AGREEMENT")
+    law = NeedlePlace(at, at + 27, " laws of the State of Nevada", " Nevada")
+    name = NeedlePlace(0, 14, "MILL AGREEMENT", "MILL AGREEMENT")
     when = text.index("May 8, 2014")
-    day = Place(when, when + 11, " May 8, 2014", " May 8, 2014")
+    day = NeedlePlace(when, when + 11, " May 8, 2014", " May 8, 2014")
     clause = text.index(CLAUSE)
     return Contract(
         "mill.txt",

@@ -21,9 +21,7 @@ from pipelines.exchange.answers import answer_table
 from pipelines.optimize import optimize
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
-
-pytestmark = pytest.mark.usefixtures("ray_in_process")
+from tests.support.archives import HERON, OTTER, write_archive
 
 
 @pytest.fixture

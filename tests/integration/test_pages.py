@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import openpyxl
@@ -16,16 +15,14 @@ from rich.console import Console
 from infra.sources import parse
 from infra.sources.pdf import page_starts
 from infra.store import Corpus
-from infra.tables.delta import Table
-from infra.tables.documents import mark_superseded
 from memagent.config import IngestConfig
 from pipelines.answers import AnswerTable
 from pipelines.cli.live import answers_table
 from pipelines.exchange.answers import answer_rows, write_answers
 from pipelines.report import build
-from pipelines.serving.places import answer_evidence
-from tests.hostile import pdf
-from tests.made_up_run import CORPUS, START, MadeUpRun, local_store
+from pipelines.web.api.places import answer_evidence
+from tests.support.hostile import pdf
+from tests.support.made_up_run import CORPUS, MadeUpRun, local_store
 
 PAGES = ("Visitors sign in.", "", "The key is 42.", "We close at six. The gate is red.")
 
@@ -107,13 +104,3 @@ def test_the_terminal_the_report_and_python_say_it(run, tmp_path):
     assert [passage.place.page for passage in passages] == [4]
     page = build(run.store, answers["key"].run_id)
     assert '"page":3' in page.replace(" ", "")
-
-
-def test_earlier_versions_of_a_pdf_keep_their_pages_when_they_are_marked(run):
-    corpus = Corpus(run.store, CORPUS)
-    old = {**run.documents[0], "content_hash": "0" * 32, "seen_at": START - timedelta(days=1)}
-    Table(run.store, "documents").append([old])
-    mark_superseded(corpus)
-    rows = Table(run.store, "documents").read(CORPUS).to_pylist()
-    (marked,) = [row for row in rows if row["state"] == "superseded"]
-    assert (marked["content_hash"], marked["page_starts"]) == ("0" * 32, list(old["page_starts"]))

@@ -29,21 +29,7 @@ from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import make_plan
 from pipelines.stages.planned_readings import PlanRequest
 from pipelines.status import corpus_status, quarantined
-from tests.conftest import filler
-
-pytestmark = pytest.mark.usefixtures("ray_in_process")
-OTTER = Question("otter", "What is the pass number for amber-otter?")
-HERON = Question("heron", "What is the pass number for silver-heron?")
-
-
-def write_archive(folder, count=8, seed=2, words=250):
-    rng = random.Random(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    for i in range(count):
-        text = filler(rng, rng.randint(20, words))
-        if i % 2 == 0:
-            text += f"\n\nThe pass number for amber-otter is {1000 + i}.\n\n" + filler(rng, 60)
-        (folder / f"doc{i}.txt").write_text(text)
+from tests.support.archives import HERON, OTTER, write_archive
 
 
 @pytest.fixture
@@ -94,19 +80,18 @@ def test_answers_with_evidence_and_nothing_is_done_twice(store, archive, config)
     assert len(log) == first["conversations"] == first["segments"] + 16
     assert sum(row["prompt_tokens"] for row in log) == first["prompt_tokens"]
     assert sum(len(row["response_ids"]) for row in log) == first["output_tokens"]
-    assert len({(row["reading_id"], row["lane"], row["step"]) for row in log}) == len(log)
+    assert len({(row["reading_id"], row["span"], row["step"]) for row in log}) == len(log)
     again = ask("c", [OTTER, HERON], config)
     assert (again["readings"]["read_now"], again["readings"]["answered_before"]) == (0, 16)
     assert again["conversations"] == 0 and len(log_of(store)) == len(log)
     assert [row["answer"] for row in answer_table(config, "c", again["run_id"])] == [row["answer"] for row in rows]
 
 
-@pytest.mark.slow_on_s3
 def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, archive, config):
     write_archive(archive, words=900)
     take(store, archive, config)
-    standing = [OTTER, HERON]
-    first = digest("c", standing, config)
+    defaults = [OTTER, HERON]
+    first = digest("c", defaults, config)
     rng = random.Random(9)
     for path in sorted(archive.iterdir()):
         path.write_text(path.read_text() + f"\n\nThe pass number for silver-heron is {rng.randrange(10**6)}.")
@@ -126,7 +111,7 @@ def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, a
     from infra.store import Store
 
     take(Store(elsewhere.store), archive, elsewhere)
-    fresh = ask("c", standing, elsewhere)
+    fresh = ask("c", defaults, elsewhere)
     assert _said(elsewhere, fresh) == _said(config, second)
     # What was carried over is in the log, and says from where.
     row = next(row for row in _plan(store, second) if row["carried_segments"])
@@ -134,7 +119,6 @@ def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, a
     assert carried and all(turn.carried_from == row["carried_from"] for turn in carried)
 
 
-@pytest.mark.slow_on_s3
 def test_a_night_of_many_buckets_tells_what_changed(store, archive, config, monkeypatch):
     """Between two nights a corpus may grow by a bucket, and a document that changes is in another one."""
     take(store, archive, config)
@@ -163,8 +147,8 @@ def test_a_night_of_many_buckets_tells_what_changed(store, archive, config, monk
 def test_a_night_without_a_change_does_nothing_and_has_its_answers_and_report(store, archive, config):
     take(store, archive, config)
     remember(Corpus(store, "c"), sources=[str(archive)])
-    standing = [OTTER, HERON]
-    first = digest("c", standing, config)
+    defaults = [OTTER, HERON]
+    first = digest("c", defaults, config)
     nights = [digest("c", None, config) for _ in range(2)]
     for night in nights:
         assert (night["readings"]["read_now"], night["readings"]["answered_before"]) == (0, 16)
@@ -270,7 +254,6 @@ def test_a_document_that_cannot_be_segmented_is_a_failure_of_the_run(store, arch
     assert corpus_status(config, "c")["corpora"][0]["runs"][0]["status"] == "failed"
 
 
-@pytest.mark.slow_on_s3
 def test_the_archive_as_one_stream_and_its_growth(store, archive, config):
     take(store, archive, config)
     summary = ask("c", [OTTER], config, archive=True)
@@ -283,8 +266,7 @@ def test_the_archive_as_one_stream_and_its_growth(store, archive, config):
     assert grown["carried_segments"] == summary["segments"]
 
 
-@pytest.mark.slow_on_s3
-@pytest.mark.parametrize("option", ["reading.lanes=3", "reading.layout=question-first", "reading.gate=false"])
+@pytest.mark.parametrize("option", ["reading.parallel_spans=3", "reading.layout=question-first", "reading.gate=false"])
 def test_every_option_gives_the_same_answers(store, archive, config, option):
     take(store, archive, config)
     plain = ask("c", [OTTER], config)
@@ -360,7 +342,6 @@ def _said(config, summary):
     return {(row["document"], row["question"]): (row["answer"], row["found"]) for row in rows}
 
 
-@pytest.mark.slow_on_s3
 def test_another_version_reads_again_from_the_start_where_that_is_asked_for(store, archive, config, monkeypatch):
     take(store, archive, config)
     first = ask("c", [OTTER], config)

@@ -9,7 +9,7 @@ import pytest
 
 from infra.processes import end_with_owner
 from tests.endurance import outliving
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 ENGINE = "from infra.processes import end_with_owner; end_with_owner(); import time; time.sleep(300)"
 LATE = f"import time; time.sleep(2); {ENGINE}"

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from infra.store import Corpus, Store
-from infra.tables.delta import Table, now
+from infra.tables.delta import now
 from infra.tables.document_writer import DocumentWriter
 from infra.tables.qa import read_qa, read_rows, write_qa
 from infra.tables.runs import write_run
@@ -76,29 +76,6 @@ def test_a_promotion_check_reads_no_row_of_another_split(store, monkeypatch):
     found = find_questions(store, SPEC, "promotion")
     assert asked_texts(found) == {hashes[name] for name in of_side("promotion", 3)}
     assert asked_for == [("a", ("promotion",))]
-
-
-def test_rows_of_the_first_version_get_promotion_documents_from_their_test_documents_alone(store):
-    names = [f"d{i}" for i in range(600)]
-    hashes = documents(store, "a", names)
-    first = {"promotion": "test"}
-    write_qa(Corpus(store, "a"), [row(hashes, name) for name in names], "harvest")
-    table = Table(store, "qa")
-    rows = [
-        {**one, "split": first.get(one["split"], one["split"]), "split_version": None}
-        for one in table.read("a").to_pylist()
-    ]
-    table.upsert(rows)
-    assert {one["split"] for one in table.read("a").to_pylist()} == {"train", "validation", "test"}
-    held_out = {name for one in rows if one["split"] == "test" for name in one["stream"]}
-    promotion = {name for one in read_qa(store, "a", "promotion") for name in one.stream}
-    test = {name for one in read_qa(store, "a", "test") for name in one.stream}
-    assert promotion and test and promotion | test == held_out and not promotion & test
-    assert asked_texts(find_questions(store, SPEC, "promotion")) == promotion
-    trained = {name for side in ("train", "validation") for one in read_qa(store, "a", side) for name in one.stream}
-    assert not trained & held_out
-    write_qa(Corpus(store, "a"), read_qa(store, "a"), "harvest")  # the next harvest writes the present rule's
-    assert {name for one in read_rows(store, "a", ["promotion"]) for name in one["stream"]} == promotion
 
 
 def test_only_what_people_vouch_for_is_asked(store):

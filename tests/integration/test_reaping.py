@@ -32,7 +32,7 @@ with get_client(sync_client=True) as client:
     reaped = reap()
     states = {{kind: client.read_flow_run(run).state.type.value for kind, run in runs.items()}}
 names = {{str(run): kind for kind, run in runs.items()}}
-print(json.dumps([states, [names[run] for run in reaped["flow_runs"]], reaped["jobs"]]))
+print(json.dumps([states, [names[run] for run in reaped["flow_runs"] if run in names], reaped["jobs"]]))
 """
 JOBS = """
     from infra.cluster.jobs_api import _jobs_client
@@ -48,23 +48,24 @@ JOBS = """
 
 
 def test_a_process_is_gone_only_where_that_is_known():
-    here = this_process()
-    assert not is_gone(here)
-    assert is_gone({**here, "started": here["started"] + 1}), "its number was given to another one"
-    assert not is_gone({**here, "host": "another machine", "process": 2**22 + 1})
+    local = this_process()
+    assert not is_gone(local)
+    assert is_gone({**local, "started": local["started"] + 1}), "its number was given to another one"
+    assert not is_gone({**local, "host": "another machine", "process": 2**22 + 1})
 
 
-def test_flow_runs_whose_process_is_gone_are_marked(tmp_path):
-    out = in_python(LEFT.format(config={"store": str(tmp_path / "store")}, before=""), tmp_path)
+def test_flow_runs_whose_process_is_gone_are_marked(tmp_path, prefect_server):
+    out = in_python(LEFT.format(config={"store": str(tmp_path / "store")}, before=""), tmp_path, **prefect_server)
     states, marked, jobs = json.loads(out.splitlines()[-1])
     assert states == {"gone": "CRASHED", "alive": "RUNNING", "elsewhere": "RUNNING", "unsigned": "RUNNING"}
     assert marked == ["gone"] and jobs == []
 
 
 @pytest.mark.slow
-def test_jobs_whose_flow_run_is_gone_are_stopped(tmp_path, cluster):
+def test_jobs_whose_flow_run_is_gone_are_stopped(tmp_path, cluster, prefect_server):
     config = {"store": str(tmp_path / "store"), "ray": {"jobs_address": cluster}}
-    out = in_python(LEFT.format(config=config, before=JOBS.format(address=cluster)), tmp_path).splitlines()
+    code = LEFT.format(config=config, before=JOBS.format(address=cluster))
+    out = in_python(code, tmp_path, **prefect_server).splitlines()
     (of_alive, of_unknown, of_another), (_, _, stopped) = json.loads(out[-2]), json.loads(out[-1])
     assert stopped == [of_unknown]
     client = _jobs_client(cluster)

@@ -5,13 +5,13 @@ import pytest
 from infra.store import Corpus
 from infra.tables.turns import TurnWriter
 from memagent.records import Turn
-from pipelines.memory_diff import Passage
+from pipelines.memory_diff import DiffPassage
 from pipelines.report.samples import memory_changes, shown_samples
-from tests.made_up_run import local_store
+from tests.support.made_up_run import local_store
 
 
-def turn(reading: str, step: int, memory: str, lane: int = 0, kind: str = "update", changed: bool = True) -> Turn:
-    return Turn(reading, lane, step, kind, "h", step, [1], memory, [1], memory, changed, 1, 0, "stop", 0.0)
+def turn(reading: str, step: int, memory: str, span: int = 0, kind: str = "update", changed: bool = True) -> Turn:
+    return Turn(reading, span, step, kind, "h", step, [1], memory, [1], memory, changed, 1, 0, "stop", 0.0)
 
 
 def row(number: int, failure: str = "", lost: int | None = None) -> dict:
@@ -45,7 +45,7 @@ def test_wrong_samples_come_first_and_keep_their_numbers(corpus):
     assert [one["answer"] for one in shown] == ["not found", "(failed)", "4711"]
     assert shown[0]["gold"] == ["4711", "not in the text"]
     assert shown[0]["memory"] == {
-        "changes": [{"where": "Segment 1", "pieces": [Passage("added", "4711")]}],
+        "changes": [{"where": "Segment 1", "pieces": [DiffPassage("added", "4711")]}],
         "left_out": 0,
     }
     assert shown[1]["memory"] is None and shown[2]["memory"] is None, "the log has none"
@@ -70,13 +70,13 @@ def test_a_page_has_room_for_so_many_memories(corpus, monkeypatch):
     assert [one["memory"] is not None for one in shown] == [True, False, False]
 
 
-def test_lanes_have_memories_of_their_own():
-    turns = [turn("r", 0, "a b"), turn("r", 5, "c", lane=1), turn("r", 6, "a b c", lane=2, kind="merge")]
-    changes = list(memory_changes([*turns, turn("r", 9, "c d", lane=1)]))
+def test_spans_have_memories_of_their_own():
+    turns = [turn("r", 0, "a b"), turn("r", 5, "c", span=1), turn("r", 6, "a b c", span=2, kind="merge")]
+    changes = list(memory_changes([*turns, turn("r", 9, "c d", span=1)]))
     assert [change["where"] for change in changes] == [
         "Segment 1",
-        "Segment 6, lane 2",
-        "The memories of the lanes are put together",
-        "Segment 10, lane 2",
+        "Segment 6, span 2",
+        "The memories of the spans are put together",
+        "Segment 10, span 2",
     ]
-    assert changes[3]["pieces"] == [Passage("same", "c"), Passage("added", " d")]
+    assert changes[3]["pieces"] == [DiffPassage("same", "c"), DiffPassage("added", " d")]

@@ -14,7 +14,7 @@ from pipelines.cli.train import app
 from pipelines.report.training import training_page, write_training
 from pipelines.training.checkpoints import State
 from pipelines.training.records import find_training, metrics_of, training_runs
-from tests.made_up_training import end, keep, register, replayed, run, step
+from tests.support.made_up_training import end, keep, register, replayed, run, step
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from memagent.errors import UsageError
 from memagent.stats import mean
 from pipelines.report.panels import interval, middle, series
 from pipelines.report.training_plots import health_curves, learning_curves, time_curves
-from tests.made_up_training import PHASES, replayed, run, step
+from tests.support.made_up_training import PHASES, replayed, run, step
 
 SCORES = ["Reward", "Strict score (%)", "Lenient score (%)"]
 EXPECTED = {

@@ -9,7 +9,7 @@ from infra.tables.feedback import Reviews, verdicts
 from memagent.config import load_config
 from pipelines.exchange.answers import answer_rows, answer_table, write_answers
 from pipelines.stages.collect_qa import feedback_rows
-from tests.made_up_run import CORPUS, RUN, START, contracts, local_store
+from tests.support.made_up_run import CORPUS, RUN, START, contracts, local_store
 
 
 def say(reading, verdict, answer="", reviewer="anna", at=0, **more):

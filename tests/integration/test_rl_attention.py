@@ -18,7 +18,7 @@ from memagent.rl.attention import RowLayout, Spans, attend_by_conversation, atte
 from memagent.rl.model import load_model
 from memagent.rl.packing import pack, units
 from tests.integration.test_rl_model import folder, score  # noqa: F401
-from tests.unit.rl_samples import alike
+from tests.support.rl_samples import alike
 
 CPU = torch.device("cpu")
 BLOCKS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple), min_size=1, max_size=4)

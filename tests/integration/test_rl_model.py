@@ -6,15 +6,15 @@ import random
 import pytest
 import torch
 
+from examples.nano.export import config
+from examples.nano.model import Shape
 from memagent.errors import UsageError
 from memagent.nano import bundled
-from memagent.nano.export import config
-from memagent.nano.model import Shape
 from memagent.rl import head
 from memagent.rl.head import TokenHead
 from memagent.rl.model import load_model
 from memagent.rl.packing import Unit, items, pack, units
-from tests.unit.rl_samples import alike, group
+from tests.support.rl_samples import alike, group
 
 
 @pytest.fixture(scope="module")

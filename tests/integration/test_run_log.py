@@ -15,13 +15,12 @@ from pipelines.ask import ask, digest
 pytestmark = pytest.mark.usefixtures("ray_in_process")
 
 
-@pytest.mark.slow_on_s3
 def test_a_reading_that_fails_in_a_worker_is_named_in_the_log_of_the_run(
     store, archive, model_folder, capfd, monkeypatch
 ):
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as without pytest, which has some
     corpus = Corpus(store, "c")
-    sets = ["flush_seconds=0.2", "logging.format=json", "logging.level=info"]
+    sets = ["flush_seconds=0.2", "logging.format=json", "logging.level=info", "pool.max_size=2", "pool.cpus=0.4"]
     config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=sets)
     remember(corpus, sources=[str(archive)])
     first = digest("c", [Question("before", "What is before?")], config)

@@ -19,19 +19,13 @@ from infra.store import FIRST_ATTEMPTS, Store
 from infra.tables.delta import Table
 from memagent.errors import UsageError
 from tests.endurance import QUESTIONS, make_archive
-from tests.s3_faults import FAULTS, Fault, faulty_s3
-from tests.s3_server import S3Server, running_s3
-from tests.waiting import wait_for
+from tests.support.s3_faults import FAULTS, Fault, faulty_s3
+from tests.support.s3_server import S3Server, running_s3
+from tests.support.waiting import wait_for
 
 _DOCUMENTS = 12
 _SHARES: dict[Fault, float] = {"slow": 0.03}
 """Where a fifth would take a quarter of an hour."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -66,23 +60,23 @@ def found(store: str) -> dict[tuple[str, str], str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_share_of_the_requests_is_spoilt(
-    server: S3Server, archive: Path, calm: dict[tuple[str, str], str], fault: Fault
+    s3_bucket: str, archive: Path, calm: dict[tuple[str, str], str], fault: Fault
 ) -> None:
     with faulty_s3(_SHARES.get(fault, 0.2), fault) as proxy:
-        done = subprocess.run(command(archive, f"{server.bucket}/{fault}"), capture_output=True, text=True)
+        done = subprocess.run(command(archive, f"{s3_bucket}/faults/{fault}"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert proxy.done[fault] > 10
     summary = json.loads(done.stdout)
     summary = summary.get("summary", summary)
     assert summary["readings"]["read_now"] == _DOCUMENTS * len(QUESTIONS)
-    assert found(f"{server.bucket}/{fault}") == calm
+    assert found(f"{s3_bucket}/faults/{fault}") == calm
 
 
 @pytest.mark.parametrize("fault", ["500", "503"])
 def test_however_many_requests_fail_in_a_process_one_that_is_made_again_is_answered(
-    server: S3Server, fault: Fault
+    s3_bucket: str, fault: Fault
 ) -> None:
-    store = Store(f"{server.bucket}/often-{fault}")
+    store = Store(f"{s3_bucket}/faults/often-{fault}")
     path = store.write_part(pa.table({"a": [1, 2, 3]}), "part.parquet")
     with faulty_s3(0.2, fault) as proxy:
         again = Store(store.url)  # its clients are built where it is used
@@ -91,12 +85,19 @@ def test_however_many_requests_fail_in_a_process_one_that_is_made_again_is_answe
     assert proxy.done[fault] > 150
 
 
-def test_a_busy_server_is_waited_for(server: S3Server) -> None:
-    store = Store(f"{server.bucket}/busy")
+def test_a_busy_server_is_waited_for(s3_bucket: str) -> None:
+    store = Store(f"{s3_bucket}/faults/busy")
     path = store.write_bytes(b"all of it", "file")
     with faulty_s3(1.0, "slow") as proxy, Store(store.url).arrow.open_input_file(path) as file:
         assert file.read() == b"all of it"
     assert sum(proxy.done.values()) <= 3, "nothing was asked for again"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[S3Server]:
+    """A server that may be killed: all other tests share one."""
+    with running_s3(tmp_path) as running:
+        yield running
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from infra.store import Corpus, Store
 from infra.tables.claims import beat, claimed
 from infra.tables.delta import Table, now
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 POLICY = json.loads((ROOT / "infra" / "deploy" / "s3-policy.json").read_text())
 UNSEEN = {"s3:AbortMultipartUpload"}

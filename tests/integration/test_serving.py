@@ -4,13 +4,18 @@ import asyncio
 import http.client
 import json
 import random
+import re
 import stat
 import subprocess
 import sys
 
+import httpx
+import httpx2
 import openai
 import psutil
 import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from infra.store import Corpus, Store
 from infra.tables.claims import is_alive
@@ -20,23 +25,22 @@ from memagent import ReadingSpec, ScriptedEngine, read
 from memagent.config import load_config
 from memagent.engine import Completion
 from pipelines.exchange.answers import answer_table
-from pipelines.serving.protocol import ChatRequest
-from pipelines.serving.reader import HeldReader
 from pipelines.stages.ingest import ingest
-from tests.conftest import filler
-from tests.integration.test_pipeline import HERON, OTTER, write_archive
-from tests.pages import HERE, ROOT, blocks
-from tests.ports import first_port
-from tests.serving import serving
-from tests.waiting import wait_for
+from pipelines.web.api.protocol import ChatRequest
+from pipelines.web.api.reader import HeldReader
+from tests.support.archives import HERON, OTTER, write_archive
+from tests.support.pages import HERE, ROOT, blocks
+from tests.support.ports import first_port
+from tests.support.serving import serving
+from tests.support.texts import filler
+from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.usefixtures("ray_in_process")
 SERVE = ROOT / "docs" / "serve.md"
 TEXT = filler(random.Random(1), 300) + " The pass number for amber-otter is 4711. " + filler(random.Random(2), 300)
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory, ray_in_process, model_folder):
+def config(tmp_path_factory, model_folder):
     folder = tmp_path_factory.mktemp("serving")
     write_archive(folder / "docs")
     config = load_config(store=str(folder / "store"), engine__kind="scripted", engine__model=str(model_folder))
@@ -55,6 +59,27 @@ def endpoint(tmp_path_factory, config, options):
     port = first_port(31_000, 400)
     with serving(tmp_path_factory.mktemp("endpoint"), config.store, port, [*options, "--max-bytes=200000"]) as running:
         yield running
+
+
+def test_an_assistant_finds_the_corpora_over_http(endpoint):
+    async def found():
+        with_token = httpx2.AsyncClient(headers={"Authorization": f"Bearer {endpoint.token}"})
+        streams = streamable_http_client(f"{endpoint.base}/mcp", http_client=with_token)
+        async with with_token, Client(streams) as client:
+            return (await client.call_tool("corpora", {})).structured_content
+
+    assert [corpus["corpus"] for corpus in asyncio.run(found())["result"]] == ["docs"]
+
+
+def test_one_server_has_the_review_pages_and_the_metrics_too(endpoint):
+    (link,) = re.findall(r"logs in once with (\S+)", endpoint.log.read_text())
+    with httpx.Client(follow_redirects=True) as browser:
+        assert "memagent review --link" in browser.get(f"{endpoint.base}/").text
+        assert "Answers" in browser.get(link).text
+    assert httpx.get(f"{endpoint.base}/metrics").status_code == 401
+    token = (endpoint.log.parent / "config" / "memagent" / "metrics" / "token").read_text().strip()
+    counts = httpx.get(f"{endpoint.base}/metrics", headers={"Authorization": f"Bearer {token}"})
+    assert counts.status_code == 200 and "memagent_runs_total" in counts.text
 
 
 def said(question=OTTER.text, **more):
@@ -173,13 +198,14 @@ def test_only_who_has_the_token_is_served_and_only_under_its_own_names(endpoint,
     with pytest.raises(openai.AuthenticationError, match="API key is in"):
         endpoint.client(api_key="wrong").models.list()
     assert openai.OpenAI(base_url=endpoint.url, api_key=endpoint.token.partition(":")[2]).models.list().data
-    assert _raw(endpoint, "GET", "/v1/models", host="evil.example")[0] == 400
+    assert httpx.get(f"{endpoint.base}/v1/models", headers={"Host": "evil.example"}).status_code == 400
+    assert httpx.post(f"{endpoint.base}/mcp", json={}).status_code == 401
     assert _raw(endpoint, "GET", "/v1/nothing") == (404, "no_such_route")
     assert _raw(endpoint, "GET", "/v1/chat/completions") == (405, "no_such_route")
     assert _raw(endpoint, "POST", "/v1/chat/completions", body=b"{") == (400, "invalid_json")
     assert _raw(endpoint, "POST", "/v1/chat/completions", body=b"[" * 100_000) == (400, "invalid_json")
     assert _raw(endpoint, "POST", "/v1/chat/completions", body=b"[1]") == (400, "invalid_json")
-    token = next(endpoint.log.parent.rglob("token"))
+    token = next((endpoint.log.parent / "config" / "memagent" / "serve").rglob("token"))
     assert stat.S_IMODE(token.stat().st_mode) == 0o600 and endpoint.token not in endpoint.log.read_text()
 
 
@@ -241,7 +267,7 @@ def test_a_server_whose_engine_is_gone_ends(tmp_path, config, options):
         with pytest.raises(openai.InternalServerError) as gone:
             endpoint.client().chat.completions.create(model="memagent", **said(), extra_body={"document": TEXT})
         assert gone.value.status_code == 503 and gone.value.code == "engine_died"
-    assert "memagent: the engine dies again and again" in endpoint.log.read_text()
+    assert "memagent: engine processes keep crashing" in endpoint.log.read_text()
 
 
 def _first_progress(stream):
@@ -271,7 +297,7 @@ def test_the_examples_of_the_page_run_as_they_stand(example, endpoint, tmp_path)
     if any(name in example for name in ("langchain", "llama_index", "inspect_ai")):  # these are no dependencies
         return
     example = example.replace("127.0.0.1:4400", f"127.0.0.1:{endpoint.port}").replace("corpus:notes", "corpus:docs")
-    (tmp_path / ".config").symlink_to(endpoint.log.parent)
+    (tmp_path / ".config").symlink_to(endpoint.log.parent / "config")
     home = {**HERE, "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, env=home)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from infra.sources import Parsed, Refused, parse
 from infra.sources.sandbox import Guard
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
-from tests.hostile import pdf, word
+from tests.support.hostile import pdf, word
 
 MERGED = "merged" * 50
 

@@ -9,7 +9,7 @@ from infra.sources import Refused
 from infra.sources.discovery import list_sources
 from infra.sources.sandbox import Guard
 from memagent.errors import SourceError
-from tests.hostile import OPTIONS, Case, build
+from tests.support.hostile import OPTIONS, Case, build
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from infra.sources.sandbox import Guard
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.records import text_hash
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 _CHILD = """
     import os, signal, time
@@ -118,7 +118,7 @@ def test_what_came_before_a_crash_stands(guard: Guard, table: str) -> None:
 def test_a_source_that_is_left_half_read_does_not_mix_with_the_next(guard: Guard, table: str) -> None:
     records = guard.parse(table, "a.csv")
     next(records)
-    records.close()
+    records.close()  # type: ignore[attr-defined]
     assert read(guard, table) == ["one", "two", "ragged"]
 
 

@@ -1,13 +1,11 @@
 """What is remembered of a corpus, on a local folder and on S3: nothing is lost, and nothing old breaks it."""
 
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from infra.store import Corpus, Store
-from infra.tables.corpora import corpora, remember, sources_of, standing_questions, tag, tagger
-from memagent.questions import ask
+from infra.tables.corpora import corpora, default_questions, remember, sources_of, tag, tagger
 
 OTHER = """
 import sys
@@ -24,35 +22,19 @@ def test_tags_and_sources_survive_a_race(store: Store) -> None:
     tag(Corpus(store, "c"), ["/data/secret"], ["sensitive"])
     others = [subprocess.Popen([sys.executable, "-c", OTHER, store.url, str(number)]) for number in range(2)]
 
-    def here(number: int) -> None:
+    def local(number: int) -> None:
         remember(Corpus(store, "c"), sources=[f"/data/here-{number}"])
         tag(Corpus(store, "c"), ["/data/secret"], [f"here-{number}"])
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(here, range(8)))
+        list(pool.map(local, range(8)))
     assert [other.wait() for other in others] == [0, 0]
     tags = {f"tag-{p}-{n}" for p in range(2) for n in range(4)} | {f"here-{n}" for n in range(8)} | {"sensitive"}
     assert set(tagger(Corpus(store, "c"))("/data/secret/a.txt")) == tags
     sources = {f"/data/{p}-{n}" for p in range(2) for n in range(4)} | {f"/data/here-{n}" for n in range(8)}
     assert set(sources_of(Corpus(store, "c"))) == sources
-    assert [question.text for question in standing_questions(Corpus(store, "c"))] == ["Who?"]
+    assert [question.text for question in default_questions(Corpus(store, "c"))] == ["Who?"]
     assert corpora(store) == ["c"]
-
-
-def test_a_question_with_half_a_character_that_stands_already_is_mended(store: Store) -> None:
-    row = {"question_id": "\ud800", "text": "Who is \udfff?", "documents": ["a\ud800*"], "answers": ["\ud800"]}
-    whole = {"question_id": "w", "text": "Who is 🙂?", "documents": [], "answers": None}
-    store.write_bytes(json.dumps({"questions": [row, whole]}).encode(), "corpora", "c.json")
-    bad, good = standing_questions(Corpus(store, "c"))
-    assert (bad.question_id, bad.text, bad.documents, bad.answers) == (
-        "\ufffd",
-        "Who is \ufffd?",
-        ("a\ufffd*",),
-        ("\ufffd",),
-    )
-    assert good.text == "Who is 🙂?" and good.answers is None
-    remember(Corpus(store, "c"), questions=[ask("What?")])
-    assert [question.text for question in standing_questions(Corpus(store, "c"))] == ["What?"]
 
 
 def test_names_of_files_that_are_no_utf8_are_remembered(store: Store) -> None:

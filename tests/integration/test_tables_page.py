@@ -10,18 +10,17 @@ from infra.store import Store
 from infra.tables import schemas
 from memagent.config import Config, load_config
 from memagent.questions import ask
-from pipelines.ask import Request
-from pipelines.asked import ask_asked, asked
+from pipelines.ask import AskRequest
 from pipelines.exchange.answers import answer_table
+from pipelines.target import ask_target, find_target
 from tests.integration.test_examples import NOTE
-from tests.pages import ROOT, blocks
+from tests.support.pages import ROOT, blocks
 
-pytestmark = pytest.mark.usefixtures("ray_in_process")
 TABLES = ROOT / "docs" / "tables.md"
 
 
 @pytest.fixture(scope="module")
-def archive(ray_in_process: None, tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Config:
+def archive(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Config:
     """An archive with a document that changed, one that went, and two of the same text."""
     folder = tmp_path_factory.mktemp("tables")
     notes = folder / "notes"
@@ -29,13 +28,13 @@ def archive(ray_in_process: None, tmp_path_factory: pytest.TempPathFactory, mode
     for name in ("monday", "tuesday", "copy", "gone"):
         (notes / f"{name}.md").write_text(NOTE if name in ("monday", "copy") else f"{name}. {NOTE}")
     config = load_config(store=str(folder / "archive"), engine__kind="scripted", engine__model=str(model_folder))
-    whom = asked(Store(config.store), str(notes))
+    whom = find_target(Store(config.store), str(notes))
     questions = [ask("What is the access code of cedar-gate?"), ask("Who painted it?")]
-    ask_asked(whom, Request("notes", questions, config))
+    ask_target(whom, AskRequest("notes", questions, config))
     (notes / "tuesday.md").write_text("Lunch is at noon. " + NOTE.replace("4471902", "5550100"))
     (notes / "gone.md").unlink()
-    ask_asked(whom, Request("notes", questions[:1], config))
-    ask_asked(whom, Request("notes", questions[:1], config, archive=True))
+    ask_target(whom, AskRequest("notes", questions[:1], config))
+    ask_target(whom, AskRequest("notes", questions[:1], config, archive=True))
     return config
 
 

@@ -20,10 +20,10 @@ from memagent.records import Turn
 from pipelines.optimize import compact_turns
 
 
-def turn(reading: str, step: int, changed: bool = True, lane: int = 0, kind: str = "update") -> Turn:
+def turn(reading: str, step: int, changed: bool = True, span: int = 0, kind: str = "update") -> Turn:
     return Turn(
         reading_id=reading,
-        lane=lane,
+        span=span,
         step=step,
         kind=kind,  # type: ignore[arg-type]
         content_hash="h" if kind == "update" else "",
@@ -42,7 +42,7 @@ def turn(reading: str, step: int, changed: bool = True, lane: int = 0, kind: str
 
 def test_turns_come_back_in_order_once_flushed(store: Store) -> None:
     writer = TurnWriter(Corpus(store, "c"), "run", "p")
-    log = [turn("r1", step) for step in range(5)] + [turn("r2", 0), turn("r1", 9, kind="answer", lane=1)]
+    log = [turn("r1", step) for step in range(5)] + [turn("r2", 0), turn("r1", 9, kind="answer", span=1)]
     for one in reversed(log):
         writer.add(one)
     assert turns(Corpus(store, "c"), ["r1"]) == []
@@ -61,7 +61,7 @@ def test_a_turn_that_is_added_while_a_part_is_written_is_not_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = TurnWriter(Corpus(store, "c"), "run", "p")
-    made = turnlog.asdict
+    made = turnlog.asdict  # type: ignore[attr-defined]
 
     def flushed_meanwhile(given: Turn) -> dict[str, Any]:
         writer.flush()
@@ -139,11 +139,11 @@ def test_resume_points_are_enough_to_go_on(store: Store) -> None:
     writer = TurnWriter(Corpus(store, "c"), "run", "p")
     for one in [turn("r", 0), turn("r", 1, False), turn("r", 2, False), turn("r", 3), turn("r", 4, False)]:
         writer.add(one)
-    writer.add(turn("r", 0, False, lane=1))
+    writer.add(turn("r", 0, False, span=1))
     writer.add(turn("s", 0))
     writer.flush()
     points = resume_points(Corpus(store, "c"), ["r", "s", "none"])
-    assert [(one.lane, one.step) for one in points["r"]] == [(0, 0), (0, 3), (0, 4), (1, 0)]
+    assert [(one.span, one.step) for one in points["r"]] == [(0, 0), (0, 3), (0, 4), (1, 0)]
     assert points.keys() == {"r", "s"}
 
 
@@ -156,7 +156,8 @@ def test_compaction_in_several_parts_loses_nothing(store: Store, monkeypatch: py
         for one in log[part::3]:
             writer.add(one)
         writer.flush()
-    assert compact_turns(Corpus(store, "c"), "run") > 1
+    (small,) = turn_parts.small_parts(Corpus(store, "c"), "run")
+    assert turn_parts.compact(small, Corpus(store, "c"), "run") > 1
     assert turns(Corpus(store, "c"), [f"r{reading}" for reading in range(6)]) == log
     assert compact_turns(Corpus(store, "c"), "run") == 0, "nothing is left to do"
 
@@ -186,7 +187,7 @@ def test_a_log_of_more_than_2_gib_of_text_is_compacted_and_resumed(tmp_path: Pat
         count = len(ids)
         columns = {
             "reading_id": pa.array(ids),
-            "lane": pa.array([0] * count, pa.int32()),
+            "span": pa.array([0] * count, pa.int32()),
             "step": pa.array(list(range(steps)) * readings, pa.int32()),
             "kind": pa.array(["update"] * count),
             "response": pa.array([text] * count, pa.large_string()),
@@ -224,7 +225,7 @@ def test_a_log_that_is_compacted_while_it_is_read_is_read_whole(
     monkeypatch.setattr(Store, "list", overtaken)
     read = {
         "turns": lambda: [one.step for one in turns(corpus, ["r"])],
-        "turn_table": lambda: turnlog.turn_table(corpus, ["r"], ["reading_id", "lane", "step"])["step"].to_pylist(),
+        "turn_table": lambda: turnlog.turn_table(corpus, ["r"], ["reading_id", "span", "step"])["step"].to_pylist(),
         "resume_points": lambda: [one.step for one in resume_points(corpus, ["r"])["r"]],
     }[reader]
     assert read() == [0, 1, 2]

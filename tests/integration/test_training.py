@@ -22,11 +22,11 @@ from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.exports import exported_models
 from pipelines.training.names import named
 from pipelines.training.run import train
-from pipelines.training.settings import Run, prepare
-from tests.conftest import filler
-from tests.integration.flowing import ROOT
-from tests.unit.rl_samples import group
-from tests.waiting import wait_for
+from pipelines.training.settings import TrainingRun, prepare
+from tests.support.flowing import ROOT
+from tests.support.rl_samples import group
+from tests.support.texts import filler
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 STEPS, VOCABULARY, RUN = 5, 3000, "recorded"
@@ -75,7 +75,7 @@ def begin(inputs):
     recipe, text = inputs
 
     def start(store: Store) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "pipelines.cli", "train", "--config", recipe, "--json"]
+        command = [sys.executable, "-m", "pipelines.cli", "train", "--recipe", recipe, "--json"]
         command += ["--data", "needles", "--text", text, "--replay", RUN, "--store", store.url]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
@@ -84,7 +84,7 @@ def begin(inputs):
     return start
 
 
-def stage(inputs: tuple[str, str], store: Store) -> Run:
+def stage(inputs: tuple[str, str], store: Store) -> TrainingRun:
     """Make the same training for this process."""
     return prepare(inputs[0], ["needles"], [inputs[1]], store.url)
 

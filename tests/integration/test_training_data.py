@@ -13,14 +13,14 @@ from infra.tables.delta import Table, now
 from infra.tables.document_writer import DocumentWriter
 from infra.tables.documents import current_documents
 from infra.tables.qa import read_qa, to_row, write_qa
-from infra.tables.schemas import QA
+from infra.tables.training_schemas import QA
 from memagent.curation import Qa
 from memagent.errors import UsageError
 from memagent.records import TextSpan, text_hash
 from memagent.rl.audit import audit
 from pipelines.training.data import audited, splits
 from pipelines.training.settings import prepare
-from tests.conftest import filler
+from tests.support.texts import filler
 
 QUESTION = "What is the pass number for amber-otter?"
 
@@ -50,8 +50,7 @@ def keep(store, rows):
     table.upsert([{**row, "split": side[row["qa_id"]]} for row in table.read("a").to_pylist()])
 
 
-def test_rows_of_earlier_versions_know_segments_alone_and_gain_spans(tmp_path):
-    """The table of before has no column for spans: it is read, and written to."""
+def test_a_table_gains_a_column_that_its_schema_has_gained(tmp_path):
     store, row = Store(str(tmp_path)), Qa("q?", ("a",), ("h",), ("d",), "gold", evidence=(("h", 3),))
     earlier = QA.remove(QA.get_field_index("spans"))
     rows = pa.Table.from_pylist([to_row("a", row, "run", now())]).select(earlier.names).cast(earlier)
@@ -106,7 +105,7 @@ def test_data_that_cannot_teach_is_refused(archive):
     with pytest.raises(UsageError, match="documents of all 9 harvested rows are gone: ingest them again"):
         made(archive)
     write_qa(Corpus(archive, "a"), [], "run")
-    with pytest.raises(UsageError, match="of 0 rows none can be learnt from"):
+    with pytest.raises(UsageError, match="of 0 rows none can be trained on"):
         made(archive)
     with pytest.raises(UsageError, match=r"no data set 'nothing'\. There are: qa"):
         splits(prepare("smoke", ["nothing"], store=archive.url))

@@ -9,7 +9,7 @@ from memagent.rl.methods import METHODS
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.run import train
 from pipelines.training.settings import prepare
-from tests.conftest import filler
+from tests.support.texts import filler
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SMALL = (

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 import stat
 import time
 import urllib.error
@@ -18,14 +17,13 @@ from infra.tables.corpora import corpora, remember
 from infra.tables.delta import Table
 from infra.tables.runs import begin_run
 from memagent.questions import ask
-from tests.e2e.browsing import browser  # noqa: F401  (a fixture)
-from tests.hostile_page import attack, hostile_page
-from tests.integration.flowing import DEPLOYMENTS, QUESTION, Served, serving
-from tests.integration.telling import BLOCK, MAIL_BLOCK, OLDER, webhook
-from tests.mailbox import mailbox
+from tests.support.browsing import browser  # noqa: F401  (a fixture)
+from tests.support.flowing import DEPLOYMENTS, ENDED, QUESTION, Served, serving
+from tests.support.hostile_page import attack, hostile_page
+from tests.support.mailbox import mailbox
+from tests.support.telling import BLOCK, MAIL_BLOCK, OLDER, webhook
 
 pytestmark = pytest.mark.slow
-ENDED = {"CANCELLED", "CRASHED", "FAILED", "COMPLETED"}
 SECONDS = 300
 """That an event is waited for; it comes sooner, but on a busy machine nobody knows when."""
 
@@ -46,9 +44,7 @@ def _parameters(corpus: str, folder: object, **more: object) -> list[str]:
 
 def _begin(served: Served, *parameters: str, name: str = "answer-archive/bulk") -> str:
     """Start a run of a deployment and return its id."""
-    said = served.prefect("deployment", "run", name, *parameters)
-    (run,) = re.findall(r"UUID: ([0-9a-f-]{36})", said)
-    return str(run)
+    return served.begin(name, *parameters)
 
 
 def _wait(served: Served, run: str, states: set[str]) -> str:
@@ -182,8 +178,7 @@ def test_nights_are_scheduled(served):
 def test_a_bulk_run_answers_and_tells(served, archive):
     listed = served.prefect("deployment", "ls")
     assert "digest-corpus/nightly" in listed and "answer-archive/bulk" in listed
-    ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *_parameters("c", archive))
-    assert "Completed" in ran
+    assert served.run("answer-archive/bulk", *_parameters("c", archive)) == "COMPLETED"
     wanted = {"filter": {"event": {"name": ["memagent.archive.answered"]}}}
     _until(lambda: served.ask("events/filter", wanted)["events"], lambda: "the event of the run has not come")
     (event,) = served.ask("events/filter", wanted)["events"]
@@ -193,22 +188,24 @@ def test_a_bulk_run_answers_and_tells(served, archive):
     assert set(answers["run_id"].to_pylist()) == {event["payload"]["run_id"]} and answers.num_rows == 4
 
 
-def test_cancelling_ends_the_work_in_process(served, archive):
+@pytest.mark.parametrize("engines", [1, 2], ids=["this process", "Ray"])
+def test_cancelling_ends_the_work_in_process(served, archive, engines):
     before = _planned(served)
-    run = _begin(served, *_parameters("slow", archive, sets=["engine.scripted_delay=600"]))
+    pool = [f"pool.max_size={engines}", "pool.cpus=0.4"]
+    run = _begin(served, *_parameters(f"slow{engines}", archive, sets=["engine.scripted_delay=600", *pool]))
     _until(lambda: _planned(served) - before, lambda: "it has not begun to read")
     other = _begin(served, "--param", "corpus=c", name="harvest-qa/harvest")
     late = lambda: served.ask(f"flow_runs/{other}")["state"]["name"]  # noqa: E731  (as the server calls what waits)
     _until(lambda: late() == "Late", lambda: f"two flows work at once: it is {late()}")
-    assert _rays(served)
+    if engines > 1:
+        _until(lambda: _rays(served), lambda: "Ray has not started")
     served.prefect("flow-run", "cancel", run)
     assert _wait(served, run, ENDED) == "CANCELLED"
     _until(lambda: not _rays(served), lambda: f"Ray outlives its flow run: {_rays(served)}")
     assert _wait(served, other, {"COMPLETED", "FAILED", "CRASHED"}) == "COMPLETED", "it waits, and is not lost"
     # What was read before is kept, and the next run goes on.
-    ran = served.prefect("deployment", "run", "answer-archive/bulk", "--watch", *_parameters("slow", archive))
-    assert "Completed" in ran
-    assert Table(Store(served.store), "answers").read("slow").num_rows == 4
+    assert served.run("answer-archive/bulk", *_parameters(f"slow{engines}", archive)) == "COMPLETED"
+    assert Table(Store(served.store), "answers").read(f"slow{engines}").num_rows == 4
 
 
 def test_cancelling_the_night_stops_the_ray_job_of_a_corpus(distant, archive, cluster):
@@ -269,7 +266,7 @@ def _rays(served: Served) -> list[str]:
 @pytest.fixture
 def unwatched(served: Served) -> Served:
     """A `memagent up` whose own runs of the watch do not come between: a night is told of once."""
-    watch = served.ask("deployments/name/watch-nights/watch")["id"]
+    watch = served.ask("deployments/name/watch-schedule/watch")["id"]
     served.ask(f"deployments/{watch}/pause_deployment", {})
     under_way = {"flow_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}}}
     _until(
@@ -286,23 +283,23 @@ def test_a_night_that_was_broken_off_is_told_to_the_block_that_is_named(unwatche
     begin_run(corpus, "killed", "digest", {}, ["w"])  # and no process has it
     with webhook() as (address, told):
         served.python(BLOCK, address)
-        named = json.dumps(["night.notify=custom-webhook/nights"])
-        run = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
+        named = json.dumps(["schedule.notify=custom-webhook/nights"])
+        run = _begin(served, "--param", f"sets={named}", name="watch-schedule/watch")
         assert _wait(served, run, ENDED) == "COMPLETED"
         _until(lambda: told, lambda: "the block was not told")
     assert "watched" in told[0]["body"] and "half-answered" in told[0]["subject"]
     (automation,) = [each for each in served.ask("automations/filter", {}) if each["name"].startswith("memagent: ")]
     assert set(automation["trigger"]["expect"]) == {
-        f"memagent.night.{problem}" for problem in ("late", "failed", "half-answered", "held")
+        f"memagent.schedule.{problem}" for problem in ("late", "failed", "half-answered", "withheld")
     }
     served.python(OLDER)
-    again = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
+    again = _begin(served, "--param", f"sets={named}", name="watch-schedule/watch")
     assert _wait(served, again, ENDED) == "COMPLETED"
     (same,) = [each for each in served.ask("automations/filter", {}) if each["name"].startswith("memagent: ")]
     assert same["id"] == automation["id"] and len(told) == 1, "each night is told of once"
     assert set(same["trigger"]["expect"]) == set(automation["trigger"]["expect"]), "one of an older version is renewed"
-    nowhere = json.dumps(["night.notify=custom-webhook/nowhere"])
-    lost = _begin(served, "--param", f"sets={nowhere}", name="watch-nights/watch")
+    nowhere = json.dumps(["schedule.notify=custom-webhook/nowhere"])
+    lost = _begin(served, "--param", f"sets={nowhere}", name="watch-schedule/watch")
     assert _wait(served, lost, ENDED) == "FAILED"
     assert "no block 'custom-webhook/nowhere'" in served.ask(f"flow_runs/{lost}")["state"]["message"]
 
@@ -316,8 +313,8 @@ def test_a_night_that_was_broken_off_is_told_by_mail(unwatched):
     with mailbox() as (port, mails):
         address = f"mailto://127.0.0.1:{port}?from=memagent@example.org&to=anna@example.org&mode=insecure"
         served.python(MAIL_BLOCK, address)
-        named = json.dumps(["night.notify=slack-webhook/mail"])
-        run = _begin(served, "--param", f"sets={named}", name="watch-nights/watch")
+        named = json.dumps(["schedule.notify=slack-webhook/mail"])
+        run = _begin(served, "--param", f"sets={named}", name="watch-schedule/watch")
         assert _wait(served, run, ENDED) == "COMPLETED"
         _until(lambda: mails, lambda: "no mail has come")
     assert mails[0]["to"] == "anna@example.org" and "half-answered" in mails[0]["subject"]

@@ -1,12 +1,10 @@
-"""`memagent up --host`: another address of this machine, its name alone, and the desk beside it."""
+"""`memagent up --host`: another address of this machine, its name alone, and the review server beside it."""
 
 import base64
 import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from infra.processes import tree
-from tests.integration.flowing import ROOT, Served, serving
-from tests.ports import first_port
+from tests.support.commands import run_here
+from tests.support.flowing import Served, serving
+from tests.support.ports import first_port
 
 
 def other_address() -> str:
@@ -35,13 +34,13 @@ HOST = other_address()
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Iterator[tuple[Served, int]]:
     folder = tmp_path_factory.mktemp("elsewhere")
-    desk = first_port(25_500, 400, 2)
+    service = first_port(25_500, 400, 2)
     patch = pytest.MonkeyPatch()
     for name in ("CONFIG", "DATA", "CACHE"):
         patch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
-    options = ("--host", HOST, "--desk-port", str(desk))
+    options = ("--host", HOST, "--review-port", str(service))
     with serving(folder, sets, number=4, options=options, host=HOST) as served:
-        yield served, desk
+        yield served, service
     patch.undo()
 
 
@@ -58,7 +57,7 @@ def status(url: str, **headers: str) -> int:
 
 @pytest.mark.slow
 def test_it_answers_to_the_given_name_alone_and_to_who_has_the_token(elsewhere):
-    served, desk = elsewhere
+    served, service = elsewhere
     port = int(served.api.split(":")[2].removesuffix("/api"))
     knows = {"Authorization": "Basic " + base64.b64encode(served.auth.encode()).decode()}
     deployment = f"{served.api}/deployments/name/answer-archive/bulk"
@@ -66,22 +65,21 @@ def test_it_answers_to_the_given_name_alone_and_to_who_has_the_token(elsewhere):
     for name in ("evil.example", "localhost", "127.0.0.1", f"127.0.0.1:{port}", ""):
         assert status(deployment, **knows, Host=name) == 400, name
     assert status(f"http://127.0.0.1:{port}/api/health") == 0, "nothing listens where nobody asked for it"
-    page = f"http://{HOST}:{desk}/login"
+    page = f"http://{HOST}:{service}/login"
     assert status(page) == 200
-    for name in ("evil.example", f"localhost:{desk}", HOST, f"{HOST}:{port}"):
+    for name in ("evil.example", "localhost", f"localhost:{service}"):
         assert status(page, Host=name) == 400, name
-    assert status(f"http://127.0.0.1:{desk}/login") == 0
+    assert status(f"http://127.0.0.1:{service}/login") == 0
     said = served.log.read_text()
     warned = re.findall(rf"Port (\d+) of {re.escape(HOST)} is open to other machines, without TLS", said)
-    assert warned == ([] if HOST.startswith("127.") else [str(port), str(desk)]), said
+    assert warned == ([] if HOST.startswith("127.") else [str(port), str(service)]), said
     assert served.auth.partition(":")[2] not in said
 
 
 @pytest.mark.slow
 def test_its_own_flows_reach_it_there(elsewhere):
     served, _ = elsewhere
-    ran = served.prefect("deployment", "run", "watch-nights/watch", "--watch")
-    assert "Completed" in ran
+    assert served.run("watch-schedule/watch") == "COMPLETED"
 
 
 @pytest.mark.slow
@@ -98,15 +96,13 @@ def test_it_ends_and_says_so_when_its_server_is_gone(elsewhere):
 def refused(command: str, *options: str, tmp_path: Path, **variables: str) -> str:
     """Run a command that must end before it serves anything; return what it says."""
     homes = {f"XDG_{name}_HOME": str(tmp_path / name.lower()) for name in ("CONFIG", "DATA", "CACHE")}
-    environment = {**os.environ, **homes, "PREFECT_HOME": str(tmp_path / "prefect"), **variables}
-    line = [sys.executable, "-m", "pipelines.cli", command, "--store", str(tmp_path / "store"), *options]
-    ran = subprocess.run(line, env=environment, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
-    assert ran.returncode == 2, ran.stdout + ran.stderr
-    assert "Traceback" not in ran.stderr
-    return ran.stderr
+    variables = {**homes, "PREFECT_HOME": str(tmp_path / "prefect"), **variables}
+    _, said = run_here(command, "--store", str(tmp_path / "store"), *options, status=2, **variables)
+    assert "Traceback" not in said
+    return said
 
 
-@pytest.mark.parametrize("command", ["up", "desk"])
+@pytest.mark.parametrize("command", ["up", "review"])
 def test_all_addresses_at_once_are_refused_without_a_name(command: str, tmp_path: Path):
     said = refused(command, "--host", "0.0.0.0", tmp_path=tmp_path)
     assert "every address of this machine" in said and "--url" in said

@@ -1,12 +1,12 @@
 """Weights by broadcast: a sender and receivers in processes of their own, over gloo."""
 
-import multiprocessing
 import socket
 
 import pytest
 import torch
 
 from infra.learner.weight_broadcast import Rendezvous, _buckets, receive, send
+from tests.support.ranks import RANKS
 
 CPU = torch.device("cpu")
 LAYOUT = (
@@ -40,10 +40,9 @@ def take(place, rank, queue):
 
 @pytest.mark.parametrize("bucket_bytes", [1, 700])
 def test_every_receiver_has_what_was_sent(bucket_bytes):
-    context = multiprocessing.get_context("spawn")
-    place, queue = meeting(3, bucket_bytes), context.Queue()
-    others = [context.Process(target=take, args=(place, rank, queue)) for rank in (1, 2)]
-    others.append(context.Process(target=give, args=(place,)))
+    place, queue = meeting(3, bucket_bytes), RANKS.Queue()
+    others = [RANKS.Process(target=take, args=(place, rank, queue)) for rank in (1, 2)]
+    others.append(RANKS.Process(target=give, args=(place,)))
     for process in others:
         process.start()
     got = [queue.get(timeout=600) for _ in range(2)]

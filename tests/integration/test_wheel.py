@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import memagent
-from tests.pages import ROOT, blocks
+from tests.support.pages import ROOT, blocks
 
 PACKAGES = ("memagent", "infra", "pipelines")
 NEEDED = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.advisories import NOT_LOOKED_UP, VULNERABLE, Finding, ignored, judge, of_dump, of_pip_audit, pinned
-from tests.pages import ROOT
+from tests.support.pages import ROOT
+from tools.advisories import NOT_LOOKED_UP, VULNERABLE, Finding, ignored, judge, of_dump, of_pip_audit, pinned
 
 LOCK = ROOT / "infra" / "deploy" / "lock"
 FOUND = Finding("jinja2", "3.1.0", ("PYSEC-1", "CVE-1"), ("3.1.6",))

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.baselines import METHODS, config_hash, method, packed, widened
-from memagent.config import ReadingConfig
+from memagent.baselines import config_hash, method, packed, widened
+from memagent.config import METHODS, ReadingConfig
 from memagent.conversations import ReadingRequest
 from memagent.engine import Completion
 from memagent.errors import ConfigError, RequestError, UsageError
 from memagent.reading import Reading
 from memagent.records import Segment
 from memagent.scripted import ScriptedEngine
-from tests.conftest import ListStream, filler, make_scheme
+from tests.support.texts import ListStream, filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"
 NEEDLE = "The pass number for amber-otter is 4829104."
@@ -67,7 +67,7 @@ def test_every_method_logs_and_counts_as_a_reading_does(scheme, name):
     assert outcome.prompt_tokens == sum(turn.prompt_tokens for turn in turns) == sum(map(len, engine.prompts))
     assert outcome.output_tokens == sum(len(turn.response_ids) for turn in turns)
     assert turns[-1].kind == "answer" and [turn.kind for turn in turns].count("answer") == 1
-    assert len({(turn.lane, turn.step) for turn in turns}) == len(turns)
+    assert len({(turn.span, turn.step) for turn in turns}) == len(turns)
     read = {turn.segment_index for turn in turns if turn.kind == "update"}
     assert read <= {segment.index for segment in stream.segments}
 
@@ -181,7 +181,7 @@ def test_no_method_repeats_a_logged_conversation(scheme, name, cut):
     again, rest, _, engine = run(name, scheme, text, past, window=window_of(name))
     assert (again.answer, again.found, again.evidence) == (whole.answer, whole.found, whole.evidence)
     assert len(engine.prompts) == again.conversations == len(turns) - len(past)
-    assert not {(t.lane, t.step) for t in rest} & {(t.lane, t.step) for t in past}
+    assert not {(t.span, t.step) for t in rest} & {(t.span, t.step) for t in past}
     done, nothing, _, engine = run(name, scheme, text, turns, window=window_of(name))
     assert (done.answer, done.evidence, done.conversations, done.segments) == (whole.answer, whole.evidence, 0, 0)
     assert not nothing and not engine.prompts

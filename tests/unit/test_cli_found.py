@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pipelines.cli.found import AnswerPrinter
+from pipelines.cli.live_answers import AnswerPrinter
 from pipelines.cli.rollup import show_rollup
 
 
@@ -36,8 +36,8 @@ def found(monkeypatch):
             state["read"] += 1
             yield from rows
 
-    monkeypatch.setattr("pipelines.exchange.found.answered_before", answered_before)
-    monkeypatch.setattr("pipelines.exchange.found.newly_answered", newly_answered)
+    monkeypatch.setattr("pipelines.exchange.live_answers.answered_before", answered_before)
+    monkeypatch.setattr("pipelines.exchange.live_answers.newly_answered", newly_answered)
     return state
 
 

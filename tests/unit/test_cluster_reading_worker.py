@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from infra.cluster import reading_worker
+from infra.cluster.board import Attempt, LocalBoard
 from infra.cluster.reading_blocks import PassSpec
 from infra.cluster.reading_worker import ReadingWorker, part_seconds
 from infra.readers import ReaderSpec
@@ -15,12 +16,13 @@ from infra.store import Corpus, Store
 from memagent.config import load_config
 
 
-class Tally:
+class Board(LocalBoard):
     def __init__(self):
-        self.reports = 0
+        super().__init__()
+        self.told = 0
 
-    def report(self, worker, counts, lines):
-        self.reports += 1
+    def report(self, worker, counts, lines=()):
+        self.told += 1
 
 
 def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, model_folder, monkeypatch):
@@ -31,8 +33,8 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
     monkeypatch.setattr(reading_worker, "_SHORTEST_PART", 1.0)
 
     async def run():
-        tally = Tally()
-        worker = ReadingWorker(spec, tally)
+        board = Board()
+        worker = ReadingWorker(board, spec)
         flushes = 0
 
         async def flush():
@@ -49,10 +51,32 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        return flushes, tally.reports
+        return flushes, board.told
 
     flushes, reports = asyncio.run(run())
     assert flushes == 1 and 2 < reports < 20
+
+
+def test_items_that_come_at_once_start_the_engine_once(tmp_path, model_folder, monkeypatch):
+    config = load_config(engine__kind="scripted", engine__model=str(model_folder))
+    spec = PassSpec(
+        Corpus(Store(str(tmp_path / "store")), "c"), "run", ReaderSpec(config), inflight=8, flush_seconds=60.0
+    )
+    starts = []
+
+    async def run():
+        worker = ReadingWorker(LocalBoard(), spec)
+
+        async def start():
+            starts.append(worker)
+            await asyncio.sleep(0.05)
+
+        monkeypatch.setattr(worker._engine, "start", start)
+        await asyncio.gather(*(worker._ready() for _ in range(20)))
+        await worker.stop()
+
+    asyncio.run(run())
+    assert len(starts) == 1
 
 
 def test_a_crash_costs_little_of_a_short_run_and_a_long_one_writes_few_parts():
@@ -73,7 +97,7 @@ def test_a_full_disk_ends_what_is_read_and_a_store_that_is_away_does_not(
     monkeypatch.setattr(reading_worker, "read_work", lambda *given: [])
 
     async def run():
-        worker, failed = ReadingWorker(spec, None), asyncio.Event()
+        worker, failed = ReadingWorker(LocalBoard(), spec), asyncio.Event()
 
         def flush():
             worker._writer.flush = int  # there is room again
@@ -87,7 +111,7 @@ def test_a_full_disk_ends_what_is_read_and_a_store_that_is_away_does_not(
             await asyncio.sleep(0.01)
         drained = worker._drained.is_set()
         try:
-            return drained, await worker.run({"number": 1, "losses": 0})
+            return drained, await worker.run({}, Attempt())
         finally:
             await worker.stop()
 
@@ -109,7 +133,7 @@ def test_what_was_read_until_the_disk_was_full_is_written_into_the_room_that_was
     events = []
 
     async def run():
-        worker = ReadingWorker(spec, None)
+        worker = ReadingWorker(LocalBoard(), spec)
 
         def flush():
             events.append("written" if worker._room._file is None else "no room")
@@ -127,7 +151,7 @@ def test_what_was_read_until_the_disk_was_full_is_written_into_the_room_that_was
 
         other = asyncio.create_task(other_block())
         try:
-            await worker.run({"number": 1, "losses": 0})
+            await worker.run({}, Attempt())
         finally:
             await other
             worker._flush_task.cancel()

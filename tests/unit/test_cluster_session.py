@@ -1,7 +1,6 @@
 """Starting Ray where it is slow to start, and beside a SIGTERM handler of one's own."""
 
 import gc
-import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ import ray
 from tenacity import wait_none
 
 from infra.cluster import session as jobs
-from infra.cluster.session import _own_termination, _start_ray
+from infra.cluster.session import _held_by_a_thread, _start_ray
 from memagent.config import RayConfig
 from memagent.errors import MemagentError, UsageError
 
@@ -100,24 +99,20 @@ def test_what_trying_again_does_not_mend_is_not_tried_again(starts, error, kind)
     assert called == ["init"]
 
 
-def test_a_termination_while_ray_starts_reaches_the_process_own_handler(monkeypatch):
-    heard = []
+def test_ray_leaves_the_handler_of_a_termination_and_ends_in_the_thread_that_started_it(monkeypatch):
+    threads = []
+    monkeypatch.setattr(ray, "init", lambda **options: threads.append(threading.current_thread()))
+    monkeypatch.setattr(ray, "shutdown", lambda: threads.append(threading.current_thread()))
+    with _held_by_a_thread({}):
+        (starter,) = threads
+        assert starter is not threading.main_thread() and starter.is_alive(), "Ray's processes end with it"
+    assert threads == [starter, starter] and not starter.is_alive()
 
-    def init(**options):
-        ray._private.utils.set_sigterm_handler(lambda signum, frame: pytest.fail("Ray's handler, not ours"))
-        signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(ray, "init", init)
-    before = signal.signal(signal.SIGTERM, lambda signum, frame: heard.append(signum))
-    try:
-        with _own_termination():
-            _start_ray({})
-        signal.raise_signal(signal.SIGTERM)
-        assert heard == [signal.SIGTERM, signal.SIGTERM]
-        ray._private.utils.set_sigterm_handler(signal.SIG_DFL)  # Ray's own again, once it has started
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def test_a_start_that_fails_is_told_where_it_was_asked_for(starts):
+    starts(ValueError("cpus"))
+    with pytest.raises(ValueError, match="cpus"), _held_by_a_thread({}):
+        pytest.fail("Ray has not started")
 
 
 def test_ray_starts_when_it_is_first_needed_and_ends_with_the_outer_body(monkeypatch):
@@ -131,6 +126,7 @@ def test_ray_starts_when_it_is_first_needed_and_ends_with_the_outer_body(monkeyp
         monkeypatch.setattr(ray, "is_initialized", lambda: False)
         told.append("end")
 
+    monkeypatch.setattr(jobs, "_to_begin", [])  # integration tests of this process may have left theirs
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(jobs, "ray_session", session)
     with jobs.lazy_ray(RayConfig()):

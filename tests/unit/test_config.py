@@ -18,9 +18,9 @@ def test_precedence(tmp_path, monkeypatch):
 
 
 def test_a_model_gives_defaults_that_the_user_overrides():
-    config = load_config(sets=["reading.lanes=3"])
-    reading = config.reading_config({"segment_tokens": 256, "lanes": 2})
-    assert (reading.segment_tokens, reading.lanes) == (256, 3)
+    config = load_config(sets=["reading.parallel_spans=3"])
+    reading = config.reading_config({"segment_tokens": 256, "parallel_spans": 2})
+    assert (reading.segment_tokens, reading.parallel_spans) == (256, 3)
 
 
 def test_the_environment_names_a_file_or_holds_the_whole_configuration(tmp_path, monkeypatch):
@@ -59,7 +59,7 @@ def test_downloaded_policies_are_cached_where_the_platform_keeps_caches(tmp_path
     [
         (["engine.knd=1"], "engine.knd: no such key"),
         (["reading.nope=1"], "reading.nope: no such key"),
-        (["reading.lanes=0"], "reading.lanes"),
+        (["reading.parallel_spans=0"], "reading.parallel_spans"),
         (["engine"], "section.key=value"),
         (["store.x=1", "store=2"], "store"),
         (["pool.min_size=3"], "pool.max_size 1 is below"),
@@ -83,7 +83,7 @@ def test_wrong_files_are_named(tmp_path):
 def test_hash_changes_with_every_key_and_with_the_wording():
     base = ReadingConfig()
     hashes = {base.hash("a"), base.hash("b")}
-    changes = {"segment_tokens": 64, "lanes": 2, "gate": True, "layout": "section-first", "temperature": 0.5}
+    changes = {"segment_tokens": 64, "parallel_spans": 2, "gate": True, "layout": "section-first", "temperature": 0.5}
     hashes |= {ReadingConfig(**{name: value}).hash("a") for name, value in changes.items()}
     assert len(hashes) == 2 + len(changes)
 
@@ -104,6 +104,7 @@ def test_what_is_kept_holds_no_secret():
 
 
 def test_a_key_that_is_off_changes_no_hash():
-    assert ReadingConfig(lane_segments=0).hash("t") == ReadingConfig().hash("t")
-    assert ReadingConfig(lane_segments=9).hash("t") != ReadingConfig().hash("t")
-    assert [ReadingConfig(lanes=2, lane_segments=10).lanes_of(n) for n in (1, 20, 21, 100)] == [2, 2, 3, 10]
+    assert ReadingConfig(span_segments=0).hash("t") == ReadingConfig().hash("t")
+    assert ReadingConfig(span_segments=9).hash("t") != ReadingConfig().hash("t")
+    limited = ReadingConfig(parallel_spans=2, span_segments=10)
+    assert [limited.parallel_spans_of(n) for n in (1, 20, 21, 100)] == [2, 2, 3, 10]

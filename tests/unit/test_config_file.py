@@ -11,7 +11,7 @@ from pipelines.cli.main import app
 
 def test_every_key_stands_in_the_file_once_with_what_it_does():
     text = configuration_file({})
-    names = ("engine", "reading", "pool", "ingest", "ray", "logging", "cost", "gates", "night")
+    names = ("engine", "reading", "pool", "ingest", "ray", "logging", "cost", "quality", "schedule")
     assert tomllib.loads(text) == {name: {} for name in names}
     sections = re.split(r"\n\[(\w+)\]\n", "\n[top]\n" + text)[1:]
     keys = {

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.curation import SPLITS, Qa, agreement, families, gather, leaks, split_of, stored_split, teachable
+from memagent.curation import SPLITS, Qa, agreement, families, gather, leaks, split_of, teachable
 from memagent.records import stable_hash
 
 
@@ -123,16 +123,12 @@ def test_a_document_is_on_one_side_and_the_shares_hold():
     assert {split_of([f"doc-{i}"], 1) for i in range(50)} != {"train"}
 
 
-def test_the_first_versions_test_documents_alone_are_for_promotion_now():
+def test_the_side_of_a_document_is_the_place_of_its_hash():
     for i in range(500):
         name = f"doc-{i}"
         share = int(stable_hash(0, [name])[:12], 16) / 16**12
-        first = "train" if share < 0.8 else "validation" if share < 0.9 else "test"
-        assert split_of([name]) == (first if first != "test" or share >= 0.98 else "promotion")
-        assert stored_split(first, None, [name]) == split_of([name])
-    promotion = side("d", "promotion")
-    assert stored_split("test", None, [promotion]) == "promotion" and stored_split("test", 2, [promotion]) == "test"
-    assert stored_split("train", None, [promotion]) == "train" and stored_split("test", None, []) == "test"
+        sides = ((0.8, "train"), (0.9, "validation"), (0.98, "promotion"), (1.0, "test"))
+        assert split_of([name]) == next(side for limit, side in sides if share < limit)
 
 
 def test_a_row_over_documents_of_two_sides_does_not_teach():

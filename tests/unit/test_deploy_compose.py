@@ -17,7 +17,7 @@ from typer.main import get_command
 from memagent.config import Config, validate
 from pipelines.cli.main import app
 from pipelines.flows.serve import ServingPlan
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 DEPLOY = ROOT / "infra" / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -28,7 +28,7 @@ ONCE = {"bucket"}
 
 
 def options(command: object) -> set[str]:
-    return {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    return {option for param in command.params for option in (*param.opts, *param.secondary_opts)}  # type: ignore[attr-defined]
 
 
 def test_it_is_a_composition():

@@ -18,8 +18,8 @@ from typer.main import get_command
 
 from memagent.config import Config, validate
 from pipelines.cli.main import app
-from tests.kuberay import check
-from tests.pages import ROOT
+from tests.support.kuberay import check
+from tests.support.pages import ROOT
 
 FOLDER = ROOT / "infra" / "deploy" / "kubernetes"
 SECRETS = {
@@ -108,7 +108,7 @@ def test_a_wrong_field_is_found():
     cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["imagePullPolicies"] = "Always"
     with pytest.raises(AssertionError, match="imagePullPolicies"):
         check(cluster)
-    (night,) = loaded("base/night.yaml")
+    (night,) = loaded("base/schedule.yaml")
     night["spec"]["concurrencyPolicies"] = "Forbid"
     with pytest.raises(AssertionError, match="concurrencyPolicies"):
         check(night)
@@ -183,7 +183,7 @@ def test_few_come_in():
     for policy in policies.values():
         for rule in policy.get("ingress", []):
             assert rule["from"] and all("podSelector" in peer or "namespaceSelector" in peer for peer in rule["from"])
-    (night,) = loaded("base/night.yaml")
+    (night,) = loaded("base/schedule.yaml")
     labels = night["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
     assert labels["memagent.io/client"] == "true", "else it does not reach the Jobs API"
 
@@ -207,7 +207,7 @@ def test_configurations_and_commands_are_those_of_the_product():
         config = validate(Config, tomllib.loads((FOLDER / folder / "memagent.toml").read_text()), "")
         assert config.ray.address == "auto" and config.logging.format == "json"
     commands = get_command(app).commands
-    (night,) = loaded("base/night.yaml")
+    (night,) = loaded("base/schedule.yaml")
     (submitter,) = night["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     *ray_job, last = submitter["command"]
     options = {option for param in submit.params for option in param.opts}

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from ray.scripts.scripts import healthcheck, start
 
-from tests.pages import HERE, ROOT
-from tests.waiting import wait_for
+from tests.support.pages import HERE, ROOT
+from tests.support.waiting import wait_for
 
 DEPLOY = ROOT / "infra" / "deploy"
 SCRIPTS = sorted([*DEPLOY.rglob("*.sh"), *DEPLOY.rglob("*.sbatch"), *(ROOT / "infra").glob("*.sh")])
@@ -124,7 +124,7 @@ def test_one_node_has_no_workers(allocation):
     job = begun(
         {**allocation, "SLURM_JOB_NUM_NODES": "1", "STEPS": "1", "SLURM_GPUS_ON_NODE": ""},
         "train",
-        "--config",
+        "--recipe",
         "my.toml",
     )
     job.communicate()

@@ -6,12 +6,12 @@ import subprocess
 
 import pytest
 
-from infra.disk import Room, is_full
+from infra.disk import DiskReserve, is_full
 
 
 def test_room_is_held_without_a_trace_and_is_there_when_it_is_given_up(tmp_path):
     before = os.statvfs(tmp_path).f_bfree
-    room = Room(str(tmp_path / "store"), 64 * 2**20)
+    room = DiskReserve(str(tmp_path / "store"), 64 * 2**20)
     held = before - os.statvfs(tmp_path).f_bfree
     assert os.listdir(tmp_path / "store") == []
     room.give_up()
@@ -28,10 +28,10 @@ def test_a_file_system_that_cannot_hold_room_is_no_error_and_a_full_one_is(tmp_p
         return call
 
     monkeypatch.setattr(os, "posix_fallocate", refuse(errno.EOPNOTSUPP))
-    Room(str(tmp_path), 100).give_up()
+    DiskReserve(str(tmp_path), 100).give_up()
     monkeypatch.setattr(os, "posix_fallocate", refuse(errno.ENOSPC))
     with pytest.raises(OSError, match="No space") as raised:
-        Room(str(tmp_path), 100)
+        DiskReserve(str(tmp_path), 100)
     assert is_full(raised.value) and not is_full(ValueError()) and not is_full(OSError(errno.EIO, "broken"))
 
 
@@ -45,7 +45,7 @@ def test_what_a_full_disk_refused_leaves_no_file_behind(tmp_path):
         pytest.skip("this machine mounts nothing")
     try:
         store = Store(str(disk / "store"))
-        room = Room(store.url, 256 * 2**10)
+        room = DiskReserve(store.url, 256 * 2**10)
         with pytest.raises(OSError, match="No space"):
             store.write_bytes(b"\0" * 900 * 2**10, "turns", "large")
         assert os.listdir(disk / "store" / "turns") == []

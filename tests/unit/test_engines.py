@@ -1,8 +1,8 @@
 import asyncio
+import gc
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +11,7 @@ from infra.engines.supervised import SupervisedEngine
 from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, RequestError
 from memagent.scripted import ScriptedEngine, answer, update
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 
 class Dying:
@@ -152,31 +152,36 @@ def test_the_rules():
 
 
 @pytest.mark.parametrize(
-    ("cores", "ranks", "binding", "backend", "threads"),
+    ("cores", "ranks", "binding", "computes", "threads"),
     [
-        (2, 1, None, "uni", "1"),
-        (4, 1, "auto", "uni", "3"),
-        (2, 1, "nobind", "uni", "7"),
-        (2, 1, "0-1", "mp", "7"),
-        (2, 2, None, "mp", "7"),
-        (16, 1, None, "mp", "7"),
+        (2, 1, None, True, "1"),
+        (4, 1, "auto", True, "3"),
+        (2, 1, "nobind", True, None),
+        (2, 1, "0-1", False, None),
+        (2, 2, None, False, None),
+        (16, 1, None, False, None),
     ],
 )
-def test_on_few_cores_one_process_schedules_and_computes(monkeypatch, cores, ranks, binding, backend, threads):
+def test_on_few_cores_one_process_schedules_and_computes(monkeypatch, cores, ranks, binding, computes, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    monkeypatch.delenv("VLLM_WORKER_MULTIPROC_METHOD", raising=False)
+    monkeypatch.setattr(vllm_core, "_cpu_build", lambda: True)
     if binding:
         monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", binding)
-    parallel = SimpleNamespace(world_size=ranks, distributed_executor_backend="mp")
-    with vllm_core.compute_in_core(parallel):
-        assert os.environ["OMP_NUM_THREADS"] == threads
-    assert (parallel.distributed_executor_backend, os.environ["OMP_NUM_THREADS"]) == (backend, "7")
+    assert vllm_core.computes_in_core(ranks) is computes
+    variables = vllm_core.forking_environment(ranks)
+    assert (variables.get("VLLM_WORKER_MULTIPROC_METHOD"), variables.get("OMP_NUM_THREADS")) == (
+        "fork" if computes else None,
+        threads,
+    )
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    assert vllm_core.forking_environment(ranks) == {}, "the user's choice"
 
 
 SAYS = """
 import sys
-from infra.engines.vllm import last_error
+from infra.engines.vllm_core import last_error
 sys.stderr.write("(EngineCore pid=7) ERROR 11-24 [core.py:1510] torch.OutOfMemoryError: CUDA out of memory\\n")
 sys.stderr.write("RuntimeError: Engine core initialization failed. See root cause above.\\n")
 sys.stderr.flush()
@@ -191,3 +196,19 @@ def test_the_cause_of_a_failed_start_is_found_in_the_error_output(tmp_path, to_f
         stderr = file if to_file else subprocess.PIPE
         done = subprocess.run([sys.executable, "-c", SAYS], stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT)
     assert done.stdout.strip() == ("torch.OutOfMemoryError: CUDA out of memory" if to_file else "")
+
+
+def test_what_vllm_has_imported_is_not_collected_and_later_starts_change_nothing(monkeypatch):
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    before = gc.get_freeze_count()
+    try:
+        with vllm_core.uncollected():
+            assert not gc.isenabled()
+        frozen = gc.get_freeze_count()
+        assert frozen > before and gc.isenabled()
+        monkeypatch.setitem(sys.modules, "vllm", gc)
+        with vllm_core.uncollected():
+            assert gc.isenabled()
+        assert gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()

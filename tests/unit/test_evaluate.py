@@ -15,7 +15,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(config: object) -> None:
         raise AssertionError("Ray was started")
 
-    monkeypatch.setattr(pipelines.evaluate, "ray_session", started)
+    monkeypatch.setattr(pipelines.evaluate, "lazy_ray", started)
 
 
 @pytest.mark.usefixtures("no_ray")

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from memagent.errors import UsageError
-from pipelines.flows.address import HOST, Address
+from pipelines.web.address import HOST, Address
 
 
 def test_by_default_only_this_machine_and_its_names():
@@ -32,10 +32,10 @@ def test_other_machines_are_told_of(monkeypatch):
 
 
 def test_behind_a_proxy_its_name_is_one_more():
-    address = Address(4200, url="https://Desk.example.org/")
+    address = Address(4200, url="https://Review.example.org/")
     address.check()
-    assert address.names == [HOST, "localhost", "desk.example.org"]
-    assert address.origins[-1] == address.public == "https://desk.example.org"
+    assert address.names == [HOST, "localhost", "review.example.org"]
+    assert address.origins[-1] == address.public == "https://review.example.org"
     assert address.local == "http://127.0.0.1:4200"
 
 
@@ -63,7 +63,9 @@ def test_what_is_not_of_this_machine_is_refused(host, said):
         Address(4200, host).check()
 
 
-@pytest.mark.parametrize("url", ["desk.example.org", "ftp://desk.example.org", "https://", "https://a.example/path"])
+@pytest.mark.parametrize(
+    "url", ["review.example.org", "ftp://review.example.org", "https://", "https://a.example/path"]
+)
 def test_what_is_no_proxys_address_is_refused(url):
     with pytest.raises(UsageError, match="give scheme and host"):
         Address(4200, url=url).check()

@@ -17,7 +17,7 @@ def parsed(argv: list[str]) -> dict[str, object]:
     """Parse a command line as `memagent` does, without running anything; return the options of the command itself."""
     found, rest = get_command(app), list(argv)
     while rest and rest[0] in getattr(found, "commands", {}):
-        found = found.commands[rest.pop(0)]
+        found = found.commands[rest.pop(0)]  # type: ignore[attr-defined]
     return dict(found.make_context("memagent", rest).params)
 
 

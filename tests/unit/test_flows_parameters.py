@@ -7,7 +7,7 @@ import pytest
 from memagent.config import load_config
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError
-from pipelines.flows.access import check, settings_for
+from pipelines.flows.parameters import check, settings_for
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +70,9 @@ def test_callers_add_to_what_the_operator_has_configured(tmp_path, monkeypatch):
     monkeypatch.setenv("MEMAGENT_CONFIG_FILE", str(file))
     caller = tmp_path / "caller.toml"
     caller.write_text("[engine]\nmodel = 'theirs'\nmax_num_seqs = 8\n")
-    given = settings_for(str(caller), ["engine.max_num_seqs=4", "reading.lanes=2"], "/their/store")
+    given = settings_for(str(caller), ["engine.max_num_seqs=4", "reading.parallel_spans=2"], "/their/store")
     assert given.engine.base_url == "http://own.example/v1" and given.ray.jobs_address == "http://own:8265"
-    assert (given.engine.model, given.engine.max_num_seqs, given.reading["lanes"]) == ("theirs", 4, 2)
+    assert (given.engine.model, given.engine.max_num_seqs, given.reading["parallel_spans"]) == ("theirs", 4, 2)
     assert given.store == "/their/store"
     # A process that was given the whole configuration has no use for the file, which may be on another machine.
     monkeypatch.setenv("MEMAGENT_CONFIG", given.model_dump_json())

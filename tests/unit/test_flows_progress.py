@@ -24,13 +24,13 @@ def artifacts(monkeypatch):
 
 
 def test_a_run_that_ends_is_at_a_hundred_percent(artifacts):
-    with ray_job.Progress("digest of c") as show:
+    with ray_job.JobProgress("digest of c") as show:
         show({"segments": 10, "segments_total": 40})
     assert artifacts == [{"progress": 100.0, "description": None}]
 
 
 def test_a_run_that_fails_says_how_far_it_came_and_why(artifacts):
-    with pytest.raises(MemagentError), ray_job.Progress("digest of c") as show:
+    with pytest.raises(MemagentError), ray_job.JobProgress("digest of c") as show:
         show({"segments": 10, "segments_total": 40})
         raise MemagentError("no engine is left\nsecond line")
     (last,) = artifacts

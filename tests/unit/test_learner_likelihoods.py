@@ -8,7 +8,7 @@ import pytest
 from infra.learner.group import LearnerGroup
 from memagent.rl.config import load_recipe
 from memagent.rl.trajectory import Conversation, Group
-from tests.unit.rl_samples import group
+from tests.support.rl_samples import group
 
 
 class Scoring(LearnerGroup):

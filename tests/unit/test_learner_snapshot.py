@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.learner.snapshot import PARTS, Index, read_index, share_out
+from infra.learner.snapshot import PARTS, SnapshotIndex, read_index, share_out
 
 SIZES = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 10**9), max_size=20)
 
@@ -21,7 +21,7 @@ def test_every_parameter_has_one_owner_and_shares_are_even(sizes, world):
 
 @given(SIZES, st.integers(1, 8), st.integers(1, 8))
 def test_any_number_of_ranks_reads_each_file_once_and_finds_each_parameter(sizes, saved, world):
-    index = Index(7, saved, share_out(list(sizes.items()), saved))
+    index = SnapshotIndex(7, saved, share_out(list(sizes.items()), saved))
     files = [file for rank in range(world) for file in index.files_of(rank, world)]
     assert sorted(files) == sorted(index.file(part, shard) for part in PARTS for shard in range(saved))
     for name, owner in index.owners.items():

@@ -14,8 +14,8 @@ from memagent.tasks.sample import Sample
 from memagent.tasks.suites import Suite
 from pipelines.exchange.lm_eval import write_lm_eval
 from pipelines.exchange.lm_eval_task import process_results, score
-from pipelines.serving.messages import text_and_question
-from pipelines.serving.protocol import ChatRequest
+from pipelines.web.api.messages import text_and_question
+from pipelines.web.api.protocol import ChatRequest
 
 WORDS = st.lists(st.sampled_from(["the", "A", "1002", "Otter.", "no", "found", "not", ""]), max_size=4).map(" ".join)
 

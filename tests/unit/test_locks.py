@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 LOCKS = sorted(path for path in (ROOT / "infra" / "deploy" / "lock").glob("*.txt") if path.name != "left-out.txt")
 _PINNED = re.compile(

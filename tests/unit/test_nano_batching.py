@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from memagent.nano.batching import Example, Tree, Weights, collate, grow
-from memagent.nano.model import Qwen2, Shape
+from examples.nano.batching import Example, Tree, Weights, collate, grow
+from examples.nano.model import Qwen2, Shape
 
 SHAPE = Shape(vocab=64, hidden=64, layers=2, heads=2, inner=96)
 QUIET = Weights(prompt_share=0.0)

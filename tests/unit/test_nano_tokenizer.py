@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.nano.tokenizer import CONTROL, train_vocabulary
+from examples.nano.tokenizer import CONTROL, train_vocabulary
 from memagent.tokens import Tokenizer
 
 

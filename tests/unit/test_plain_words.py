@@ -9,10 +9,10 @@ from typer.main import get_command
 
 from pipelines.cli import live
 from pipelines.cli.main import app
-from pipelines.formatting import says_held, shown_as
+from pipelines.formatting import says_withheld, shown_as
 
-WORDS = re.compile(r"\b(polic(y|ies)|readings?|lanes?|segments?|harvest|gates?|quarantined?|prefix cache)\b", re.I)
-COMMANDS = ("ask", "answers", "status", "digest", "quarantine", "publish", "report")
+WORDS = re.compile(r"\b(polic(y|ies)|readings?|spans?|segments?|harvest|gates?|quarantined?|prefix cache)\b", re.I)
+COMMANDS = ("ask", "answers", "status", "digest", "quarantine", "release", "report")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -54,11 +54,11 @@ def test_progress_is_plain_and_other_names_stay():
 
 
 def test_answers_that_are_held_back_are_told_in_one_line_with_what_to_do():
-    one = says_held("c", "asked", {"night": 1})
+    one = says_withheld("c", "asked", {"night": 1})
     assert one == (
-        "1 of these answers is held back with night, and `answers` does not show it. "
-        "See: memagent answers c --run asked. Accept: memagent publish night"
+        "1 of these answers is withheld with night, and `answers` does not show it. "
+        "See: memagent answers c --run asked. Accept: memagent release night"
     )
-    several = says_held("c", "asked", {"first": 1200, "other": 40})
-    assert several.startswith("1,240 of these answers are held back with first, other") and "\n" not in several
-    assert several.endswith("Accept: memagent publish first; memagent publish other")
+    several = says_withheld("c", "asked", {"first": 1200, "other": 40})
+    assert several.startswith("1,240 of these answers are withheld with first, other") and "\n" not in several
+    assert several.endswith("Accept: memagent release first; memagent release other")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from memagent.errors import ConfigError
 from memagent.prompts import SHIPPED, Prompts, load_template
 from memagent.tokens import Tokenizer
-from tests.conftest import make_scheme, toy_tokenizer
+from tests.support.texts import make_scheme, toy_tokenizer
 
 TOKENIZER = Tokenizer(toy_tokenizer().to_str())
 PROMPTS = make_scheme(TOKENIZER).prompts

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from memagent.engine import Completion
 from memagent.errors import RequestError
 from memagent.prompts import Prompts, load_template
-from memagent.question_writer import Questioner, Refused, Written, load_wording, parse, write
+from memagent.question_writer import Questioner, RefusedQuestion, WrittenQuestion, load_wording, parse, write
 from memagent.tokens import Tokenizer
-from tests.conftest import toy_tokenizer
+from tests.support.texts import toy_tokenizer
 
 SEGMENT = "The lease of the mill was signed by Ada Long on 3 May 1871."
 GOOD = "Question: Who signed the lease of the mill?\nAnswer: Ada Long"
@@ -45,7 +45,7 @@ async def written(model, seed=0):
 
 async def test_a_question_that_stands_all_trials_is_kept():
     model = Model()
-    assert await written(model, seed=5) == Written("Who signed the lease of the mill?", "Ada Long")
+    assert await written(model, seed=5) == WrittenQuestion("Who signed the lease of the mill?", "Ada Long")
     assert [kind for kind, _, _ in model.asked] == ["write", "answer", "closed", "closed"]
     writing, answering, *guesses = model.asked
     assert SEGMENT in writing[1] and SEGMENT in answering[1] and "Who signed" in answering[1]
@@ -68,7 +68,7 @@ async def test_a_question_that_stands_all_trials_is_kept():
     ],
 )
 async def test_others_are_refused_with_a_reason_and_no_more_is_asked(model, reason, asked):
-    assert await written(model) == Refused(reason)
+    assert await written(model) == RefusedQuestion(reason)
     assert len(model.asked) == asked
 
 
@@ -83,9 +83,12 @@ async def test_what_the_engine_raises_is_passed_on():
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (GOOD, Written("Who signed the lease of the mill?", "Ada Long")),
-        ("Sure!\n\n**Question:** Who signed it then?\n\n**Answer:** Ada", Written("Who signed it then?", "Ada")),
-        ("question: Who signed it?\nanswer: 3 May", Written("Who signed it?", "3 May")),
+        (GOOD, WrittenQuestion("Who signed the lease of the mill?", "Ada Long")),
+        (
+            "Sure!\n\n**Question:** Who signed it then?\n\n**Answer:** Ada",
+            WrittenQuestion("Who signed it then?", "Ada"),
+        ),
+        ("question: Who signed it?\nanswer: 3 May", WrittenQuestion("Who signed it?", "3 May")),
         ("Question: Who signed it?", None),
         ("Question: Tell who signed it.\nAnswer: Ada", None),
         ("Question: Who?\nAnswer: Ada", None),

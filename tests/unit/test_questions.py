@@ -89,5 +89,5 @@ def test_half_a_character_is_refused_with_its_row_and_field(tmp_path, row, field
 
 def test_half_a_character_in_a_question_itself_is_refused():
     assert ask("🙂?").text == "🙂?"
-    with pytest.raises(UsageError, match=r"questions\[1\] holds \\udce9, which is half of a character"):
+    with pytest.raises(UsageError, match=r"questions\[1\] holds \\udce9, an unpaired surrogate"):
         ask("Who is Ren\udce9?", "questions[1]")

@@ -1,14 +1,11 @@
 """The public API: one text, one question, in this process."""
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
 import memagent
 from memagent.errors import ConfigError, UsageError
-from tests.pages import ROOT
 
 QUESTION = "What is the access code of cedar-gate?"
 FACT = "The access code of cedar-gate is 4471902."
@@ -44,7 +41,7 @@ def test_a_result_says_what_its_memories_were_like():
 @pytest.mark.parametrize(("text", "question"), [("a \ud800 b", "Who?"), ("a", "Who \udfff?"), ("a", " ")])
 def test_what_no_model_can_read_is_refused(text, question):
     spec = memagent.ReadingSpec.load()
-    with pytest.raises(UsageError, match=r"half of a character|empty"):
+    with pytest.raises(UsageError, match=r"unpaired surrogate|empty"):
         asyncio.run(memagent.read(text, question, memagent.ScriptedEngine(spec.prompts).generate, spec))
 
 
@@ -56,10 +53,10 @@ def test_a_text_without_the_answer_or_without_anything_gives_none():
 
 def test_the_reading_keys_of_a_model_hold_until_an_option_overrides_them():
     assert memagent.ReadingSpec.load("nano@sft").config == memagent.ReadingSpec.load().config
-    spec = memagent.ReadingSpec.load(segment_tokens=510, lanes=2)
-    assert (spec.config.segment_tokens, spec.config.lanes, spec.config.memory_tokens) == (510, 2, 64)
+    spec = memagent.ReadingSpec.load(segment_tokens=510, parallel_spans=2)
+    assert (spec.config.segment_tokens, spec.config.parallel_spans, spec.config.memory_tokens) == (510, 2, 64)
     assert read(TEXT, segment_tokens=510)[0].segments < read(TEXT)[0].segments
-    assert read(TEXT, lanes=3)[0].answer == "4471902"
+    assert read(TEXT, parallel_spans=3)[0].answer == "4471902"
 
 
 @pytest.mark.parametrize(
@@ -79,10 +76,3 @@ def test_what_does_not_fit_is_refused(model, options, message):
 def test_a_model_folder_says_how_it_reads(model_folder):
     spec = memagent.ReadingSpec.load(str(model_folder))
     assert (spec.config.segment_tokens, spec.config.answer_tokens) == (64, 32)
-
-
-def test_importing_the_package_loads_nothing_heavy():
-    heavy = ("ray", "torch", "vllm", "deepspeed", "prefect", "pyarrow", "deltalake", "transformers", "matplotlib")
-    code = f"import sys, memagent; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.strip() == "[]"

@@ -32,7 +32,7 @@ def model(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize(
     ("method", "config_hash"),
-    [("memagent", "19a910ca3a20b55f7eb0fcd47b27dbfd"), ("bm25", "65fc35c491b4e2802ede4ebe90bdf420")],
+    [("memagent", "b12104502d952b0a734572bf76231114"), ("bm25", "93be5db4f949c514abef4e63252e245f")],
 )
 def test_names_of_built_in_readers_stay(model, kind, policy_id, method, config_hash):
     reader = ReaderSpec(load_config(store="store", engine__kind=kind, engine__model=model, method=method))

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from memagent.conversations import ReadingRequest
 from memagent.engine import Completion, mean_probability
 from memagent.errors import ConfigError, RequestError
-from memagent.lanes import spans
+from memagent.parallel_spans import span_ranges
 from memagent.reading import Reading
 from memagent.scripted import ScriptedEngine
-from tests.conftest import ListStream, filler, make_scheme
+from tests.support.texts import ListStream, filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"
 
@@ -36,9 +36,9 @@ def read(scheme, text, past=(), engine=None, question=QUESTION):
 
 @pytest.mark.parametrize("layout", ["question-first", "section-first"])
 @pytest.mark.parametrize("gate", [True, False])
-@pytest.mark.parametrize("lanes", [1, 2, 3, 50])
-def test_finds_the_needle_with_every_option(tokenizer, layout, gate, lanes):
-    scheme = make_scheme(tokenizer, layout=layout, gate=gate, lanes=lanes)
+@pytest.mark.parametrize("spans", [1, 2, 3, 50])
+def test_finds_the_needle_with_every_option(tokenizer, layout, gate, spans):
+    scheme = make_scheme(tokenizer, layout=layout, gate=gate, parallel_spans=spans)
     outcome, turns, stream = read(scheme, document(random.Random(3)))
     assert (outcome.answer, outcome.found) == ("4829104", True)
     assert sorted(set(stream.reads)) == list(range(len(stream)))
@@ -46,7 +46,7 @@ def test_finds_the_needle_with_every_option(tokenizer, layout, gate, lanes):
     assert outcome.segments == len(stream)
     assert outcome.prompt_tokens == sum(turn.prompt_tokens for turn in turns)
     assert outcome.output_tokens == sum(len(turn.response_ids) for turn in turns)
-    assert len({(turn.lane, turn.step) for turn in turns}) == len(turns)
+    assert len({(turn.span, turn.step) for turn in turns}) == len(turns)
     evidence = outcome.evidence[0]
     assert "4829104" in evidence.quote
     text = "".join(segment.text for segment in stream.segments)
@@ -54,15 +54,15 @@ def test_finds_the_needle_with_every_option(tokenizer, layout, gate, lanes):
     assert evidence.char_start <= evidence.quote_start and evidence.quote_end <= evidence.char_end
 
 
-def test_a_long_stream_is_read_in_more_lanes_than_a_short_one(tokenizer):
-    scheme = make_scheme(tokenizer, lane_segments=4)
+def test_a_long_stream_is_read_in_more_spans_than_a_short_one(tokenizer):
+    scheme = make_scheme(tokenizer, span_segments=4)
     _, short, _ = read(scheme, "The pass number for amber-otter is 4829104.")
-    assert {turn.lane for turn in short} == {0}
+    assert {turn.span for turn in short} == {0}
     outcome, turns, stream = read(scheme, document(random.Random(3)))
-    lanes = math.ceil(len(stream) / 4)
-    assert lanes > 2 and {turn.lane for turn in turns if turn.kind == "update"} == set(range(lanes))
+    spans = math.ceil(len(stream) / 4)
+    assert spans > 2 and {turn.span for turn in turns if turn.kind == "update"} == set(range(spans))
     assert outcome.answer == "4829104"
-    same, _, _ = read(make_scheme(tokenizer, lanes=lanes), document(random.Random(3)))
+    same, _, _ = read(make_scheme(tokenizer, parallel_spans=spans), document(random.Random(3)))
     assert same.conversations == outcome.conversations
 
 
@@ -77,22 +77,22 @@ def test_an_empty_document_is_answered(scheme):
     assert not outcome.found and len(turns) == 1
 
 
-@given(cut=st.integers(0, 200), lanes=st.integers(1, 4), seed=st.integers(0, 5))
+@given(cut=st.integers(0, 200), spans=st.integers(1, 4), seed=st.integers(0, 5))
 @settings(max_examples=40, deadline=None)
-def test_a_reading_goes_on_from_any_point_of_its_log(tokenizer, cut, lanes, seed):
-    scheme = make_scheme(tokenizer, lanes=lanes)
+def test_a_reading_goes_on_from_any_point_of_its_log(tokenizer, cut, spans, seed):
+    scheme = make_scheme(tokenizer, parallel_spans=spans)
     text = document(random.Random(seed))
     whole, turns, _ = read(scheme, text)
     rng = random.Random(cut)
     # Lanes advance independently: a crash leaves a prefix of each.
     kept = []
-    for lane in range(lanes + 1):
-        of_lane = [turn for turn in turns if turn.lane == lane]
-        kept += of_lane[: rng.randint(0, len(of_lane))] if lane < lanes else []
+    for span in range(spans + 1):
+        of_span = [turn for turn in turns if turn.span == span]
+        kept += of_span[: rng.randint(0, len(of_span))] if span < spans else []
     resumed, more, _ = read(scheme, text, kept)
     assert (resumed.answer, resumed.evidence) == (whole.answer, whole.evidence)
     assert len(kept) + len(more) == len(turns)
-    assert not {(t.lane, t.step) for t in kept} & {(t.lane, t.step) for t in more}
+    assert not {(t.span, t.step) for t in kept} & {(t.span, t.step) for t in more}
 
 
 def test_a_logged_answer_is_not_asked_for_again(scheme):
@@ -115,9 +115,9 @@ def _sure(ids):
     return 0.1 + 0.9 * random.Random(str(ids)).random()
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_a_reading_is_as_sure_as_its_least_sure_conversation(scheme, lanes):
-    spec = replace(scheme, config=scheme.config.model_copy(update={"lanes": lanes}))
+@pytest.mark.parametrize("spans", [1, 3])
+def test_a_reading_is_as_sure_as_its_least_sure_conversation(scheme, spans):
+    spec = replace(scheme, config=scheme.config.model_copy(update={"parallel_spans": spans}))
     text = document(random.Random(2))
     outcome, turns, _ = read(spec, text, engine=Doubting(spec.prompts))
     assert outcome.confidence == pytest.approx(min(_sure(turn.response_ids) for turn in turns))
@@ -150,8 +150,8 @@ def test_truncated_memory_and_failures_propagate(scheme):
         read(scheme, document(random.Random(1)), engine=Broken())
 
 
-def test_a_failing_lane_stops_the_others(tokenizer):
-    scheme = make_scheme(tokenizer, lanes=3)
+def test_a_failing_span_stops_the_others(tokenizer):
+    scheme = make_scheme(tokenizer, parallel_spans=3)
     calls = []
 
     class Broken:
@@ -185,8 +185,8 @@ def test_a_question_that_does_not_fit_is_refused(scheme, tokenizer):
 
 
 @given(st.integers(0, 500), st.integers(1, 60))
-def test_spans_cover_the_stream_once(segments, lanes):
-    cut = spans(segments, lanes)
+def test_spans_cover_the_stream_once(segments, spans):
+    cut = span_ranges(segments, spans)
     assert [i for span in cut for i in span] == list(range(segments))
-    assert len(cut) == max(1, min(lanes, segments))
+    assert len(cut) == max(1, min(spans, segments))
     assert max(map(len, cut)) - min(map(len, cut)) <= 1

@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 import memagent.registry
-from memagent.baselines import METHODS
+from memagent.config import METHODS
 from memagent.engine import ENGINES
 from memagent.errors import ConfigError
 from memagent.registry import Registry

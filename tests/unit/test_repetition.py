@@ -8,7 +8,7 @@ from memagent.conversations import ReadingRequest
 from memagent.engine import LONGEST, Completion, repeats
 from memagent.reading import Reading
 from memagent.scripted import ScriptedEngine
-from tests.conftest import ListStream, filler, make_scheme
+from tests.support.texts import ListStream, filler, make_scheme
 
 patterns = st.lists(st.integers(0, 3), min_size=1, max_size=9)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from memagent.errors import UsageError
 from pipelines.report import build, write
 from pipelines.report.data import load_progress
-from pipelines.report.details import Place, excerpt
+from pipelines.report.details import ShownPlace, excerpt
 from pipelines.report.timeline import noted, pack, unpack
-from tests.made_up_run import QUESTIONS, RUN, MadeUpRun, contracts, local_store
+from tests.support.made_up_run import QUESTIONS, RUN, MadeUpRun, contracts, local_store
 
 HOSTILE = (
     "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028\u2029\u202egnirts\u202c"
@@ -207,7 +207,7 @@ def test_runs_without_anything_new_or_without_a_plan(tmp_path: Path):
     run.save(kind="ingest")
     page = Page(build(run.store, RUN))
     assert page.data()["rows"] == [] and page.data()["progress"] == []
-    assert "Asked 0" in " ".join(page.text.split())
+    assert "Target 0" in " ".join(page.text.split())
 
 
 def test_an_unknown_run_is_refused_with_advice(tmp_path: Path):
@@ -245,7 +245,7 @@ def test_progress_survives_a_cut_line_and_a_restart(tmp_path: Path):
 def test_packed_memories_come_back(memories: list[str]):
     before, changes = "", []
     for memory in memories:
-        changes.append({"lane": 0, "memory": pack(before, memory)})
+        changes.append({"span": 0, "memory": pack(before, memory)})
         before = memory
     assert [after for _, after in unpack(changes)] == memories
 
@@ -256,7 +256,7 @@ def test_packed_memories_come_back(memories: list[str]):
     st.integers(0, 9000),
 )
 def test_excerpts_are_true_and_within_their_allowance(text: str, spots: list[tuple[int, int]], allowance: int):
-    places = [Place(min(start, len(text)), min(start + length, len(text))) for start, length in spots]
+    places = [ShownPlace(min(start, len(text)), min(start + length, len(text))) for start, length in spots]
     chosen = excerpt(text, places, allowance)
     if chosen is None:
         return

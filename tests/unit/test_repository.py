@@ -1,8 +1,5 @@
 """What comes with the code: licence, types, version, hooks, the ways to start it."""
 
-import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -12,11 +9,6 @@ import memagent
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-
-
-def run(*command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    env = {**os.environ, **environment}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, env=env)
 
 
 def test_the_licence_is_there_in_full():
@@ -35,22 +27,6 @@ def test_the_packages_say_that_they_are_typed():
 
 def test_there_is_one_version():
     assert PROJECT["project"]["version"] == memagent.__version__
-    for start in (("-m", "memagent"), ("-m", "pipelines.cli")):
-        done = run(*start, "--version")
-        assert (done.returncode, done.stdout) == (0, f"memagent {memagent.__version__}\n"), done.stderr
-
-
-def test_the_package_can_be_run_as_the_command():
-    done = run("-m", "memagent", "answers", "no such corpus!")
-    assert done.returncode == 2 and done.stderr.startswith("memagent: ")
-    usage = run("-m", "memagent", "--help").stdout
-    assert "Usage: python -m memagent" in usage and "evaluate" in usage
-
-
-def test_a_shell_can_complete_commands():
-    words = {"_MEMAGENT_COMPLETE": "complete_bash", "COMP_WORDS": "memagent eval", "COMP_CWORD": "1"}
-    done = run("-c", "from pipelines.cli.main import app; app(prog_name='memagent')", **words)
-    assert done.stdout.split() == ["evaluate"]
 
 
 def test_hooks_run_the_projects_own_tools():

@@ -1,4 +1,4 @@
-"""Results as records, and the page that is made of them."""
+"""Results as records, and the two pages that are made of them."""
 
 import argparse
 import sys
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import record
+from benchmarks import page, record
 from benchmarks.fault_trials import Outcome
 from benchmarks.faults import rows_of
-from benchmarks.page import HEADLINES, PAGE, SECTIONS, cell, render
-from benchmarks.record import FOLDER, ROOT, Machine, Result, Row, dumps, load, loads, machine, result, write
+from benchmarks.page import LIST, PAGE, SECTIONS, Line, Section, Value, named, render, render_list, shown
+from benchmarks.record import ROOT, Machine, Result, Row, dumps, load, loads, machine, result, write
 
 MACHINE = Machine("avx2, two cores", "A processor", 2, ("avx2",), 24, "float32")
 MADE = Result("linear", "Cost by length", "python -m benchmarks.linear", "abc1234", "2030-01-02", MACHINE, (), seed=0)
@@ -33,33 +33,68 @@ ROWS = st.builds(
 )
 
 
-def test_the_page_is_what_the_records_give():
-    assert PAGE.read_text(encoding="utf-8") == render(load(FOLDER)), "run `python -m benchmarks.page`"
+def test_the_pages_are_what_the_records_give():
+    records = named()
+    assert PAGE.read_text(encoding="utf-8") == render(records), "run `python -m benchmarks.page`"
+    assert LIST.read_text(encoding="utf-8") == render_list(records), "run `python -m benchmarks.page`"
 
 
-def test_every_record_has_what_a_reader_needs():
-    results = load(FOLDER)
-    assert len({(one.benchmark, one.machine.label) for one in results}) == len(results) >= 30
-    listed = {name for group in SECTIONS.values() for name in group}
-    for one in results:
-        assert one.command and one.commit and one.date and one.rows, one.benchmark
-        assert one.benchmark in listed, f"{one.benchmark}: give it a place in benchmarks.page.SECTIONS"
-        assert (FOLDER / f"{one.benchmark}-{record._slug(one.machine.label)}.json").exists()
+def test_every_record_has_what_a_reader_needs_and_is_listed():
+    records = named()
+    listed = LIST.read_text(encoding="utf-8")
+    assert len(records) >= 30
+    for name, one in records.items():
+        assert one.command and one.commit and one.date and one.rows, name
+        assert name == f"{one.benchmark}-{record._slug(one.machine.label)}"
+        assert f"[{name}]({name}.json)" in listed
 
 
-def test_the_headlines_come_first():
-    head = PAGE.read_text(encoding="utf-8").split("\n## ")[0]
-    shown = [line for line in head.splitlines() if line.startswith("| ")][2:]
-    assert len(shown) == 10
-    names = {(one.benchmark, row.name) for one in load(FOLDER) for row in one.rows}
-    assert sum((benchmark, name) in names for _, benchmark, name in HEADLINES) >= 10
+def test_every_line_of_the_page_names_rows_that_exist():
+    records = named()
+    for line in [line for section in SECTIONS for line in section.lines]:
+        one = records[line.record]
+        rows = {(row.name, row.column): row for row in one.rows}
+        for value in line.values.values():
+            assert (value.row, value.column) in rows, f"{line.record}: {value}"
+            assert not rows[value.row, value.column].earlier, f"{value}: measured with earlier weights"
+        # The introduction says so of all.
+        assert (one.machine.cores, one.machine.memory_gib) == (2, 24), line.record
+
+
+def test_the_page_is_short():
+    assert len(PAGE.read_text(encoding="utf-8").split()) <= 1500
+    assert 25 <= sum(len(section.lines) for section in SECTIONS) <= 40
+
+
+def test_a_missing_record_or_row_leaves_its_line_out(monkeypatch):
+    lines = tuple(Line(name, name, {"": Value("a", "b")}) for name in ("kept", "other-row", "missing"))
+    monkeypatch.setattr(page, "SECTIONS", (Section("First", "Text.", lines), Section("Second", "Text.", lines[1:])))
+    made = render(
+        {"kept": replace(MADE, rows=(Row("a", 1, column="b"),)), "other-row": replace(MADE, rows=(Row("a", 1),))}
+    )
+    assert made.endswith(
+        "## First\n\nText.\n\n| what | value | record | command |\n| --- | --- | --- | --- |\n"
+        "| kept | 1 | [kept](results/kept.json) | `python -m benchmarks.linear` |\n"
+    )
+
+
+def test_a_line_has_labels_notes_and_its_own_command(monkeypatch):
+    values = {"be|fore": Value("a"), "after": Value("b", noted=True)}
+    line = Line("x", "x", values, command=1)
+    monkeypatch.setattr(page, "SECTIONS", (Section("S", "T", (line,)),))
+    rows = (Row("a", 5.0, "%", n=40, note="no"), Row("b", 7.0, "%", note="+2.0 [1, 3]"))
+    one = replace(MADE, command="first; second --label 'avx2, two cores' --times 3", rows=rows)
+    assert (
+        "| be\\|fore: 5.0% (n = 40); after: 7.0% (+2.0 [1, 3]) | [x](results/x.json) | `second --times 3` |"
+        in render({"x": one})
+    )
 
 
 @given(st.lists(ROWS, max_size=4))
 def test_a_record_comes_back_as_it_was(rows):
     made = replace(MADE, rows=tuple(rows))
     assert loads(dumps(made)) == made
-    render([made])
+    assert all(shown(row, noted=True) for row in rows)
 
 
 def test_an_unknown_key_is_refused():
@@ -68,34 +103,12 @@ def test_an_unknown_key_is_refused():
 
 
 def test_how_a_value_is_shown():
-    assert cell(Row("a", 0)) == "0"
-    assert cell(Row("a", 15937)) == "15,937"
-    assert cell(Row("a", 97.0, "%", interval=(91.5, 99.0), earlier=True)) == "97.0% [91.5, 99] †"
-    assert cell(Row("a", 33.7, "ms")) == "33.7 ms"
-    assert cell(Row("a", "equal to the bit")) == "equal to the bit"
-
-
-@pytest.mark.parametrize(
-    ("of", "head", "line"),
-    [
-        (lambda name, column: "aaa" if column == "lost" else "", "|  | lost (`aaa`) | double |", "| worker | 0 | 0 |"),
-        (lambda name, column: "aaa" if name == "worker" else "", "|  | lost | double |", "| worker (`aaa`) | 0 | 0 |"),
-    ],
-)
-def test_a_commit_stands_where_all_that_it_names_has_it(of, head, line):
-    cells = [(name, column) for name in ("driver", "worker") for column in ("lost", "double")]
-    rows = tuple(Row(name, 0, column=column, commit=of(name, column)) for name, column in cells)
-    page = render([replace(MADE, rows=rows)])
-    assert head in page and line in page and "| driver | 0 | 0 |" in page
-
-
-def test_machines_stand_side_by_side_and_rows_carry_their_commit():
-    of = Row("time a segment, of 10 segments against of 1,000", 1.01)
-    other = replace(MADE, machine=replace(MACHINE, label="avx512, two cores"), rows=(replace(of, value=1.02),))
-    page = render([replace(MADE, rows=(replace(of, commit="fff0000"), Row("k", 1, column="a|b"))), other])
-    assert "| what | avx2, two cores | avx512, two cores | command |" in page
-    assert "| 1.01 (`fff0000`) | 1.02 (`abc1234`) |" in page
-    assert "a\\|b" in page
+    assert shown(Row("a", 0)) == "0"
+    assert shown(Row("a", 15937)) == "15,937"
+    assert shown(Row("a", 1227.0, "s", n=1)) == "1,227.0 s"
+    assert shown(Row("a", 97.0, "%", interval=(91.5, 99.0), n=1000)) == "97.0% [91.5, 99] (n = 1,000)"
+    assert shown(Row("a", 33.7, "ms", note="again")) == "33.7 ms"
+    assert shown(Row("a", "equal to the bit", note="weights"), noted=True) == "equal to the bit (weights)"
 
 
 def test_the_command_has_no_path_of_a_machine(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.reviews import COUNTING, Verdict, disputed, review, standing
+from memagent.reviews import COUNTING, Verdict, current, disputed, review
 
 START = datetime(2026, 8, 1, tzinfo=UTC)
 
@@ -77,8 +77,8 @@ VERDICTS = st.lists(
 def test_the_order_of_rows_does_not_matter_and_one_person_never_disagrees(verdicts, random):
     shuffled = list(verdicts)
     random.shuffle(shuffled)
-    assert standing(shuffled) == standing(verdicts)
+    assert current(shuffled) == current(verdicts)
     assert review(shuffled, "a") == review(verdicts, "a")
     anna = [verdict for verdict in verdicts if verdict.reviewer == "anna"]
-    assert not disputed(standing(anna))
-    assert all(verdict.kind in COUNTING for verdict in standing(verdicts))
+    assert not disputed(current(anna))
+    assert all(verdict.kind in COUNTING for verdict in current(verdicts))

@@ -13,7 +13,7 @@ from memagent.rl.advantage import advantages, with_advantages
 from memagent.rl.reward import Reward
 from memagent.rl.rollout import Batch, pass_rate
 from memagent.rl.trajectory import Group, from_dict, minibatches
-from tests.unit.rl_samples import group
+from tests.support.rl_samples import group
 
 REWARDS = st.lists(st.floats(-2, 2), min_size=2, max_size=16)
 

@@ -16,7 +16,7 @@ from memagent.rl.rows import RowDataset
 from memagent.rl.sources import ContractDataset, NeedleDataset
 from memagent.rl.wrong_answers import wrong_answers
 from memagent.tasks.sample import Sample
-from tests.conftest import filler
+from tests.support.texts import filler
 from tests.unit.test_rl_datasets import folder  # noqa: F401  a fixture
 
 EXACT = {"exact": 1.0}

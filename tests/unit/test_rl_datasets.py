@@ -16,7 +16,7 @@ from memagent.rl.dataset import Cut, Mixed, make_task, nothing, scatter, window
 from memagent.rl.rows import RowDataset, fit_rows
 from memagent.rl.sources import NEEDLES, ContractDataset, NeedleDataset, halves
 from memagent.tasks.sample import Sample
-from tests.conftest import filler
+from tests.support.texts import filler
 
 MOST = 8
 
@@ -269,7 +269,7 @@ def test_only_the_answer_itself_is_paid(cut, texts, gold, wrong):
 
 
 def test_rows_that_teach_nothing_are_refused():
-    with pytest.raises(UsageError, match="settled or hopeless"):
+    with pytest.raises(UsageError, match="all have pass rate 0 or 1"):
         fit_rows([Qa("q", ("a",), ("h",), ("d",), "gold", pass_rate=1.0)], 0.0, 1.0)
     with pytest.raises(UsageError, match="same answer"):
         fit_rows([Qa(f"q{i}", ("a",), ("h",), ("d",), "gold") for i in range(3)], 0.0, 1.0)

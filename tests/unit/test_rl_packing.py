@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.rl.packing import Item, Unit, balance, items, pack, units
+from memagent.rl.packing import PackedItem, Unit, balance, items, pack, units
 from memagent.rl.trajectory import Conversation
-from tests.unit.rl_samples import alike, group, trajectory
+from tests.support.rl_samples import alike, group, trajectory
 
 LENGTHS = st.lists(st.integers(1, 400), max_size=60)
 
@@ -79,11 +79,11 @@ def test_sharing_keeps_every_conversation_and_computes_fewer_tokens(seed, budget
 
 
 def test_a_shared_prefix_is_as_long_as_it_can_be():
-    same = [Item(Conversation([*range(40), last], [1], [0.0], "update"), 0.0) for last in (7, 8)]
+    same = [PackedItem(Conversation([*range(40), last], [1], [0.0], "update"), 0.0) for last in (7, 8)]
     assert [unit.shared for unit in units(same, 1000)] == [40]
-    twins = [Item(Conversation([*range(40)], [said], [0.0], "update"), 0.0) for said in (7, 8)]
+    twins = [PackedItem(Conversation([*range(40)], [said], [0.0], "update"), 0.0) for said in (7, 8)]
     assert [unit.shared for unit in units(twins, 1000)] == [39]
-    short = [Item(Conversation([1, 2, 3], [said], [0.0], "answer"), 0.0) for said in (7, 8)]
+    short = [PackedItem(Conversation([1, 2, 3], [said], [0.0], "answer"), 0.0) for said in (7, 8)]
     assert [unit.shared for unit in units(short, 1000)] == [0, 0]
 
 
@@ -97,7 +97,7 @@ def test_a_common_head_does_not_hide_the_longer_prefixes_behind_it(head):
         section = [rng.randrange(1000) for _ in range(400)]
         for rollout in range(16):
             memory = [1000 + rollout, *(rng.randrange(1000) for _ in range(40))]
-            flat.append(Item(Conversation([*start, *section, *memory], [1, 2], [0.0, 0.0], "update"), 0.0))
+            flat.append(PackedItem(Conversation([*start, *section, *memory], [1, 2], [0.0, 0.0], "update"), 0.0))
     rng.shuffle(flat)
     made = units(flat, 10_000)
     assert sorted(len(unit.items) for unit in made) == [16] * 5

@@ -4,14 +4,14 @@ import numpy
 import pytest
 
 from memagent.rl.power import PlannedGroup, documents_needed, power, power_table, state
-from memagent.rl.promotion import Group, PromotionSpec, decide, level
+from memagent.rl.promotion import PromotionSpec, QuestionGroup, decide, level
 from tests.unit.test_clustered import drawn
 
 
 def promoted(rng, documents, questions, gain, alpha, correlation=0.1):
     differences, which = drawn(rng, documents, questions, gain, correlation)
     ours, theirs = (differences > 0).astype(float), (differences < 0).astype(float)
-    group = Group("questions", tuple(ours), tuple(theirs), tuple(map(str, which)))
+    group = QuestionGroup("questions", tuple(ours), tuple(theirs), tuple(map(str, which)))
     return decide([group], alpha, 0.1).promoted
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from memagent.config import validate
 from memagent.errors import ConfigError
-from memagent.rl.promotion import Group, PromotionSpec, decide, level, too_few
+from memagent.rl.promotion import PromotionSpec, QuestionGroup, decide, level, too_few
 
 scores = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0]))
 pairs = st.lists(st.tuples(scores, scores), max_size=30)
@@ -15,7 +15,7 @@ pairs = st.lists(st.tuples(scores, scores), max_size=30)
 def scored(name, candidate, incumbent, questions=1, **options):
     """A group with so many questions on each document."""
     documents = tuple(f"{name} {i // questions}" for i in range(len(candidate)))
-    return Group(name, tuple(candidate), tuple(incumbent), documents, **options)
+    return QuestionGroup(name, tuple(candidate), tuple(incumbent), documents, **options)
 
 
 def group(name, pairs):
@@ -94,7 +94,7 @@ def test_failures_count_as_wrong():
 
 
 def test_no_data_is_an_error():
-    for empty in ([], [scored("questions", [], [])], [Group("questions", (1.0,), (1.0, 0.0), ("a",))]):
+    for empty in ([], [scored("questions", [], [])], [QuestionGroup("questions", (1.0,), (1.0, 0.0), ("a",))]):
         with pytest.raises(ValueError, match="samples that both"):
             decide(empty, 0.025)
 
@@ -110,7 +110,7 @@ def test_one_that_is_not_better_is_never_promoted(rows):
         assert decision.overall["p"] < 0.025
         assert all(one["p_margin"] < 0.025 for one in decision.groups)
     turned = decide(
-        [Group(one.name, one.incumbent, one.candidate, one.documents) for one in groups],
+        [QuestionGroup(one.name, one.incumbent, one.candidate, one.documents) for one in groups],
         0.025,
     )
     assert not (decision.promoted and turned.promoted)

@@ -12,7 +12,7 @@ from memagent.rl.rollout import RewardConfig, roll_out_group
 from memagent.scripted import ScriptedEngine
 from memagent.segmenting import segments
 from memagent.tasks.sample import Sample
-from tests.conftest import filler, make_scheme
+from tests.support.texts import filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"
 
@@ -51,9 +51,9 @@ def roll(scheme, engine, size=3, pay=None, seed=None, **kwargs):
     )
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_conversations_are_what_the_engine_was_asked_and_said(tokenizer, lanes):
-    scheme = make_scheme(tokenizer, lanes=lanes)
+@pytest.mark.parametrize("spans", [1, 3])
+def test_conversations_are_what_the_engine_was_asked_and_said(tokenizer, spans):
+    scheme = make_scheme(tokenizer, parallel_spans=spans)
     engine = Saying(scheme.prompts)
     group = roll(scheme, engine)
     kept = [c for t in group.trajectories for c in t.conversations]
@@ -61,7 +61,7 @@ def test_conversations_are_what_the_engine_was_asked_and_said(tokenizer, lanes):
     for trajectory in group.trajectories:
         assert [c.kind for c in trajectory.conversations].count("answer") == 1
         assert trajectory.conversations[-1].kind == "answer"
-        assert ("merge" in [c.kind for c in trajectory.conversations]) == (lanes > 1)
+        assert ("merge" in [c.kind for c in trajectory.conversations]) == (spans > 1)
     assert {c.weight_version for c in kept} == {"7"}
     assert [t.rollout for t in group.trajectories] == [0, 1, 2]
 

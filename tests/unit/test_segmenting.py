@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from memagent import segmenting
 from memagent.segmenting import segments
 from memagent.tokens import Tokenizer
-from tests.conftest import toy_tokenizer
+from tests.support.texts import toy_tokenizer
 
 TOKENIZER = Tokenizer(toy_tokenizer().to_str())
 TEXTS = st.text(alphabet=st.one_of(st.sampled_from("ab .\n\r\t!?é漢🎉\u200d|<>endsam"), st.characters(codec="utf-8")))

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from memagent.errors import EngineDied, UsageError
-from pipelines.serving.app import _stopped
-from pipelines.serving.errors import ApiError, api_error
-from pipelines.serving.messages import question_of, text_and_question
-from pipelines.serving.protocol import ChatRequest
+from pipelines.web.api.app import _stopped
+from pipelines.web.api.errors import ApiError, api_error
+from pipelines.web.api.messages import question_of, text_and_question
+from pipelines.web.api.protocol import ChatRequest
 
 SYSTEM = ("system", "You are helpful.")
 Q = "Who signed it?"

@@ -86,7 +86,7 @@ def test_hidden_names_are_passed_over_and_counted(tmp_path: Path) -> None:
 def test_a_folder_may_be_deeper_than_python_can_call(tmp_path: Path) -> None:
     """1,200 folders, one in the other, ended the whole listing in a RecursionError."""
     tree(tmp_path, "a.txt", "z/b.txt")
-    here = os.getcwd()
+    local = os.getcwd()
     os.chdir(tmp_path)
     try:
         for _ in range(1200):
@@ -94,7 +94,7 @@ def test_a_folder_may_be_deeper_than_python_can_call(tmp_path: Path) -> None:
             os.chdir("d")
         Path("deep.txt").write_text("deep")
     finally:
-        os.chdir(here)
+        os.chdir(local)
     try:
         assert ids(tmp_path) == ["a.txt", "d/" * 1200 + "deep.txt", "z/b.txt"]
         assert ids(f"{tmp_path}/**/*.txt") == ids(tmp_path)
@@ -106,7 +106,7 @@ def test_a_folder_may_be_deeper_than_python_can_call(tmp_path: Path) -> None:
 
 def test_a_path_that_is_too_long_for_the_system_is_told(tmp_path: Path) -> None:
     tree(tmp_path, "a.txt")
-    here = os.getcwd()
+    local = os.getcwd()
     name = "n" * 250
     os.chdir(tmp_path)
     try:
@@ -114,7 +114,7 @@ def test_a_path_that_is_too_long_for_the_system_is_told(tmp_path: Path) -> None:
             os.mkdir(name)
             os.chdir(name)
     finally:
-        os.chdir(here)
+        os.chdir(local)
     listing = list_sources([str(tmp_path)])
     assert [source.doc_id for source in listing.sources()] == ["a.txt"]
     (bad,) = listing.unusable

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.sources.base import Parsed, Refused, Request
+from infra.sources.base import Parsed, ParseRequest, Refused
 from infra.sources.decoding import blank, clean, decode, detect
 from infra.sources.opening import split_codec
 from infra.sources.tabular import parse_csv, parse_json_lines
@@ -104,8 +104,8 @@ def test_codecs_are_told_by_suffix() -> None:
     assert split_codec(".gz") == (".gz", None)
 
 
-def request(**options: object) -> Request:
-    return Request("x", IngestConfig.model_validate(options))
+def request(**options: object) -> ParseRequest:
+    return ParseRequest("x", IngestConfig.model_validate(options))
 
 
 @pytest.mark.parametrize(

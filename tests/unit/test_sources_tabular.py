@@ -15,7 +15,7 @@ from memagent.errors import SourceError
 def test_a_table_that_breaks_its_encoding_keeps_the_rows_before_and_says_so(tmp_path: Path, suffix: str) -> None:
     rows = {".jsonl": '{"text": "good one"}\n' * 9_000, ".csv": "text\n" + "good one\n" * 9_000}[suffix]
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(rows.encode("utf-16") + b"\x0a")  # half of a character
+    path.write_bytes(rows.encode("utf-16") + b"\x0a")  # unpaired surrogate
     found = []
     with pytest.raises(SourceError, match="it starts as utf-16 and does not go on so") as raised:
         for record in parse(str(path), path.name, IngestConfig()):

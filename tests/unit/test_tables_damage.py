@@ -3,7 +3,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from infra.store import Store
-from infra.tables.damage import unreadable
+from infra.tables.integrity import unreadable
 
 
 def test_what_a_reader_stumbles_on_is_named(tmp_path):

@@ -4,7 +4,7 @@ import typing
 
 import pytest
 
-from infra.tables import rows, schemas
+from infra.tables import rows, schemas, training_schemas
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,8 @@ from infra.tables import rows, schemas
         (rows.RunRow, schemas.RUNS),
         (rows.PlannedReading, schemas.PLAN),
         (rows.ScoreRow, schemas.SCORES),
-        (rows.QaRow, schemas.QA),
-        (rows.FeedbackRow, schemas.FEEDBACK),
+        (rows.QaRow, training_schemas.QA),
+        (rows.FeedbackRow, training_schemas.FEEDBACK),
         (rows.ResultRow, schemas.RESULTS),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

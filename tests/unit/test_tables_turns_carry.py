@@ -23,7 +23,7 @@ def _log(changes: list[bool], reading: str = "old") -> list[Turn]:
         log.append(
             Turn(
                 reading_id=reading,
-                lane=0,
+                span=0,
                 step=step,
                 kind="update",
                 content_hash="h",

@@ -13,7 +13,7 @@ from memagent.records import Turn
 from memagent.scripted import ScriptedEngine
 from memagent.tasks.grading import KINDS, failure
 from memagent.tasks.sample import Sample
-from tests.conftest import ListStream, make_scheme
+from tests.support.texts import ListStream, make_scheme
 
 GOLD = ("Nevada", "12 May 2014")
 TEXTS = ["", "Nevada", "the laws of Nevada govern", "dated 12 May 2014.", "Nevada, 12 May 2014", "nothing of note"]
@@ -23,22 +23,22 @@ def sample(*answers, match="all", facts=()):
     return Sample("s", "task", 0, lambda: iter(()), "What?", answers, match, facts)
 
 
-def turn(memory, step, lane=0, kind="update", segment=-1):
+def turn(memory, step, span=0, kind="update", segment=-1):
     document = "hash" if kind == "update" else ""
     segment = step if kind == "update" and segment < 0 else segment
-    return Turn("r", lane, step, kind, document, segment, [], "", [], memory, True, 0, 0, "stop", 0.0)
+    return Turn("r", span, step, kind, document, segment, [], "", [], memory, True, 0, 0, "stop", 0.0)
 
 
-def one_lane(*memories):
+def one_span(*memories):
     updates = [turn(memory, step) for step, memory in enumerate(memories)]
     return [*updates, turn(memories[-1] if memories else "", len(memories), kind="answer")]
 
 
-def side_by_side(lanes, merged):
-    """A log of several lanes whose memories were merged, one a turn."""
-    turns = [turn(memory, step, lane) for lane, memories in enumerate(lanes) for step, memory in enumerate(memories)]
-    turns += [turn(memory, step, len(lanes), "merge") for step, memory in enumerate(merged)]
-    return [*turns, turn(merged[-1], len(lanes), len(lanes), "answer")]
+def side_by_side(spans, merged):
+    """A log of several spans whose memories were merged, one a turn."""
+    turns = [turn(memory, step, span) for span, memories in enumerate(spans) for step, memory in enumerate(memories)]
+    turns += [turn(memory, step, len(spans), "merge") for step, memory in enumerate(merged)]
+    return [*turns, turn(merged[-1], len(spans), len(spans), "answer")]
 
 
 @pytest.mark.parametrize(
@@ -53,26 +53,26 @@ def side_by_side(lanes, merged):
         (["Nevadan law"], "never noted", -1),
     ],
 )
-def test_one_lane(memories, kind, step):
-    why = failure(sample("Nevada"), "Ohio", one_lane(*memories))
+def test_one_span(memories, kind, step):
+    why = failure(sample("Nevada"), "Ohio", one_span(*memories))
     assert (why.kind, why.step) == (kind, step)
     assert (why.segment_index, why.content_hash) == ((step, "hash") if step >= 0 else (-1, ""))
     assert why.gold == ("Nevada",)
 
 
 def test_where_nothing_is_to_be_found():
-    assert failure(sample(""), "Ohio", one_lane("", "")).kind == "made up"
+    assert failure(sample(""), "Ohio", one_span("", "")).kind == "made up"
     with pytest.raises(UsageError, match="right answer"):
-        failure(sample(""), "", one_lane("", ""))
+        failure(sample(""), "", one_span("", ""))
 
 
 def test_a_failed_reading_is_not_explained():
     with pytest.raises(UsageError, match="no answer"):
-        failure(sample("Nevada"), "", one_lane("Nevada")[:-1])
+        failure(sample("Nevada"), "", one_span("Nevada")[:-1])
 
 
 def test_of_several_gold_texts_the_worst_that_the_answer_lacks_counts():
-    turns = one_lane("Nevada and Ohio", "Ohio")
+    turns = one_span("Nevada and Ohio", "Ohio")
     assert failure(sample("Ohio", "Nevada", "Utah"), "", turns).gold == ("Utah",)
     assert failure(sample("Ohio", "Nevada", "Utah"), "Utah", turns).gold == ("Nevada",)
     why = failure(sample("Ohio", "Nevada"), "Nevada", turns)
@@ -80,27 +80,27 @@ def test_of_several_gold_texts_the_worst_that_the_answer_lacks_counts():
 
 
 def test_gold_texts_that_count_for_one_another_are_one():
-    turns = one_lane("", "the Silver State")
+    turns = one_span("", "the Silver State")
     why = failure(sample("Nevada", "Silver State", match="part"), "Ohio", turns)
     assert (why.kind, why.gold) == ("noted and not used", ("Nevada", "Silver State"))
 
 
 def test_gold_that_no_fact_says_in_its_words_is_noted_with_the_fact():
     fact = "This agreement is made on May 8, 2014."
-    turns = one_lane("", fact, "")
+    turns = one_span("", fact, "")
     why = failure(sample("5/8/14", match="contract", facts=(fact,)), "May 9", turns)
     assert (why.kind, why.step) == ("noted and overwritten", 2)
     appeal = "There is no appeal in Ohio."
     verdict = sample("No", facts=(appeal, "Reno is far."))
-    assert failure(verdict, "Yes", one_lane("", "Reno is far.")).kind == "noted and not used"
-    assert failure(verdict, "Yes", one_lane("", "Reno is near.")).kind == "never noted"
+    assert failure(verdict, "Yes", one_span("", "Reno is far.")).kind == "noted and not used"
+    assert failure(verdict, "Yes", one_span("", "Reno is near.")).kind == "never noted"
     # Where a fact says the gold itself, the gold is what must be noted.
     facts = ("The law of Nevada governs.", "It was signed in Reno.")
-    assert failure(sample("Nevada", facts=facts), "", one_lane("It was signed in Reno.")).kind == "never noted"
+    assert failure(sample("Nevada", facts=facts), "", one_span("It was signed in Reno.")).kind == "never noted"
 
 
 @pytest.mark.parametrize(
-    ("lanes", "merged", "kind", "place"),
+    ("spans", "merged", "kind", "place"),
     [
         ([["", "x"], ["y"]], ["x", "x"], "never noted", (-1, -1)),
         ([["", "x"], ["Nevada"]], ["x", "Nevada"], "noted and not used", (-1, -1)),
@@ -111,13 +111,13 @@ def test_gold_that_no_fact_says_in_its_words_is_noted_with_the_fact():
         ([["x"], ["Nevada"], ["y"]], ["x"], "noted and overwritten", (3, 0)),
     ],
 )
-def test_lanes_and_merges(lanes, merged, kind, place):
-    why = failure(sample("Nevada"), "Ohio", side_by_side(lanes, merged))
-    assert (why.kind, (why.lane, why.step)) == (kind, place)
+def test_spans_and_merges(spans, merged, kind, place):
+    why = failure(sample("Nevada"), "Ohio", side_by_side(spans, merged))
+    assert (why.kind, (why.span, why.step)) == (kind, place)
 
 
 logs = st.one_of(
-    st.lists(st.sampled_from(TEXTS), max_size=8).map(lambda memories: one_lane(*memories)),
+    st.lists(st.sampled_from(TEXTS), max_size=8).map(lambda memories: one_span(*memories)),
     st.tuples(
         st.lists(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4), min_size=2, max_size=4),
         st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4),
@@ -138,7 +138,7 @@ def test_every_wrong_answer_has_exactly_one_kind(turns, gold, match, rng):
     kinds = [_by_definition(turns, group) for group in groups]
     assert why.kind == min(kinds, key=KINDS.index)
     assert list(why.gold) == groups[kinds.index(why.kind)]
-    lost = [t for t in turns if (t.lane, t.step) == (why.lane, why.step)]
+    lost = [t for t in turns if (t.span, t.step) == (why.span, why.step)]
     assert len(lost) == (why.kind == "noted and overwritten")
     assert not any(containment(t.memory, why.gold) for t in lost)
     # The order of the log says nothing, and what is kept to resume from is enough.
@@ -156,10 +156,10 @@ def _by_definition(turns, gold):
 
 
 def _tells(turns, i):
-    """Whether a turn changed the memory, or is the first or last of its lane (or before the answer)."""
-    before = [t for t in turns[:i] if t.lane == turns[i].lane]
+    """Whether a turn changed the memory, or is the first or last of its span (or before the answer)."""
+    before = [t for t in turns[:i] if t.span == turns[i].span]
     following = turns[i + 1]
-    return not before or before[-1].memory != turns[i].memory or following.lane != turns[i].lane or i == len(turns) - 2
+    return not before or before[-1].memory != turns[i].memory or following.span != turns[i].span or i == len(turns) - 2
 
 
 def test_the_log_of_a_real_reading(tokenizer):

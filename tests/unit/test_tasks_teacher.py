@@ -1,11 +1,11 @@
 """The teacher: what it writes after each segment."""
 
 from memagent.records import Segment
-from memagent.tasks.teacher import Fact, Place
+from memagent.tasks.teacher import Fact, NeedlePlace
 
-NEVADA = Place(10, 30, " laws of Nevada", " Nevada")
-OHIO = Place(110, 130, " laws of Ohio", " Ohio")
-OTHER = Place(-1, -1, " laws of Texas", " Texas")
+NEVADA = NeedlePlace(10, 30, " laws of Nevada", " Nevada")
+OHIO = NeedlePlace(110, 130, " laws of Ohio", " Ohio")
+OTHER = NeedlePlace(-1, -1, " laws of Texas", " Texas")
 FACT = Fact("Which law governs?", (NEVADA, OHIO))
 
 

@@ -16,7 +16,7 @@ from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.monitors import Compute, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampled
-from tests.unit.rl_samples import group
+from tests.support.rl_samples import group
 
 
 @pytest.fixture

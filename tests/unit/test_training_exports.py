@@ -11,11 +11,11 @@ from memagent.rl.config import load_recipe
 from pipelines.cli.main import app
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.exports import exported_models
+from pipelines.training.gpu_sharing import Turns
 from pipelines.training.loop import Loop
 from pipelines.training.monitors import Monitors
 from pipelines.training.rollouts import Sampled
-from pipelines.training.turns import Turns
-from tests.unit.rl_samples import group
+from tests.support.rl_samples import group
 
 
 class Learner:

@@ -12,10 +12,10 @@ from memagent.rl.config import load_recipe
 from memagent.rl.reward import Reward
 from memagent.rl.trajectory import Conversation, Group
 from pipelines.training.checkpoints import Checkpoints
+from pipelines.training.gpu_sharing import Turns
 from pipelines.training.loop import Loop
 from pipelines.training.rollouts import Sampled
-from pipelines.training.turns import Turns
-from tests.unit.rl_samples import group
+from tests.support.rl_samples import group
 
 SUMS = {"tokens": 1.0, "trained_tokens": 1.0, "gradient_norm": 1.0, "lr": 1e-3}
 

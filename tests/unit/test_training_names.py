@@ -10,10 +10,10 @@ from memagent.errors import TrainingError, UsageError
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.names import check_name, claim, learnt, named_runs
 from pipelines.training.run import train
-from pipelines.training.settings import Run, prepare
+from pipelines.training.settings import TrainingRun, prepare
 
 
-def named(store, *sets: str, name: str = "first", recipe: str = "smoke") -> Run:
+def named(store, *sets: str, name: str = "first", recipe: str = "smoke") -> TrainingRun:
     return replace(prepare(recipe, ["needles"], store=str(store), sets=sets), given_name=name)
 
 

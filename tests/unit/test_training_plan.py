@@ -80,7 +80,7 @@ def test_tokens_of_a_step_are_those_of_its_conversations():
 
 
 def test_the_command_prints_the_plan_and_ends_with_status_1_where_it_does_not_fit():
-    command = ["train", "plan", "--model-config", str(DATA / "qwen2.5-7b.json"), "--config", "reader-7b"]
+    command = ["train", "plan", "--model-config", str(DATA / "qwen2.5-7b.json"), "--recipe", "reader-7b"]
     fits = CliRunner().invoke(app, [*command, "--gpus", "16"])
     assert fits.exit_code == 0 and "together" in fits.output and "minutes a step" in fits.output
     small = CliRunner().invoke(app, [*command, "--gpus", "8"])
@@ -88,6 +88,6 @@ def test_the_command_prints_the_plan_and_ends_with_status_1_where_it_does_not_fi
 
 
 def test_the_plan_of_the_bundled_reader_needs_no_file_and_no_network():
-    made = CliRunner().invoke(app, ["train", "plan", "--config", "nano-cpu", "--gpus", "2"])
+    made = CliRunner().invoke(app, ["train", "plan", "--recipe", "nano-cpu", "--gpus", "2"])
     assert made.exit_code == 0, made.output
     assert made.output.startswith("nano on 2 x H100") and "4.7 million" in made.output

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from infra.readers import ReaderSpec
-from infra.store import Store
 from memagent.config import load_config
 from memagent.errors import UsageError
 from memagent.nano import bundled
@@ -17,10 +16,10 @@ from pipelines.cli.main import app
 from pipelines.promote import _configs
 from pipelines.training.data import audited, splits
 from pipelines.training.run import train
-from pipelines.training.settings import DataFiles, Run, prepare
+from pipelines.training.settings import DataFiles, TrainingRun, prepare
 
 
-def made(store: str, *sets: str) -> Run:
+def made(store: str, *sets: str) -> TrainingRun:
     return prepare("smoke", ["needles"], store=store, sets=sets)
 
 
@@ -48,23 +47,13 @@ def test_another_result_is_another_run(tmp_path, other):
     assert made(str(tmp_path), other).run_id != made(str(tmp_path)).run_id
 
 
-def test_a_run_that_was_begun_under_its_first_id_keeps_it(tmp_path):
-    run = made(str(tmp_path))
-    recipe = run.recipe.first_keys()
-    del recipe["engine"], recipe["pool"]
-    first = run._hashed({**recipe, "stage": {"seed": run.recipe.stage.seed}})
-    assert run.run_id != first
-    Store(str(tmp_path)).write_bytes(b"{}", "training", first, "state.json")
-    assert run.run_id == first and made(str(tmp_path), "learner.token_budget=64").run_id != first
-
-
 def question_file(path: Path, answer: str, count: int = 1) -> str:
     rows = [{"question": f"{i}?", "text": f"It is {answer} {i}.", "answers": f"{answer} {i}"} for i in range(count)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
-def of_file(store: Path, path: str, validation: str = "", *columns: str) -> Run:
+def of_file(store: Path, path: str, validation: str = "", *columns: str) -> TrainingRun:
     data = [f"file={path}"]
     return prepare("smoke", data, store=str(store), files=DataFiles.of(data, validation, columns=columns))
 
@@ -137,7 +126,7 @@ def test_tasks_that_teach_wrongly_are_refused_before_anything_is_started(tmp_pat
 
 def test_an_audit_is_a_command(tmp_path):
     path = question_file(tmp_path / "a.jsonl", "red", 20)
-    command = ["train", "audit", "--config", "smoke", "--dataset", path, "--store", str(tmp_path / "store"), "--json"]
+    command = ["train", "audit", "--recipe", "smoke", "--dataset", path, "--store", str(tmp_path / "store"), "--json"]
     done = CliRunner().invoke(app, command)
     report = json.loads(done.stdout)
     assert done.exit_code == 0 and report["tasks"] == 128 and report["violating"] == report["paid"] == {}

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from infra.uv_settings import uv_settings
+from tools.uv_settings import uv_settings
 
 LOCKS = Path(__file__).parents[2] / "infra" / "deploy" / "lock"
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from memagent.errors import UsageError
 from memagent.registry import Registry
 from memagent.tasks.loaders import hotpot, public, ruler
-from memagent.tasks.loaders.jsonl import Row, read_rows
+from memagent.tasks.loaders.jsonl import JsonRow, read_rows
 from memagent.tasks.sample import Sample
 
 
@@ -17,7 +17,7 @@ class FileFormat(NamedTuple):
 
     fields: frozenset[str]
     """Of a record; a file is recognised by them."""
-    read: Callable[[Path, Iterable[Row]], Iterator[Sample]]
+    read: Callable[[Path, Iterable[JsonRow]], Iterator[Sample]]
     """Yields the samples of a file's records. What is wrong with one it says by `Row.wrong`."""
 
 
@@ -83,7 +83,7 @@ def load_samples(
     return FORMATS[known].read(path, everything)
 
 
-def recognise(row: Row) -> str:
+def recognise(row: JsonRow) -> str:
     """Return the format that a record has most of the fields of, more than half.
 
     Other packages' formats are looked at only where the record has not all fields of one that is built in.
@@ -106,7 +106,7 @@ def recognise(row: Row) -> str:
     return best
 
 
-def _share(fields: frozenset[str], row: Row) -> float:
+def _share(fields: frozenset[str], row: JsonRow) -> float:
     return len(fields & row.values.keys()) / len(fields)
 
 

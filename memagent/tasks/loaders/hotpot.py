@@ -7,7 +7,7 @@ from typing import Any
 
 from memagent.errors import UsageError
 from memagent.metrics import normalise
-from memagent.tasks.loaders.jsonl import Names, Row, read_rows
+from memagent.tasks.loaders.jsonl import ColumnNames, JsonRow, read_rows
 from memagent.tasks.sample import Sample
 from memagent.tasks.texts import Documents, Paragraph
 
@@ -55,7 +55,7 @@ class Passages:
 
 
 def read(
-    path: Path, rows: Iterable[Row], passages: Path | None = None, documents: int | None = None, seed: int = 0
+    path: Path, rows: Iterable[JsonRow], passages: Path | None = None, documents: int | None = None, seed: int = 0
 ) -> Iterator[Sample]:
     """Yield the questions of a file, each over its own paragraphs among `documents` in all from `passages`.
 
@@ -65,7 +65,7 @@ def read(
     published files have a few) is left out of the facts.
     """
     others = Passages(passages) if passages and documents else None
-    names = Names()
+    names = ColumnNames()
     for row in rows:
         name = names.add(row, "_id", row.name("_id"))
         own = own_paragraphs(row)
@@ -92,7 +92,7 @@ def read(
 
 
 def _more(
-    row: Row,
+    row: JsonRow,
     own: dict[str, list[str]],
     others: Passages | None,
     answer: str,
@@ -108,7 +108,7 @@ def _more(
     return others.draw(documents - len(own), {title.strip().lower() for title in own}, answer, rng)
 
 
-def own_paragraphs(row: Row) -> dict[str, list[str]]:
+def own_paragraphs(row: JsonRow) -> dict[str, list[str]]:
     """Return the sentences of a question's own paragraphs, by title.
 
     Raises:
@@ -126,7 +126,7 @@ def own_paragraphs(row: Row) -> dict[str, list[str]]:
     return own
 
 
-def supporting_sentences(row: Row, own: dict[str, list[str]]) -> dict[str, list[str]]:
+def supporting_sentences(row: JsonRow, own: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the sentences that tell the answer, by the title of their paragraph.
 
     Raises:

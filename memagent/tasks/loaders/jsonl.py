@@ -15,7 +15,7 @@ _BLANK = b" \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JsonRow:
     """A JSON object and where it stands: file and line, or file and index in a list."""
 
     where: str
@@ -71,12 +71,12 @@ class Row:
             raise self.wrong(field, f"{_kind(value)}; a list is needed.")
         return value
 
-    def rows(self, field: str) -> "Iterator[Row]":
+    def rows(self, field: str) -> "Iterator[JsonRow]":
         """Yield the objects of a list."""
         for i, value in enumerate(self.list(field)):
             if not isinstance(value, dict):
                 raise self.wrong(f"{field}[{i}]", f"{_kind(value)}; an object is needed.")
-            yield Row(f"{self.where}, {field}[{i}]", value)
+            yield JsonRow(f"{self.where}, {field}[{i}]", value)
 
     def _text(self, field: str, value: Any, *, blank: bool) -> str:
         if not isinstance(value, str):
@@ -88,13 +88,13 @@ class Row:
         return value
 
 
-class Names:
+class ColumnNames:
     """The identifiers of a file, none twice."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
 
-    def add(self, row: Row, field: str, name: str) -> str:
+    def add(self, row: JsonRow, field: str, name: str) -> str:
         """Return `name`, new to the file.
 
         Raises:
@@ -105,7 +105,7 @@ class Names:
         return name
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[JsonRow]:
     """Yield the records of a file: JSON lines one by one, lazily; the items of a JSON list; or one JSON document.
 
     A list or document is parsed as a whole and so held in memory.
@@ -158,24 +158,24 @@ def _complete(line: bytes) -> bool:
     return True
 
 
-def _document(path: Path, data: bytes, line: int) -> Iterator[Row]:
+def _document(path: Path, data: bytes, line: int) -> Iterator[JsonRow]:
     value = _parse(path, _decode(path, data, line), line)
     if isinstance(value, dict):
-        yield Row(str(path), value)
+        yield JsonRow(str(path), value)
         return
     if not value:
         raise UsageError(f"{path}, line {line}: the list is empty. Give a file with records.")
     for i, item in enumerate(value):
         if not isinstance(item, dict):
             raise UsageError(f"{path}, index {i}: {_kind(item)}; a record (JSON object) is needed.")
-        yield Row(f"{path}, index {i}", item)
+        yield JsonRow(f"{path}, index {i}", item)
 
 
-def _line(path: Path, number: int, line: bytes) -> Row:
+def _line(path: Path, number: int, line: bytes) -> JsonRow:
     value = _parse(path, _decode(path, line, number), number)
     if not isinstance(value, dict):
         raise UsageError(f"{path}, line {number}: {_kind(value)}; a record (JSON object) is needed.")
-    return Row(f"{path}, line {number}", value)
+    return JsonRow(f"{path}, line {number}", value)
 
 
 def _decode(path: Path, data: bytes, line: int) -> str:

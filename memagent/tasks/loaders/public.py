@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memagent.errors import UsageError
-from memagent.tasks.loaders.jsonl import Names, Row, read_rows, read_text
+from memagent.tasks.loaders.jsonl import ColumnNames, JsonRow, read_rows, read_text
 from memagent.tasks.sample import Sample
 from memagent.tasks.texts import Whole
 
@@ -21,12 +21,12 @@ _SEPARATOR = "\n\n"
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+")
 
 
-def read_longbench(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
+def read_longbench(path: Path, rows: Iterable[JsonRow]) -> Iterator[Sample]:
     """Yield the samples of a LongBench file. The task is the data set; ``about`` keeps `length`, which counts words.
 
     Sets without a question (summaries: a blank `input`) are refused.
     """
-    names = Names()
+    names = ColumnNames()
     for row in rows:
         dataset = row.text("dataset")
         yield Sample(
@@ -41,7 +41,7 @@ def read_longbench(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
         )
 
 
-def read_memagent(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
+def read_memagent(path: Path, rows: Iterable[JsonRow]) -> Iterator[Sample]:
     """Yield the samples of a MemAgent evaluation file. The task is named after the file; facts are not known.
 
     An id ends with the record's position in the file, from 0: the file's own `index` may repeat.
@@ -59,18 +59,18 @@ def read_memagent(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
         )
 
 
-def read_squad(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
+def read_squad(path: Path, rows: Iterable[JsonRow]) -> Iterator[Sample]:
     """Yield each question over its whole article, with a blank line between paragraphs.
 
     The fact is the sentence (or sentences) with the first answer. An impossible question has a blank gold answer.
     """
-    names = Names()
+    names = ColumnNames()
     for row in rows:
         for article in row.rows("data"):
             yield from _squad_article(path.stem, article, names)
 
 
-def _squad_article(task: str, article: Row, names: Names) -> Iterator[Sample]:
+def _squad_article(task: str, article: JsonRow, names: ColumnNames) -> Iterator[Sample]:
     paragraphs = list(article.rows("paragraphs"))
     contexts = [paragraph.text("context") for paragraph in paragraphs]
     whole = Whole(_SEPARATOR.join(contexts))
@@ -94,7 +94,7 @@ def _squad_article(task: str, article: Row, names: Names) -> Iterator[Sample]:
         offset += len(context) + len(_SEPARATOR)
 
 
-def gold_answers(question: Row, context: str) -> tuple[tuple[str, ...], int | None]:
+def gold_answers(question: JsonRow, context: str) -> tuple[tuple[str, ...], int | None]:
     """Return a SQuAD question's answers and the first one's character offset; one blank answer if it is impossible.
 
     Raises:
@@ -132,7 +132,7 @@ class Gold:
     """Empty: the contract does not say."""
     spans: tuple[str, ...]
     """Annotated clauses, some not verbatim."""
-    row: Row
+    row: JsonRow
 
 
 def read_gold(folder: Path) -> Iterator[Gold]:
@@ -144,7 +144,7 @@ def read_gold(folder: Path) -> Iterator[Gold]:
     path = folder / "gold.jsonl"
     if not path.is_file():
         raise UsageError(f"{folder} has no gold.jsonl. Give the folder that holds gold.jsonl and contracts/.")
-    names = Names()
+    names = ColumnNames()
     for row in read_rows(path):
         file, category = row.text("file"), row.text("category")
         if Path(file).name != file:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
-from memagent.tasks.loaders.jsonl import Names, Row
+from memagent.tasks.loaders.jsonl import ColumnNames, JsonRow
 from memagent.tasks.sample import Match, Sample
 from memagent.tasks.texts import Whole
 
@@ -26,7 +26,7 @@ _DOCUMENTS = "Answer the question based on the given documents."
 _SPLITS = frozenset({"validation", "test", "train", "dev"})
 
 
-def read(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
+def read(path: Path, rows: Iterable[JsonRow]) -> Iterator[Sample]:
     """Yield the samples of a file; an id ends with the record's number in it, from 0.
 
     `index` is no id: ``niah.py`` writes the place of the answer there, which several samples can share.
@@ -41,7 +41,7 @@ def read(path: Path, rows: Iterable[Row]) -> Iterator[Sample]:
     """
     task = path.parent.name if path.stem in _SPLITS and path.parent.name else path.stem
     asked = _asked(path)
-    names = Names()
+    names = ColumnNames()
     for number, row in enumerate(rows):
         row.whole("index")
         if "text_end" in row.values:
@@ -68,7 +68,7 @@ def _asked(path: Path) -> int:
     return int(folders.parent.name) if folders.name == "data" and folders.parent.name.isdecimal() else 0
 
 
-def _written(row: Row, names: Names) -> Sample:
+def _written(row: JsonRow, names: ColumnNames) -> Sample:
     prompt, end, depth, about = row.text("input"), row.whole("text_end"), row.get("depth"), row.get("about")
     if end > len(prompt):
         raise row.wrong("text_end", f"{end}, but the input has {len(prompt)} characters.")

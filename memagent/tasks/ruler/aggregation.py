@@ -10,7 +10,7 @@ from itertools import repeat
 from memagent.errors import UsageError
 from memagent.tasks.ruler.haystack import FILLER, Filler, weave
 from memagent.tasks.ruler.kinds import Draft, DraftRequest, Kind, MakeDraft
-from memagent.tasks.ruler.naming import Meter, NameMeter, Names
+from memagent.tasks.ruler.naming import DrawnNames, Meter, NameMeter
 from memagent.tokens import Tokenizer
 
 _LETTERS = 6
@@ -32,7 +32,7 @@ class CommonWords:
     def draft(self, index: int, rng: random.Random, depth: float) -> Draft:
         """Make a sample; words have no depth."""
         kind = self._kind
-        names = Names(rng)
+        names = DrawnNames(rng)
         left = self._length - kind.often * sum(self._cost(names.words(i)) for i in range(kind.asked))
         words = kind.asked
         while (cost := kind.seldom * self._cost(names.words(words))) <= left:

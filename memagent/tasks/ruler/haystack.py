@@ -110,7 +110,7 @@ class Lines:
             yield "".join("\n" + self._line(i) for i in range(first, min(stop, first + _LINES)))
 
 
-class Texts:
+class HaystackTexts:
     """Real texts cut at sentence ends, one after the other, from the first again when they run out."""
 
     def __init__(self, texts: Iterable[str], tokenizer: Tokenizer, tokens: int) -> None:
@@ -190,7 +190,7 @@ class Texts:
 class TextsFrom:
     """Texts begun at another sentence than their first."""
 
-    def __init__(self, texts: Texts, start: int) -> None:
+    def __init__(self, texts: HaystackTexts, start: int) -> None:
         """Begin at unit `start`."""
         self._texts = texts
         self._start = start

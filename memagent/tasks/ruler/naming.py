@@ -31,7 +31,7 @@ _PAIRS = len(ADJECTIVES) * len(NOUNS)
 _NUMBERS = 9_000_000
 
 
-class Names:
+class DrawnNames:
     """Adjective and noun, like the keys of needles (``amber-otter``); a third word where pairs run out."""
 
     def __init__(self, rng: random.Random) -> None:

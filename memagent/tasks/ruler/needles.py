@@ -6,9 +6,9 @@ from functools import partial
 
 from memagent.errors import UsageError
 from memagent.tasks import needles
-from memagent.tasks.ruler.haystack import Filler, Haystack, Lines, Texts, weave
+from memagent.tasks.ruler.haystack import Filler, Haystack, HaystackTexts, Lines, weave
 from memagent.tasks.ruler.kinds import Draft, DraftRequest, Kind, MakeDraft
-from memagent.tasks.ruler.naming import Meter, Names, Numbers, Uuids
+from memagent.tasks.ruler.naming import DrawnNames, Meter, Numbers, Uuids
 from memagent.tokens import Tokenizer
 
 _PLURAL = {"number": "numbers", "word": "words", "uuid": "uuids"}
@@ -22,7 +22,7 @@ class Planted:
         self._kind = kind
         self._length = length
         self._meter = Meter(tokenizer)
-        self._texts = Texts(texts, tokenizer, length) if kind.haystack == "texts" else None
+        self._texts = HaystackTexts(texts, tokenizer, length) if kind.haystack == "texts" else None
         self._filler = Filler(self._meter)
 
     def draft(self, index: int, rng: random.Random, depth: float) -> Draft:
@@ -87,7 +87,7 @@ class NeedleLines:
         """Make a sample whose asked line stands at `depth`."""
         kind = self._kind.value_kind
         wording = rng.choice(needles.SENTENCES[kind])
-        keys = Uuids(rng) if self._kind.key_kind == "uuid" else Names(rng)
+        keys = Uuids(rng) if self._kind.key_kind == "uuid" else DrawnNames(rng)
         values = Uuids(rng) if kind == "uuid" else Numbers(rng)
         line = partial(_line, wording, keys, values)
         haystack = Lines(self._meter, line)

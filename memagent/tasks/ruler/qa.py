@@ -11,7 +11,7 @@ from pathlib import Path
 
 from memagent.errors import UsageError
 from memagent.tasks.loaders import hotpot, public, recognise
-from memagent.tasks.loaders.jsonl import Row, read_rows
+from memagent.tasks.loaders.jsonl import JsonRow, read_rows
 from memagent.tasks.ruler.kinds import Draft, DraftRequest, Kind, MakeDraft
 from memagent.tasks.ruler.naming import Meter
 from memagent.tokens import Tokenizer
@@ -37,7 +37,7 @@ class Asked:
     themselves (an answer of yes or no stands nowhere)."""
 
 
-class Documents:
+class QaDocuments:
     """A question's own paragraphs, numbered and shuffled among random others."""
 
     def __init__(
@@ -102,9 +102,7 @@ class Documents:
         foreign = self._foreign(asked, own, rng)
         if self._documents is not None:
             if self._documents < len(own):
-                raise UsageError(
-                    f"{asked.question!r} has {len(own)} paragraphs of its own: ask for no fewer documents."
-                )
+                raise UsageError(f"{asked.question!r} has {len(own)} paragraphs: ask for at least as many documents.")
             chosen.extend(islice(foreign, self._documents - len(own)))
             return chosen
         left = self._length - sum(self._tokens(paragraph) for paragraph in own)
@@ -165,7 +163,7 @@ def _stands(answer: str, text: str) -> bool:
 
 def _facts(asked: Asked) -> tuple[str, ...]:
     if not asked.paragraphs:
-        raise UsageError(f"the question {asked.question!r} has no paragraphs of its own: give them.")
+        raise UsageError(f"the question {asked.question!r} has no paragraphs: give them.")
     for fact in asked.facts:
         if not any(fact in text for _, text in asked.paragraphs):
             raise UsageError(f"the fact {fact!r} of {asked.question!r} stands in none of its paragraphs.")
@@ -206,7 +204,7 @@ def _written(pool: Sequence[Paragraph], own: Sequence[Paragraph], order: "array[
 def drafts(request: DraftRequest) -> MakeDraft:
     """Make questions over their own paragraphs among others."""
     parts = request.kind, request.length, request.tokenizer, request.paragraphs, request.questions, request.documents
-    return Documents(*parts).draft
+    return QaDocuments(*parts).draft
 
 
 QUESTION_KINDS = {"squad": "qa_1", "hotpot": "qa_2"}
@@ -238,14 +236,14 @@ def load_questions(path: Path) -> tuple[list[Asked], list[Paragraph]]:
     return asked, pool
 
 
-def _kind(path: Path, first: Row) -> str:
+def _kind(path: Path, first: JsonRow) -> str:
     name = recognise(first)
     if name not in QUESTION_KINDS:
         raise UsageError(f"{path} is of format {name}: give qa_1 a file of SQuAD's format, qa_2 one of HotpotQA's.")
     return QUESTION_KINDS[name]
 
 
-def _squad(rows: Iterable[Row]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
+def _squad(rows: Iterable[JsonRow]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
     for row in rows:
         for number, article in enumerate(row.rows("data")):
             title = article.text("title") if "title" in article.values else f"Article {number + 1}"
@@ -254,7 +252,7 @@ def _squad(rows: Iterable[Row]) -> Iterator[tuple[list[Paragraph], list[Asked]]]
                 yield [own], [question for asked in paragraph.rows("qas") if (question := _asked(asked, own))]
 
 
-def _asked(asked: Row, own: Paragraph) -> Asked | None:
+def _asked(asked: JsonRow, own: Paragraph) -> Asked | None:
     answers, start = public.gold_answers(asked, own[1])
     if start is None:
         return None
@@ -262,7 +260,7 @@ def _asked(asked: Row, own: Paragraph) -> Asked | None:
     return Asked(asked.text("question"), answers, (own,), (fact,))
 
 
-def _hotpot(rows: Iterable[Row]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
+def _hotpot(rows: Iterable[JsonRow]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
     for row in rows:
         paragraphs = hotpot.own_paragraphs(row)
         facts = [fact for facts in hotpot.supporting_sentences(row, paragraphs).values() for fact in facts]

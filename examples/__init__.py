@@ -1,0 +1,1 @@
+"""What is made with memagent and is no part of it."""

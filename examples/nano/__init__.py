@@ -1,0 +1,1 @@
+"""How the bundled reader was made: its data, its model and its supervised training (docs/nano.md)."""

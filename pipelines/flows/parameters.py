@@ -1,0 +1,94 @@
+"""The parameters that callers of a flow may set.
+
+The operator, who starts the process, decides which code runs and which servers get which key: by the options of
+`memagent up`, or by ``MEMAGENT_CONFIG_FILE`` in a worker's environment. A flow's caller decides what is read and how.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from memagent.config import Config, load_config
+from memagent.engine import ENGINES
+from memagent.errors import ConfigError
+from memagent.records import Json
+from memagent.rl.reward import is_place
+from memagent.settings import put_setting, read_toml
+
+RESERVED = (
+    "engine.trust_remote_code",
+    "engine.base_url",
+    "engine.api_key_env",
+    "engine.options",
+    "ray",
+    "reward_functions",
+)
+"""Keys and sections that only the operator sets. So is ``engine.kind`` if it names an engine of another package, which
+may send a key from this process's environment to a server."""
+_CODE = ("engine.model", "engine.tokenizer")
+"""Keys that would load other remote code if the operator trusts the configured model's."""
+
+
+def settings_for(config: str | None, sets: Sequence[str] | None, store: str | None) -> Config:
+    """Return the operator's configuration with a caller's parameters over it.
+
+    Args:
+        config: a TOML file, or None.
+        sets: ``section.key=value`` strings.
+        store: the store; None for the operator's.
+
+    Raises:
+        ConfigError: a parameter sets a reserved key, or a key is unknown or wrong.
+    """
+    check(config, sets)
+    return load_config(config, list(sets or ()), store=store)
+
+
+def check(
+    config: str | None = None,
+    sets: Sequence[str] | None = None,
+    engine: Mapping[str, Any] | None = None,
+    rewards: Iterable[str] = (),
+) -> None:
+    """Check that parameters set no reserved keys, and name no code that the operator has not allowed.
+
+    Args:
+        config: a configuration file.
+        sets: ``section.key=value`` strings.
+        engine: the engine keys of a recipe.
+        rewards: the reward functions of a recipe.
+
+    Raises:
+        ConfigError: naming parameter and key.
+    """
+    operators = load_config()
+    configured = operators.engine
+    for name in rewards:
+        if is_place(name) and name not in operators.reward_functions:
+            raise ConfigError(
+                f"recipe: the reward {name} would import code that the operator has not allowed. The allowed ones are "
+                "listed as reward_functions in the file that MEMAGENT_CONFIG_FILE names in a worker's environment"
+            )
+    reserved = (*RESERVED, *_CODE) if configured.trust_remote_code else RESERVED
+    settings: Json = {}
+    for item in sets or ():
+        put_setting(settings, item)
+    by_parameter = {"sets": settings, "config": read_toml(config) if config else {}, "recipe": {"engine": engine or {}}}
+    for parameter, data in by_parameter.items():
+        section = data.get("engine")
+        kind = section.get("kind") if isinstance(section, Mapping) else None
+        foreign = isinstance(kind, str) and kind != configured.kind and ENGINES.origin(kind)
+        refused = (*reserved, "engine.kind") if foreign else reserved
+        for key in _keys(data):
+            if any(key == name or key.startswith(f"{name}.") for name in refused):
+                raise ConfigError(
+                    f"{parameter}: {key} is not for a flow's parameters. The operator sets it: by an option of "
+                    "`memagent up`, or in the file that MEMAGENT_CONFIG_FILE names in a worker's environment"
+                )
+
+
+def _keys(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of nested data, sections included."""
+    for key, value in data.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{key}.")

@@ -1,0 +1,67 @@
+"""The newest answers that people are shown: one rule for terminal, files, pages, counts and programs."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store import Corpus
+from infra.tables.buckets import Bucket
+from infra.tables.delta import Table
+from infra.tables.distinct import first_of_each
+from infra.tables.visibility import sampled_runs, withheld_runs
+
+CONCATENATED = "all documents, concatenated"
+"""What an answer over all documents is shown as the answer of."""
+_NEEDED = ("content_hash", "question", "scope", "run_id", "answered_at", "reading_id")
+
+
+class HiddenRuns(NamedTuple):
+    """Runs whose answers are hidden (`infra.tables.visibility`)."""
+
+    sampled: tuple[str, ...]
+    withheld: tuple[str, ...]
+
+    @classmethod
+    def of(cls, corpus: Corpus, released: Collection[str] = ()) -> Self:
+        """Return a corpus's hidden runs; withheld ones that are about to be released count as shown."""
+        return cls(tuple(sorted(sampled_runs(corpus))), tuple(sorted(withheld_runs(corpus).difference(released))))
+
+
+def visible_answers(
+    corpus: Corpus,
+    bucket: Bucket | None,
+    hidden: HiddenRuns,
+    columns: Sequence[str] | None = None,
+    *,
+    withheld: bool = False,
+) -> pa.Table:
+    """Return the newest answer to each question that people are shown, oldest first.
+
+    Args:
+        corpus: whose answers.
+        bucket: of texts, each with its own answers; None: those over all documents, concatenated. Texts that no
+            document has any more are among them.
+        hidden: runs that do not count.
+        columns: of ``answers``, besides those that the rule needs; None: all.
+        withheld: return the newest answers of withheld runs instead, where they are newer than all others.
+    """
+    names = None if columns is None else list(dict.fromkeys([*_NEEDED, *columns]))
+    chosen = pc.field("scope") == "archive" if bucket is None else bucket.contains("content_hash")
+    answers = Table(corpus.store, "answers").read(corpus.name, names, chosen)
+    answers = _without(answers, hidden.sampled if withheld else (*hidden.sampled, *hidden.withheld))
+    if bucket is not None:
+        answers = answers.filter(pc.equal(answers["scope"], "document"))
+    key = ["question"] if bucket is None else ["content_hash", "question"]
+    # The id decides between two at the same time.
+    newest = first_of_each(answers, key, [("answered_at", "descending"), ("reading_id", "ascending")])
+    if withheld:
+        newest = newest.filter(pc.is_in(newest["run_id"], value_set=pa.array(hidden.withheld, pa.string())))
+    return newest.sort_by([("answered_at", "ascending"), ("reading_id", "ascending")])
+
+
+def _without(answers: pa.Table, runs: Sequence[str]) -> pa.Table:
+    if not runs:
+        return answers
+    return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(runs, pa.string()))))

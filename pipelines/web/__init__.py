@@ -1,0 +1,1 @@
+"""Servers for people and programs: the review pages."""

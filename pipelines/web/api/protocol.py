@@ -1,0 +1,211 @@
+"""Requests and responses of the endpoint: OpenAI's chat completions, and what a reading says besides."""
+
+import time
+import uuid
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Split = Literal["last-paragraph", "last-line"]
+MOST_ANSWERS = 1_000
+"""Answers about documents of a corpus in one response, unless the request says otherwise."""
+
+
+class _Given(BaseModel):
+    # Clients send many parameters that mean nothing to a reading (`user`, `store`, `frequency_penalty`, ...).
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ContentPart(_Given):
+    """A part of a message's content."""
+
+    type: str
+    text: str = ""
+
+    @field_validator("type")
+    @classmethod
+    def _is_text(cls, kind: str) -> str:
+        if kind != "text":
+            raise ValueError(f"a part of type {kind!r} cannot be read: send text")
+        return kind
+
+
+class Message(_Given):
+    """A message of a chat."""
+
+    role: str
+    content: str | tuple[ContentPart, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """Its text; parts are joined by blank lines."""
+        if isinstance(self.content, str) or self.content is None:
+            return self.content or ""
+        return "\n\n".join(part.text for part in self.content)
+
+
+class StreamOptions(_Given):
+    """How a stream ends."""
+
+    include_usage: bool = False
+
+
+class ResponseFormat(_Given):
+    """The format of a response."""
+
+    type: str = "text"
+
+
+class ChatRequest(_Given):
+    """The body of ``POST /v1/chat/completions``. `document`, `split`, `documents` and `limit` are memagent's own."""
+
+    model: str
+    messages: tuple[Message, ...] = Field(min_length=1)
+    document: str | None = None
+    """The text that is read; the last user message is then the question."""
+    split: Split | None = None
+    """What of the last user message is the question; all before it is read."""
+    documents: tuple[str, ...] = ()
+    """Of a corpus: ids or globs of the documents that are asked."""
+    limit: int = Field(MOST_ANSWERS, ge=0, le=100_000)
+    """Of a corpus: answers in the response at most; the others are counted."""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int | None = None
+    stop: str | tuple[str, ...] | None = None
+    n: int | None = None
+    logprobs: bool | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[object] | None = None
+    functions: list[object] | None = None
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> "ChatRequest":
+        wrong = {
+            "n": (self.n or 1) != 1,
+            "logprobs": bool(self.logprobs),
+            "response_format": self.response_format is not None and self.response_format.type != "text",
+            "tools": bool(self.tools),
+            "functions": bool(self.functions),
+        }
+        if refused := [name for name, is_wrong in wrong.items() if is_wrong]:
+            raise ValueError(f"a reading has no {refused[0]}: leave it out")
+        return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts before which the answer ends."""
+        given = (self.stop,) if isinstance(self.stop, str) else self.stop or ()
+        return tuple(text for text in given if text)
+
+
+class TokenUsage(BaseModel):
+    """Tokens of all conversations that were held for a request, cached ones among the prompt's."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_details: dict[str, int] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, prompt: int, cached: int, output: int) -> "TokenUsage":
+        """Make one of the counts of readings."""
+        return cls(
+            prompt_tokens=prompt,
+            completion_tokens=output,
+            total_tokens=prompt + output,
+            prompt_tokens_details={"cached_tokens": cached},
+        )
+
+
+class EvidencePlace(BaseModel):
+    """A place that an answer came from, by characters of the document, from start to end (exclusive)."""
+
+    document: str
+    """Id of the document; empty for a text of the request."""
+    quote: str
+    """What the document says; empty where it does not say the answer verbatim."""
+    quote_start: int | None
+    quote_end: int | None
+    segment: int
+    """Index of the segment in which the memory gained the answer."""
+    segment_start: int
+    segment_end: int
+    page: int | None = None
+    """Of a PDF, from 1."""
+
+
+class FoundAnswer(BaseModel):
+    """One answer, with its evidence."""
+
+    document: str
+    """Id of the document; empty for a text of the request, and for a concatenated corpus."""
+    answer: str
+    found: bool
+    evidence: list[EvidencePlace]
+    reading_id: str
+
+
+class About(BaseModel):
+    """The field ``memagent`` of a response."""
+
+    question: str = ""
+    answers: list[FoundAnswer] = Field(default_factory=list)
+    readings: int = 0
+    """All of the request's, answered before ones among them."""
+    found: int = 0
+    failed: int = 0
+    """Their reasons are in the corpus's quarantine."""
+    segments: int = 0
+    """Segments read now."""
+    conversations: int = 0
+    run_id: str | None = None
+    """Of a corpus: the run in the store."""
+    policy_id: str = ""
+    messages_not_read: int = 0
+    """System and assistant messages, and what precedes a question whose document is given."""
+
+
+class ReadingProgress(BaseModel):
+    """How far a reading is: the field ``memagent`` of a stream's chunks before the answer."""
+
+    segments_read: int | None = None
+    """Of a text."""
+    segments: int | None = None
+    answers: int | None = None
+    """Of a corpus: documents that are answered, found or not."""
+
+
+class ChatCompletion:
+    """The objects of one response: their id, time and model are the same."""
+
+    def __init__(self, model: str) -> None:
+        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def whole(self, content: str, finish_reason: str, usage: TokenUsage, about: About) -> dict[str, object]:
+        """Return a response that is not streamed."""
+        message = {"role": "assistant", "content": content, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": usage.model_dump(),
+            "memagent": about.model_dump(),
+        }
+
+    def chunk(
+        self, delta: dict[str, str], finish_reason: str | None = None, about: BaseModel | None = None
+    ) -> dict[str, object]:
+        """Return a chunk of a stream."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        extra = {} if about is None else {"memagent": about.model_dump(exclude_none=isinstance(about, ReadingProgress))}
+        return {**self._head, "object": "chat.completion.chunk", "choices": [choice], **extra}
+
+    def usage(self, usage: TokenUsage) -> dict[str, object]:
+        """Return the chunk that ends a stream whose client wants the usage."""
+        return {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage.model_dump()}

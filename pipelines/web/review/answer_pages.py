@@ -1,0 +1,228 @@
+"""The pages of answers: lists, an answer beside its document, its memory, its page, and the forms of verdicts."""
+
+from datetime import datetime
+from urllib.parse import quote
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from infra.store import Corpus
+from infra.tables.rows import AnswerRow
+from memagent.errors import UsageError
+from memagent.reviews import Verdict, current, disputed
+from pipelines.web.review import listing
+from pipelines.web.review.listing import Filter, ListedAnswer
+from pipelines.web.review.memory import history
+from pipelines.web.review.pages import Form, posted, render, service_of, session_of
+from pipelines.web.review.passages import Span, find_words, passage, spans_of
+from pipelines.web.review.pdf_page import PagePicture
+from pipelines.web.review.pdf_page import PageRequest as PageRequest
+from pipelines.web.review.service import Opinion, ReviewService, quotes
+
+THRESHOLDS = ("0.5", "0.8", "0.9", "0.95", "0.99")
+"""Confidences below which the list's form can choose; an address may name any other."""
+_SAID = ("accepted", "corrected", "rejected", "absent", "comment")
+
+
+def answers(request: Request) -> Response:
+    """Show a list of answers."""
+    query, connection = request.query_params, service_of(request).index.read()
+    chosen, me = Filter.parse(query), session_of(request).reviewer
+    page = listing.page(connection, chosen, me, before=_id(query.get("before")), after=_id(query.get("after")))
+    tallies = listing.tallies(connection, Filter(corpus=chosen.corpus, question=chosen.question))
+    return render(
+        request,
+        "answers.html.j2",
+        page=page,
+        filter=chosen,
+        total=listing.count(connection, chosen, me),
+        judged=sum(n for (state, review), n in tallies.items() if state != "failed" and review != "open"),
+        all=sum(n for (state, _), n in tallies.items() if state != "failed"),
+        disputed=sum(n for (_, review), n in tallies.items() if review == "disputed"),
+        corpora=listing.names(connection),
+        questions=listing.questions(connection, chosen.corpus),
+        thresholds=[*THRESHOLDS, *({chosen.below} - {"", *THRESHOLDS})],
+        link=link,
+    )
+
+
+def answer(request: Request) -> Response:
+    """Show an answer beside its document."""
+    service, me, query = service_of(request), session_of(request).reviewer, request.query_params
+    item, chosen = _item(request), Filter.parse(query)
+    connection, row, verdicts = service.index.read(), service.answer(item), service.verdicts(item)
+    evidence = quotes(row)
+    document = query.get("document") or (evidence[0]["content_hash"] if evidence else item.content_hash)
+    text = service.texts.get(item.corpus, document)
+    find, at = query.get("find", ""), query.get("at")
+    found = find_words(text, find, int(at) + 1 if at and at.isdecimal() else 0) if text and find else None
+    spans = _spans(document, row, current(verdicts))
+    if found:
+        spans = [Span(*found, "right"), *spans]
+        at = str(max(0, found[0] - 1_000))
+    shown = passage(text, spans, int(at) if at and at.isdecimal() else None) if text is not None else None
+    following = listing.beside(connection, chosen, me, item.id, on=True)
+    previous = listing.beside(connection, chosen, me, item.id, on=False)
+    source = _source(service, item, document)
+    return render(
+        request,
+        "answer.html.j2",
+        item=item,
+        row=row,
+        evidence=evidence,
+        verdicts=list(reversed(verdicts)),
+        disputed=disputed(current(verdicts)),
+        mine=_mine(verdicts, item, me),
+        document=document,
+        source=source,
+        passage=shown,
+        find=find,
+        found=found,
+        filter=chosen,
+        following=following,
+        previous=previous,
+        link=link,
+        done=_done(service, query.get("done"), me),
+        is_pdf=source is not None and source["media_type"] == "application/pdf",
+    )
+
+
+def failure(request: Request) -> Response:
+    """Show a reading that failed."""
+    item = listing.find_failed(service_of(request).index.read(), _id(request.path_params["id"]))
+    if item is None:
+        raise HTTPException(404, "this failure is no longer listed: the question was answered since, or failed again")
+    text = service_of(request).texts.get(item.corpus, item.content_hash)
+    return render(request, "failure.html.j2", item=item, passage=passage(text, []) if text else None)
+
+
+def memory(request: Request) -> Response:
+    """Show how the memory changed: a part of the answer's page."""
+    item = _item(request)
+    told = history(Corpus(service_of(request).store, item.corpus), item.reading_id, item.run_id)
+    return render(request, "memory.html.j2", item=item, history=told, query=Filter.parse(request.query_params).query)
+
+
+def pdf_page(request: Request) -> Response:
+    """Show the page of a PDF that has the evidence: a part of the answer's page."""
+    found = _page(request)
+    url = f"{request.url.path}.png?{request.url.query}"
+    return render(request, "page.html.j2", found=found if not isinstance(found, str) else None, why=found, url=url)
+
+
+def pdf_picture(request: Request) -> Response:
+    """Return that page as a picture."""
+    found = _page(request)
+    if isinstance(found, str):
+        raise HTTPException(404, found)
+    return Response(found.png, media_type="image/png", headers={"Cache-Control": "private, max-age=3600"})
+
+
+def _give(request: Request, form: Form) -> Response:
+    """Take a verdict, and go on to the next answer."""
+    service, me, item = service_of(request), session_of(request).reviewer, _item(request)
+    said = form.get("said", "")
+    if said not in _SAID:
+        raise UsageError(f"verdict {said!r}: one of {', '.join(_SAID)}")
+    start, end = form.get("start", ""), form.get("end", "")
+    opinion = Opinion(
+        said=said,  # type: ignore[arg-type]
+        answer=form.get("answer", ""),
+        comment=form.get("comment", ""),
+        span=(int(start), int(end)) if start.isdecimal() and end.isdecimal() else None,
+        decides=form.get("decides") == "1",
+    )
+    chosen = Filter.parse(form)
+    given_at = service.give(item, opinion, me, form.get("document") or None)
+    follow = None
+    if said != "comment":
+        follow = listing.beside(service.index.read(), chosen, me, item.id, on=True)
+    target = follow or item
+    return RedirectResponse(link(target, chosen, done=given_at.isoformat()), 303)
+
+
+def _undo(request: Request, form: Form) -> Response:
+    """Take back a verdict, and show its answer."""
+    try:
+        given_at = datetime.fromisoformat(form.get("given_at", ""))
+    except ValueError as error:
+        raise UsageError("which verdict?") from error
+    item = service_of(request).undo(given_at, session_of(request).reviewer)
+    return RedirectResponse(link(item, Filter.parse(form)), 303)
+
+
+give, undo = posted(_give), posted(_undo)
+
+
+def link(item: ListedAnswer, chosen: Filter | None = None, **more: str) -> str:
+    """Return the address of an item's page, as one of a list."""
+    if not item.reading_id:
+        return f"/failed/{item.id}"
+    query = (chosen or Filter()).query(**more)
+    return f"/answers/{quote(item.corpus, safe='')}/{quote(item.reading_id, safe='')}" + (f"?{query}" if query else "")
+
+
+def _item(request: Request) -> ListedAnswer:
+    corpus, reading_id = request.path_params["corpus"], request.path_params["reading_id"]
+    item = listing.find(service_of(request).index.read(), corpus, reading_id)
+    if item is None:
+        raise HTTPException(404, f"there is no answer {reading_id} in corpus {corpus!r}, or it is not listed yet")
+    return item
+
+
+def _id(value: str | None) -> int:
+    return int(value) if value and value.isdecimal() and len(value) < 20 else 0
+
+
+def _mine(verdicts: list[Verdict], item: ListedAnswer, me: str) -> Verdict | None:
+    """Return what a person said last of this answer, if it still counts for something."""
+    mine = [each for each in verdicts if each.reviewer == me and each.reading_id == item.reading_id]
+    counting = [each for each in mine if each.kind != "comment"]
+    return counting[-1] if counting and counting[-1].kind != "withdrawn" else None
+
+
+def _done(service: ReviewService, given_at: str | None, me: str) -> tuple[str, datetime, ListedAnswer | None] | None:
+    """Return what was said a moment ago, when, and of which item."""
+    try:
+        at = datetime.fromisoformat(given_at) if given_at else None
+    except ValueError:
+        return None
+    rows = [row for row in service.journal.find(at) if row["reviewer"] == me] if at else []
+    if not rows or at is None:
+        return None
+    absent = rows[0]["verdict"] == "corrected" and not rows[0]["answer"]
+    item = listing.find(service.index.read(), rows[0]["corpus"], rows[0]["reading_id"])
+    return "not in the document" if absent else rows[0]["verdict"], at, item
+
+
+def _spans(document: str, row: AnswerRow | None, counting: list[Verdict]) -> list[Span]:
+    pieces = [piece for piece in quotes(row) if piece["content_hash"] == document]
+    quoted = [(p["quote_start"], p["quote_end"]) for p in pieces]
+    segments = [(p["char_start"], p["char_end"]) for p in pieces]
+    right = [(s.start, s.end) for each in counting for s in each.spans if s.content_hash == document]
+    return [*spans_of(right, "right"), *spans_of(quoted, "evidence"), *spans_of(segments, "segment")]
+
+
+def _source(service: ReviewService, item: ListedAnswer, document: str) -> dict[str, str] | None:
+    row = (
+        service.index.read()
+        .execute(
+            "SELECT doc_id, title, source, media_type FROM version WHERE content_hash = ? AND corpus = "
+            "(SELECT id FROM corpus WHERE name = ?) ORDER BY present DESC, doc_id",
+            (document, item.corpus),
+        )
+        .fetchone()
+    )
+    return dict(row) if row else None
+
+
+def _page(request: Request) -> PagePicture | str:
+    """Return the page of an item's evidence, or of the place that the query names, or why there is none."""
+    service, item, query = service_of(request), _item(request), request.query_params
+    document = query.get("document") or item.content_hash
+    source = _source(service, item, document)
+    start, end = _id(query.get("start")), _id(query.get("end"))
+    if source is None or source["media_type"] != "application/pdf":
+        return "the document is no PDF"
+    return service.pages.get(PageRequest(source["source"], document, start, max(start, end)))

@@ -1,0 +1,218 @@
+"""Take rows of the tables into the index, a group in one transaction. Taking a row again changes nothing."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.tables.rows import FailureRow
+from pipelines.views.visible_answers import CONCATENATED
+from pipelines.web.review.index import TIME_BITS, UNKNOWN, Subject, microseconds, settle
+
+_QUOTE = 240
+DOCUMENTS = ["content_hash", "doc_id", "title", "source", "media_type", "state", "seen_at"]
+ANSWERS = [
+    *("reading_id", "question_id", "question", "scope", "content_hash", "answer", "found", "evidence", "run_id"),
+    *("confidence", "answered_at"),
+]
+
+
+def take_documents(connection: sqlite3.Connection, corpus: int, batch: pa.Table) -> None:
+    """Take rows of `documents` (columns `DOCUMENTS`)."""
+    rows = zip(*(batch[name].to_pylist() for name in DOCUMENTS), strict=True)
+    connection.execute("CREATE TEMP TABLE IF NOT EXISTS touched (content_hash TEXT PRIMARY KEY) WITHOUT ROWID")
+    connection.execute("DELETE FROM touched")
+    connection.executemany(
+        "INSERT OR IGNORE INTO touched VALUES (?)", [(name,) for name in batch["content_hash"].to_pylist()]
+    )
+    connection.executemany(
+        "INSERT INTO version VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+        "title = excluded.title, source = excluded.source, present = excluded.present, seen_at = excluded.seen_at "
+        # Of two at the same time, a present document's counts, not its superseded version's.
+        "WHERE excluded.seen_at > seen_at OR (excluded.seen_at = seen_at AND excluded.present >= present)",
+        [
+            (
+                corpus,
+                name,
+                doc,
+                title or "",
+                source or "",
+                kind or "",
+                state == "present",
+                microseconds(seen),
+            )
+            for name, doc, title, source, kind, state, seen in rows
+        ],
+    )
+    _subjects(connection, corpus)
+
+
+def _subjects(connection: sqlite3.Connection, corpus: int) -> None:
+    """Bring the subjects of the texts in `touched` up to date, and which of their items are shown."""
+    connection.execute(
+        "INSERT INTO subject (corpus, content_hash, doc_id, title, copies, present) "
+        "SELECT ?1, content_hash, COALESCE(MIN(CASE WHEN present THEN doc_id END), MIN(doc_id)), MIN(title), "
+        "SUM(present), MAX(present) FROM version JOIN touched USING (content_hash) WHERE corpus = ?1 "
+        "GROUP BY content_hash ON CONFLICT DO UPDATE SET doc_id = excluded.doc_id, title = excluded.title, "
+        "copies = excluded.copies, present = excluded.present",
+        (corpus,),
+    )
+    _show(
+        connection,
+        "subject IN (SELECT id FROM subject JOIN touched USING (content_hash) WHERE corpus = ?)",
+        (corpus,),
+    )
+
+
+def _show(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -> None:
+    """Set which items are shown: the newest of a text and question, if a document has the text."""
+    connection.execute(
+        "UPDATE item SET shown = (SELECT present FROM subject WHERE subject.id = item.subject) AND id = ("
+        "SELECT MAX(id) FROM item AS other WHERE other.subject = item.subject AND other.question = item.question "
+        f"AND other.state < 2) WHERE state < 2 AND {where}",
+        values,
+    )
+
+
+def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, part: str) -> None:
+    """Take rows of `answers` (columns `ANSWERS`) from a file, of which the first one of a reading counts."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    for row in sorted(_rows(batch), key=lambda row: row[-1]):
+        rows.setdefault(row[0], row)
+    known = connection.execute(  # two runs at once may answer a reading twice, and compacted files repeat rows
+        "SELECT detail.id, reading_id FROM detail JOIN item USING (id) WHERE item.corpus = ? AND reading_id IN "
+        "(SELECT value FROM json_each(?))",
+        (corpus, json.dumps(list(rows))),
+    ).fetchall()
+    for row in known:
+        del rows[row["reading_id"]]
+    connection.executemany("UPDATE detail SET part = ? WHERE id = ?", [(part, row["id"]) for row in known])
+    connection.execute(
+        "CREATE TEMP TABLE IF NOT EXISTS fresh (id INTEGER PRIMARY KEY, reading_id, question_id, question, archive, "
+        "content_hash, answer, state, quote, run_id, confidence)"
+    )
+    connection.execute("DELETE FROM fresh")
+    free = _FreeIds(connection)
+    connection.executemany(
+        "INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(free.take(microseconds(answered_at)), *row) for *row, answered_at in rows.values()],
+    )
+    for statement in _TAKE:
+        connection.execute(statement, {"corpus": corpus, "archive": CONCATENATED, "part": part})
+    _show(connection, "(subject, question) IN (SELECT i.subject, i.question FROM item AS i JOIN fresh USING (id))", ())
+    _only_last_archive(connection, corpus)
+    judged = connection.execute(
+        "SELECT DISTINCT item.subject, item.question FROM item JOIN fresh USING (id) "
+        "JOIN verdict ON verdict.subject = item.subject AND verdict.question = item.question"
+    ).fetchall()
+    settle(connection, [Subject(*row) for row in judged])
+
+
+_TAKE = (
+    "INSERT INTO question (corpus, text, question_id) SELECT :corpus, question, MIN(question_id) FROM fresh WHERE true "
+    "GROUP BY question ON CONFLICT DO NOTHING",
+    "INSERT INTO subject (corpus, content_hash, doc_id, title, copies, present) "
+    "SELECT :corpus, content_hash, '', CASE WHEN archive THEN :archive ELSE '' END, 1, archive FROM fresh WHERE true "
+    "GROUP BY content_hash ON CONFLICT DO NOTHING",
+    "INSERT INTO detail (id, reading_id, answer, quote, run_id, part) "
+    "SELECT id, reading_id, answer, quote, run_id, :part FROM fresh",
+    "INSERT INTO words (rowid, answer, document) SELECT fresh.id, fresh.answer, subject.doc_id || ' ' || subject.title "
+    "FROM fresh JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
+    "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence) "
+    f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS}, confidence FROM fresh "
+    "JOIN question ON question.corpus = :corpus AND question.text = fresh.question "
+    "JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
+)
+
+
+class _FreeIds:
+    """Gives out ids of items, by their time."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._next: dict[int, int] = {}
+        self._given: set[int] = set()
+
+    def take(self, at: int) -> int:
+        """Return an id for a time in microseconds."""
+        first = at << TIME_BITS
+        if first not in self._next:
+            inside = (first, first + (1 << TIME_BITS))
+            last = self._connection.execute("SELECT MAX(id) FROM item WHERE id >= ? AND id < ?", inside).fetchone()[0]
+            self._next[first] = first if last is None else last + 1
+        item = self._next[first]
+        # So many answers at one time that they reach into the next.
+        while item in self._given or (
+            item >> TIME_BITS != at and self._connection.execute("SELECT 1 FROM item WHERE id = ?", (item,)).fetchone()
+        ):
+            item += 1
+        self._next[first] = item + 1
+        self._given.add(item)
+        return item
+
+
+def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
+    first = pc.list_slice(batch["evidence"].combine_chunks(), 0, 1, return_fixed_size_list=True)
+    quotes = pc.struct_field(first.flatten(), "quote") if len(first) else pa.array([], pa.string())
+    columns = {name: batch[name].to_pylist() for name in ANSWERS if name != "evidence"}
+    columns["quote"] = [(text or "")[:_QUOTE] for text in quotes.to_pylist()]
+    columns["archive"] = [scope == "archive" for scope in columns["scope"]]
+    columns["found"] = [int(bool(found)) for found in columns["found"]]
+    columns["confidence"] = [UNKNOWN if value is None else round(value, 6) for value in columns["confidence"]]
+    names = (
+        *("reading_id", "question_id", "question", "archive", "content_hash", "answer", "found", "quote", "run_id"),
+        *("confidence", "answered_at"),
+    )
+    return zip(*(columns[name] for name in names), strict=True)
+
+
+def _only_last_archive(connection: sqlite3.Connection, corpus: int) -> None:
+    """Over all documents, show the newest answer to a question: that of an earlier archive is history."""
+    connection.execute(
+        "UPDATE item SET shown = 0 WHERE shown AND state < 2 AND corpus = :corpus AND question IN (SELECT i.question "
+        "FROM item AS i JOIN fresh USING (id) WHERE archive) AND subject IN (SELECT id FROM subject "
+        "WHERE corpus = :corpus AND doc_id = '') AND id < (SELECT MAX(other.id) FROM item AS other JOIN subject "
+        "ON subject.id = other.subject "
+        "WHERE other.question = item.question AND subject.doc_id = '' AND other.state < 2)",
+        {"corpus": corpus},
+    )
+
+
+def take_failure(connection: sqlite3.Connection, corpus: int, row: FailureRow) -> None:
+    """Take a reading that failed, as a row of `quarantine` names it."""
+    doc_id, _, question_id = row["item"].rpartition(" ? ")
+    question = connection.execute(
+        "SELECT id FROM question WHERE corpus = ? AND question_id = ?", (corpus, question_id)
+    ).fetchone()
+    if question is None:
+        values = (corpus, question_id, question_id)
+        connection.execute("INSERT OR IGNORE INTO question (corpus, text, question_id) VALUES (?, ?, ?)", values)
+        question = connection.execute(
+            "SELECT id FROM question WHERE corpus = ? AND text = ?", (corpus, question_id)
+        ).fetchone()
+    known = connection.execute(
+        "SELECT content_hash FROM version WHERE corpus = ? AND doc_id = ? ORDER BY present DESC, seen_at DESC",
+        (corpus, doc_id),
+    ).fetchone()
+    content_hash = known["content_hash"] if known else f"failed:{doc_id}"
+    connection.execute(
+        "INSERT OR IGNORE INTO subject (corpus, content_hash, doc_id, title, copies, present) "
+        "VALUES (?, ?, ?, '', 1, 1)",
+        (corpus, content_hash, doc_id),
+    )
+    subject = connection.execute(
+        "SELECT id FROM subject WHERE corpus = ? AND content_hash = ?", (corpus, content_hash)
+    ).fetchone()
+    at = microseconds(row["at"])
+    item = _FreeIds(connection).take(at)
+    connection.execute(
+        "INSERT INTO detail (id, reading_id, answer, quote, run_id) VALUES (?, '', ?, ?, ?)",
+        (item, row["reason"], (row["detail"] or "")[:_QUOTE], row["run_id"]),
+    )
+    connection.execute(
+        "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at) VALUES (?, ?, ?, ?, 1, 2, ?)",
+        (item, corpus, question["id"], subject["id"], at),
+    )

@@ -1,0 +1,292 @@
+"""Lists of items: filters, pages by key, and counts."""
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
+from typing import Self
+from urllib.parse import urlencode
+
+from memagent.errors import UsageError
+from pipelines.web.review.index import REVIEWS, STATES, TIME_BITS, UNKNOWN, moment
+
+PAGE = 50
+_MOST_WORDS = 8
+_SHARE = re.compile(r"0?\.\d{1,9}|1", re.ASCII)
+_WHICH = ("", "mine", "others")
+_KEY = "(item.confidence, item.id)"
+_EDGE = "(SELECT edge.confidence, edge.id FROM item AS edge WHERE edge.id = :edge)"
+_ORDER = {
+    ("", True): ("item.id < :edge", "item.id DESC"),
+    ("", False): ("item.id > :edge", "item.id"),
+    ("confidence", True): (f"{_KEY} > {_EDGE}", "item.confidence, item.id"),
+    ("confidence", False): (f"{_KEY} < {_EDGE}", "item.confidence DESC, item.id DESC"),
+}
+"""Terms and orders of what comes after an item of a list (True) and before it (False), by the filter's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which items; an empty field lets all pass."""
+
+    corpus: str = ""
+    question: str = ""
+    """Its row in the index."""
+    state: str = ""
+    review: str = ""
+    by: str = ""
+    """mine: judged by the person who looks; others: judged by others, and not by this person yet."""
+    new: str = ""
+    """1: answered since the last digest began."""
+    words: str = ""
+    """Beginnings of words of the answer or of the document's name."""
+    below: str = ""
+    """A confidence, above 0 and up to 1: only answers of less."""
+    order: str = ""
+    """confidence: the least confident answers first, those of unknown confidence last; else the newest."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Self:
+        """Return the filter of a query string.
+
+        Raises:
+            UsageError: a value is none that the field has.
+        """
+        found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
+        choices = {"state": STATES, "review": REVIEWS, "by": _WHICH[1:], "new": ("1",), "order": ("confidence",)}
+        for name, known in choices.items():
+            if getattr(found, name) not in ("", *known):
+                raise UsageError(f"{name}={getattr(found, name)!r}: one of {', '.join(known)}")
+        if found.question and not found.question.isdecimal():
+            raise UsageError(f"question={found.question!r}: the number of a question")
+        if found.below and not (_SHARE.fullmatch(found.below) and float(found.below)):
+            raise UsageError(f"below={found.below!r}: a confidence above 0 and up to 1, as in 0.8")
+        return found
+
+    def query(self, **more: str) -> str:
+        """Return it as a query string, with other values besides."""
+        return urlencode({name: value for name, value in {**asdict(self), **more}.items() if value})
+
+    @property
+    def narrow(self) -> bool:
+        """Whether counts need more than the tallies."""
+        return bool(self.by or self.new or self.words or self.below)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAnswer:
+    """A row of a list."""
+
+    id: int
+    corpus: str
+    reading_id: str
+    """Empty: a reading that failed."""
+    question: str
+    question_id: str
+    doc_id: str
+    title: str
+    copies: int
+    answer: str
+    """What the engine said; of a failed reading the reason."""
+    right: str | None
+    """What people said is right, where it is something else."""
+    quote: str
+    state: str
+    review: str
+    reviewers: int
+    answered_at: datetime
+    run_id: str
+    content_hash: str
+    confidence: float | None
+    """Of what the engine said; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some items in their order, and where the pages before and after it begin."""
+
+    items: list[ListedAnswer]
+    previous: int | None
+    next: int | None
+
+
+class Terms:
+    """A filter as SQL, for one person."""
+
+    def __init__(self, chosen: Filter, reviewer: str, connection: sqlite3.Connection) -> None:
+        self.values: dict[str, object] = {"reviewer": reviewer}
+        self.order = chosen.order
+        terms = ["item.shown"]
+        if chosen.corpus:
+            row = connection.execute("SELECT id, digest FROM corpus WHERE name = ?", (chosen.corpus,)).fetchone()
+            terms.append("item.corpus = :corpus")
+            self.values["corpus"] = row["id"] if row else -1
+        if chosen.question:
+            terms.append("item.question = :question")
+            self.values["question"] = int(chosen.question)
+        if chosen.state:
+            terms.append("item.state = :state")
+            self.values["state"] = STATES.index(chosen.state)
+        if chosen.review:
+            # Not bound, so that the index of what was reviewed can be used. In what failed there is nothing to judge.
+            review = REVIEWS.index(chosen.review)
+            terms.append(f"item.review = {review}" + (" AND item.state < 2" if not review else ""))
+        if chosen.by:
+            mine = (
+                "item.id IN (SELECT mine.id FROM judge CROSS JOIN item AS mine WHERE judge.reviewer = :reviewer "
+                "AND mine.subject = judge.subject AND mine.question = judge.question)"
+            )
+            terms.append(mine if chosen.by == "mine" else f"item.reviewers > 0 AND NOT {mine}")
+        if chosen.new:
+            digests = connection.execute("SELECT id, digest FROM corpus").fetchall()
+            terms.append(f"item.id >= {min((row['digest'] for row in digests), default=0) << TIME_BITS}")
+            since = " OR ".join(
+                f"(item.corpus = {row['id']} AND item.id >= {row['digest'] << TIME_BITS})" for row in digests
+            )
+            terms.append(f"({since or 'item.shown'})")
+        if chosen.below:
+            terms.append("item.confidence < :below")
+            self.values["below"] = float(chosen.below)
+        if words := _words(chosen.words):
+            terms.append("item.id IN (SELECT rowid FROM words WHERE words MATCH :words)")
+            self.values["words"] = words
+        self.where = " AND ".join(terms)
+
+
+def page(connection: sqlite3.Connection, chosen: Filter, reviewer: str, *, before: int = 0, after: int = 0) -> Page:
+    """Return a page of items in the filter's order.
+
+    Args:
+        connection: of the index.
+        chosen: which items.
+        reviewer: who looks.
+        before: an item that the page before began with.
+        after: an item that the page before ended with; with neither, the first page is returned.
+    """
+    items = _items(connection, Terms(chosen, reviewer, connection), after or before, PAGE + 1, on=not before)
+    more, items = len(items) > PAGE, items[:PAGE]
+    if before:
+        items.reverse()
+    has_previous, has_next = (more, bool(items)) if before else (bool(after and items), more)
+    return Page(items, items[0].id if has_previous else None, items[-1].id if has_next else None)
+
+
+def beside(
+    connection: sqlite3.Connection, chosen: Filter, reviewer: str, item: int, *, on: bool
+) -> ListedAnswer | None:
+    """Return the item of a list that comes next (`on`) or stands before one, which need not be in it.
+
+    Those that failed are passed over: there is nothing to judge.
+    """
+    terms = Terms(chosen, reviewer, connection)
+    terms.where += " AND item.state < 2"
+    return next(iter(_items(connection, terms, item, 1, on=on)), None)
+
+
+def every(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> Iterator[ListedAnswer]:
+    """Yield all items of a list, a page in memory at a time."""
+    terms, last = Terms(chosen, reviewer, connection), 0
+    while items := _items(connection, terms, last, 1_000, on=True):
+        yield from items
+        last = items[-1].id
+
+
+def find(connection: sqlite3.Connection, corpus: str, reading_id: str) -> ListedAnswer | None:
+    """Return the item of a reading, whether it is shown in lists or not."""
+    rows = connection.execute(
+        f"{_SELECT} WHERE detail.reading_id = ? AND corpus.name = ?",
+        (reading_id, corpus),
+    ).fetchall()
+    return _item(rows[0]) if rows else None
+
+
+def find_failed(connection: sqlite3.Connection, item: int) -> ListedAnswer | None:
+    """Return the item of a reading that failed."""
+    row = connection.execute(f"{_SELECT} WHERE item.id = ? AND item.state = 2", (item,)).fetchone()
+    return _item(row) if row else None
+
+
+def count(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> int:
+    """Return how many items pass a filter."""
+    if chosen.narrow:
+        terms = Terms(chosen, reviewer, connection)
+        query = f"SELECT COUNT(*) FROM item WHERE {terms.where}"
+        return int(connection.execute(query, terms.values).fetchone()[0])
+    return sum(tallies(connection, chosen).values())
+
+
+def tallies(connection: sqlite3.Connection, chosen: Filter) -> dict[tuple[str, str], int]:
+    """Return the numbers of items by state and review; of a filter's fields only those that `tally` has count."""
+    terms = Terms(replace(chosen, by="", new="", words="", below=""), "", connection)
+    where = terms.where.replace("item.shown", "n > 0").replace("item.", "")
+    rows = connection.execute(
+        f"SELECT state, review, SUM(n) AS n FROM tally WHERE {where} GROUP BY state, review",
+        terms.values,
+    ).fetchall()
+    return {(STATES[row["state"]], REVIEWS[row["review"]]): row["n"] for row in rows}
+
+
+def questions(connection: sqlite3.Connection, corpus: str) -> list[tuple[int, str, str, int]]:
+    """Return row, text, corpus and number of items of each question, those with most first."""
+    rows = connection.execute(
+        "SELECT question.id, question.text, corpus.name, SUM(n) AS n FROM tally JOIN question ON question.id = "
+        "tally.question JOIN corpus ON corpus.id = tally.corpus WHERE n > 0 AND (:corpus = '' OR "
+        "corpus.name = :corpus) GROUP BY question.id ORDER BY n DESC, question.text LIMIT 500",
+        {"corpus": corpus},
+    ).fetchall()
+    return [(row["id"], row["text"], row["name"], row["n"]) for row in rows]
+
+
+def names(connection: sqlite3.Connection) -> list[str]:
+    """Return the corpora."""
+    return [row["name"] for row in connection.execute("SELECT name FROM corpus ORDER BY name")]
+
+
+_SELECT = (
+    "SELECT item.*, corpus.name, question.text, question.question_id, subject.content_hash, subject.doc_id, "
+    "subject.title, subject.copies, detail.reading_id, detail.answer, detail.shown_answer, detail.quote, detail.run_id "
+    "FROM item JOIN corpus ON corpus.id = item.corpus JOIN question ON question.id = item.question "
+    "JOIN subject ON subject.id = item.subject JOIN detail ON detail.id = item.id"
+)
+
+
+def _items(connection: sqlite3.Connection, terms: Terms, edge: int, most: int, *, on: bool) -> list[ListedAnswer]:
+    beyond, order = _ORDER[terms.order, on]
+    inside = f"{terms.where} AND {beyond}" if edge else terms.where
+    # Ids alone first, from the narrow table: the rest is looked up for one page.
+    chosen = f"SELECT item.id FROM item WHERE {inside} ORDER BY {order} LIMIT :most"
+    rows = connection.execute(
+        f"{_SELECT} WHERE item.id IN ({chosen}) ORDER BY {order}",
+        {**terms.values, "edge": edge, "most": most},
+    ).fetchall()
+    return [_item(row) for row in rows]
+
+
+def _item(row: sqlite3.Row) -> ListedAnswer:
+    return ListedAnswer(
+        id=row["id"],
+        corpus=row["name"],
+        reading_id=row["reading_id"],
+        question=row["text"],
+        question_id=row["question_id"],
+        doc_id=row["doc_id"],
+        title=row["title"],
+        copies=row["copies"],
+        answer=row["answer"],
+        right=row["shown_answer"],
+        quote=row["quote"],
+        state=STATES[row["state"]],
+        review=REVIEWS[row["review"]],
+        reviewers=row["reviewers"],
+        answered_at=moment(row["answered_at"]),
+        run_id=row["run_id"],
+        content_hash=row["content_hash"],
+        confidence=None if row["confidence"] == UNKNOWN else row["confidence"],
+    )
+
+
+def _words(text: str) -> str:
+    """Return a query of the index of words: the beginnings of all words of a text, as plain terms."""
+    words = [word.replace('"', "") for word in text.replace("\x00", " ").split()][:_MOST_WORDS]
+    return " ".join(f'"{word}"*' for word in words if any(char.isalnum() for char in word))

@@ -1,0 +1,224 @@
+"""The review server without its pages: what people do there, on the index, the journal and the tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+import platformdirs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from infra.store import Store
+from infra.tables.delta import Table
+from infra.tables.rows import AnswerRow, EvidenceRow, FeedbackRow, SpanRow
+from infra.tables.schemas import ANSWERS
+from memagent.config import Config
+from memagent.errors import UsageError
+from memagent.evidence import locate
+from memagent.records import mended, stable_hash
+from memagent.reviews import Verdict, current, disputed
+from pipelines.web.review import listing
+from pipelines.web.review.index import AnswerIndex, Subject, add_verdicts, verdicts_on
+from pipelines.web.review.jobs import Jobs
+from pipelines.web.review.journal import VerdictJournal
+from pipelines.web.review.listing import ListedAnswer
+from pipelines.web.review.passages import DocumentTexts
+from pipelines.web.review.pdf_page import Pages
+from pipelines.web.review.refresh import Refresher
+
+Said = Literal["accepted", "corrected", "rejected", "absent", "comment"]
+"""What a person can say; absent: the document does not say."""
+MOST_CHARS = 4_000
+"""Of an answer or a comment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a person says of an answer, as the page sends it."""
+
+    said: Said
+    answer: str = ""
+    comment: str = ""
+    span: tuple[int, int] | None = None
+    """Where the document says the answer."""
+    decides: bool = False
+
+
+class ReviewService:
+    """One review server on one store. Close it with `stop`."""
+
+    def __init__(self, config: Config, cache: Path | None = None, data: Path | None = None) -> None:
+        """Open index and journal.
+
+        Args:
+            config: of the review server, and of the runs that are started here.
+            cache: folder of the index; by default the user's cache.
+            data: folder of the journal; by default the user's data.
+        """
+        self.config = config
+        self.store = Store(config.store)
+        name = stable_hash(self.store.url)[:16]
+        self.index = AnswerIndex((cache or platformdirs.user_cache_path("memagent") / "review") / f"{name}.sqlite")
+        self.journal = VerdictJournal(
+            (data or platformdirs.user_data_path("memagent") / "review") / f"{name}.sqlite", self.store
+        )
+        self.refresher = Refresher(self.store, self.index, self._forget)
+        self.texts, self.pages, self.jobs = DocumentTexts(self.store), Pages(), Jobs(config)
+
+    def start(self) -> None:
+        """Keep index and table up to date from now on; take up what an earlier review server was about to store."""
+        with self.index.write() as connection:
+            add_verdicts(connection, self.journal.left())
+        self.journal.start()
+        self.journal.wake()
+        self.refresher.start()
+
+    def stop(self) -> None:
+        """Bring all verdicts to the store, and end."""
+        self.refresher.stop()
+        self.journal.stop()
+        self.jobs.stop()
+
+    def answer(self, item: ListedAnswer) -> AnswerRow | None:
+        """Return the answer of an item with its evidence; None: it failed, or is gone."""
+        chosen = (pc.field("content_hash") == item.content_hash) & (pc.field("reading_id") == item.reading_id)
+        part = self.index.read().execute("SELECT part FROM detail WHERE id = ?", (item.id,)).fetchone()["part"]
+        rows: list[AnswerRow]
+        try:
+            rows = answers_in(self.store, part, chosen).to_pylist() if part else []
+        except (FileNotFoundError, pa.ArrowNotImplementedError):  # it was compacted, or rewritten by a deletion
+            rows = Table(self.store, "answers").read(item.corpus, filters=chosen).to_pylist()
+        return rows[0] if rows else None
+
+    def verdicts(self, item: ListedAnswer) -> list[Verdict]:
+        """Return all verdicts on an item's text and question, oldest first."""
+        return verdicts_on(self.index.read(), self._subject(item))
+
+    def disputed(self, item: ListedAnswer) -> bool:
+        """Whether people disagree on an item."""
+        return disputed(current(self.verdicts(item)))
+
+    def give(self, item: ListedAnswer, opinion: Opinion, reviewer: str, document: str | None = None) -> datetime:
+        """Take a verdict; when this returns it is on the disk, and lists show it. Return its time, which names it.
+
+        Args:
+            item: what is judged.
+            opinion: what is said.
+            reviewer: who says it.
+            document: content hash of the document in which the answer was marked; by default the item's own.
+
+        Raises:
+            UsageError: there is nothing to judge, or the opinion is incomplete.
+        """
+        if item.state == "failed":
+            raise UsageError("this reading failed: there is no answer to judge")
+        answer, comment = mended(opinion.answer.strip()), mended(opinion.comment.strip())
+        if max(len(answer), len(comment)) > MOST_CHARS:
+            raise UsageError(f"answers and comments have at most {MOST_CHARS:,} characters")
+        if opinion.said == "corrected" and not answer:
+            raise UsageError("write the right answer, or select it in the document; or say “Not in the document”")
+        if opinion.said == "comment" and not comment:
+            raise UsageError("the comment is empty")
+        row: FeedbackRow = {
+            "corpus": item.corpus,
+            "reading_id": item.reading_id,
+            "verdict": "corrected" if opinion.said == "absent" else opinion.said,
+            "answer": answer if opinion.said == "corrected" else "",
+            "given_at": item.answered_at,  # the journal gives it its own
+            "reviewer": reviewer,
+            "comment": comment,
+            "spans": self._spans(item, opinion, document) if opinion.said == "corrected" else [],
+            "decides": opinion.decides and opinion.said != "comment",
+        }
+        return self._keep([row])
+
+    def undo(self, given_at: datetime, reviewer: str) -> ListedAnswer:
+        """Take back a verdict: what the same person said of the answer before counts again. Return its item.
+
+        Raises:
+            UsageError: it is not this person's verdict, or not their last one on this answer.
+        """
+        rows = [row for row in self.journal.find(given_at) if row["reviewer"] == reviewer]
+        item = listing.find(self.index.read(), rows[0]["corpus"], rows[0]["reading_id"]) if rows else None
+        if item is None or rows[0]["verdict"] == "comment":
+            raise UsageError("there is no verdict of yours to undo")
+        mine = [
+            each
+            for each in self.verdicts(item)
+            if each.reviewer == reviewer and each.reading_id == item.reading_id and each.kind != "comment"
+        ]
+        if not mine or mine[-1].given_at != given_at:
+            raise UsageError("you have said something else of this answer since: undo that first")
+        before = mine[-2] if len(mine) > 1 else None
+        spans: list[SpanRow] = [
+            {"content_hash": span.content_hash, "char_start": span.start, "char_end": span.end}
+            for span in (before.spans if before else ())
+        ]
+        row: FeedbackRow = {
+            "corpus": item.corpus,
+            "reading_id": item.reading_id,
+            "verdict": before.kind if before else "withdrawn",
+            "answer": before.answer if before else "",
+            "given_at": given_at,
+            "reviewer": reviewer,
+            "comment": before.comment if before else "",
+            "spans": spans,
+            "decides": bool(before and before.decides),
+        }
+        self._keep([row])
+        return item
+
+    def _forget(self, readings: set[str]) -> None:
+        """Let nothing of forgotten documents stay here: neither verdicts on them nor their texts."""
+        self.journal.forget(readings)
+        self.texts, self.pages = DocumentTexts(self.store), Pages()
+
+    def _keep(self, rows: Sequence[FeedbackRow]) -> datetime:
+        """Write a verdict to the journal and the index: for each corpus that has the reading."""
+        known = self.index.read().execute(
+            "SELECT DISTINCT corpus.name FROM detail JOIN item USING (id) JOIN corpus ON corpus.id = item.corpus "
+            "WHERE reading_id = ?",
+            (rows[0]["reading_id"],),
+        )
+        corpora = [row["name"] for row in known]
+        everywhere: list[FeedbackRow] = [{**row, "corpus": corpus} for row in rows for corpus in corpora]
+        given_at = self.journal.add(everywhere)
+        with self.index.write() as connection:
+            add_verdicts(connection, [{**row, "given_at": given_at} for row in everywhere])
+        return given_at
+
+    def _spans(self, item: ListedAnswer, opinion: Opinion, document: str | None) -> list[SpanRow]:
+        """Return where the right answer stands: the words that were selected, else the first place that says it."""
+        content_hash = document or item.content_hash
+        look = self.texts.get if opinion.span else self.texts.kept  # who judges an answer has just had it open
+        text = look(item.corpus, content_hash)
+        if text is None:
+            return []
+        span = opinion.span
+        if span is None or not 0 <= span[0] < span[1] <= len(text) or span[1] - span[0] > MOST_CHARS:
+            span = locate(opinion.answer, text)
+        if span is None:
+            return []
+        return [{"content_hash": content_hash, "char_start": span[0], "char_end": span[1]}]
+
+    def _subject(self, item: ListedAnswer) -> Subject:
+        row = self.index.read().execute("SELECT subject, question FROM item WHERE id = ?", (item.id,)).fetchone()
+        return Subject(row["subject"], row["question"])
+
+
+def answers_in(store: Store, part: str, chosen: pc.Expression) -> pa.Table:
+    """Return the answers of one file of the table that pass a filter. Raises FileNotFoundError."""
+    columns = [name for name in ANSWERS.names if name != "corpus"]
+    schema = pa.schema([ANSWERS.field(name) for name in columns])
+    return ds.dataset(
+        store.path("answers", unquote(part)), schema=schema, format="parquet", filesystem=store.arrow
+    ).to_table(filter=chosen)
+
+
+def quotes(answer: AnswerRow | None) -> list[EvidenceRow]:
+    """Return the pieces of an answer's evidence."""
+    return (answer["evidence"] or []) if answer else []

@@ -1,0 +1,204 @@
+"""One server for people and programs: parts under paths of their own, with the same rules for names and headers.
+
+/               review pages
+/v1, /mcp       readings as OpenAI's models, and as tools of an assistant
+/metrics        counts for Prometheus
+/health         whether it is up
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memagent.errors import MemagentError, UsageError
+from pipelines.web.address import Address
+
+_GRACE_SECONDS = 2
+"""That requests in progress have to end when the server stops."""
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class ServerPart(Protocol):
+    """What a server serves under some paths."""
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        """Its paths, with its own access rules behind them."""
+        ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Start it in the server's event loop, and stop it after the body."""
+        ...
+
+    def lines(self) -> list[str]:
+        """Say where it is and who may use it, once it runs."""
+        ...
+
+    async def broken(self) -> MemagentError:
+        """Wait until it cannot go on; return why. The server then ends."""
+        ...
+
+
+class Headers:
+    """ASGI middleware: gives responses the headers that protect pages, and has nothing kept unless it says so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+def web_app(routes: Sequence[BaseRoute], names: Sequence[str]) -> Starlette:
+    """Return the application of a server.
+
+    Args:
+        routes: of its parts; the first that fits a path is taken.
+        names: by which requests may call the server, without ports; ``*``: any.
+    """
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=list(names), www_redirect=False)
+    return Starlette(routes=[Route("/health", _health), *routes], middleware=[Middleware(Headers), hosts])
+
+
+def serve(
+    make: Callable[[Address], Sequence[ServerPart]], address: Address, names: Sequence[str] | None = None
+) -> None:
+    """Serve until interrupted or terminated, or until a part cannot go on.
+
+    Args:
+        make: makes the parts of the address with the port that is open.
+        address: where it listens; port 0: any that is free. A proxy may pass others' requests on.
+        names: by which requests may call it; None: those of the address.
+
+    Raises:
+        UsageError: the port is in use.
+        MemagentError: a part cannot start or go on.
+    """
+    listening = listen(address)
+    try:
+        address = replace(address, port=listening.getsockname()[1])
+        parts = make(address)
+        settings = uvicorn.Config(
+            web_app([route for part in parts for route in part.routes], names or address.names),
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_serve(parts, _Server(settings), listening, address))
+    finally:
+        listening.close()
+    print("stopped", flush=True)
+
+
+def listen(address: Address) -> socket.socket:
+    """Return a socket on which connections to an address wait. Raises UsageError: its port is in use."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((address.host, address.port))
+        listening.listen(128)  # who comes before the pages are there waits
+    except OSError as error:
+        listening.close()
+        place = f"port {address.port} of {address.host}"
+        raise UsageError(f"{place} cannot be used ({error.strerror}): choose another --port") from error
+    return listening
+
+
+class _Server(uvicorn.Server):
+    """Ends at a signal without sending it again, so that engines are stopped in good order."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take interrupts and terminations while the body runs."""
+        loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+
+async def _serve(
+    parts: Sequence[ServerPart], server: uvicorn.Server, listening: socket.socket, address: Address
+) -> None:
+    broken: list[MemagentError] = []
+    async with AsyncExitStack() as running:
+        for part in parts:
+            await running.enter_async_context(part.running())
+        if address.warning:
+            print(address.warning)
+        for line in (line for part in parts for line in part.lines()):
+            print(line)
+        print("(stop with Ctrl-C)", flush=True)
+        async with _ending(parts, server, broken):
+            await server.serve(sockets=[listening])
+    if broken:
+        raise broken[0]
+
+
+@asynccontextmanager
+async def _ending(
+    parts: Sequence[ServerPart], server: uvicorn.Server, broken: list[MemagentError]
+) -> AsyncIterator[None]:
+    """Have the server end when a part breaks during the body; `broken` then has why."""
+
+    async def watch(part: ServerPart) -> None:
+        broken.append(await part.broken())
+        server.should_exit = True
+
+    watching = [asyncio.create_task(watch(part)) for part in parts]
+    try:
+        yield
+    finally:
+        for task in watching:
+            task.cancel()
+
+
+async def never() -> MemagentError:
+    """Wait for what does not happen, for parts that cannot break."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _health(_: Request) -> Response:
+    return PlainTextResponse("ok")

@@ -1,0 +1,92 @@
+"""The package without its extras: what needs none works, and what needs one names it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import docx
+import pytest
+
+from memagent.extras import EXTRAS
+from tests.support.pages import ROOT
+
+_HIDES = f"""
+import sys
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(EXTRAS)}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hide())
+"""
+_RUNS = """
+import contextlib, io, json, sys
+from pipelines.cli.main import main
+
+done = []
+for argv in json.loads(sys.argv[1]):
+    sys.argv[1:], said, status = argv, io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+    done.append([status, said.getvalue()])
+print(json.dumps(done))
+"""
+ASK = ("--engine", "scripted", "--model")
+QUESTION = "What is the access code of cedar-gate?"
+NEEDS = {
+    ("review",): "serve",
+    ("mcp",): "serve",
+    ("metrics",): "serve",
+    ("up",): "flows",
+    ("evaluate", "--suite", "needles", "--lengths", "8k", "--n", "1", "--method", "bm25"): "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, model_folder) -> dict[str, tuple[int, str]]:
+    """What commands say in a process that has no extras; all in one, as its start is what takes time."""
+    folder = tmp_path_factory.mktemp("extras")
+    notes, site = folder / "notes", folder / "site"
+    notes.mkdir()
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(_HIDES)
+    (notes / "gate.txt").write_text("The access code of cedar-gate is 4471902. " * 3)
+    (notes / "page.html").write_text("<p>The access code of frosty-grove is 8812345.</p>")
+    docx.Document().save(str(notes / "letter.docx"))
+    (folder / "questions.csv").write_text(f"question\n{QUESTION}\n")
+    reader = (*ASK, str(model_folder))
+    commands = [
+        ("ingest", "notes", str(notes)),
+        ("quarantine", "notes", "--json"),
+        ("ask", "notes", "-q", QUESTION, *reader),
+        ("digest", "notes", "--no-fetch", "--questions", str(folder / "questions.csv"), *reader),
+        ("report", "last", "-o", str(folder / "report.html")),
+        *NEEDS,
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{site}{os.pathsep}{ROOT}",
+        "MEMAGENT_STORE": str(folder / "store"),
+    }
+    argv = [sys.executable, "-c", _RUNS, json.dumps(commands)]
+    made = subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=folder)
+    assert made.returncode == 0, made.stderr
+    said = json.loads(made.stdout.splitlines()[-1])
+    return {command[0]: (status, text) for command, (status, text) in zip(commands, said, strict=True)}
+
+
+def test_folders_are_read_and_reported_without_any_extra(done):
+    assert done["ingest"][0] == 1 and "docx is not installed: pip install 'memagent[office]'" in done["quarantine"][1]
+    assert done["ask"][0] == 1 and "4471902" in done["ask"][1], "the letter failed, and the others are answered"
+    assert done["digest"][0] == done["report"][0] == 0, done["digest"][1] + done["report"][1]
+
+
+@pytest.mark.parametrize(("command", "extra"), [(command[0], extra) for command, extra in NEEDS.items()])
+def test_what_needs_an_extra_names_it(done, command, extra):
+    status, said = done[command]
+    assert status == 2 and f"pip install 'memagent[{extra}]'" in said and "Traceback" not in said

@@ -1,0 +1,79 @@
+"""What a new process of the package loads, prints, and offers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import memagent
+from pipelines.flows.telemetry import ENDPOINT
+from tests.support.pages import HERE, ROOT
+
+HEAVY = ("ray", "torch", "vllm", "deepspeed", "prefect", "pyarrow", "deltalake", "transformers", "matplotlib")
+_LOADED = f"""
+import json, sys
+import memagent
+said = [[name for name in {HEAVY} if name in sys.modules]]
+import pipelines.cli.live
+said.append([name for name in {HEAVY} if name in sys.modules])
+from pipelines.flows.telemetry import observed
+with observed("digest", "r") as stage: stage.came_to({{"corpus": "c"}})
+said.append([name for name in sys.modules if name.startswith("opentelemetry")])
+print(json.dumps(said))
+"""
+
+
+def run(*command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    env = {**os.environ, **environment}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, env=env)
+
+
+def test_nothing_heavy_is_loaded_before_it_is_needed():
+    environment = {name: value for name, value in HERE.items() if name != ENDPOINT}
+    done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, cwd=ROOT, env=environment)
+    package, display, telemetry = json.loads(done.stdout)
+    assert package == [], done.stderr
+    assert display == [], done.stderr
+    assert telemetry == [], done.stderr
+
+
+def test_both_ways_to_start_say_the_version():
+    for start in (("-m", "memagent"), ("-m", "pipelines.cli")):
+        done = run(*start, "--version")
+        assert (done.returncode, done.stdout) == (0, f"memagent {memagent.__version__}\n"), done.stderr
+
+
+def test_the_package_can_be_run_as_the_command():
+    done = run("-m", "memagent", "answers", "no such corpus!")
+    assert done.returncode == 2 and done.stderr.startswith("memagent: ")
+    usage = run("-m", "memagent", "--help").stdout
+    assert "Usage: python -m memagent" in usage and "evaluate" in usage
+
+
+def test_a_shell_can_complete_commands():
+    words = {"_MEMAGENT_COMPLETE": "complete_bash", "COMP_WORDS": "memagent eval", "COMP_CWORD": "1"}
+    done = run("-c", "from pipelines.cli.main import app; app(prog_name='memagent')", **words)
+    assert done.stdout.split() == ["evaluate"]
+
+
+def test_the_seed_of_hashes_decides_nothing():
+    code = (
+        "import hashlib; from memagent.tasks.ruler import *; from memagent.tokens import load_tokenizer\n"
+        "t = load_tokenizer('memagent/nano/sft')\n"
+        "for k in ('vt', 'cwe', 'fwe', 'niah_multikey_2', 'qa_2'):\n"
+        "    q = [Asked('Who?', ('Ann',), (('A', 'It was Ann.'),))]; p = [(str(i), f'Text {i}.') for i in range(50)]\n"
+        "    s = next(make_samples(DraftRequest(find_kind(k), 4096, t, questions=q, paragraphs=p), 1, seed=1))\n"
+        "    print(s.sample_id, s.question, s.depth, hashlib.sha256(s.text().encode()).hexdigest())"
+    )
+    shown = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(shown) == 1 and len(shown.pop().splitlines()) == 5

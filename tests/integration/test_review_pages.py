@@ -1,0 +1,403 @@
+"""The review pages over real tables: lists, verdicts, undo, disagreement, exports, and who may see them."""
+
+import csv
+import io
+import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import openpyxl
+import pyarrow.parquet as pq
+import pytest
+from openpyxl import load_workbook
+
+from infra.store import Corpus
+from infra.tables.delta import Table
+from infra.tables.feedback import verdicts
+from infra.tables.runs import mark_released
+from memagent.config import load_config
+from memagent.reviews import current
+from pipelines.exchange.answers import answer_rows
+from pipelines.forget import forget
+from pipelines.web.access import Access
+from pipelines.web.address import Address
+from pipelines.web.review import listing
+from pipelines.web.review.listing import Filter
+from pipelines.web.review.pages import _confidence
+from pipelines.web.tokens import token_file
+from tests.support.made_up_run import CORPUS, START, MadeUpRun, contracts, local_store
+from tests.support.review_service import ADDRESS, PORT, Person, home, known, login_path, review_service_on
+
+__all__ = ["home"]
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='hacked()'>\u202egnirts\u202c\x00\x1b[31m\"'"
+
+
+@pytest.fixture
+def run(home):
+    made = contracts(local_store(home), 20)
+    made.save()
+    known(made.store)
+    return made
+
+
+@pytest.fixture
+def service(run, home):
+    with review_service_on(run.store, home) as service:
+        yield service
+
+
+@pytest.fixture
+def access(service):
+    return Access(service.journal, ["anna", "ben", "carla"], Address(PORT))
+
+
+@pytest.fixture
+def anna(service, access):
+    return Person(service, access, "anna")
+
+
+def laws(run):
+    return [row["reading_id"] for row in run.answers if row["question_id"] == "law"]
+
+
+def test_lists_show_answers_with_quotes_and_filters_choose(run, anna):
+    page = anna.get("/")
+    assert (
+        "60 answers" in page and "governed by the laws of the State of" in page and "0</strong> of 58 answers" in page
+    )
+    assert "2 answers" in anna.get("/?state=failed") and "prompt-too-long" in anna.get("/?state=failed")
+    assert "20 answers" in anna.get("/?state=not+found")
+    assert "4 answers" in anna.get("/?words=delaw+suppl"), "beginnings of words, of answer and document"
+    assert "No answer is like that" in anna.get("/?review=accepted")
+    assert "one of open, accepted" in anna.get("/?review=no", 400)
+
+
+def test_all_pages_of_a_list_are_each_item_once(run, service, anna):
+    seen, path = [], "/"
+    while path:
+        page = anna.get(path)
+        seen += [line for line in page.splitlines() if '<td class="question">' in line]
+        path = next((part.split('"')[0] for part in page.split('rel="next" href="')[1:]), "").replace("&amp;", "&")
+    assert len(seen) == len(set(seen)) == 60
+
+
+def test_an_answer_stands_beside_its_evidence_and_its_memory(run, anna):
+    reading = laws(run)[0]
+    page = anna.get(f"/answers/{CORPUS}/{reading}")
+    assert '<mark class="evidence segment" data-start="' in page or '<mark class="evidence' in page
+    assert "This Agreement shall be governed by the laws of the State of Delaware." in page
+    told = anna.get(f"/answers/{CORPUS}/{reading}/memory")
+    assert "<ins>" in told and "Segment 4" in told
+    sure = {row["reading_id"]: row["confidence"] for row in run.answers}[reading]
+    assert f"Least sure at segment 5 of 8: {_confidence(sure)}." in told
+    assert "there is no answer nope" in anna.get(f"/answers/{CORPUS}/nope", 404)
+
+
+def test_a_correction_teaches_with_its_place_and_is_what_users_see(run, service, anna):
+    reading = laws(run)[1]
+    text = run.documents[1]["text"]
+    start = text.index("Springfield")
+    following = anna.judge(reading, "corrected", answer="Springfield", start=str(start), end=str(start + 11))
+    assert following.startswith(f"/answers/{CORPUS}/") and reading not in following, "the next answer"
+    assert "Saved: <strong>corrected</strong>" in anna.get(following)
+    service.journal.flush()
+    (row,) = Table(run.store, "feedback").read(CORPUS).to_pylist()
+    assert (row["verdict"], row["answer"], row["reviewer"]) == ("corrected", "Springfield", "anna")
+    assert [(span["char_start"], span["char_end"]) for span in row["spans"]] == [(start, start + 11)]
+    assert row["given_at"] > START
+    shown = {one["reading_id"]: one for one in answer_rows(Corpus(run.store, CORPUS))}[reading]
+    assert (shown["answer"], shown["review"], shown["engine_answer"]) == ("Springfield", "corrected", "New York")
+    page = anna.get(f"/answers/{CORPUS}/{reading}")
+    assert f'<mark class="right" data-start="{start}"' in page and "You said: corrected" in page
+    assert "1</strong> of 58 answers checked" in anna.get("/")
+
+
+def test_what_is_said_without_a_place_is_found_in_the_document(run, service, anna):
+    anna.get(f"/answers/{CORPUS}/{laws(run)[0]}")
+    anna.judge(laws(run)[0], "corrected", answer="1 march 2001")
+    ((verdict, _),) = verdicts(Corpus(run.store, CORPUS)) if service.journal.flush() else []
+    text = run.documents[0]["text"]
+    assert [text[span.start : span.end] for span in verdict.spans] == ["1 March 2001"]
+    anna.judge(laws(run)[1], "absent", comment="no such clause")
+    service.journal.flush()
+    last = verdicts(Corpus(run.store, CORPUS))
+    assert {(each.verdict.right, each.verdict.comment) for each in last} == {
+        ("1 march 2001", ""),
+        ("", "no such clause"),
+    }
+
+
+def test_undo_gives_back_what_was_said_before(run, service, access, anna):
+    reading = laws(run)[0]
+    item = listing.find(service.index.read(), CORPUS, reading)
+    times = []
+    for said, fields in (("accepted", {}), ("corrected", {"answer": "Utah"})):
+        anna.judge(reading, said, **fields)
+        times.append(service.verdicts(item)[-1].given_at)
+    anna.post("/undo", 400, given_at=times[0].isoformat())
+    assert anna.post("/undo", given_at=times[1].isoformat()).startswith(f"/answers/{CORPUS}/{reading}")
+    assert [each.kind for each in current(service.verdicts(item))] == ["accepted"]
+    anna.post("/undo", given_at=service.verdicts(item)[-1].given_at.isoformat())
+    assert [each.kind for each in current(service.verdicts(item))] == ["corrected"], (
+        "undone twice: the correction again"
+    )
+    ben_has_none = Person(service, access, "ben")
+    assert "no verdict of yours" in ben_has_none.post("/undo", 400, given_at=times[0].isoformat())
+
+
+def test_two_people_disagree_and_a_third_settles_it(run, service, access, anna):
+    reading = laws(run)[0]
+    ben, carla = Person(service, access, "ben"), Person(service, access, "carla")
+    anna.judge(reading, "accepted")
+    assert "1 answer<" in ben.get("/?by=others") and "0 answers" in anna.get("/?by=others")
+    ben.judge(reading, "corrected", answer="Utah")
+    page = carla.get(f"/answers/{CORPUS}/{reading}")
+    assert "People disagree" in page and 'name="decides"' in page and "1 where people disagree" in carla.get("/")
+    service.journal.flush()
+    assert {row["review"] for row in answer_rows(Corpus(run.store, CORPUS)) if row["reading_id"] == reading} == {
+        "disputed"
+    }
+    carla.judge(reading, "corrected", answer="Utah", decides="1")
+    service.journal.flush()
+    shown = {row["reading_id"]: row for row in answer_rows(Corpus(run.store, CORPUS))}[reading]
+    assert (shown["answer"], shown["review"], shown["reviewed_by"]) == ("Utah", "corrected", ["carla"])
+
+
+def test_exports_have_reviews_and_links_back(run, service, anna):
+    reading = laws(run)[0]
+    anna.judge(reading, "corrected", answer="=HYPERLINK(1)", comment="so it says")
+    lines = list(csv.DictReader(io.StringIO(anna.get("/export.csv?review=corrected").removeprefix("\ufeff"))))
+    assert [line["answer"] for line in lines] == ["'=HYPERLINK(1)"] and lines[0]["engine_answer"] == "Delaware"
+    assert lines[0]["comments"] == "anna: so it says" and lines[0]["link"] == f"{ADDRESS}/answers/{CORPUS}/{reading}"
+    table = pq.read_table(io.BytesIO(anna.http.get("/export.parquet").content))
+    assert table.num_rows == 60 and set(table["reviewers"].to_pylist()[-1] or []) <= {"anna"}
+    sheet = openpyxl.load_workbook(io.BytesIO(anna.http.get("/export.xlsx").content)).active
+    assert sheet.max_row == 61
+    at = [cell.value for cell in sheet[1]].index("link") + 1
+    links = {sheet.cell(row, at).hyperlink.target for row in range(2, 62)}
+    assert f"{ADDRESS}/answers/{CORPUS}/{reading}" in links and "=HYPERLINK(1)" in {
+        cell.value for row in sheet.iter_rows() for cell in row if cell.data_type == "s"
+    }
+    anna.get("/export.doc", 404)
+
+
+def test_the_doubtful_come_first_and_others_are_passed_over(run, service, anna):
+    sure = {row["reading_id"]: row["confidence"] for row in run.answers}
+    known = sorted(value for value in sure.values() if value is not None)
+    limit = known[len(known) // 3]
+    assert f"{sum(value < limit for value in known)} answers" in anna.get(f"/?below={limit:.6f}")
+    assert "a confidence above 0" in anna.get("/?below=2", 400)
+    page = anna.get("/?order=confidence&state=found")
+    shown = re.findall(r"confidence ([0-9.]+)%", page)
+    assert len(shown) > 10 and shown == sorted(shown, key=float) and "Less doubtful" not in page
+    items = list(listing.every(service.index.read(), Filter(order="confidence"), "anna"))
+    assert [item.confidence for item in items[: len(known)]] == pytest.approx(known)
+    assert {item.confidence for item in items[len(known) :]} == {None}, "what is not known comes last"
+    first = items[0]
+    page = anna.get(f"/answers/{CORPUS}/{first.reading_id}?order=confidence")
+    assert f"Confidence {_confidence(first.confidence)}" in page and 'id="previous"' not in page
+    following = anna.judge(first.reading_id, "accepted", order="confidence", below="0.9")
+    assert items[1].reading_id in following and "order=confidence" in following and "below=0.9" in following
+    lines = list(csv.DictReader(io.StringIO(anna.get("/export.csv?order=confidence").removeprefix("\ufeff"))))
+    assert [float(line["confidence"]) for line in lines if line["confidence"]] == pytest.approx(known)
+    table = pq.read_table(io.BytesIO(anna.http.get("/export.parquet?order=confidence").content))
+    assert table["confidence"].drop_null().to_pylist() == pytest.approx(known)
+    sheet = load_workbook(io.BytesIO(anna.http.get("/export.xlsx?below=0.5").content)).active
+    column = [cell.value for cell in sheet["1"]].index("confidence")
+    assert [row[column] for row in sheet.iter_rows(min_row=2, values_only=True)] == pytest.approx(
+        [each.confidence for each in listing.every(service.index.read(), Filter(below="0.5"), "anna")]
+    )
+    rows = list(answer_rows(Corpus(run.store, CORPUS), where=[("confidence", f"<{limit:.6f}")]))
+    assert sorted(row["confidence"] for row in rows) == pytest.approx([value for value in known if value < limit])
+
+
+def test_hostile_texts_are_only_texts(home):
+    run = MadeUpRun(local_store(home))
+    name = run.document(HOSTILE, f"{HOSTILE} The key is 42. {HOSTILE}", HOSTILE)
+    reading = run.reading([name], HOSTILE, HOSTILE, HOSTILE, {0: HOSTILE}, quotes=("The key is 42.", HOSTILE))
+    run.fail("read", f"{HOSTILE} ? {HOSTILE}", HOSTILE, HOSTILE)
+    run.save(policy=HOSTILE, engine=HOSTILE)
+    with review_service_on(known(run.store), home) as service:
+        anna = Person(service, Access(service.journal, ["anna"], Address(PORT)), "anna")
+        anna.judge(reading, "corrected", answer=HOSTILE.replace("\x00", ""), comment=HOSTILE.replace("\x00", ""))
+        failed = next(item.id for item in listing.every(service.index.read(), Filter(state="failed"), "anna"))
+        paths = ("", "/memory", f"?find={HOSTILE[:9]}", "?document=<img>")
+        pages = [anna.get(f"/answers/{CORPUS}/{reading}{path}") for path in paths]
+        for page in [*pages, anna.get("/"), anna.get(f"/failed/{failed}"), anna.get(f"/runs?corpus={CORPUS}")]:
+            assert "<script>window" not in page and "<img src=x" not in page and "\x1b" not in page
+            assert "\u202e" not in page
+
+
+def test_offsets_of_the_page_are_those_of_the_text(home):
+    run = MadeUpRun(local_store(home))
+    text = "a\r\nb\x00 \U0001f600 The key is 42. \x85 end"
+    name = run.document("d.txt", text)
+    reading = run.reading([name], "q", "Key?", "42", {0: "42"}, quotes=("The key is 42.",))
+    run.save()
+    with review_service_on(known(run.store), home) as service:
+        anna = Person(service, Access(service.journal, ["anna"], Address(PORT)), "anna")
+        assert f'data-start="{text.index("The key")}" data-anchor>The key is 42.</mark>' in anna.get(
+            f"/answers/{CORPUS}/{reading}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/", {"Host": "evil.example"}, 400),
+        ("POST", "/undo", {"Origin": "http://evil.example"}, 403),
+        ("POST", "/undo", {"Origin": "null"}, 403),
+        ("POST", "/undo", {}, 403),  # no CSRF token
+        ("PUT", "/", {}, 405),
+        ("POST", "/undo", {"Content-Length": "99999999"}, 413),
+        ("GET", "/static/../app.py", {}, 404),
+        ("GET", "/nope", {}, 404),
+    ],
+)
+def test_requests_from_elsewhere_are_refused(anna, method, path, headers, status):
+    assert anna.http.request(method, path, headers=headers).status_code == status
+
+
+def test_nobody_sees_anything_without_a_token(service, access):
+    nobody = Person(service, access)
+    for path in ("/", "/runs", "/export.csv", f"/answers/{CORPUS}/x"):
+        answer = nobody.http.get(path)
+        assert answer.status_code == 303 and answer.headers["location"].startswith("/login")
+    assert nobody.http.post("/undo", data={"csrf": ""}).status_code == 303
+    assert "memagent review --link" in nobody.get("/login")
+    link = login_path("anna")
+    later = re.sub(r"%3A\d+%3A", "%3A99999999999%3A", link)
+    for wrong in (link[:-1] + ("0" if link[-1] != "0" else "1"), later, link.replace("anna", "ben"), "/login?code=:::"):
+        assert "Invalid login link" in nobody.get(wrong, 403)
+    nobody.http.cookies.clear()
+    assert nobody.http.head(link).status_code == 403
+    first = nobody.http.get(link, headers={"Cookie": f"{access.back_cookie}=%2F%2Fevil.example"})
+    assert first.status_code == 303 and first.headers["location"] == "/", "nobody is led to another server"
+    assert "Invalid login link" in nobody.get(link, 403), "a link works once"
+    page = nobody.http.get("/")
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self'" in policy and "unsafe" not in policy and page.headers["cache-control"] == "no-store"
+    cookie = first.headers.get_list("set-cookie")[-1]
+    assert "HttpOnly" in cookie and "samesite=lax" in cookie.lower()
+    assert token_file("review", "anna").stat().st_mode & 0o077 == 0
+
+
+def test_an_old_link_is_refused_and_the_page_that_was_wanted_comes_after_the_login(service, access, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr("pipelines.web.access.LINK", timedelta(hours=-1))
+        old = login_path("anna")
+    somebody = Person(service, access)
+    assert "too old" in somebody.get(old, 403)
+    somebody.http.get("/?order=confidence")
+    assert somebody.http.get(login_path("anna")).headers["location"] == "/?order=confidence"
+
+
+def test_a_deleted_token_ends_links_and_sessions(service, access, anna):
+    assert anna.get("/")
+    link = login_path("anna")
+    token_file("review", "anna").unlink()
+    assert anna.http.get("/").status_code == 303
+    assert "Invalid login link" in Person(service, access).get(link, 403)
+    assert Person(service, access, "anna").get("/"), "a new link is signed with the new token"
+
+
+def test_a_session_ends_with_the_log_out_and_with_the_person(service, access, anna):
+    assert anna.post("/logout") == "/login"
+    assert anna.http.get("/").status_code == 303
+    again = Person(service, access, "anna")
+    fewer = Person(service, Access(service.journal, ["ben"], Address(PORT)))
+    fewer.http.cookies = again.http.cookies
+    assert fewer.http.get("/").status_code == 303, "anna may no longer come in"
+
+
+def test_only_who_started_the_review_pages_starts_runs(service, access, anna):
+    ben = Person(service, access, "ben")
+    assert "only anna starts runs" in ben.post("/runs/ask", 403, corpus=CORPUS, questions="Who?")
+    assert 'action="/runs/ask"' not in ben.get("/runs") and 'action="/runs/ask"' in anna.get("/runs")
+    assert "no corpus" in anna.post("/runs/ask", 400, corpus="contrats", questions="Who?")
+    assert "no default questions" in anna.post("/runs/digest", 400, corpus=CORPUS)
+    assert "completed" in anna.get("/runs") and "encrypted" in anna.get(f"/runs?corpus={CORPUS}")
+
+
+def test_what_comes_and_goes_in_the_tables_is_seen(run, service, anna):
+    old = run.answers[0]
+    anna.judge(old["reading_id"], "corrected", answer="Utah")
+    later = START + timedelta(days=1)
+    again = old | {"reading_id": "later", "answer": "Nevada", "answered_at": later, "run_id": "night"}
+    Table(run.store, "answers").append([again])
+    gone = run.documents[1] | {"state": "deleted", "seen_at": later}
+    Table(run.store, "documents").append([gone])
+    Table(run.store, "quarantine").delete(CORPUS, stage=["read"])
+    row = dict(corpus=CORPUS, run_id="night", kind="digest", status="completed", config="{}", summary="{}")
+    Table(run.store, "runs").append([row | {"started_at": later - timedelta(hours=1), "ended_at": later}])
+    service.refresher.once()
+    service.refresher.once()
+    assert "0 answers" in anna.get("/?state=failed") and "55 answers" in anna.get("/"), "60 - 2 failed - 3 deleted"
+    new = anna.get("/?new=1")
+    assert "1 answer<" in new and "Utah" in new and "Nevada" in new, "the correction holds for the new reading"
+    assert "of an earlier answer: Delaware" in anna.get(f"/answers/{CORPUS}/later")
+    assert "A newer answer" not in anna.get(f"/answers/{CORPUS}/{old['reading_id']}")
+
+
+def test_withheld_answers_are_seen_once_they_are_released(run, service, anna):
+    corpus, later = Corpus(run.store, CORPUS), START + timedelta(days=1)
+    row = dict(corpus=CORPUS, run_id="new", kind="digest", status="completed", config="{}", summary="{}", withheld=True)
+    Table(run.store, "runs").append([row | {"started_at": later, "ended_at": later}])
+    new = {"answer": "Nowhereland", "answered_at": later, "run_id": "new"}
+    rows = [old | new | {"reading_id": f"held{number}"} for number, old in enumerate(run.answers[:3])]
+    Table(run.store, "answers").append(rows)
+    for _ in range(2):
+        service.refresher.once()
+        assert "Nowhereland" not in anna.get("/?q=Nowhereland&state=found").partition("<table")[2]
+    mark_released(corpus, ["new"])
+    service.refresher.once()
+    service.refresher.once()
+    assert "Nowhereland" in anna.get("/?q=Nowhereland&state=found").partition("<table")[2]
+
+
+def test_forgotten_documents_are_nowhere_at_the_review_pages(run, service, home, anna):
+    reading = laws(run)[0]
+    anna.judge(reading, "corrected", answer="Utah-only-said-here")
+    while service.journal.flush():
+        pass
+    forget(CORPUS, load_config(store=run.store.url), [("doc_id", "contract-0000.txt")])
+    service.refresher.once()
+    assert "57 answers" in anna.get("/") and "there is no answer" in anna.get(f"/answers/{CORPUS}/{reading}", 404)
+    service.index.read().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    kept = b"".join(path.read_bytes() for part in ("cache", "data") for path in (home / part).rglob("*.sqlite*"))
+    assert b"Utah-only-said-here" not in kept and reading.encode() not in kept
+    assert not Table(run.store, "feedback").read(CORPUS).num_rows
+
+
+def test_twenty_people_at_once_lose_nothing(run, service, access):
+    names = [f"person{i}" for i in range(20)]
+    everybody = Access(service.journal, names, Address(PORT))
+    people = [Person(service, everybody, name) for name in names]
+    readings = [row["reading_id"] for row in run.answers][:25]
+
+    def work(person):
+        for reading in readings:
+            person.judge(reading, "rejected" if reading[-1] in "02468ace" else "accepted", comment=person.csrf[:5])
+
+    with ThreadPoolExecutor(20) as threads:
+        list(threads.map(work, people))
+    while service.journal.flush():
+        pass
+    rows = Table(run.store, "feedback").read(CORPUS).to_pylist()
+    assert len(rows) == len({(row["reviewer"], row["reading_id"]) for row in rows}) == 500
+    assert len({row["given_at"] for row in rows}) == 500
+    assert sum(listing.tallies(service.index.read(), Filter(review="open")).values()) == 58 - 25
+
+
+def test_two_review_servers_on_one_machine_store_each_verdict_once(run, service, access, home):
+    readings = [row["reading_id"] for row in run.answers][:20]
+    with review_service_on(run.store, home) as other:
+        people = [Person(service, access, "anna"), Person(other, access, "ben")]
+        with ThreadPoolExecutor(8) as threads:
+            done = [threads.submit(person.judge, reading, "accepted") for reading in readings for person in people]
+            done += [threads.submit(each.journal.flush) for each in (service, other) for _ in range(6)]
+            assert all(each.exception() is None for each in done)
+        while service.journal.flush() or other.journal.flush():
+            pass
+    rows = Table(run.store, "feedback").read(CORPUS).to_pylist()
+    assert len(rows) == len({(row["reviewer"], row["reading_id"]) for row in rows}) == 40

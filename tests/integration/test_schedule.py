@@ -1,0 +1,146 @@
+"""Backfill, and what became of scheduled runs, with the scripted reader."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from infra.store import Corpus
+from infra.tables.corpora import remember
+from infra.tables.delta import Table, now
+from infra.tables.quarantine import failure_row
+from infra.tables.runs import begin_run
+from memagent.config import load_config
+from memagent.errors import UsageError
+from pipelines.ask import digest
+from pipelines.backfill import Dates, backfill
+from pipelines.cli.main import app
+from pipelines.exchange.answers import answer_rows
+from pipelines.schedule import note_told, notices, scheduled_runs_of
+from pipelines.stages.ingest import ingest
+from tests.support.archives import HERON, OTTER, write_archive
+
+
+@pytest.fixture
+def config(store, model_folder):
+    given = {"engine__kind": "scripted", "engine__model": str(model_folder)}
+    return load_config(store=store.url, sets=["flush_seconds=0.2", "schedule.due=06:00"], **given)
+
+
+@pytest.fixture
+def corpus(store, config, tmp_path):
+    """Eight documents of last scheduled run, answered, and two of today that no run has read."""
+    write_archive(tmp_path / "docs")
+    remember(Corpus(store, "c"), sources=[str(tmp_path / "docs")])
+    digest("c", [OTTER, HERON], config)
+    for name in ("late0", "late1"):
+        (tmp_path / "docs" / f"{name}.txt").write_text(f"The pass number for amber-otter is {name}.")
+    ingest(Corpus(store, "c"), [str(tmp_path / "docs")], config, "run-ingest")
+    return Corpus(store, "c")
+
+
+def fail(corpus, document, question):
+    """Take an answer away, as if its reading had failed."""
+    (row,) = [row for row in answer_rows(corpus) if (row["document"], row["question"]) == (document, question.text)]
+    Table(corpus.store, "answers").delete("c", reading_id=[row["reading_id"]])
+    runs = Table(corpus.store, "runs").read("c", ["run_id"], None)["run_id"].to_pylist()
+    item = f"{document} ? {question.question_id}"
+    Table(corpus.store, "quarantine").upsert(
+        [failure_row(corpus, "read", item, reason="EngineError", detail="", run_id=runs[0])]
+    )
+
+
+def test_what_is_missing_and_what_failed_is_read_once(corpus, config):
+    fail(corpus, "doc0.txt", OTTER)
+    missing = backfill("c", config, Dates(), ["missing"])
+    assert (missing["kind"], missing["readings"]["total"], missing["readings"]["read_now"]) == ("backfill", 4, 4)
+    failed = backfill("c", config, Dates(), ["failed"])
+    assert failed["readings"]["total"] == failed["readings"]["read_now"] == 1
+    assert len(list(answer_rows(corpus))) == 20
+    assert Table(corpus.store, "quarantine").read("c").num_rows == 0
+    again = backfill("c", config, Dates())
+    assert again["readings"]["total"] == again["conversations"] == 0, "the same again does nothing"
+    scheduled = digest("c", None, config)
+    assert scheduled["readings"]["answered_before"] == 20
+
+
+def test_nights_choose_documents_by_when_they_were_taken_in(corpus, config):
+    today, day = config.schedule.of(now()), timedelta(days=1)
+    assert backfill("c", config, Dates(last=today - day))["readings"]["total"] == 0
+    assert backfill("c", config, Dates(first=today + day))["readings"]["total"] == 0
+    assert backfill("c", config, Dates(today, today))["readings"]["read_now"] == 4
+    with pytest.raises(UsageError, match="is before --from"):
+        backfill("c", config, Dates(today, today - day))
+    with pytest.raises(UsageError, match="no corpus 'd'"):
+        backfill("d", config, Dates())
+
+
+def test_all_reads_again_what_another_version_has_answered(corpus, config, monkeypatch):
+    backfill("c", config, Dates())
+    monkeypatch.setattr("infra.readers.RULES_VERSION", "another")
+    assert backfill("c", config, Dates())["readings"]["total"] == 0
+    every = backfill("c", config, Dates(), every=True)
+    assert every["readings"]["total"] == every["readings"]["read_now"] == 20
+    assert backfill("c", config, Dates(), every=True)["readings"]["total"] == 0
+
+
+def test_a_backfill_of_some_closes_no_run_that_has_more_to_do(corpus, config):
+    begin_run(corpus, "killed", "digest", {}, [])
+    backfill("c", config, Dates(), ["missing"])
+    rows = Table(corpus.store, "runs").read("c", ["run_id", "status"]).to_pylist()
+    assert {row["run_id"]: row["status"] for row in rows}["killed"] == "running"
+
+
+def moved(corpus, days):
+    """Let the corpus's digests have begun so many days ago."""
+    table = Table(corpus.store, "runs")
+    rows = [row for row in table.read("c").to_pylist() if row["kind"] == "digest"]
+    back = timedelta(days=days)
+    table.upsert([{**row, **{key: row[key] - back for key in ("started_at", "ended_at")}} for row in rows])
+
+
+def test_nights_are_told_of_once(corpus, config):
+    (scheduled,) = scheduled_runs_of(corpus, config.schedule, 5)
+    assert (scheduled["state"], scheduled["readings"], scheduled["failed"]) == ("done", 16, 0)
+    fail(corpus, "doc0.txt", OTTER)
+    (scheduled,) = scheduled_runs_of(corpus, config.schedule, 5)
+    assert scheduled["state"] == "failed" and scheduled["failed"] == 1
+    told = [notice for notice in notices(corpus, config.schedule) if notice["problem"] == "failed"]
+    assert len(told) == 1 and told[0]["run"] == scheduled
+    note_told(told[0], corpus)
+    assert "failed" not in [notice["problem"] for notice in notices(corpus, config.schedule)]
+    backfill("c", config, Dates(), ["failed"])
+    assert scheduled_runs_of(corpus, config.schedule, 5)[0]["state"] == "done", "it has its answer now"
+
+
+def test_nights_without_a_digest_are_missing(corpus, config):
+    moved(corpus, days=30)
+    scheduled_runs = scheduled_runs_of(corpus, config.schedule, 7)
+    assert len(scheduled_runs) == 7 and {scheduled["state"] for scheduled in scheduled_runs[1:]} == {"missing"}
+    assert all(scheduled["late"] for scheduled in scheduled_runs[1:])
+    assert len(scheduled_runs_of(corpus, config.schedule, 100)) == 31
+    assert "late" in [notice["problem"] for notice in notices(corpus, config.schedule)]
+
+
+def test_a_digest_that_was_broken_off_left_its_night_half_answered(corpus, config):
+    begin_run(corpus, "killed", "digest", {}, ["w"])
+    table = Table(corpus.store, "runs")
+    rows = [row for row in table.read("c").to_pylist() if row["status"] == "completed"]
+    table.delete("c", run_id=[row["run_id"] for row in rows])
+    (scheduled,) = scheduled_runs_of(corpus, config.schedule, 3)
+    assert (scheduled["state"], scheduled["run_id"], scheduled["ended_at"]) == ("half-answered", "killed", "")
+
+
+def test_the_commands(corpus, config, model_folder):
+    store = ["--store", corpus.store.url]
+    options = [*store, "--engine", "scripted", "--model", str(model_folder)]
+    run = CliRunner()
+    which = run.invoke(app, ["backfill", "c", *options])
+    assert isinstance(which.exception, UsageError) and "specify --missing, --failed or --all" in str(which.exception)
+    done = run.invoke(app, ["backfill", "c", "--missing", *options, "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["readings"]["read_now"] == 4
+    shown = run.invoke(app, ["status", "c", "--scheduled", "3", *store])
+    assert shown.exit_code == 0 and f"{datetime.now(UTC):%Y-}" in shown.stdout and "done" in shown.stdout
+    assert json.loads(run.invoke(app, ["status", "c", "--scheduled", "3", *store, "--json"]).stdout)["corpus"] == "c"
+    assert isinstance(run.invoke(app, ["status", "--scheduled", "3", *store]).exception, UsageError)

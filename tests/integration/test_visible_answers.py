@@ -1,0 +1,111 @@
+"""Whoever asks for the newest answers gets the same ones: terminal, files, review pages, programs, counts, report."""
+
+import asyncio
+import csv
+import json
+from datetime import timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from infra.store import Corpus
+from infra.tables.delta import Table
+from infra.tables.runs import mark_released
+from memagent.config import load_config
+from pipelines.cli.main import app
+from pipelines.counts import corpus_counts
+from pipelines.exchange.answers import answer_rows
+from pipelines.web.access import Access
+from pipelines.web.address import Address
+from pipelines.web.api.mcp_server import Tools
+from pipelines.web.review import listing
+from pipelines.web.review.listing import Filter
+from tests.support.made_up_run import CORPUS, START, MadeUpRun, contracts, local_store
+from tests.support.review_service import PORT, Person, home, known, review_service_on
+
+__all__ = ["home"]
+Shown = dict[tuple[str, str], str]
+
+
+@pytest.fixture
+def run(tmp_path) -> MadeUpRun:
+    """A run, a newer digest that is withheld, and a newer sample that nobody has asked for."""
+    run = contracts(local_store(tmp_path), 20, sections=8)
+    run.save()
+    known(run.store)
+    later = START + timedelta(days=1)
+    row = dict(corpus=CORPUS, status="completed", config="{}", summary="{}", started_at=later, ended_at=later)
+    Table(run.store, "runs").append(
+        [
+            row | {"run_id": "withheld", "kind": "digest", "withheld": True},
+            row | {"run_id": "sampled", "kind": "agreement"},
+        ]
+    )
+    new = [
+        old | {"answer": f"{name} {number}", "answered_at": later, "run_id": name, "reading_id": f"{name}{number}"}
+        for name in ("withheld", "sampled")
+        for number, old in enumerate(run.answers[:4])
+    ]
+    Table(run.store, "answers").append(new)
+    return run
+
+
+def in_files(run: MadeUpRun, folder, *options: str) -> list[Shown]:
+    found = []
+    for name in ("answers.csv", "answers.jsonl"):
+        file = folder / name
+        done = CliRunner().invoke(app, ["answers", CORPUS, "-o", str(file), "--store", run.store.url, *options])
+        assert done.exit_code == 0, done.output
+        text = file.read_text(encoding="utf-8-sig")
+        rows = csv.DictReader(text.splitlines()) if name.endswith("csv") else map(json.loads, text.splitlines())
+        found.append({(row["document"], row["question"]): row["answer"].lstrip("'") for row in rows})
+    return found
+
+
+def by_tools(run: MadeUpRun) -> Shown:
+    tools = Tools(load_config(store=run.store.url))
+    found = asyncio.run(tools.answers(CORPUS, limit=1000)).answers
+    return {(one.document, one.question): one.answer for one in found}
+
+
+def on_review_pages(service) -> Shown:
+    items = listing.every(service.index.read(), Filter(), "anna")
+    shown = [item for item in items if item.reading_id]
+    return {(one.doc_id, one.question): one.answer if one.right is None else one.right for one in shown}
+
+
+def test_all_give_the_same_answers(run, home, tmp_path):
+    corpus = Corpus(run.store, CORPUS)
+    with review_service_on(run.store, home) as service:
+        access = Access(service.journal, ["anna", "ben"], Address(PORT))
+        anna, ben = Person(service, access, "anna"), Person(service, access, "ben")
+        found = [answer["reading_id"] for answer in run.answers if answer["found"]]
+        anna.judge(found[5], "corrected", answer="Utah")
+        anna.judge(found[6], "corrected", answer="Ohio")
+        ben.judge(found[6], "corrected", answer="Iowa")  # disputed: the reader's answer is shown
+        while service.journal.flush():
+            pass
+        for released in (False, True):
+            if released:
+                mark_released(corpus, ["withheld"])
+            for _ in range(2):
+                service.refresher.once()
+            terminal = {(row["document"], row["question"]): row["answer"] for row in answer_rows(corpus)}
+            assert "Utah" in terminal.values() and not {"Ohio", "Iowa"} & set(terminal.values())
+            assert not any(answer.startswith("sampled") for answer in terminal.values())
+            assert sum(answer.startswith("withheld") for answer in terminal.values()) == (4 if released else 0)
+            assert on_review_pages(service) == by_tools(run) == terminal
+            assert in_files(run, tmp_path) == [terminal, terminal]
+            assert corpus_counts(corpus)["answers"] == len(terminal)
+            withheld = {} if released else in_files(run, tmp_path, "--withheld")[0]
+            assert len(withheld) == corpus_counts(corpus)["withheld"] == (0 if released else 4)
+
+
+def test_of_a_reading_that_two_runs_answered_the_first_answer_counts(run, tmp_path):
+    again = {"answer": "given twice", "found": True, "answered_at": START + timedelta(days=1)}
+    before = corpus_counts(Corpus(run.store, CORPUS))
+    Table(run.store, "answers").append([run.answers[5] | again])
+    terminal = {(row["document"], row["question"]): row["answer"] for row in answer_rows(Corpus(run.store, CORPUS))}
+    assert "given twice" not in terminal.values() and by_tools(run) == terminal
+    assert in_files(run, tmp_path) == [terminal, terminal]
+    assert corpus_counts(Corpus(run.store, CORPUS)) == before

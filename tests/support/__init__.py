@@ -1,0 +1,1 @@
+"""What tests share: made-up runs and archives, servers, commands, waiting."""

@@ -1,0 +1,1 @@
+"""What make uses: bounds of the house, advisories of pinned packages, uv's settings."""
