@@ -32,7 +32,8 @@ from infra.tables.segments import StoredStream
 from infra.tables.streams import read_places
 from infra.tables.turns import TurnWriter, turns
 from memagent.conversations import ReadingRequest
-from memagent.errors import EngineDied, EngineError, ItemError
+from memagent.errors import ConfigError, EngineDied, EngineError, ItemError
+from memagent.extras import missing_extra
 from memagent.records import ReadingResult, Turn
 
 _log = logging.getLogger("memagent.pool")
@@ -106,7 +107,7 @@ class ReadingWorker:
         """Read a block of work. A job that was told to stop gets the result of what is read by then.
 
         Raises:
-            ConfigError: the engine cannot be started as configured.
+            ConfigError: the engine cannot be started as configured, or a package is not installed.
             EngineDied: the engine is gone.
             OSError: the store's disk is full; what was read is written.
         """
@@ -225,6 +226,8 @@ class ReadingWorker:
             except (EngineError, ItemError) as error:
                 return self._failed(item, type(error).__name__, str(error))
             except Exception as error:
+                if said := missing_extra(error):  # every reading would say the same
+                    raise ConfigError(said) from error
                 # A bug or a damaged part must not fail the other readings; the row names the place.
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 detail = f"{error} ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})"
