@@ -1,6 +1,6 @@
 """Bulk reading against the engine's own throughput: conversations per second of both, on the same prompts, in one run.
 
-python -m benchmarks.ceiling [--documents 96] [--times 5] [--set key=value ...]
+python -m benchmarks.ceiling [--documents 96] [--times 5] [--engines 1] [--set key=value ...]
 """
 
 import argparse
@@ -42,18 +42,27 @@ def make_archive(folder: Path, documents: int, longest: int, seed: int = 0) -> N
         (folder / f"doc{i:04}.txt").write_text(" ".join(lines))
 
 
-def ends(store: Store, run_id: str) -> list[tuple[float, str]]:
-    """Return when each conversation of a run ended, in seconds from the first one's start, and its kind."""
-    columns = ["written_at", "seconds", "kind"]
-    rows = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table(columns=columns).to_pylist()
-    began = min(row["written_at"].timestamp() - row["seconds"] for row in rows)
-    return [(row["written_at"].timestamp() - began, row["kind"]) for row in rows]
+def ends(store: Store, run_id: str) -> list[tuple[str, float, float, str]]:
+    """Return the engine's worker, start and end (seconds since the epoch) and kind of each conversation of a run."""
+    found = []
+    for path in store.list("turns", "bench", run_id):
+        worker = path.rsplit("/", 1)[-1].partition("-")[0]
+        table = ds.dataset(path, filesystem=store.fs).to_table(columns=["written_at", "seconds", "kind"])
+        for row in table.to_pylist():
+            end = row["written_at"].timestamp()
+            found.append((worker, end - row["seconds"], end, row["kind"]))
+    return found
 
 
-def pass_rate(store: Store, run_id: str) -> tuple[int, float]:
-    """Return the number of conversations of a run, and seconds from the first start to the last end."""
-    turns = ends(store, run_id)
-    return len(turns), max(seconds for seconds, _ in turns)
+def pass_rate(turns: list[tuple[str, float, float, str]]) -> tuple[float, float]:
+    """Return conversations a second from when all engines are up to the last end, and seconds to the first answer."""
+    first: dict[str, float] = {}
+    for worker, start, _, _ in turns:
+        first[worker] = min(start, first.get(worker, start))
+    began = max(first.values())
+    counted = [end for _, start, end, _ in turns if start >= began]
+    answers = [end for _, _, end, kind in turns if kind == "answer"]
+    return len(counted) / (max(counted) - began), min(answers) - min(first.values())
 
 
 def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
@@ -83,16 +92,17 @@ def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
     return asyncio.run(make())
 
 
-async def all_at_once(config: Config, prompts: list[list[int]]) -> float:
-    """Send all prompts at once to one engine; return conversations per second."""
+async def all_at_once(config: Config, prompts: list[list[int]], engines: int) -> float:
+    """Send all prompts at once to engines that run side by side; return conversations per second."""
     reader = ReaderSpec(config)
-    engine, sampling = reader.make_engine(), reader.scheme.sampling(reader.reading.memory_tokens)
-    await engine.start()
-    await engine.generate(prompts[0][:16], reader.scheme.sampling(1))
+    sampling = reader.scheme.sampling(reader.reading.memory_tokens)
+    running = [reader.make_engine() for _ in range(engines)]
+    await asyncio.gather(*(engine.start() for engine in running))
+    await asyncio.gather(*(engine.generate(prompts[0][:16], reader.scheme.sampling(1)) for engine in running))
     began = time.monotonic()
-    await asyncio.gather(*(engine.generate(prompt, sampling) for prompt in prompts))
+    await asyncio.gather(*(running[i % engines].generate(prompt, sampling) for i, prompt in enumerate(prompts)))
     seconds = time.monotonic() - began
-    await engine.stop()
+    await asyncio.gather(*(engine.stop() for engine in running))
     return len(prompts) / seconds
 
 
@@ -107,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--documents", type=int, default=96)
     parser.add_argument("--longest", type=int, default=64)
+    parser.add_argument("--engines", type=int, default=1, help="that read side by side")
     parser.add_argument("--times", type=int, default=5, help="passes; the median share counts")
     parser.add_argument("--set", action="append", default=[])
     arguments(parser)
@@ -115,22 +126,26 @@ def main() -> None:
         documents = Path(name) / "docs"
         make_archive(documents, given.documents, given.longest)
 
+        # An engine that stays would have the prompts of the pass before in its prefix cache.
+        sets = ["engine.keep_alive=0", f"pool.min_size={given.engines}", f"pool.max_size={given.engines}", *given.set]
+
         def config(i: int) -> Config:
-            return load_config(sets=given.set, store=str(Path(name) / f"store{i}"))
+            return load_config(sets=sets, store=str(Path(name) / f"store{i}"))
 
         # The first pass is not counted; it provides the prompts.
         prompts = prompts_of(Store(config(0).store), config(0), read_all(config(0), documents))
-        ceilings = [asyncio.run(all_at_once(config(0), prompts))]
+        ceilings = [asyncio.run(all_at_once(config(0), prompts, given.engines))]
         shares, paces, firsts = [], [], []
         for i in range(1, given.times + 1):
             turns = ends(Store(config(i).store), read_all(config(i), documents))
-            firsts.append(min(seconds for seconds, kind in turns if kind == "answer"))
             assert len(turns) == len(prompts)
-            ceilings.append(asyncio.run(all_at_once(config(0), prompts)))
+            pace, first = pass_rate(turns)
+            ceilings.append(asyncio.run(all_at_once(config(0), prompts, given.engines)))
             # A machine's speed drifts by a sixth in a minute, so a pass is compared with the ceilings around it.
             around = statistics.mean(ceilings[-2:])
-            paces.append(len(turns) / max(seconds for seconds, _ in turns))
-            shares.append(paces[-1] / around)
+            paces.append(pace)
+            firsts.append(first)
+            shares.append(pace / around)
             row = {
                 "conversations": len(turns),
                 "pass_per_second": round(paces[-1], 1),
@@ -141,7 +156,8 @@ def main() -> None:
     middle = round(statistics.median(shares), 3)
     print(json.dumps({"median_share": middle}))
     note = (
-        f"passes {', '.join(f'{share:.2f}' for share in shares)}; {given.documents} documents of 1 to {given.longest} "
+        f"passes {', '.join(f'{share:.2f}' for share in shares)}; {given.engines} engines, "
+        f"{given.documents} documents of 1 to {given.longest} "
     )
     rows = [
         Row("share of the engine's own pace, the middle pass", middle, n=given.times, note=f"{note}segments"),

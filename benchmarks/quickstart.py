@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.ceiling import make_archive, pass_rate, read_all
+from benchmarks.ceiling import ends, make_archive, pass_rate, read_all
 from benchmarks.record import ROOT, Row, arguments, result, write
 from infra.store import Store
 from memagent.config import load_config
@@ -94,9 +94,9 @@ def pace(work: Path, documents: int) -> list[Row]:
     rows = []
     for dtype in FORMATS:
         config = load_config(sets=[f"engine.dtype={dtype}"], store=str(work / dtype))
-        conversations, seconds = pass_rate(Store(config.store), read_all(config, work / "docs"))
+        turns = ends(Store(config.store), read_all(config, work / "docs"))
         name = "engine, the processor's format" if dtype == "auto" else f"engine, {dtype}"
-        rows.append(Row(name, round(conversations / seconds, 1), "conversations a second", n=conversations))
+        rows.append(Row(name, round(pass_rate(turns)[0], 1), "conversations a second", n=len(turns)))
     return rows
 
 

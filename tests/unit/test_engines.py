@@ -166,7 +166,7 @@ def test_on_few_cores_one_process_schedules_and_computes(monkeypatch, cores, ran
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
     monkeypatch.delenv("VLLM_WORKER_MULTIPROC_METHOD", raising=False)
-    monkeypatch.setattr(vllm_core, "_cpu_build", lambda: True)
+    monkeypatch.setattr(vllm_core, "is_cpu_build", lambda: True)
     if binding:
         monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", binding)
     assert vllm_core.computes_in_core(ranks) is computes
