@@ -18,10 +18,10 @@ import pyarrow.dataset as ds
 from benchmarks.record import Row, arguments, result, write
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.plans import read_plan
-from infra.tables.rows import PlannedReading
-from infra.tables.segments import StoredStream, segmented
+from infra.store.location import Corpus, Store
+from infra.store.plans import read_plan
+from infra.store.rows import PlannedReading
+from infra.store.segments import StoredStream, segmented
 from memagent.config import Config, load_config
 from memagent.questions import ask as make_question
 from pipelines.ask import ask

@@ -29,8 +29,8 @@ from ray.util import get_node_ip_address
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import QUESTION, Step, document, in_process, peak_mb
 from infra.cluster.session import lazy_ray
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
 from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.questions import ask as make_question

@@ -18,12 +18,12 @@ from pathlib import Path
 from benchmarks.record import Row, arguments, result, write
 from infra.readers import ReaderSpec
 from memagent.config import load_config
-from memagent.conversations import ReadingSpec
-from memagent.engine import mean_probability
-from memagent.reading import read
+from memagent.evaluation.contract_match import right
+from memagent.evaluation.contracts import CATEGORIES, QUESTIONS, Category, Contract, load_contracts, split
+from memagent.reading.conversations import ReadingSpec
+from memagent.reading.engine import mean_probability
+from memagent.reading.loop import read
 from memagent.records import Turn
-from memagent.tasks.contract_match import right
-from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Category, Contract, load_contracts, split
 
 LONGEST = 50_000
 """Characters of a contract at most."""

@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Row, arguments, result, write
-from infra.store import Store
-from memagent.clustered import compare
-from memagent.metrics import containment
+from infra.store.location import Store
+from memagent.evaluation.contract_match import right
+from memagent.evaluation.contracts import CATEGORIES, REWORDED, Category, Contract, load_contracts, split
+from memagent.evaluation.metrics import containment
+from memagent.evaluation.stats import compare, mean
 from memagent.nano import bundled
-from memagent.stats import mean
-from memagent.tasks.contract_match import right
-from memagent.tasks.contracts import CATEGORIES, REWORDED, Category, Contract, load_contracts, split
 from pipelines.evaluate import run_results
 
 BATCH, OWN, POISONED = 150, 36, 36
@@ -110,7 +109,7 @@ class Loop:
     def memagent(self, *argv: str, json_: bool = True) -> Any:
         """Run a command; return what it says as JSON."""
         began = time.monotonic()
-        command = [sys.executable, "-m", "pipelines.cli", *argv, "--store", self.store, *(["--json"] if json_ else [])]
+        command = [sys.executable, "-m", "memagent", *argv, "--store", self.store, *(["--json"] if json_ else [])]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ, check=False)
         if done.returncode:
             raise SystemExit(f"memagent {argv[0]}: status {done.returncode}\n{done.stdout[-2000:]}")

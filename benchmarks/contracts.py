@@ -17,14 +17,14 @@ from typing import Any
 
 from benchmarks.record import Row, arguments, result, write
 from infra.cluster.session import ray_session
-from infra.store import Corpus, Store
+from infra.store.location import Corpus, Store
 from memagent.config import Config, load_config
+from memagent.evaluation.contract_match import right
+from memagent.evaluation.contracts import CATEGORIES, QUESTIONS, Contract, load_contracts, remove_answer, split
+from memagent.evaluation.stats import mean
 from memagent.records import Question
-from memagent.stats import mean
-from memagent.tasks.contract_match import right
-from memagent.tasks.contracts import CATEGORIES, QUESTIONS, Contract, load_contracts, remove_answer, split
 from pipelines.ask import ask
-from pipelines.exchange.answers import answer_table
+from pipelines.io.answers import answer_table
 from pipelines.stages.ingest import ingest
 
 LAW = re.compile(

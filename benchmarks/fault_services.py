@@ -17,7 +17,7 @@ import psutil
 import torch
 
 from benchmarks.fault_trials import SCRIPTED, Outcome, Scene, Trial
-from infra.store import Store
+from infra.store.location import Store
 from tests.endurance import QUESTIONS, TALLY, find
 from tests.integration import test_training as trainings
 from tests.support.flowing import Served, serving
@@ -166,7 +166,7 @@ class _Training:
     def __init__(self, folder: Path, name: str) -> None:
         self._store, self._errors = Store(str(folder / name)), folder / f"{name}-errors"
         self._output = folder / f"{name}-output"
-        self._argv = [sys.executable, "-m", "pipelines.cli", "train", "--recipe", str(folder / "small.toml"), "--json"]
+        self._argv = [sys.executable, "-m", "memagent", "train", "--recipe", str(folder / "small.toml"), "--json"]
         self._argv += ["--data", "needles", "--text", str(folder / "text.txt"), "--replay", trainings.RUN]
         self._argv += ["--store", self._store.url]
         self._argv += ["--set", "learner.world_size=2", "--set", "learner.cpus=0.5"]

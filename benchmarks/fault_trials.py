@@ -16,8 +16,8 @@ import pyarrow.dataset as ds
 from ray.cluster_utils import Cluster
 
 from benchmarks.kills import Tally
-from infra.store import Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Store
 from tests.endurance import ENGINE_TITLES, IN_RAY, QUESTIONS, TALLY, WORKER_TITLE, find
 from tests.support.s3_faults import Fault, faulty_s3
 from tests.support.s3_server import S3Server, running_s3
@@ -144,7 +144,7 @@ class Trial:
 
 def command(archive: Path, store: str, engine: str, sets: Sequence[str] = ()) -> list[str]:
     """Return the command that is disturbed."""
-    argv = [sys.executable, "-m", "pipelines.cli", "ask", str(archive), "--store", store, "--engine", engine]
+    argv = [sys.executable, "-m", "memagent", "ask", str(archive), "--store", store, "--engine", engine]
     chosen = [*(SCRIPTED if engine == "scripted" else ()), *sets]
     asked = [part for question in QUESTIONS for part in ("-q", question)]
     return [*argv, "--no-answers", *asked, *(part for one in chosen for part in ("--set", one))]

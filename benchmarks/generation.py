@@ -15,8 +15,8 @@ import time
 from typing import Any
 
 from benchmarks.record import Row, arguments, result, write
-from memagent.tasks.suites import Suite
-from memagent.tokens import load_tokenizer
+from memagent.evaluation.suites import Suite
+from memagent.reading.tokens import load_tokenizer
 from pipelines.stages.make_samples import haystack
 
 MODEL = "memagent/nano/sft"

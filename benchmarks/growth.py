@@ -16,16 +16,16 @@ from typing import Any
 
 from benchmarks.record import Row, arguments, result, write
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.corpora import remember
-from infra.tables.documents import current_documents, document_texts
-from infra.tables.runs import RunSummary
+from infra.store.corpora import remember
+from infra.store.documents import current_documents, document_texts
+from infra.store.location import Corpus, Store
+from infra.store.runs import RunSummary
 from memagent.config import Config, load_config
+from memagent.evaluation.contracts import CATEGORIES, QUESTIONS
+from memagent.reading.segmenting import segments
 from memagent.records import Question
-from memagent.segmenting import segments
-from memagent.tasks.contracts import CATEGORIES, QUESTIONS
 from pipelines.ask import digest
-from pipelines.exchange.answers import answer_table
+from pipelines.io.answers import answer_table
 
 SENTENCE = "\n\nThe parties met once more after the signature, and nothing of the above was changed by it.\n"
 ASKED = [Question(category, QUESTIONS[category][0]) for category in CATEGORIES]

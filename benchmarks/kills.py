@@ -24,8 +24,8 @@ import pyarrow.dataset as ds
 
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import FILE_ROWS, QUESTION, in_process, make_corpus, take
-from infra.store import Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Store
 from memagent.config import load_config
 from memagent.nano import bundled
 
@@ -133,7 +133,7 @@ def measure(documents: int, targets: list[str], sets: list[str]) -> list[Row]:
     try:
         make_corpus(folder / "corpus", documents)
         in_process(take, load_config(sets=given, store=store), str(folder / "corpus"))
-        argv = [sys.executable, "-m", "pipelines.cli", "ask", "scale", "-q", QUESTION, "--store", store, "--no-answers"]
+        argv = [sys.executable, "-m", "memagent", "ask", "scale", "-q", QUESTION, "--store", store, "--no-answers"]
         argv += [part for item in given for part in ("--set", item)]
         step = 2 * documents / (len(targets) + 1) * _MARGIN
         moments = iter([(round(step * (number + 1)), target) for number, target in enumerate(targets)])

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from benchmarks.record import Row, arguments, result, write
 from infra.readers import ReaderSpec
 from memagent.config import load_config
-from memagent.conversations import ReadingRequest
-from memagent.engine import Completion, Engine, Sampling
-from memagent.reading import Reading
+from memagent.reading.conversations import ReadingRequest
+from memagent.reading.engine import Completion, Engine, Sampling
+from memagent.reading.loop import Reading
 from memagent.records import Segment
 
 QUESTION = "What is the special magic number for amber-otter?"

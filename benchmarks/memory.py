@@ -22,14 +22,13 @@ import pyarrow.parquet as pq
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import peak_mb
 from infra.cluster.board import Attempt, LocalBoard
-from infra.cluster.reading_blocks import PassSpec
-from infra.cluster.reading_worker import ReadingWorker
+from infra.cluster.reading_worker import PassSpec, ReadingWorker
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.buckets import WHOLE
-from infra.tables.plans import Block, WorkItem, write_work
-from infra.tables.rows import SegmentedRow
-from infra.tables.segments import segment_range, write_segments
+from infra.store.buckets import WHOLE
+from infra.store.location import Corpus, Store
+from infra.store.plans import Block, WorkItem, write_work
+from infra.store.rows import SegmentedRow
+from infra.store.segments import segment_range, write_segments
 from memagent.config import load_config
 from memagent.records import text_hash
 

@@ -29,15 +29,15 @@ from benchmarks.record import ROOT, Row, arguments, result, write
 from examples.nano.needle_data import NeedleData, Turns
 from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
-from infra.store import Store
-from memagent.clustered import Comparison, compare
-from memagent.conversations import ReadingSpec
+from infra.store.location import Store
+from memagent.evaluation.stats import Comparison, compare
+from memagent.evaluation.texts import load_texts
 from memagent.nano import bundled
-from memagent.prompts import Prompts, load_template
+from memagent.reading.conversations import ReadingSpec
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.tokens import load_tokenizer
 from memagent.rl.rollout import RewardConfig, roll_out
 from memagent.rl.trajectory import Trajectory
-from memagent.tasks.texts import load_texts
-from memagent.tokens import load_tokenizer
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.data import splits
 from pipelines.training.run import train

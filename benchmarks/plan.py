@@ -23,12 +23,12 @@ from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import Step, in_process, peak_mb
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.delta import Table, now
+from infra.store.delta import Table, now
+from infra.store.location import Corpus, Store
 from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.questions import ask as make_question
-from memagent.segmenting import segment_key
+from memagent.reading.segmenting import segment_key
 from pipelines.stages.plan import make_plan
 from pipelines.stages.planned_readings import PlanRequest
 

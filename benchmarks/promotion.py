@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.record import Row, arguments, result, write
-from memagent.rl.power import PlannedGroup, documents_needed, power
-from memagent.rl.promotion import QuestionGroup, decide, level
-from memagent.stats import mean, paired
+from memagent.evaluation.stats import mean, paired
+from memagent.rl.promotion import PlannedGroup, QuestionGroup, decide, documents_needed, level, power
 
 ALPHA = 0.025
 CORRELATION = 0.1

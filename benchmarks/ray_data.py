@@ -32,7 +32,7 @@ from infra.readers import ReaderSpec
 from memagent.config import Config, RayConfig, load_config
 from memagent.errors import MemagentError
 from memagent.nano import bundled
-from memagent.reading import read as read_text
+from memagent.reading.loop import read as read_text
 from memagent.records import text_hash
 
 _TALLY = "MEMAGENT_SCRIPTED_TALLY"

@@ -28,11 +28,11 @@ import httpx
 import pyarrow as pa
 
 from benchmarks.record import Row, arguments, result, write
-from infra.store import Corpus, Store
-from infra.tables.corpora import remember
-from infra.tables.data_files import write_data_file
-from infra.tables.delta import Table
-from infra.tables.schemas import ANSWERS, DOCUMENTS, TEXTS
+from infra.store.corpora import remember
+from infra.store.data_files import write_data_file
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
+from infra.store.schemas import ANSWERS, DOCUMENTS, TEXTS
 from memagent.records import text_hash
 from pipelines.flows.serve import free_port
 
@@ -143,7 +143,7 @@ class Served:
     def __init__(self, store: Store, home: Path, reviewers: list[str]) -> None:
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "pipelines.cli", "review", "--store", store.url, "--port", str(self.port)]
+        command = [sys.executable, "-m", "memagent", "review", "--store", store.url, "--port", str(self.port)]
         command += [f"--reviewer={name}" for name in reviewers]
         places = {f"XDG_{name}_HOME": str(home / name.lower()) for name in ("CONFIG", "DATA", "CACHE")}
         self._environment = {**os.environ, **places}
@@ -165,7 +165,7 @@ class Served:
 
     def link(self, name: str) -> str:
         """Return a new login link."""
-        command = [sys.executable, "-m", "pipelines.cli", "review", "--port", str(self.port), "--link", name]
+        command = [sys.executable, "-m", "memagent", "review", "--port", str(self.port), "--link", name]
         return subprocess.check_output(command, text=True, env=self._environment).strip()
 
     def peak(self) -> float:

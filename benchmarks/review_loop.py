@@ -26,11 +26,11 @@ from playwright.sync_api import sync_playwright
 from benchmarks.contract_loop import ASKED, CORRECTED, Loop, category_of, check_rows, in_order, unseen_rows, verbatim
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.review import Served
-from infra.store import Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Store
+from memagent.evaluation.contract_match import right
+from memagent.evaluation.contracts import Contract, load_contracts, split
 from memagent.nano import bundled
-from memagent.tasks.contract_match import right
-from memagent.tasks.contracts import Contract, load_contracts, split
 from tests.support.scripted_reviewer import ACCEPT, Review, Shown, review
 
 CORPUS = "contracts"

@@ -25,16 +25,16 @@ import pyarrow.parquet as pq
 
 from benchmarks.record import Row, arguments, result, write
 from infra.cluster.session import lazy_ray
-from infra.store import Corpus, Store
-from infra.tables.corpora import remember
+from infra.store.corpora import remember
+from infra.store.location import Corpus, Store
 from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.questions import ask as make_question
 from pipelines.ask import digest
-from pipelines.exchange.answers import answer_rows
-from pipelines.optimize import optimize
+from pipelines.io.answers import answer_rows
+from pipelines.operate.optimize import optimize
+from pipelines.operate.status import corpus_status
 from pipelines.stages.ingest import ingest
-from pipelines.status import corpus_status
 from tests.support.s3_server import s3_server
 
 QUESTION = "What is the secret code of the vault?"

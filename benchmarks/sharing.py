@@ -22,11 +22,11 @@ from tokenizers import Tokenizer as HFTokenizer
 from benchmarks.learner import packed_rows, padded_batches, run_packed, run_padded
 from benchmarks.record import Row, arguments, result, write
 from memagent.nano import bundled
-from memagent.prompts import Prompts, load_template
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.tokens import Tokenizer
 from memagent.rl.model import load_model
 from memagent.rl.packing import PackedItem
 from memagent.rl.trajectory import Conversation
-from memagent.tokens import Tokenizer
 
 _T = TypeVar("_T")
 ROLLOUTS, SEGMENTS = 16, 8

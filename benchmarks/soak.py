@@ -31,10 +31,10 @@ import pyarrow.dataset as ds
 from benchmarks.kills import Tally
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import QUESTION
-from infra.store import Corpus, Store
-from infra.tables.corpora import corpora
-from infra.tables.delta import Table
-from infra.tables.documents import quarantined
+from infra.store.corpora import corpora
+from infra.store.delta import Table
+from infra.store.documents import quarantined
+from infra.store.location import Corpus, Store
 from memagent.nano import bundled
 
 _TITLES = {"worker": "MapBatches(_EngineWorker)", "engine": "infra.engines.scripted"}
@@ -93,7 +93,7 @@ def make_folder(folder: Path, documents: int, conversations: int) -> int:
 def command(folder: Path, store: Path, sets: list[str]) -> list[str]:
     """Return the command that is given again and again."""
     given = ["engine.kind=scripted", f"engine.model={bundled()}", "engine.scripted_process=true", *sets]
-    argv = [sys.executable, "-m", "pipelines.cli", "ask", str(folder), "-q", QUESTION, "--store", str(store)]
+    argv = [sys.executable, "-m", "memagent", "ask", str(folder), "-q", QUESTION, "--store", str(store)]
     return [*argv, "--no-answers", *(part for item in given for part in ("--set", item))]
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.review import CORPUS, make
-from infra.store import Store
+from infra.store.location import Store
 from memagent.config import load_config
-from pipelines.optimize import optimize
+from pipelines.operate.optimize import optimize
 from tests.support.s3_server import s3_server
 
 TIMES = 5
@@ -29,7 +29,7 @@ TIMES = 5
 def command(url: str) -> float:
     """Return the seconds of the command."""
     began = time.monotonic()
-    argv = [sys.executable, "-m", "pipelines.cli", "status", CORPUS, "--store", url]
+    argv = [sys.executable, "-m", "memagent", "status", CORPUS, "--store", url]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - began
 

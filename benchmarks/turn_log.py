@@ -17,12 +17,12 @@ from benchmarks.plan import watched
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import Step, in_process, peak_mb
 from infra.cluster.session import lazy_ray
-from infra.store import Corpus, Store
-from infra.tables.turns import TurnWriter, resume_points
+from infra.store.location import Corpus, Store
+from infra.store.turns import TurnWriter, resume_points
 from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.records import Turn
-from pipelines.optimize import compact_turns
+from pipelines.operate.optimize import compact_turns
 
 RUN = "broken-off"
 TURNS = 100

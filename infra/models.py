@@ -9,7 +9,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import ConfigError
 from memagent.records import Json, stable_hash
 from memagent.settings import Environment

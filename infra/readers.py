@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from infra.models import fetch_folder, folder_hash, policy_file
-from infra.store import Store
-from infra.tables.policies import PolicyRow, fetch, policies, policy, promoted
-from memagent.baselines import config_hash, method
+from infra.store.location import Store
+from infra.store.policies import PolicyRow, fetch, policies, policy, promoted
 from memagent.config import Config, EngineConfig, ReadingConfig, reading_defaults
-from memagent.conversations import ReadingSpec
-from memagent.engine import ENGINES, Engine, EngineRequest
 from memagent.errors import ConfigError
 from memagent.nano import VERSIONS, bundled
-from memagent.prompts import load_template
+from memagent.reading.baselines import config_hash, method
+from memagent.reading.conversations import ReadingSpec
+from memagent.reading.engine import ENGINES, Engine, EngineRequest
+from memagent.reading.prompts import load_template
+from memagent.reading.scripted import RULES_VERSION
+from memagent.reading.tokens import Tokenizer, load_tokenizer
 from memagent.records import Policy, stable_hash
-from memagent.scripted import RULES_VERSION
-from memagent.tokens import Tokenizer, load_tokenizer
 
 SHIPPED = "@shipped"
 """After a model's name or folder: that model itself, whichever version of its lineage is promoted."""

@@ -4,16 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from memagent.config import Config, ReadingConfig, load_config
-from memagent.conversations import ReadingSpec, Stream
-from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import MemagentError, UsageError
-from memagent.prompts import Prompts, Template, load_template
-from memagent.reading import Reading, read
+from memagent.reading.conversations import ReadingSpec, Stream, from_text
+from memagent.reading.engine import Completion, Engine, Sampling
+from memagent.reading.loop import Reading, read
+from memagent.reading.prompts import Prompts, Template, load_template
+from memagent.reading.scripted import ScriptedEngine
+from memagent.reading.segmenting import segments
+from memagent.reading.tokens import Tokenizer, load_tokenizer
 from memagent.records import Document, Evidence, Policy, Question, ReadingResult, Segment, Turn
-from memagent.scripted import ScriptedEngine
-from memagent.segmenting import segments
-from memagent.text_engine import from_text
-from memagent.tokens import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from pipelines.archive import Answer, Answers, Archive

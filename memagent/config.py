@@ -15,15 +15,15 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
 
-from memagent.cost import CostConfig
-from memagent.engine import ENGINES
 from memagent.errors import ConfigError
-from memagent.prompts import Layout
-from memagent.quality_checks import QualityConfig
+from memagent.quality.cost import CostConfig
+from memagent.quality.quality_checks import QualityConfig
+from memagent.quality.schedule import ScheduleConfig
+from memagent.reading.engine import ENGINES
+from memagent.reading.prompts import Layout
+from memagent.reading.segmenting import Boundary
 from memagent.records import Json, stable_hash
 from memagent.registry import Registry
-from memagent.schedule import ScheduleConfig
-from memagent.segmenting import Boundary
 from memagent.settings import Section, environment, merge, put, put_setting, read_toml
 
 _T = TypeVar("_T", bound=BaseModel)
@@ -81,7 +81,7 @@ class EngineConfig(Section):
 
     kind: str = "vllm"
     """vllm in process, openai for any compatible server, scripted for tests and dry runs; or one that an installed
-    package brings (`memagent.engine.ENGINES`)."""
+    package brings (`memagent.reading.engine.ENGINES`)."""
     keep_alive: float = Field(300.0, ge=0)
     """vllm, on one machine: seconds for which the engine stays after a command, for the next one of the same user with
     the same model and settings; 0: it ends with the command."""
@@ -230,13 +230,13 @@ class LoggingConfig(Section):
 
 # As text: they read by a configuration, and names must be checked without loading them.
 METHODS: Registry[Callable[..., Any]] = Registry(
-    "memagent.baselines",
+    "memagent.reading.baselines",
     "method",
     {
-        "memagent": "memagent.reading:Reading",
-        "truncate": "memagent.baselines:Truncate",
-        "bm25": "memagent.baselines:BM25",
-        "map-reduce": "memagent.baselines:MapReduce",
+        "memagent": "memagent.reading.loop:Reading",
+        "truncate": "memagent.reading.baselines:Truncate",
+        "bm25": "memagent.reading.baselines:BM25",
+        "map-reduce": "memagent.reading.baselines:MapReduce",
     },
 )
 """How a text is read: by the agent, or by a baseline to compare it with."""

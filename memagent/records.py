@@ -152,7 +152,7 @@ class ReadingResult:
     """Its share of the engine's time, if the worker measures it."""
     confidence: float | None = None
     """How sure the reader was where it was least sure: the lowest of its conversations' mean probabilities, from 0 to 1
-    (`memagent.engine.mean_probability`). "Not found" has one, too. None: the engine does not say."""
+    (`memagent.reading.engine.mean_probability`). "Not found" has one, too. None: the engine does not say."""
     memories_cut: int = 0
     """Memories of the segments read now that ended at `reading.memory_tokens`, not where the model would have."""
     memory_empty: bool = False

@@ -106,7 +106,7 @@ class Archive:
         Raises:
             UsageError: there is no question, no such corpus or no such file.
         """
-        from infra.store import Store
+        from infra.store.location import Store
         from pipelines.ask import AskRequest
         from pipelines.target import find_target
 
@@ -129,7 +129,7 @@ class Archive:
         Raises:
             UsageError: there is no such corpus, or it has no documents.
         """
-        from infra.store import Store
+        from infra.store.location import Store
         from pipelines.target import find_target
 
         return AnswerTable(find_target(Store(self.config.store), self.source, fetch=False).corpus)

@@ -1,26 +1,30 @@
 """Ask and digest: the stages put together, top to bottom."""
 
 import json
+import logging
+import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import cast
+from types import TracebackType
+from typing import Self, cast
 
+from infra.cluster.board import Progress
 from infra.cluster.loaded_engine import LocalEngine
-from infra.cluster.progress import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.claims import RunningError, beat, claimed
-from infra.tables.corpora import check_known, default_questions, remember, sources_of
-from infra.tables.delta import Table, now
-from infra.tables.documents import has_documents
-from infra.tables.quarantine import failure_row
-from infra.tables.runs import RunExtras, RunSummary, SegmentSummary, begin_run, close_runs, read_summary, run_ids
-from memagent.config import Config
+from infra.store.claims import RunningError, beat, claimed
+from infra.store.corpora import check_known, default_questions, remember, sources_of
+from infra.store.delta import Table, now
+from infra.store.documents import has_documents
+from infra.store.location import Corpus, Store
+from infra.store.quarantine import failure_row
+from infra.store.runs import RunExtras, RunSummary, SegmentSummary, begin_run, close_runs, read_summary, run_ids
+from infra.system.logs import PRODUCT, formatter
+from memagent.config import Config, LoggingConfig
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
-from pipelines.run_log import RunLog
 from pipelines.run_names import run_id_or_new
 from pipelines.runs import Recorder, finish, repeat
 from pipelines.stages.ingest import ingest
@@ -28,6 +32,64 @@ from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import Chosen, PlanRequest
 from pipelines.stages.read import AnswerWatch, PassResult, ReadingPass, read
 from pipelines.stages.segment import segment
+
+_LOGGERS = (PRODUCT, "ray")
+_LINES = 2_000
+"""The newest ones are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRun:
+    """What each line of a run's log says of it."""
+
+    run_id: str
+    corpus: str
+    policy_id: str
+
+
+class RunLog(logging.Handler):
+    """Collects warnings of the product and of Ray while its body runs, and writes them to ``runs/<id>/log.txt``.
+
+    Lines of workers are among them (`infra.system.logs.relay`).
+    """
+
+    def __init__(self, corpus: Corpus, run_id: str, policy_id: str, config: LoggingConfig) -> None:
+        super().__init__(config.level.upper())
+        self.setFormatter(formatter(config.format))
+        self._store: Store = corpus.store
+        self._run = LoggedRun(run_id, corpus.name, policy_id)
+        self._json = config.format == "json"
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._before = logging.NOTSET
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record. Where nothing else handles the product's lines, they go to standard error as well."""
+        # Handlers of the loggers above, which come next, find them too.
+        vars(record).update(asdict(self._run))
+        line = self.format(record)
+        self._lines.append(line)
+        if record.name.startswith(PRODUCT) and not logging.getLogger().handlers:
+            print(line if self._json else line.split(" ", 4)[4], file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        logger = logging.getLogger(PRODUCT)
+        self._before = logger.level
+        if logger.getEffectiveLevel() > self.level:
+            logger.setLevel(self.level)
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(self)
+        logging.getLogger(PRODUCT).setLevel(self._before)
+        if self._lines:
+            lines = "\n".join(self._lines) + "\n"
+            self._store.write_bytes(lines.encode(), "runs", self._run.run_id, "log.txt")
+
 
 _BUDGETED = ("ask", "digest", "backfill")
 """Kinds of runs that a budget may end: an evaluation that lacks readings has no score."""

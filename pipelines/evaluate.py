@@ -8,23 +8,23 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.progress import Progress
+from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.claims import used
-from infra.tables.delta import Table, now
-from infra.tables.plans import read_plan
-from infra.tables.rows import AnswerRow, ScoreRow
-from infra.tables.runs import RunExtras, RunSummary, ScoreLine
-from infra.tables.schemas import RESULTS
-from infra.tables.turns import resume_points
+from infra.store.claims import used
+from infra.store.delta import Table, now
+from infra.store.location import Corpus, Store
+from infra.store.plans import read_plan
+from infra.store.rows import AnswerRow, ScoreRow
+from infra.store.runs import RunExtras, RunSummary, ScoreLine
+from infra.store.schemas import RESULTS
+from infra.store.turns import resume_points
 from memagent.config import Config
 from memagent.errors import UsageError
+from memagent.evaluation.grading import Judged, failure, judge, lines, not_found, overall, row
+from memagent.evaluation.stats import Paired, paired
+from memagent.evaluation.suites import Suite
 from memagent.records import Turn, stable_hash
-from memagent.stats import Paired, paired
-from memagent.tasks.grading import Judged, failure, judge, lines, not_found, overall, row
-from memagent.tasks.suites import Suite
 from pipelines.ask import AskRequest, run_readings
 from pipelines.run_names import run_id_or_new
 from pipelines.runs import run_answers
@@ -104,7 +104,7 @@ def evaluate(
 
 
 def results(corpus: Corpus, run_id: str, taken: Sequence[Taken]) -> tuple[list[Judged], pa.Table]:
-    """Judge a run's answers; return them, and `infra.tables.schemas.RESULTS` with the reason of each wrong answer."""
+    """Judge a run's answers; return them, and `infra.store.schemas.RESULTS` with the reason of each wrong answer."""
     plan = read_plan(corpus, run_id).to_pylist()
     answers = run_answers(corpus, plan)
     readings = {item["question_id"]: item["answered_by"] or item["reading_id"] for item in plan}
@@ -137,7 +137,7 @@ def compare(store: Store, run_a: str, run_b: str) -> Paired:
 
 
 def run_results(store: Store, run_id: str) -> pa.Table:
-    """Return the judged samples of an evaluation (`infra.tables.schemas.RESULTS`).
+    """Return the judged samples of an evaluation (`infra.store.schemas.RESULTS`).
 
     Raises:
         UsageError: the run is not an evaluation.
@@ -211,7 +211,7 @@ def _score_line(row: ScoreRow) -> ScoreLine:
 
 
 def score_table(store: Store, suite: str | None = None) -> pa.Table:
-    """Return `infra.tables.schemas.SCORES`, oldest first; of one suite if given."""
+    """Return `infra.store.schemas.SCORES`, oldest first; of one suite if given."""
     table = Table(store, "scores").read()
     if suite is not None:
         table = table.filter(pc.equal(table["suite"], suite))
@@ -219,7 +219,7 @@ def score_table(store: Store, suite: str | None = None) -> pa.Table:
 
 
 def by_run(table: pa.Table) -> list[Evaluation]:
-    """Group score rows (`infra.tables.schemas.SCORES`) by run."""
+    """Group score rows (`infra.store.schemas.SCORES`) by run."""
     runs: dict[str, Evaluation] = {}
     for score in table.to_pylist():
         run = runs.setdefault(

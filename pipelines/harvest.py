@@ -4,21 +4,20 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from infra.cluster.progress import Progress
+from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.claims import used
-from infra.tables.delta import now
-from infra.tables.documents import current_documents
-from infra.tables.feedback import verdicts
-from infra.tables.learning_summaries import HarvestSummary
-from infra.tables.qa import CorpusIndex, qa_version, read_qa, write_qa
-from infra.tables.runs import run_ids, write_run
-from infra.tables.segments import segmented
+from infra.store.claims import used
+from infra.store.delta import now
+from infra.store.documents import current_documents
+from infra.store.feedback import verdicts
+from infra.store.location import Corpus, Store
+from infra.store.qa import CorpusIndex, HarvestSummary, qa_version, read_qa, write_qa
+from infra.store.runs import run_ids, write_run
+from infra.store.segments import segmented
 from memagent.config import Config
-from memagent.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.errors import UsageError
+from memagent.quality.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.records import Question
 from pipelines.ask import AskRequest, run_readings
 from pipelines.run_names import run_id_or_new

@@ -12,18 +12,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from infra.cluster.progress import Progress
+from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import SHIPPED, ReaderSpec, resolve_policy
-from infra.store import Corpus, Store
-from infra.tables.claims import used
-from infra.tables.policies import PolicyRow, policies, policy, promote, promoted, refuse
-from infra.tables.rows import ResultRow
+from infra.store.claims import used
+from infra.store.location import Corpus, Store
+from infra.store.policies import PolicyRow, policies, policy, promote, promoted, refuse
+from infra.store.rows import ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
-from memagent.rl.power import PlannedGroup, PowerRecord, state
-from memagent.rl.promotion import Decision, GroupRecord, PromotionSpec, QuestionGroup, decide
-from memagent.tasks.suites import Suite
+from memagent.evaluation.suites import Suite
+from memagent.rl.promotion import (
+    Decision,
+    GroupRecord,
+    PlannedGroup,
+    PowerRecord,
+    PromotionSpec,
+    QuestionGroup,
+    decide,
+    state,
+)
 from pipelines.evaluate import evaluate, run_results
 from pipelines.promotion_questions import Questions, find_questions, trained_files
 from pipelines.run_names import new_run_id

@@ -10,23 +10,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from infra.dataset_files import DatasetFile
+from infra.maintenance.erasure import PROMOTIONS
 from infra.models import cache_folder
-from infra.store import Corpus, Store, file_system
-from infra.tables.delta import Table
-from infra.tables.documents import document_texts
-from infra.tables.forgetting import PROMOTIONS
-from infra.tables.qa import from_row, read_rows, taught_texts
-from infra.tables.rows import QaRow
-from infra.tables.schemas import POLICIES_OF
-from memagent.curation import VOUCHED, Qa, Split
+from infra.sources.dataset_files import DatasetFile
+from infra.store.delta import Table
+from infra.store.documents import document_texts
+from infra.store.location import Corpus, Store, file_system
+from infra.store.qa import from_row, read_rows, taught_texts
+from infra.store.rows import QaRow
+from infra.store.schemas import POLICIES_OF
+from memagent.evaluation.records import columns_of
+from memagent.evaluation.ruler import write_jsonl
+from memagent.evaluation.texts import Sample, Whole
+from memagent.quality.curation import VOUCHED, Qa, Split
 from memagent.records import stable_hash
 from memagent.rl.dataset import dataset_name
 from memagent.rl.promotion import PromotionSpec
-from memagent.tasks.records import columns_of
-from memagent.tasks.ruler import write_jsonl
-from memagent.tasks.sample import Sample
-from memagent.tasks.texts import Whole
 
 _log = logging.getLogger("memagent.promotion")
 _TASK = "questions"

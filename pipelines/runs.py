@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.progress import Progress
-from infra.store import Corpus, Store
-from infra.tables.delta import Table, now
-from infra.tables.plans import delete_work, repeat_plan
-from infra.tables.rows import AnswerRow, PlannedReading
-from infra.tables.runs import (
+from infra.cluster.board import Progress
+from infra.store.delta import Table, now
+from infra.store.location import Corpus, Store
+from infra.store.plans import delete_work, repeat_plan
+from infra.store.rows import AnswerRow, PlannedReading
+from infra.store.runs import (
     NOTHING_SEGMENTED,
     IngestSummary,
     QuestionRollup,
@@ -24,18 +24,18 @@ from infra.tables.runs import (
     RunExtras,
     RunSummary,
     mark_released,
+    withheld_runs,
     write_run,
 )
-from infra.tables.visibility import withheld_runs
-from memagent.quality_checks import Quality
+from memagent.quality.quality_checks import Quality
 from memagent.records import Json
-from pipelines.counts import counting
-from pipelines.formatting import says_withheld, status_of
-from pipelines.optimize import compact_tables, compact_turns
-from pipelines.release import digest_runs, judged, quality_of
+from pipelines.operate.optimize import compact_tables, compact_turns
+from pipelines.operate.release import digest_runs, judged, quality_of
 from pipelines.stages.plan import Plan
 from pipelines.stages.read import PassResult, ReadingPass
 from pipelines.stages.summarise import Summary, summarise
+from pipelines.views.counts import counting
+from pipelines.views.formatting import says_withheld, status_of
 
 _log = logging.getLogger("memagent.run")
 _POINTS_EVERY = 1.0

@@ -10,11 +10,11 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.store import Corpus
-from infra.tables.claims import is_alive
-from infra.tables.delta import Table, now
-from infra.tables.rows import RunRow
-from memagent.schedule import Digest, Problem, RunState, ScheduleConfig, ScheduledRun, scheduled_runs
+from infra.store.claims import is_alive
+from infra.store.delta import Table, now
+from infra.store.location import Corpus
+from infra.store.rows import RunRow
+from memagent.quality.schedule import Digest, Problem, RunState, ScheduleConfig, ScheduledRun, scheduled_runs
 
 _DIGESTS = pc.field("kind") == "digest"
 _TOLD = 400

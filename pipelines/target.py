@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from infra.cluster.progress import Progress
+from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.sources.diff import make_plan
-from infra.store import Corpus, Store
-from infra.tables.corpora import check_name, corpora, remember, sources_of
-from infra.tables.delta import now
-from infra.tables.documents import current_sources, documents_count, has_documents
-from infra.tables.runs import RunExtras, RunSummary
+from infra.store.corpora import check_name, corpora, remember, sources_of
+from infra.store.delta import now
+from infra.store.documents import current_sources, documents_count, has_documents
+from infra.store.location import Corpus, Store
+from infra.store.runs import RunExtras, RunSummary
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import stable_hash

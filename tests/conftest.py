@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from memagent.conversations import ReadingSpec
-from memagent.tokens import Tokenizer
+from memagent.reading.conversations import ReadingSpec
+from memagent.reading.tokens import Tokenizer
 from tests.support.shared import Shared
 from tests.support.starts import MOST, Starts, too_many
 from tests.support.texts import make_scheme, toy_tokenizer

@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 import pyarrow.compute as pc
 
-from infra.store import Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Store
 
 WORKER_TITLE = "MapBatches(_EngineWorker)"
 IN_RAY = ("pool.max_size=2", "pool.cpus=0.4", "ray.cpus=2")
@@ -56,7 +56,7 @@ def command(store: str, engine: str, sets: list[str]) -> list[str]:
     argv = [
         sys.executable,
         "-m",
-        "pipelines.cli",
+        "memagent",
         "ask",
         "archive",
         "--store",
@@ -169,7 +169,7 @@ def answers(store: Store) -> dict[str, tuple[str, bool]]:
 
 
 def ingest(store: str, folder: Path) -> None:
-    run([sys.executable, "-m", "pipelines.cli", "ingest", "archive", str(folder), "--store", store, "--json"])
+    run([sys.executable, "-m", "memagent", "ingest", "archive", str(folder), "--store", store, "--json"])
 
 
 def endure(

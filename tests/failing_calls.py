@@ -22,7 +22,7 @@ from typing import Any
 NIGHTS = multiprocessing.get_context("forkserver")
 """Each night has a process of its own, as commands have: what a failed one holds goes with it."""
 NIGHTS.set_forkserver_preload(
-    ["pipelines.ask", "pipelines.check", "infra.cluster.jobs", "infra.cluster.reading_worker"]
+    ["pipelines.ask", "pipelines.operate.check", "infra.cluster.jobs", "infra.cluster.reading_worker"]
 )
 WAYS = ("before", "after")
 TARGETS = ("store", "engine", "ray")
@@ -87,9 +87,9 @@ def install(target: str, failing: Failing) -> None:
     """Have the calls of a target counted, and one of them fail."""
     if target == "store":
         from infra.cluster import reading_worker
-        from infra.store import Store
-        from infra.tables import document_writer
-        from infra.tables.delta import Table
+        from infra.store import documents as document_writer
+        from infra.store.delta import Table
+        from infra.store.location import Store
         from pipelines.stages import segment
 
         passive = {"path", "delta_uri", "fs", "arrow", "delta_options", "check"}
@@ -100,7 +100,7 @@ def install(target: str, failing: Failing) -> None:
             failing.wrap(module, ["write_data_file"], OSError)
     elif target == "engine":
         from memagent.errors import EngineDied
-        from memagent.scripted import ScriptedEngine
+        from memagent.reading.scripted import ScriptedEngine
 
         failing.wrap(ScriptedEngine, ["start", "generate"], EngineDied)
     else:
@@ -127,8 +127,8 @@ class ScheduledRun:
 
 def run_night(night: ScheduledRun, out: Any) -> None:
     """Digest a folder; put the count of calls, the call that failed and the error into a queue."""
-    from infra.store import Corpus, Store
-    from infra.tables.corpora import remember
+    from infra.store.corpora import remember
+    from infra.store.location import Corpus, Store
     from memagent.config import load_config
     from memagent.records import Question
     from pipelines.ask import digest
@@ -150,11 +150,11 @@ def run_night(night: ScheduledRun, out: Any) -> None:
 
 def snapshot(url: str, model: str, out: Any) -> None:
     """Put what the tables hold into a queue, and what `check` finds; not what says how or when a run did its work."""
-    from infra.store import Corpus, Store
-    from infra.tables.delta import Table
-    from infra.tables.documents import current_documents, current_sources, document_texts
+    from infra.store.delta import Table
+    from infra.store.documents import current_documents, current_sources, document_texts
+    from infra.store.location import Corpus, Store
     from memagent.config import load_config
-    from pipelines.check import check
+    from pipelines.operate.check import check
 
     store = Store(url)
     corpus = Corpus(store, "c")

@@ -19,7 +19,7 @@ from typer.main import get_command
 DOCS = Path(__file__).parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
-from infra.tables import schemas, training_schemas  # noqa: E402
+from infra.store import schemas  # noqa: E402
 from memagent.config import Config, ReadingConfig  # noqa: E402
 from memagent.rl.config import Recipe  # noqa: E402
 from pipelines.cli.main import app  # noqa: E402
@@ -120,8 +120,8 @@ def _cell(text: str) -> str:
 
 
 def tables() -> Iterator[str]:
-    """Yield the lines of all tables: their key, and their columns as `infra/tables/schemas.py` has them."""
-    source = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (schemas, training_schemas))
+    """Yield the lines of all tables: their key, and their columns as `infra/store/schemas.py` has them."""
+    source = Path(schemas.__file__).read_text(encoding="utf-8")
     said = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n(?: .*\n)*\)\n\"\"\"((?:.|\n)*?)\"\"\"", source, re.MULTILINE))
     bodies = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n((?:.*\n)*?)\)\n", source, re.MULTILINE))
     for name, table in schemas.TABLES.items():

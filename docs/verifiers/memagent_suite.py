@@ -16,10 +16,9 @@ from pydantic import Field
 from verifiers.v1.clients import ModelContext
 
 import memagent
-from memagent.tasks.grading import judge
-from memagent.tasks.sample import Match, Sample
-from memagent.tasks.suites import Suite
-from memagent.tasks.texts import load_texts
+from memagent.evaluation.grading import judge
+from memagent.evaluation.suites import Suite
+from memagent.evaluation.texts import Match, Sample, load_texts
 
 __all__ = ["MemoryHarness", "SuiteTaskset"]
 _ANSWER = "answer"

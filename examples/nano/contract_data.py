@@ -8,11 +8,20 @@ from dataclasses import replace
 
 from examples.nano.batching import Example, Tree
 from examples.nano.needle_data import BRANCHES, Turns
+from memagent.evaluation.contracts import (
+    CATEGORIES,
+    DATE,
+    QUESTIONS,
+    Category,
+    Contract,
+    Fact,
+    NeedlePlace,
+    led,
+    other_laws,
+)
+from memagent.evaluation.needles import plant
+from memagent.reading.segmenting import segments
 from memagent.records import Segment
-from memagent.segmenting import segments
-from memagent.tasks.contracts import CATEGORIES, DATE, QUESTIONS, Category, Contract, led, other_laws
-from memagent.tasks.needles import plant
-from memagent.tasks.teacher import Fact, NeedlePlace
 
 _MONTHS = (
     "January", "February", "March", "April", "May", "June",

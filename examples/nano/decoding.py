@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen2ForCausalLM
 
-from memagent.engine import Completion, Sampling
+from memagent.reading.engine import Completion, Sampling
 
 _Request = tuple[list[int], Sampling, "asyncio.Future[Completion]"]
 

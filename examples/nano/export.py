@@ -11,8 +11,8 @@ from examples.nano.model import Shape
 from examples.nano.sft import newest_checkpoint
 from examples.nano.tokenizer import CONTROL
 from memagent.errors import UsageError
+from memagent.reading.tokens import load_tokenizer
 from memagent.records import Json
-from memagent.tokens import load_tokenizer
 
 WINDOW = 1024
 READING: Json = {

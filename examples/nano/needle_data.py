@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from examples.nano.batching import Example, Tree, grow
 from examples.nano.tokenizer import CONTROL
-from memagent.prompts import Prompts
+from memagent.evaluation.contracts import Fact, NeedlePlace
+from memagent.evaluation.needles import KINDS, Kind, Needle, ask, make_needles, plant
+from memagent.reading.prompts import Prompts
+from memagent.reading.segmenting import segments
 from memagent.records import Segment
-from memagent.segmenting import segments
-from memagent.tasks.needles import KINDS, Kind, Needle, ask, make_needles, plant
-from memagent.tasks.teacher import Fact, NeedlePlace
 
 BRANCHES = 6
 _ASKED = 24

@@ -19,13 +19,13 @@ from examples.nano.model import Qwen2, Shape
 from examples.nano.needle_data import CopyData, NeedleData, RecallData, Turns
 from examples.nano.schedule import LEVELS, Optimiser, Plan, Progress
 from examples.nano.tokenizer import train_vocabulary
+from infra.engines.cpu_format import format_speed
 from memagent.errors import UsageError
-from memagent.number_format import format_speed
-from memagent.prompts import Prompts, load_template
-from memagent.tasks.contracts import Contract, load_contracts, split
-from memagent.tasks.needles import Kind
-from memagent.tasks.texts import load_texts
-from memagent.tokens import Tokenizer
+from memagent.evaluation.contracts import Contract, load_contracts, split
+from memagent.evaluation.needles import Kind
+from memagent.evaluation.texts import load_texts
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.tokens import Tokenizer
 
 _CHECKPOINT_MINUTES = 2.0
 _REPORT_STEPS = 20

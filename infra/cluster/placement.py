@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.cluster import session
-from infra.processes import usable_cores
+from infra.system.processes import usable_cores
 from memagent.config import PoolConfig
 from memagent.errors import UsageError
 

@@ -15,26 +15,60 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
-from infra.cluster.board import Attempt, Board
+from infra.cluster.board import Attempt, Board, Counters
 from infra.cluster.loaded_engine import LoadedEngine, Stopped
-from infra.cluster.progress import Counters
-from infra.cluster.reading_blocks import BlockResult, FailedItem, PassSpec
-from infra.disk import DiskReserve, is_full
 from infra.engines.supervised import SharedLock
-from infra.logs import WorkerLog, reading_id
-from infra.tables.data_files import DataFile, write_data_file
-from infra.tables.delta import now
-from infra.tables.plans import Block, WorkItem, read_work
-from infra.tables.rows import AnswerRow, EvidenceRow
-from infra.tables.segments import StoredStream
-from infra.tables.streams import read_places
-from infra.tables.turns import TurnWriter, turns
-from memagent.conversations import ReadingRequest
-from memagent.errors import ConfigError, EngineDied, EngineError, ItemError
-from memagent.extras import missing_extra
+from infra.readers import ReaderSpec
+from infra.store.data_files import DataFile, write_data_file
+from infra.store.delta import now
+from infra.store.location import Corpus
+from infra.store.plans import Block, WorkItem, read_work
+from infra.store.rows import AnswerRow, EvidenceRow
+from infra.store.segments import StoredStream, read_places
+from infra.store.turns import TurnWriter, turns
+from infra.system.disk import DiskReserve, is_full
+from infra.system.logs import LogLine, WorkerLog, reading_id
+from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, missing_extra
+from memagent.reading.conversations import ReadingRequest
 from memagent.records import ReadingResult, Turn
+
+
+class FailedItem(TypedDict):
+    """A reading that failed."""
+
+    item: str
+    """Document and question."""
+    reason: str
+    detail: str
+
+
+class BlockResult(TypedDict):
+    """The result of a block of work; its answers are in the store."""
+
+    answered: int
+    failures: list[FailedItem]
+    files: list[DataFile]
+    """Files that hold its answers, possibly among others."""
+    worker: str
+    log: list[LogLine]
+    """What it has logged since its last report."""
+    counts: dict[str, int]
+    """This worker's totals, which arrive with the answers even if the board has died."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSpec:
+    """What all workers of a memory pass share."""
+
+    corpus: Corpus
+    run_id: str
+    reader: ReaderSpec
+    inflight: int
+    flush_seconds: float
+    log_level: str = "warning"
+
 
 _log = logging.getLogger("memagent.pool")
 _REPORT_SECONDS = 0.5

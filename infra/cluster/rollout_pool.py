@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from infra.cluster.placement import EngineActor, GpuSlots, start_engine
 from infra.cluster.session import raised
 from infra.engines.supervised import SupervisedEngine
-from infra.learner.weight_files import NodeWeights
+from infra.learner.weights import NodeWeights
 from infra.readers import ReaderSpec
 from memagent.config import PoolConfig
-from memagent.conversations import ReadingSpec
-from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import EngineDied, EngineError, TrainingError
+from memagent.reading.conversations import ReadingSpec
+from memagent.reading.engine import Completion, Engine, Sampling
 from memagent.rl.dataset import Task
 from memagent.rl.reward import Reward, check_rewards
 from memagent.rl.rollout import RewardConfig, roll_out_group
 from memagent.rl.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
-    from infra.learner.weight_broadcast import Rendezvous
+    from infra.learner.weights import Rendezvous
 
 _log = logging.getLogger("memagent.training")
 _AT_ONCE = 10_000

@@ -7,10 +7,10 @@ from typing import Any
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memagent.config import EngineConfig
-from memagent.engine import Completion, EngineRequest, Sampling
 from memagent.errors import ConfigError, RequestError, RetryableError
+from memagent.reading.engine import Completion, EngineRequest, Sampling
+from memagent.reading.tokens import Tokenizer
 from memagent.records import Json
-from memagent.tokens import Tokenizer
 
 _ATTEMPTS = 6
 _LISTING_SECONDS = 10.0

@@ -7,12 +7,12 @@ import sys
 from dataclasses import asdict
 
 from memagent.config import EngineConfig, ReadingConfig
-from memagent.engine import Completion, Engine, EngineRequest, Sampling
 from memagent.errors import EngineDied, RequestError
-from memagent.prompts import Prompts, load_template
+from memagent.reading.engine import Completion, Engine, EngineRequest, Sampling
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.scripted import ScriptedEngine
+from memagent.reading.tokens import load_tokenizer
 from memagent.records import Json
-from memagent.scripted import ScriptedEngine
-from memagent.tokens import load_tokenizer
 
 _LINE = 16 * 2**20
 
@@ -37,7 +37,7 @@ class ScriptedProcess:
             self._listener = asyncio.create_task(self._listen(self._process))
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """Continue `ids`; see `memagent.engine.Engine`."""
+        """Continue `ids`; see `memagent.reading.engine.Engine`."""
         process = self._process
         if process is None or process.returncode is not None or process.stdin is None:
             raise EngineDied("the scripted engine's process is gone")

@@ -5,10 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from memagent.engine import Completion, Engine, Sampling
 from memagent.errors import EngineDied, RequestError
+from memagent.reading.engine import Completion, Engine, Sampling
 
-_log = logging.getLogger("memagent.engine")
+_log = logging.getLogger("memagent.reading.engine")
 _SUSPECT = 2
 """Deaths of the engine during a request, after which it is sent with nothing beside it."""
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from infra.learner.weight_broadcast import Rendezvous, receive
-from infra.processes import end_with_owner
+from infra.learner.weights import Rendezvous, receive
+from infra.system.processes import end_with_owner
 
 
 class WeightSyncWorker:

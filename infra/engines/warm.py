@@ -15,12 +15,11 @@ from typing import cast
 
 import psutil
 
-from infra.engines.vllm_core import forking_environment, last_error
-from infra.engines.warm_socket import frame, peer, raise_error, receive, runtime_folder
-from infra.engines.warm_spec import WarmSpec, warm_spec
-from infra.processes import end, environment_of_children, tree
-from memagent.engine import Completion, EngineRequest, Sampling
+from infra.engines.vllm import forking_environment, last_error
+from infra.engines.warm_protocol import WarmSpec, frame, peer, raise_error, receive, runtime_folder, warm_spec
+from infra.system.processes import end, environment_of_children, tree
 from memagent.errors import ConfigError, EngineDied
+from memagent.reading.engine import Completion, EngineRequest, Sampling
 from memagent.records import Json
 
 _REACH_SECONDS = 60.0
@@ -96,7 +95,7 @@ class WarmEngine:
                 await asyncio.sleep(_PAUSE_SECONDS)  # another process has its place, and ends or is about to listen
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """Continue `ids`; see `memagent.engine.Engine`."""
+        """Continue `ids`; see `memagent.reading.engine.Engine`."""
         if self._writer is None or self._listener is None or self._listener.done():
             raise self._gone()
         self._next += 1

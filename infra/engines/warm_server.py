@@ -19,10 +19,9 @@ from dataclasses import asdict
 
 import psutil
 
-from infra.engines.warm_socket import error_fields, frame, peer, receive, runtime_folder
-from infra.engines.warm_spec import WarmSpec, files_stamp
-from memagent.engine import Engine, Sampling
+from infra.engines.warm_protocol import WarmSpec, error_fields, files_stamp, frame, peer, receive, runtime_folder
 from memagent.errors import EngineDied, MemagentError
+from memagent.reading.engine import Engine, Sampling
 from memagent.records import Json
 
 _LOOK_SECONDS = 1.0

@@ -9,7 +9,7 @@ from infra.cluster.rollout_pool import Weights
 from infra.cluster.session import raised
 from infra.learner.rank_actor import RankActor
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store.location import Store
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, MemagentError, TrainingError
 from memagent.rl.config import Recipe
@@ -18,7 +18,7 @@ from memagent.rl.trajectory import Group, minibatches
 
 if TYPE_CHECKING:
     from infra.cluster.placement import GpuSlots
-    from infra.learner.weight_broadcast import Rendezvous
+    from infra.learner.weights import Rendezvous
 
 _LEAVING_SECONDS = 30.0
 _LOSS_SECONDS = 15.0

@@ -4,6 +4,7 @@ A rank receives packed micro-batches and takes one optimiser step on them. Gradi
 tokens of the whole minibatch, so the weights do not depend on the number of ranks and micro-batches.
 """
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -12,17 +13,52 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
-from infra.learner.adapter import write_adapter
-from infra.learner.checkpoint import States, data_types, write_model
-from infra.learner.snapshot import Snapshot, restore, take
-from infra.learner.weight_broadcast import Entry, Rendezvous, send
+from infra.learner.checkpoint import Snapshot, States, data_types, restore, take, write_model
+from infra.learner.weights import Entry, Rendezvous, send
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
 from memagent.rl.loss import Clipping, scale, token_loss
 from memagent.rl.model import PolicyModel, adapt, load_model
 from memagent.rl.packing import Packed
+
+_SUFFIXES = {".down": ".lora_A.weight", ".up": ".lora_B.weight"}
+_PREFIX = "base_model.model."
+
+
+def write_adapter(factors: dict[str, Tensor], recipe: Recipe, folder: Path) -> None:
+    """Write low-rank factors (arXiv 2106.09685) under the names that PEFT gives them.
+
+    Args:
+        factors: by the names of `memagent.rl.model.adapt`: ``LAYER.down`` [rank, in] and ``LAYER.up`` [out, rank].
+        recipe: model, rank and alpha.
+        folder: is made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {_PREFIX + _named(name): tensor.contiguous() for name, tensor in factors.items()}
+    layers = {name.rpartition(".")[0] for name in factors}
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": recipe.model,
+        "r": recipe.learner.lora_rank,
+        "lora_alpha": recipe.learner.lora_alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    (folder / "adapter_model.safetensors").chmod(0o644)  # safetensors makes the file private to its owner
+
+
+def _named(name: str) -> str:
+    layer, _, factor = name.rpartition(".")
+    return layer + _SUFFIXES[f".{factor}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +195,7 @@ class Learner:
         return take(self._states, self._rank.index, self._rank.world, self._steps)
 
     def load(self, folder: Path) -> None:
-        """Resume from a checkpoint of which `folder` has at least this rank's files (`infra.learner.snapshot`).
+        """Resume from a checkpoint of which `folder` has at least this rank's files (`infra.learner.checkpoint`).
 
         Raises:
             TrainingError: the checkpoint is incomplete or of another model.

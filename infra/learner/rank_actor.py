@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.learner.weight_files import memory_folder
+from infra.learner.weights import memory_folder
 from infra.models import local_folder
-from infra.processes import usable_cores
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store.location import Store
+from infra.system.processes import usable_cores
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
 from memagent.rl.packing import Packed
 
 if TYPE_CHECKING:
-    from infra.learner.snapshot import Snapshot
-    from infra.learner.weight_broadcast import Rendezvous
+    from infra.learner.checkpoint import Snapshot
+    from infra.learner.weights import Rendezvous
 
 
 class RankActor:
@@ -68,7 +68,7 @@ class RankActor:
 
     def meeting(self, engines: int) -> "Rendezvous":
         """Return the rendezvous at which so many engine processes receive the current weights."""
-        from infra.learner.weight_broadcast import Rendezvous
+        from infra.learner.weights import Rendezvous
 
         return Rendezvous(*self.address(), 1 + engines, self._learner.layout())
 
@@ -112,7 +112,7 @@ class RankActor:
 
     def load(self, url: str, *parts: str) -> None:
         """Go on from a checkpoint in a store, of which this rank fetches a share."""
-        from infra.learner.snapshot import INDEX, read_index
+        from infra.learner.checkpoint import INDEX, read_index
 
         store = Store(url)
         with tempfile.TemporaryDirectory() as made:

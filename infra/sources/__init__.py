@@ -7,14 +7,11 @@ from typing import BinaryIO
 
 from infra.sources.base import Allowance, Parsed, Parser, ParseRequest, Refused, SourceFormat
 from infra.sources.decoding import blank
-from infra.sources.docx import parse_docx
-from infra.sources.mail import parse_eml
-from infra.sources.opening import decompressed, open_source, split_codec
+from infra.sources.listing import decompressed, open_source, split_codec
+from infra.sources.office import parse_docx, parse_rtf, parse_xlsx
 from infra.sources.pdf import parse_pdf
-from infra.sources.rtf import parse_rtf
-from infra.sources.spreadsheet import parse_xlsx
 from infra.sources.tabular import parse_csv, parse_json, parse_json_lines, parse_parquet
-from infra.sources.text import parse_html, parse_markdown, parse_text
+from infra.sources.text import parse_eml, parse_html, parse_markdown, parse_text
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.registry import Registry

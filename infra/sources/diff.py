@@ -11,11 +11,11 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.naming import unquoted
 from infra.sources import is_table, parser_origin
 from infra.sources.discovery import list_sources
 from infra.sources.listing import FOUND, Listing, assign_ids, candidate_ids, rows_to_sources
-from infra.store import file_system
+from infra.store.location import file_system
+from infra.system.naming import unquoted
 from memagent import __version__
 from memagent.config import IngestConfig
 from memagent.records import stable_hash
@@ -49,7 +49,7 @@ def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> I
 
     Args:
         sources: folders, globs, files and ``s3://`` URLs.
-        earlier: the newest row of each source (`infra.tables.schemas.SOURCES`), without those that are gone already.
+        earlier: the newest row of each source (`infra.store.schemas.SOURCES`), without those that are gone already.
         options: which columns a table is read by.
 
     Raises:

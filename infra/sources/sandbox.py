@@ -1,6 +1,6 @@
 """Parsing in a child process: a source that crashes or hangs the parser is an error like any other.
 
-The child is handed an open file, has no keys, and confines itself (`infra.confinement`).
+The child is handed an open file, has no keys, and confines itself (`infra.system.confinement`).
 """
 
 import json
@@ -17,7 +17,7 @@ from multiprocessing.reduction import send_handle
 from typing import IO, BinaryIO
 
 from infra.sources.base import Parsed, Refused
-from infra.sources.opening import open_source
+from infra.sources.listing import open_source
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 

@@ -14,13 +14,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import BinaryIO
 
-from infra.confinement import confine
-from infra.processes import end_with, usable_cores, usable_memory
 from infra.sources import Parsed, is_table, parse_file
 from infra.sources.base import Allowance
+from infra.system.confinement import confine
+from infra.system.processes import end_with, usable_cores, usable_memory
 from memagent.config import IngestConfig
-from memagent.errors import SourceError
-from memagent.extras import missing_extra
+from memagent.errors import SourceError, missing_extra
 from memagent.records import text_hash
 
 _LEAST_MEMORY = 512 * 2**20

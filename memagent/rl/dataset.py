@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from memagent.config import ReadingConfig
-from memagent.conversations import ListStream
-from memagent.evidence import says
-from memagent.metrics import normalise
+from memagent.evaluation.metrics import normalise
+from memagent.evaluation.records import Columns
+from memagent.evaluation.texts import Sample
+from memagent.reading.conversations import ListStream
+from memagent.reading.evidence import says
+from memagent.reading.segmenting import segments
+from memagent.reading.tokens import Tokenizer
 from memagent.records import Segment
 from memagent.registry import Registry
 from memagent.rl.config import AuditKind
-from memagent.rl.judging import strict_score
-from memagent.segmenting import segments
-from memagent.tasks.records import Columns
-from memagent.tasks.sample import Sample
-from memagent.tokens import Tokenizer
+from memagent.rl.reward import strict_score
 
 _LURED = 0.5
 _VERDICTS = frozenset({"yes", "no"})

@@ -20,7 +20,7 @@ _ACTIVATIONS = {"float32": 9, "bfloat16": 11}
 _ENDS = {"float32": 2, "bfloat16": 3}
 """The same of the embedding and the last norm."""
 _LOGITS = 512 * 2**20
-"""Bytes of the logits in memory at once (`memagent.rl.head`), of which the gradient needs as many again."""
+"""Bytes of the logits in memory at once (`memagent.rl.model`), of which the gradient needs as many again."""
 _RUNTIME = 3 * GIB
 """CUDA context, NCCL's buffers and what the allocator leaves unused."""
 

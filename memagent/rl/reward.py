@@ -6,20 +6,53 @@ and evaluation is lenient (containment), so both are always reported.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from memagent.errors import ConfigError
-from memagent.metrics import containment, f1
+from memagent.evaluation.contract_match import all_dates, right
+from memagent.evaluation.metrics import MATCHES, containment, exact_match, f1, normalise
+from memagent.evaluation.texts import Sample
 from memagent.records import text_hash
 from memagent.registry import Registry
-from memagent.rl.judging import exact as strictly
-from memagent.rl.judging import listed
-from memagent.rl.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUpdate:
+    """One update of a rollout."""
+
+    changed: bool
+    """The memory is another one after it: the update gate was open."""
+    whole: bool
+    """The policy ended its response itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The updates of one rollout, read in one span."""
+
+    updates: tuple[MemoryUpdate, ...]
+    """In the order of the segments; fewer than these after an early exit."""
+    segments: int
+    """Segments of the task."""
+    evidence: tuple[bool, ...] | None
+    """Of each segment, whether it holds what the question asks for; None: unknown."""
+
+    @property
+    def enough(self) -> int | None:
+        """Segments up to the last with evidence, after which nothing more is to be read; None: unknown.
+
+        Where there is nothing to find, all must be read to know it.
+        """
+        if self.evidence is None:
+            return None
+        return max((i for i, holds in enumerate(self.evidence, 1) if holds), default=self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +67,7 @@ class Answered:
     formed: bool = True
     """Every conversation ended by itself, within its limit."""
     judged: float = 0.0
-    """Score by the strict form of the task's own metric, 0 to 1 (`memagent.rl.judging`)."""
+    """Score by the strict form of the task's own metric, 0 to 1 (`memagent.rl.reward`)."""
     every: bool = False
     """All gold answers are asked for, not one of them."""
     trace: Trace | None = None
@@ -114,7 +147,7 @@ FUNCTIONS: Registry[RewardFunction] = Registry(
         "abstention": abstention,
         "task": by_task,
         "format": formed,
-        "exit": "memagent.rl.methods.gru_mem:exit_reward",
+        "exit": "memagent.rl.methods:exit_reward",
     },
 )
 
@@ -198,3 +231,89 @@ def overlong(length: int, limit: int, soft: int) -> float:
     if soft <= 0:
         return 0.0
     return -min(1.0, max(0, length - (limit - soft)) / soft)
+
+
+_AROUND_NUMBERS = " \t\n$€£%."
+_AND = frozenset({"and"})
+_LAW = frozenset(
+    "state commonwealth province country federal peoples republic law laws of internal under by governed".split()
+)
+"""Words around a place in the wording of a contract's law."""
+_DATED = frozenset(
+    "january february march april may june july august september october november december day of this as dated on jan "
+    "feb mar apr jun jul aug sep sept oct nov dec st nd rd th".split()
+)
+_DAY = re.compile(r"\d+(?:st|nd|rd|th)?")
+
+
+def strict_score(sample: Sample, answer: str) -> float:
+    """Score an answer, 0 to 1: 1 for the gold alone; an empty answer is right where the text does not say.
+
+    Of several gold texts that are all asked for (``match`` "all") their share counts, if nothing else is said.
+    """
+    gold = sample.answers
+    if not any(gold) or not answer.strip():
+        return float(not any(gold) and not answer.strip())
+    if sample.match == "all":
+        return listed(answer, gold, sample.question)
+    if sample.match == "contract":
+        return _of_contract(str(sample.about["category"]), answer, gold[0])
+    if sample.match == "f1":
+        return MATCHES["f1"](answer, gold)
+    return strictly(answer, gold)
+
+
+def strictly(answer: str, gold: Sequence[str]) -> float:
+    """Return 1 for an exact match after normalisation (`metrics.exact_match`) that is no other number.
+
+    Normalised, "-5" and "5" are one text, and so are "1.5" and "15".
+    """
+    return float(any(exact_match(answer, [text]) == 1.0 and not _other_number(answer, text) for text in gold))
+
+
+def _other_number(answer: str, gold: str) -> bool:
+    given, wanted = _number(answer), _number(gold)
+    return given is not None and wanted is not None and given != wanted
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        return Decimal(text.strip(_AROUND_NUMBERS).replace(",", ""))
+    except InvalidOperation:
+        return None
+
+
+def listed(answer: str, gold: Sequence[str], question: str = "") -> float:
+    """Return the share of the gold texts that an answer lists, each once; 0 if it says anything else.
+
+    Where several are asked for, words of the question may stand beside them: "the code of cedar is 5, that of elm 7".
+    """
+    if len(gold) == 1:
+        return strictly(answer, gold)
+    rest = f" {normalise(answer)} "
+    count = 0
+    for text in sorted(gold, key=len, reverse=True):
+        before = rest
+        rest = rest.replace(f" {normalise(text)} ", "  ", 1)
+        count += rest != before
+    beside = set(rest.split()) - _AND - set(normalise(question).split())
+    return 0.0 if beside else count / len(gold)
+
+
+def _of_contract(category: str, answer: str, gold: str) -> float:
+    """Return 1 for a right date, place or name, in any form, with nothing beside it."""
+    if not right(category, answer, gold):
+        return 0.0
+    if category.endswith("Date") and all_dates(answer):
+        words = normalise(answer).split()
+        plain = all(len(digits) in (1, 2, 4) for digits in re.findall(r"\d+", answer)) and len(words) == len(set(words))
+        return float(plain and all(_DAY.fullmatch(word) or word in _DATED for word in words))
+    if category == "Governing Law":
+        return float(_nothing_beside(answer, gold, _LAW))
+    return float(_nothing_beside(answer, gold, ()))
+
+
+def _nothing_beside(answer: str, gold: str, filler: Collection[str]) -> bool:
+    """Whether an answer has no words but those of the gold, each as often at most, and filler."""
+    words = Counter(word for word in normalise(answer).split() if word not in filler)
+    return not words - Counter(normalise(gold).split())

@@ -8,14 +8,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from memagent.conversations import Generate, ReadingRequest, ReadingSpec
-from memagent.engine import CUT, Completion, Sampling
-from memagent.reading import Reading
+from memagent.reading.conversations import Generate, ReadingRequest, ReadingSpec
+from memagent.reading.engine import CUT, Completion, Sampling
+from memagent.reading.loop import Reading
 from memagent.records import ReadingResult, Turn, stable_hash
 from memagent.rl.dataset import Task
 from memagent.rl.methods import Memories
-from memagent.rl.reward import Answered, Reward, overlong, reward
-from memagent.rl.trace import MemoryUpdate, Trace
+from memagent.rl.reward import Answered, MemoryUpdate, Reward, Trace, overlong, reward
 from memagent.rl.trajectory import Conversation, Group, Trajectory
 
 

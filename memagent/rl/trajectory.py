@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from memagent.rl.reward import Reward
-from memagent.rl.trace import MemoryUpdate, Trace
+from memagent.rl.reward import MemoryUpdate, Reward, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,11 +48,10 @@ def answers(
     """Show the newest answer to each question, per document."""
     from itertools import islice
 
-    from infra.store import Corpus, Store
-    from infra.tables.corpora import check_known
-    from pipelines.exchange.answers import answer_rows, write_answers
-    from pipelines.exchange.conditions import parse
-    from pipelines.status import find_run
+    from infra.store.corpora import check_known
+    from infra.store.location import Corpus, Store
+    from pipelines.io.answers import answer_rows, parse, write_answers
+    from pipelines.operate.status import find_run
 
     settings = configured(store, config, set_)
     conditions = parse(where or [])
@@ -72,8 +71,8 @@ def release(
     json_: JsonOption = False,
 ) -> None:
     """Release withheld answers."""
-    from infra.store import Store
-    from pipelines.release import release as run_release
+    from infra.store.location import Store
+    from pipelines.operate.release import release as run_release
 
     corpus, runs = run_release(Store(configured(store, config, set_).store), run)
     out({"corpus": corpus.name, "runs": runs}) if json_ else typer.echo(f"{corpus.name}: released {', '.join(runs)}")
@@ -93,10 +92,10 @@ def report(
     set_: SetOption = None,
 ) -> None:
     """Write a run's report as one HTML file."""
-    from infra.store import Store
-    from pipelines.cli.browser import open_report, show_file
+    from infra.store.location import Store
+    from pipelines.cli.options import open_report, show_file
+    from pipelines.operate.status import find_run
     from pipelines.report import write
-    from pipelines.status import find_run
 
     tables = Store(configured(store, config, set_).store)
     run_id = find_run(tables, run)
@@ -118,7 +117,7 @@ def status(
     json_: JsonOption = False,
 ) -> None:
     """Show documents, answers, failures and recent runs of a corpus."""
-    from pipelines.status import corpus_status, show_status
+    from pipelines.operate.status import corpus_status, show_status
 
     if scheduled is not None:
         _status_of_schedule(corpus, configured(store, config, set_), scheduled, json_)
@@ -128,9 +127,9 @@ def status(
 
 
 def _status_of_schedule(corpus: str | None, settings: Config, count: int, json_: bool) -> None:
-    from infra.store import Corpus, Store
-    from infra.tables.corpora import check_known
-    from pipelines.cli.backfill import show_scheduled_runs
+    from infra.store.corpora import check_known
+    from infra.store.location import Corpus, Store
+    from pipelines.cli.operate import show_scheduled_runs
     from pipelines.schedule import scheduled_runs_of
 
     if corpus is None:
@@ -150,7 +149,7 @@ def optimize(
     json_: JsonOption = False,
 ) -> None:
     """Compact a corpus's small files; delete replaced ones."""
-    from pipelines.optimize import optimize as run_optimize
+    from pipelines.operate.optimize import optimize as run_optimize
 
     settings = configured(store, config, set_)
     with display(json_) as show:
@@ -173,7 +172,7 @@ def check(
     json_: JsonOption = False,
 ) -> None:
     """Verify a corpus's files against their hashes and counts."""
-    from pipelines.check import check as run_check
+    from pipelines.operate.check import check as run_check
 
     with display(json_) as show:
         summary = run_check(corpus, configured(store, config, set_), repair=repair, show=show)
@@ -205,7 +204,7 @@ def forget(
     json_: JsonOption = False,
 ) -> None:
     """Erase documents and everything derived from them."""
-    from pipelines.forget import forget as run_forget
+    from pipelines.operate.forget import forget as run_forget
 
     chosen = [(field, pattern) for field, _, pattern in (item.partition("=") for item in where)]
     summary = run_forget(corpus, configured(store, config, set_), chosen, dry=dry_run, canaries=canary or ())
@@ -242,7 +241,7 @@ def quarantine(
     json_: JsonOption = False,
 ) -> None:
     """Show failed files, documents and questions with reasons."""
-    from pipelines.status import quarantined, show_quarantine
+    from pipelines.operate.status import quarantined, show_quarantine
 
     rows = quarantined(configured(store, config, set_), corpus)
     out({"corpus": corpus, "quarantined": rows}) if json_ else show_quarantine(rows)

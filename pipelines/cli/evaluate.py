@@ -24,13 +24,13 @@ from pipelines.cli.options import (
     display,
     out,
 )
-from pipelines.formatting import plain
 from pipelines.run_names import resolve
+from pipelines.views.formatting import plain
 
 if TYPE_CHECKING:
-    from infra.tables.runs import RunSummary, ScoreLine
+    from infra.store.runs import RunSummary, ScoreLine
     from memagent.config import Config
-    from memagent.tasks.suites import Suite
+    from memagent.evaluation.suites import Suite
     from pipelines.evaluate import Evaluation
 
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -71,8 +71,8 @@ def evaluate(
     run_id: RunIdOption = None,
 ) -> None:
     """Score a model on needles, RULER, contracts or files."""
-    from infra.store import Store
-    from memagent.tasks.suites import Suite
+    from infra.store.location import Store
+    from memagent.evaluation.suites import Suite
     from pipelines.evaluate import compare
     from pipelines.evaluate import evaluate as run
     from pipelines.report.evaluation import write_evaluation
@@ -122,7 +122,7 @@ def scores(
     json_: JsonOption = False,
 ) -> None:
     """Show and plot the scores of all evaluations."""
-    from infra.store import Store
+    from infra.store.location import Store
     from pipelines.evaluate import by_run, score_table
     from pipelines.report.evaluation import draw, write_evaluation
 
@@ -155,7 +155,7 @@ def _write(
     suite: "Suite", texts: tuple[str, ...], settings: "Config", folder: Path, *, json_: bool, lm_eval: bool
 ) -> None:
     from infra.readers import ReaderSpec
-    from pipelines.exchange.lm_eval import write_lm_eval
+    from pipelines.io.lm_eval import write_lm_eval
     from pipelines.stages.make_samples import write_files
 
     write = write_lm_eval if lm_eval else write_files

@@ -47,11 +47,11 @@ def harvest(
     run_id: RunIdOption = None,
 ) -> None:
     """Make training rows from answers, feedback, agreement and generated questions."""
-    from infra.store import Corpus, Store
-    from infra.tables.corpora import check_name
-    from pipelines.exchange.qa_files import export_qa
+    from infra.store.corpora import check_name
+    from infra.store.location import Corpus, Store
     from pipelines.harvest import HarvestOptions
     from pipelines.harvest import harvest as run
+    from pipelines.io.qa_files import export_qa
 
     settings = configured(store, config, set_, model=model, engine=engine)
     options = HarvestOptions(agreement, generate, least_share=least_share)
@@ -74,8 +74,8 @@ def feedback(
     json_: JsonOption = False,
 ) -> None:
     """Import accepted, rejected and corrected answers."""
-    from infra.store import Store
-    from pipelines.exchange.feedback import take_feedback
+    from infra.store.location import Store
+    from pipelines.io.feedback import take_feedback
 
     summary = take_feedback(Store(configured(store, config, set_).store), file, corpus)
     finish(summary, json_, status=1 if summary["unknown_readings"] else 0)
@@ -95,8 +95,8 @@ def export(
     json_: JsonOption = False,
 ) -> None:
     """Export a corpus's training rows to a file."""
-    from infra.store import Corpus, Store
-    from pipelines.exchange.qa_files import export_qa
+    from infra.store.location import Corpus, Store
+    from pipelines.io.qa_files import export_qa
 
     rows = export_qa(Corpus(Store(configured(store, config, set_).store), corpus), file, format)
     finish({"kind": "export", "corpus": corpus, "rows": rows, "file": str(file)}, json_, status=0)
@@ -117,9 +117,9 @@ def import_(
     run_id: RunIdOption = None,
 ) -> None:
     """Import gold answers and their texts into a corpus."""
-    from infra.store import Corpus, Store
-    from memagent.tasks.records import columns_of
-    from pipelines.exchange.qa_files import import_qa
+    from infra.store.location import Corpus, Store
+    from memagent.evaluation.records import columns_of
+    from pipelines.io.qa_files import import_qa
 
     where = Corpus(Store(configured(store, config, set_).store), corpus)
     summary = import_qa(where, file, run_id, columns=columns_of(columns or ()), format=format)

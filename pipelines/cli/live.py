@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memagent.records import Json
-from pipelines.formatting import cited, cost_of, duration, failures, number, pace, percent, plain, shown_as
+from pipelines.views.formatting import cited, cost_of, duration, failures, number, pace, percent, plain, shown_as
 
 __all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "number", "percent", "plain", "summary"]
 

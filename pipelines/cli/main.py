@@ -1,23 +1,24 @@
 """The command line. Importing it loads nothing heavy; each command imports what it runs."""
 
+import errno
+import re
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from memagent import __version__
-from memagent.errors import MemagentError, UsageError
-from memagent.extras import missing_extra
+from memagent.errors import MemagentError, UsageError, missing_extra
 from pipelines.cli import options
 from pipelines.cli.archive import answers, check, forget, optimize, quarantine, release, report, status
 from pipelines.cli.ask import ask, digest
-from pipelines.cli.backfill import backfill
-from pipelines.cli.cost import cost
-from pipelines.cli.engine import app as engine_app
 from pipelines.cli.evaluate import evaluate, scores
 from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.init import init
+from pipelines.cli.operate import app as engine_app
+from pipelines.cli.operate import backfill, cost
 from pipelines.cli.options import (
     HOST,
     ConfigOption,
@@ -37,9 +38,42 @@ from pipelines.cli.options import (
 )
 from pipelines.cli.policies import CheckOption, promotion_spec
 from pipelines.cli.policies import app as policies_app
-from pipelines.cli.storage_errors import storage_error
 from pipelines.cli.train import app as train_app
 from pipelines.cli.web import mcp, metrics, review, serve
+
+_ADVICE = {
+    errno.ENOSPC: "no space is left on the disk: free some, and run the same command again; it goes on where it was",
+    errno.EDQUOT: "the disk quota is used up: free some space, and run the same command again; it goes on where it was",
+    errno.EROFS: "the disk is read-only: give a --store that can be written, or mount it for writing",
+    errno.EACCES: "permission denied: give this user the right to write there, or give another --store",
+}
+_RUST = re.compile(r"os error (\d+)")
+"""How deltalake names the system's error."""
+
+
+def storage_error(error: BaseException) -> str | None:
+    """Return what to tell of an error that the disk is the reason of; None for any other."""
+    for cause in _chain(error):
+        number = cause.errno if isinstance(cause, OSError) else None
+        if number not in _ADVICE and (match := _RUST.search(str(cause))):
+            number = int(match[1])
+        if number in _ADVICE:
+            file = getattr(cause, "filename", None)
+            return f"{file}: {_ADVICE[number]}" if file else _ADVICE[number]
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it comes from; Ray keeps a worker's error in `cause`."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, BaseException) and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [getattr(one, "cause", None), one.__cause__, one.__context__]
+
 
 _INTERRUPTED = 130
 app = typer.Typer(
@@ -67,7 +101,7 @@ def _show_logs(kind: str) -> None:
     import logging
 
     from infra.cluster import session
-    from infra.logs import formatter
+    from infra.system.logs import formatter
 
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(kind))
@@ -116,7 +150,7 @@ def doctor(
     json_: JsonOption = False,
 ) -> None:
     """Check this machine: engine, Ray, store, Prefect, memory, cores."""
-    from pipelines.doctor import examine, show
+    from pipelines.operate.doctor import examine, show
 
     settings = configured(store, config, set_, model=model, engine=engine)
     checks = examine(settings)
@@ -137,9 +171,9 @@ def ingest(
 ) -> None:
     """Add documents to a corpus; skip unchanged ones."""
     from infra.cluster.session import lazy_ray
-    from infra.store import Corpus, Store
-    from infra.tables.corpora import check_name, remember
-    from infra.tables.corpora import tag as set_tags
+    from infra.store.corpora import check_name, remember
+    from infra.store.corpora import tag as set_tags
+    from infra.store.location import Corpus, Store
     from pipelines.run_names import run_id_or_new
     from pipelines.runs import keep_ingest
     from pipelines.stages.ingest import ingest as run_ingest

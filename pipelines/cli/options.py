@@ -2,16 +2,27 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import tempfile
+import webbrowser
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from infra.cluster.progress import Progress
 from memagent.config import Config, load_config
 from memagent.errors import UsageError
+from pipelines.views.formatting import breached, number, plain, withheld_by
+
+if TYPE_CHECKING:
+    from infra.cluster.board import Progress
+    from infra.store.location import Store
+    from infra.store.runs import QuestionRollup
+
 
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="Use this store: folder or s3:// URL (or $MEMAGENT_STORE).")
@@ -80,7 +91,7 @@ def configured(
         _check_folder(folder)
         settings = settings.model_copy(update={"store": str(folder)})
     elif settings.store.startswith("s3://"):
-        from infra.store import Store
+        from infra.store.location import Store
 
         Store(settings.store).check_reachable()
     return settings
@@ -96,7 +107,7 @@ def _check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def display(json_: bool) -> Iterator[Progress | None]:
+def display(json_: bool) -> "Iterator[Progress | None]":
     """Show progress while the body runs, except with --json."""
     if json_:
         yield None
@@ -115,7 +126,6 @@ def finish(summary: Mapping[str, Any], json_: bool, status: int) -> NoReturn:
         from rich.console import Console
 
         from pipelines.cli.live import summary as show_summary
-        from pipelines.cli.rollup import show_gates, show_held, show_rollup
 
         console = Console()
         if summary.get("rollup"):
@@ -129,3 +139,97 @@ def finish(summary: Mapping[str, Any], json_: bool, status: int) -> NoReturn:
 def out(data: Any) -> None:
     """Print JSON."""
     typer.echo(json.dumps(data, default=str))
+
+
+def open_report(store: "Store", run_id: str) -> None:
+    """Write a run's report beside the run, or to a temporary file where that is on S3, and show it."""
+    from pipelines.report import write, write_to_store
+
+    if store.is_s3:
+        path = write(store, run_id, Path(tempfile.mkdtemp(prefix="memagent-")) / f"{run_id}.html")
+    else:
+        path = Path(write_to_store(store, run_id))
+    typer.echo(str(path), err=True)
+    show_file(path)
+
+
+def show_file(path: Path) -> None:
+    """Show a file in the browser; where there is none, its path was printed."""
+    webbrowser.open(path.absolute().as_uri())
+
+
+_QUESTIONS = 20
+_ANSWERS = 5
+_NAMED = 5
+_CHARS = 60
+"""Of an answer in a list."""
+
+
+def show_rollup(console: Console, rollup: Sequence["QuestionRollup"], corpus: str, run_id: str) -> None:
+    """Print a digest's roll-up: at most twenty questions, and five of everything that a question has."""
+    for question in rollup[:_QUESTIONS]:
+        console.print(Text(_short(question["question"], 200), style="bold"))
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in _lines(question):
+            table.add_row(f"  {name}", value)
+        console.print(table)
+    if len(rollup) > _QUESTIONS:
+        console.print(Text(f"{number(len(rollup) - _QUESTIONS)} more questions: --json has them", style="dim"))
+    if rollup:
+        console.print(Text(f"every answer: memagent answers {corpus} --run {run_id}", style="dim"), soft_wrap=True)
+        console.print()
+
+
+def _lines(question: "QuestionRollup") -> list[tuple[str, Text]]:
+    failed = f", {number(question['failed'])} failed" if question["failed"] else ""
+    lines = [("found", Text(f"{number(question['found'])} of {number(question['documents'])}{failed}"))]
+    if question["answers"]:
+        most = [f"{_short(answer)} ({number(count)})" for answer, count in question["answers"][:_ANSWERS]]
+        lines.append(("answers", Text(", ".join(most) + _others(question["distinct"] - len(most)))))
+    if question["changed_count"]:
+        named = [
+            f"{plain(change['document'])}: {_short(change['before']) or 'not found'} → "
+            f"{_short(change['now']) or 'not found'}"
+            for change in question["changed"][:_NAMED]
+        ]
+        more = _others(question["changed_count"] - len(named))
+        lines.append(("changed", Text(f"{number(question['changed_count'])}: " + "; ".join(named) + more, "yellow")))
+    if question["new_count"]:
+        names = [_short(name) for name in question["new_documents"][:_NAMED]]
+        more = _others(question["new_count"] - len(names))
+        lines.append(("new", Text(f"{number(question['new_count'])}: " + ", ".join(names) + more)))
+    if not question["changed_count"] and not question["new_count"]:
+        lines.append(("", Text("nothing changed since the digest before", "dim")))
+    return lines
+
+
+def _others(count: int) -> str:
+    return f", and {number(count)} more" if count > 0 else ""
+
+
+def _short(text: str, most: int = _CHARS) -> str:
+    line = " ".join(plain(text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def show_held(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print that some of a run's answers are of withheld digests."""
+    if withheld := summary.get("withheld_answers"):
+        console.print()
+        console.print(Text(plain(withheld["says"]), style="bold"), soft_wrap=True)
+
+
+def show_gates(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print which limits of the quality checks a digest is beyond, and what can be done where it is withheld."""
+    said = breached(summary)
+    if withheld_by(summary):
+        corpus, run_id = summary["corpus"], summary["run_id"]
+        said += [f"see them: memagent answers {corpus} --withheld", f"accept them: memagent release {run_id}"]
+    if said:
+        title = "Withheld: these answers are not shown" if withheld_by(summary) else "Beyond the limits of [quality]"
+        console.print()
+        console.print(Text(title, style="bold"))
+        for line in said:
+            console.print(Text(plain(line)), soft_wrap=True)

@@ -20,13 +20,54 @@ from pipelines.cli.options import (
     display,
     out,
 )
-from pipelines.cli.power import power
 
 if TYPE_CHECKING:
-    from infra.store import Store
-    from infra.tables.policies import PolicyRow
-    from memagent.rl.promotion import PromotionSpec
+    from infra.store.location import Store
+    from infra.store.policies import PolicyRow
+    from memagent.rl.promotion import PowerTable, PromotionSpec
     from pipelines.promote import PromotionRecord
+
+
+def power(
+    questions: Annotated[str, typer.Option(help="Assume these questions per document, comma-separated.")] = "1,5,20",
+    documents: Annotated[str, typer.Option(help="Assume these numbers of documents.")] = "25,50,100,200,400,800",
+    gain: Annotated[float, typer.Option(min=0.001, max=0.5, help="Assume this gain: 0.05 is 5 points.")] = 0.05,
+    correlation: Annotated[float, typer.Option(min=0, max=1, help="Assume this correlation within a document.")] = 0.1,
+    discordance: Annotated[
+        float, typer.Option(min=0.001, max=1, help="Assume this share of questions only one version answers.")
+    ] = 0.2,
+    look: Annotated[int, typer.Option(min=1, help="Assume this is the nth candidate compared.")] = 1,
+    alpha: Annotated[
+        float, typer.Option(min=1e-6, max=0.5, help="Bound false promotions by this probability.")
+    ] = 0.025,
+    margin: Annotated[float, typer.Option(min=0.001, max=0.999, help="Rule out this loss.")] = 0.05,
+    json_: JsonOption = False,
+) -> None:
+    """Print the promotion check's power by promotion set size."""
+    from memagent.rl.promotion import PromotionSpec, power_table
+
+    spec = PromotionSpec(alpha=alpha, margin=margin, correlation=correlation, discordance=discordance)
+    counts, sizes = _numbers(questions, "--questions"), _numbers(documents, "--documents")
+    table = power_table(spec, counts, sizes, gain=gain, look=look)
+    out(table) if json_ else show_power(table)
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) for part in parts):
+        raise UsageError(f"{option} {text!r}: whole numbers from 1, separated by commas")
+    return [int(part) for part in parts]
+
+
+def show_power(power_table: "PowerTable") -> None:
+    """Print a table of power as Markdown."""
+    head = ["questions a document", *(f"{n:,} documents" for n in power_table["documents"]), "documents for 80%"]
+    typer.echo("| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|")
+    for line in power_table["lines"]:
+        needed = f"{line['needed']:,}" if line["needed"] is not None else "–"
+        cells = [str(line["questions"]), *(f"{value:.0%}" for value in line["power"]), needed]
+        typer.echo("| " + " | ".join(cells) + " |")
+
 
 app = typer.Typer(help="List, show, promote, roll back and compare reader versions.", add_completion=False)
 
@@ -68,8 +109,8 @@ def _list(
     store: StoreOption = None, config: ConfigOption = None, set_: SetOption = None, json_: JsonOption = False
 ) -> None:
     """List all versions, oldest first."""
-    from infra.store import Store
-    from infra.tables.policies import policies as registered
+    from infra.store.location import Store
+    from infra.store.policies import policies as registered
 
     tables = Store(configured(store, config, set_).store)
     rows = registered(tables)
@@ -92,9 +133,9 @@ def show(
     json_: JsonOption = False,
 ) -> None:
     """Show all details of a version."""
-    from infra.store import Store
-    from infra.tables.policies import policy
-    from pipelines.formatting import plain
+    from infra.store.location import Store
+    from infra.store.policies import policy
+    from pipelines.views.formatting import plain
 
     row = policy(Store(configured(store, config, set_).store), policy_id)
     if json_:
@@ -124,9 +165,9 @@ def promote(
     json_: JsonOption = False,
 ) -> None:
     """Promote a version if it beats the promoted one."""
-    from infra.store import Store
-    from infra.tables.policies import policy
-    from infra.tables.policies import promote as run_promote
+    from infra.store.location import Store
+    from infra.store.policies import policy
+    from infra.store.policies import promote as run_promote
 
     settings, spec = (
         configured(store, config, set_, model=model, engine=engine),
@@ -158,9 +199,9 @@ def rollback(
     json_: JsonOption = False,
 ) -> None:
     """Return to the previously promoted version."""
-    from infra.store import Store
-    from infra.tables.policies import policies as registered
-    from infra.tables.policies import rollback as run_rollback
+    from infra.store.location import Store
+    from infra.store.policies import policies as registered
+    from infra.store.policies import rollback as run_rollback
 
     tables = Store(configured(store, config, set_).store)
     if name is None:
@@ -190,7 +231,7 @@ def compare(
     json_: JsonOption = False,
 ) -> None:
     """Compare two versions; change no status."""
-    from infra.store import Store
+    from infra.store.location import Store
     from pipelines.promote import compare_policies
 
     settings, spec = configured(store, config, set_, engine=engine), promotion_spec(check, corpus)
@@ -205,7 +246,7 @@ def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from pipelines.formatting import plain
+    from pipelines.views.formatting import plain
 
     styles = {"promoted": "bold green", "refused": "red", "retired": "dim"}
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -227,7 +268,7 @@ def show_comparison(record: "PromotionRecord | Mapping[str, Any]") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from pipelines.formatting import plain
+    from pipelines.views.formatting import plain
 
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for name in ("samples", "n", "docs", "candidate", "incumbent", "difference", "95% interval", "p", "failed"):
@@ -270,7 +311,7 @@ def _print_record(record: "PromotionRecord", json_: bool) -> None:
 
 def _model(store: "Store", argument: str) -> str:
     """Return the value of `engine.model` for an argument; short forms of registered ids are expanded."""
-    from infra.tables.policies import policy
+    from infra.store.policies import policy
 
     short = argument.rpartition("@")[2] == "promoted" or re.fullmatch(r"[0-9a-f]{2,12}", argument)
     return policy(store, argument)["policy_id"] if short else argument

@@ -1,30 +1,215 @@
 """The training commands: a stage of Multi-Conv DAPO, its plan and its reports."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
 
 from memagent.config import Config
 from pipelines.cli.options import ConfigOption, JsonOption, SetOption, StoreOption, configured, display, out
 from pipelines.cli.policies import CheckOption, promotion_spec, show_comparison
-from pipelines.cli.train_data import (
-    ColumnsOption,
-    DataOption,
-    DatasetOption,
-    PolicyOption,
-    PromotionOption,
-    RecipeOption,
-    RunNameOption,
-    TextOption,
-    ValidationOption,
-    audit,
-    exports,
-    sources,
-)
+from pipelines.views.formatting import duration, number, percent
 
 if TYPE_CHECKING:
+    from memagent.rl.audit import AuditReport
     from memagent.rl.promotion import PromotionSpec
+    from pipelines.training.settings import DataFiles
+
+
+RecipeOption = Annotated[str, typer.Option("--recipe", help="Train by this recipe: a name or a TOML file.")]
+PolicyOption = Annotated[str | None, typer.Option(help="Start from this policy; default: the recipe's.")]
+DataOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Train on qa, qa:CORPUS, needles or contracts=FOLDER; repeat to mix."),
+]
+DatasetOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Train on a .jsonl or .parquet file of questions, texts and answers."),
+]
+ValidationOption = Annotated[str, typer.Option(help="Choose the best weights by this file.")]
+PromotionOption = Annotated[str, typer.Option(help="Compare the candidate on this file.")]
+ColumnsOption = Annotated[
+    list[str] | None, typer.Option(help="Name the files' columns: question=NAME, text=NAME, answers=NAME.")
+]
+RunNameOption = Annotated[str, typer.Option("--run", help="Name this training; the same name resumes it.")]
+TextOption = Annotated[list[str] | None, typer.Option(help="Plant needles in the texts of these files or folders.")]
+
+
+def sources(
+    data: Sequence[str] | None,
+    dataset: Sequence[str] | None,
+    validation: str = "",
+    promotion: str = "",
+    columns: Sequence[str] | None = None,
+) -> tuple[list[str], "DataFiles"]:
+    """Return a run's data sets, files among them, and its files.
+
+    Raises:
+        UsageError: a file cannot be read, or is given twice.
+    """
+    from pipelines.training.settings import DataFiles, absolute
+
+    given = [*(f"file={absolute(path)}" for path in dataset or ()), *(data or (() if dataset else ["qa"]))]
+    return given, DataFiles.of(given, validation, promotion, columns or ())
+
+
+def audit(
+    config: RecipeOption = "nano-cpu",
+    policy: PolicyOption = None,
+    data: DataOption = None,
+    dataset: DatasetOption = None,
+    validation: ValidationOption = "",
+    columns: ColumnsOption = None,
+    text: TextOption = None,
+    store: StoreOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Check a sample of the training tasks; status 1: refused."""
+    from memagent.errors import UsageError
+    from memagent.rl.audit import audit as check
+    from pipelines.training.data import splits
+    from pipelines.training.settings import prepare
+
+    given, files = sources(data, dataset, validation, columns=columns)
+    run = prepare(config, given, text or [], store=store, sets=set_ or [], model=policy, files=files)
+    both, weights = splits(run), run.recipe.reward.weights
+    report = check((both.train, both.validation), weights, run.recipe.audit.tasks or 64)
+    refusal = ""
+    try:
+        warnings = report.refuse({**both.allowed, **run.recipe.audit.allowed}, weights)
+    except UsageError as error:
+        warnings, refusal = [], str(error)
+    if json_:
+        counts = {field.name: getattr(report, field.name) for field in fields(report)}
+        out({"kind": "audit", **counts, "warnings": warnings, "refused": refusal})
+    else:
+        _show(report)
+        for message in (*report.left_out, *warnings, *([refusal] if refusal else [])):
+            typer.echo(message, err=True)
+    raise typer.Exit(1 if refusal else 0)
+
+
+def _show(report: "AuditReport") -> None:
+    typer.echo(
+        f"{report.tasks} tasks, {report.wrong_answers} wrong answers of at least {report.least_kinds} kinds each: "
+        f"{', '.join(f'{kind} {count}' for kind, count in report.violating.items()) or 'nothing to say'}"
+    )
+    for kind, example in report.examples.items():
+        typer.echo(f"  {kind}: {example}")
+
+
+def exports(
+    run: Annotated[str, typer.Argument(help="Training run, or `last`.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List a training run's models in Hugging Face format."""
+    from infra.store.location import Store
+    from pipelines.training.records import exported_models, find_training
+
+    tables = Store(configured(store, config, set_).store)
+    models = exported_models(tables, find_training(tables, run))
+    if json_:
+        out([asdict(model) for model in models])
+        return
+    for model in models:
+        typer.echo(f"step {model.step:>6}  {model.kind:<8} {model.size_bytes / 2**30:8.3f} GiB  {model.folder}")
+
+
+_STAGES = {
+    "start": "starting the engines and the learner",
+    "rollout": "reading",
+    "learn": "learning",
+    "validate": "validating",
+    "step": "done",
+}
+
+
+class TrainingProgress:
+    """Progress on standard error, as a context manager: a bar on a terminal, and a line for each step."""
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, quiet=quiet)
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=quiet or not self._console.is_terminal,
+        )
+        self._task = self._bars.add_task("training", total=None)
+
+    def __enter__(self) -> "TrainingProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Show an event of the training loop."""
+        if "groups" in event and "stage" not in event:
+            text = (
+                f"reading: {event['groups']} of {event['groups_total']} groups with signal, {event['sampled']} sampled"
+            )
+            self._bars.update(self._task, description=text)
+            return
+        text = _STAGES.get(str(event["stage"]), str(event["stage"]))
+        self._bars.update(self._task, description=text, total=event.get("steps"), completed=event.get("step"))
+        if event["stage"] == "step":
+            self._console.print(line(event["row"]), highlight=False, soft_wrap=True)
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return the metrics of a step as one line."""
+    text = f"step {row['step']:4}  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
+    kept = percent(row["groups"], row["sampled_groups"])
+    text += f"  kept {kept}  logprob diff {row['logprob_diff']:.4f}  entropy {row['entropy']:.3f}"
+    text += f"  norm {row['gradient_norm']:.2f}  {duration(sum(row['seconds'].values()))}"
+    if "validation" in row:
+        scores = row["validation"]
+        text += f"  validation {scores['reward']:.3f} strict {scores['strict']:.3f} (n={scores['n']})"
+    return text
+
+
+def show_summary(summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print a run's summary."""
+    table = Table(title=f"Training {summary['run_id']}", show_header=False)
+    before, best = summary["validation"]["before"], summary["validation"]["best"]
+    rows = [
+        ("began with", summary["parent"]),
+        ("ended after", summary["ended"]),
+        ("validation before", f"{before['reward']:.3f} (n={before['n']})" if before else "none"),
+        ("validation at its best", f"{best['reward']:.3f}, step {summary['best_step']}" if best else "none"),
+        ("rollouts", number(int(summary.get("trajectories", 0)))),
+        (
+            "tokens sampled / trained",
+            " / ".join(number(int(summary.get(f"{k}_tokens", 0))) for k in ("rollout", "trained")),
+        ),
+        ("time", duration(summary.get("seconds", 0.0))),
+        ("candidate", summary["candidate"] or "none: nothing was better than what training began with"),
+    ]
+    if summary.get("rows_gone"):
+        rows.append(("rows left out", f"{number(int(summary['rows_gone']))}: their documents are gone"))
+    for name, value in rows:
+        table.add_row(name, str(value))
+    (console or Console()).print(table)
+    if summary["candidate"]:
+        (console or Console()).print(f"Promote it: memagent policies promote {summary['candidate']}")
 
 
 app = typer.Typer(help="Train a reader with Multi-Conv DAPO.", add_completion=False, invoke_without_command=True)
@@ -55,10 +240,8 @@ def _train(
     """Train one stage by Multi-Conv DAPO; its best weights become a candidate. Repeat the command to resume."""
     if context.invoked_subcommand is not None:
         return
-    from pipelines.training.names import named
-    from pipelines.training.progress import TrainingProgress, show_summary
     from pipelines.training.run import train
-    from pipelines.training.settings import prepare
+    from pipelines.training.settings import named, prepare
 
     spec = promotion_spec(check, None, [promotion] if promotion else None, columns)  # fails before hours of training
     given, files = sources(data, dataset, validation, promotion, columns=columns)
@@ -67,7 +250,7 @@ def _train(
     with TrainingProgress(quiet=json_) as progress:
         summary = train(run, replay=replay, show=progress.show)
     if output is not None:
-        from infra.store import Store
+        from infra.store.location import Store
         from pipelines.report.training import write_training
 
         summary["report"] = str(write_training(Store(run.config.store), summary["run_id"], output))
@@ -83,8 +266,8 @@ def _train(
 
 def _promotion_record(settings: Config, candidate: str, spec: "PromotionSpec", quiet: bool) -> dict[str, Any]:
     """Run the promotion check, or return its record from an earlier call of the command."""
-    from infra.store import Store
-    from infra.tables.policies import policy
+    from infra.store.location import Store
+    from infra.store.policies import policy
     from pipelines.promote import run_promotion
 
     record = policy(Store(settings.store), candidate)["promotion"]
@@ -110,9 +293,7 @@ def _plan(
     from memagent.config import reading_defaults
     from memagent.errors import UsageError
     from memagent.rl.config import load_recipe
-    from pipelines.training.machines import GPUS, Machines, load_shape
-    from pipelines.training.plan import fit, plan
-    from pipelines.training.plan_table import show_plan
+    from pipelines.training.plan import GPUS, Machines, fit, load_shape, plan, show_plan
 
     if gpu not in GPUS:
         raise UsageError(f"no GPU {gpu!r}: there are {', '.join(GPUS)}")
@@ -135,7 +316,7 @@ def _report(
     set_: SetOption = None,
 ) -> None:
     """Write a training run's report as one HTML file."""
-    from infra.store import Store
+    from infra.store.location import Store
     from pipelines.report.training import write_training
     from pipelines.training.records import find_training
 
@@ -153,7 +334,7 @@ def _curves(
     set_: SetOption = None,
 ) -> None:
     """Plot training runs by step, as SVG and PNG."""
-    from infra.store import Store
+    from infra.store.location import Store
     from pipelines.report.training import draw
     from pipelines.training.records import find_training, metrics_of
 

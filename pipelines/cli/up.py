@@ -21,8 +21,7 @@ from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
 from pipelines.flows.parameters import check
 from pipelines.flows.serve import Server, ServingPlan, end_process, ends_with_us, variables
-from pipelines.web.address import Address
-from pipelines.web.tokens import auth_string
+from pipelines.web.address import Address, auth_string
 
 _SHORTEST = 16
 """Characters of a token by which other machines are let in."""

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipelines.flows.answering import EVERY, answer_archive, digest_corpus, optimize_corpus
-    from pipelines.flows.evaluating import evaluate_policy
-    from pipelines.flows.learning import ENOUGH, harvest_qa, retrain
+    from pipelines.flows.learning import ENOUGH, evaluate_policy, harvest_qa, retrain
+    from pipelines.flows.operating import reap, watch_schedule
     from pipelines.flows.ray_job import FailedItems, watcher
-    from pipelines.flows.reaping import reap
-    from pipelines.flows.watching import watch_schedule
 
 __all__ = [
     "ENOUGH",
@@ -50,7 +48,7 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     """Import a flow on first use, since Prefect reads its settings from the environment at import.
 
-    `pipelines.demo` can so set them first, and `pipelines.flows.serve` can be used without Prefect.
+    `pipelines.operate.demo` can so set them first, and `pipelines.flows.serve` can be used without Prefect.
     """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,26 +9,26 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 
-from infra.store import Corpus, Store
-from infra.tables.corpora import corpora, default_questions
-from infra.tables.documents import has_documents
-from infra.tables.runs import IngestSummary, RunExtras, RunSummary
+from infra.store.corpora import corpora, default_questions
+from infra.store.documents import has_documents
+from infra.store.location import Corpus, Store
+from infra.store.runs import IngestSummary, RunExtras, RunSummary
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
 from memagent.questions import load_questions
 from pipelines import ask as stages
-from pipelines.flows import commands
+from pipelines.flows import parameters as commands
 from pipelines.flows.lineage import note_lineage, of_reading
 from pipelines.flows.parameters import settings_for
 from pipelines.flows.ray_job import FailedItems, JobProgress, artifact_key, stop_ray_job, submission, submit, work
 from pipelines.flows.telemetry import observed
-from pipelines.formatting import breached, failures, withheld_by
-from pipelines.optimize import RETENTION_DAYS, optimize
+from pipelines.operate.optimize import RETENTION_DAYS, optimize
 from pipelines.report import write_to_store
 from pipelines.run_names import new_run_id
 from pipelines.runs import kept_ingest
 from pipelines.stages.ingest import ingest
+from pipelines.views.formatting import breached, failures, withheld_by
 
 EVERY = "*"
 
@@ -124,7 +124,7 @@ def optimize_stage(settings: Config, corpus: str, retention_days: float) -> None
 def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str) -> IngestSummary:
     """Ingest sources; return the ingest's summary."""
     from infra.cluster.session import lazy_ray
-    from infra.tables.corpora import remember
+    from infra.store.corpora import remember
 
     tables = Store(settings.store)
     if settings.ray.jobs_address:

@@ -11,11 +11,9 @@ from prefect.events import DeploymentEventTrigger
 from prefect.schedules import Cron
 
 from pipelines.flows.answering import EVERY, answer_archive, digest_corpus, optimize_corpus
-from pipelines.flows.evaluating import evaluate_policy
-from pipelines.flows.learning import harvest_qa, retrain
-from pipelines.flows.reaping import reap
+from pipelines.flows.learning import evaluate_policy, harvest_qa, retrain
+from pipelines.flows.operating import reap, watch_schedule
 from pipelines.flows.serve import ServingPlan
-from pipelines.flows.watching import watch_schedule
 
 WATCH_EVERY = timedelta(minutes=5)
 _WATCHED_LENGTHS = (8_000,)

@@ -9,11 +9,10 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.assets import Asset, add_asset_metadata, materialize
 from prefect.cache_policies import NO_CACHE
 
-from infra.store import Store
-from infra.tables.delta import Table
-from infra.tables.learning_summaries import HarvestSummary, TrainingSummary
-from infra.tables.qa import qa_corpora
-from infra.tables.runs import RunSummary
+from infra.store.delta import Table
+from infra.store.location import Store
+from infra.store.qa import HarvestSummary, TrainingSummary, qa_corpora
+from infra.store.runs import RunSummary
 from memagent.rl.dataset import dataset_name
 from pipelines.flows.ray_job import artifact_key
 

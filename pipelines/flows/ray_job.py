@@ -15,13 +15,13 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.settings import get_current_settings
 
-from infra.cluster.jobs_api import run_job, stop_job
-from infra.cluster.progress import Progress as Show
-from infra.logs import PRODUCT, JsonFormatter, redacted
-from infra.store import Store
-from infra.tables.claims import this_process
-from infra.tables.learning_summaries import HarvestSummary, TrainingSummary
-from infra.tables.runs import RunSummary, read_summary
+from infra.cluster.board import Progress as Show
+from infra.cluster.session import run_job, stop_job
+from infra.store.claims import this_process
+from infra.store.location import Store
+from infra.store.qa import HarvestSummary, TrainingSummary
+from infra.store.runs import RunSummary, read_summary
+from infra.system.logs import PRODUCT, JsonFormatter, redacted
 from memagent.config import Config, LoggingConfig, load_config
 from memagent.errors import MemagentError
 from memagent.records import Json
@@ -29,7 +29,7 @@ from pipelines.flows.telemetry import observed
 
 _PROGRESS_SECONDS = 3.0
 LABEL = "memagent."
-"""Begins the labels of a flow run that name its process (`infra.tables.claims.Heartbeat`)."""
+"""Begins the labels of a flow run that name its process (`infra.store.claims.Heartbeat`)."""
 _REASON = 300
 """Characters of an error in an artifact."""
 _log = logging.getLogger("memagent.flows")

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Self
 from zoneinfo import available_timezones
 
-from infra.processes import end, tree
+from infra.system.processes import end, tree
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import Json
 from pipelines.web.address import HOST, Address
@@ -103,7 +103,7 @@ def free_port() -> int:
 
 def ends_with_us(*module: str) -> list[str]:
     """Return the command of a module that ends with this process, even if it is killed."""
-    return [sys.executable, "-P", "-m", "infra.processes", str(os.getpid()), *module]
+    return [sys.executable, "-P", "-m", "infra.system.processes", str(os.getpid()), *module]
 
 
 class Server:

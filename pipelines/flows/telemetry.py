@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from infra.logs import redacted
+from infra.system.logs import redacted
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider

@@ -8,8 +8,8 @@ renders the file. Reports of evaluations and trainings are in `evaluation` and `
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from infra.store import Corpus, Store
-from infra.tables.claims import used
+from infra.store.claims import used
+from infra.store.location import Corpus, Store
 from memagent.errors import UsageError
 from pipelines.report.html import write_sheet
 from pipelines.report.page import LIMIT_BYTES, page

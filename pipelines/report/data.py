@@ -10,19 +10,19 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
-from infra.tables.documents import document_texts, quarantined
-from infra.tables.feedback import Reviews
-from infra.tables.pages import CitedEvidence, PageNumbers
-from infra.tables.plans import plan_parts, read_plan
-from infra.tables.quarantine import reading_item
-from infra.tables.rows import AnswerRow, DocumentRow, FailureRow, PlannedReading
-from infra.tables.runs import ENDED
+from infra.store.delta import Table
+from infra.store.documents import document_texts, quarantined
+from infra.store.feedback import Reviews
+from infra.store.location import Corpus, Store
+from infra.store.pages import CitedEvidence, PageNumbers
+from infra.store.plans import plan_parts, read_plan
+from infra.store.quarantine import reading_item
+from infra.store.rows import AnswerRow, DocumentRow, FailureRow, PlannedReading
+from infra.store.runs import ENDED
 from memagent.errors import UsageError
-from memagent.metrics import containment
+from memagent.evaluation.metrics import containment
+from memagent.quality.verdicts import Review
 from memagent.records import Json
-from memagent.reviews import Review
 
 READINGS = 20_000
 """Most readings in a report; more do not fit a file that opens quickly."""

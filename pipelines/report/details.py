@@ -8,12 +8,12 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from infra.store import Store
-from infra.tables.delta import Table
-from infra.tables.rows import EvidenceRow
+from infra.store.delta import Table
+from infra.store.location import Store
+from infra.store.rows import EvidenceRow
 from pipelines.report.data import ReportedRun, ReportRow, load_texts
 from pipelines.report.html import size
-from pipelines.report.timeline import Timeline, noted, timelines, unpack
+from pipelines.views.memory import Timeline, noted, timelines, unpack
 
 _READINGS_AT_ONCE = 1_000
 _CHARS_AT_ONCE = 20_000_000

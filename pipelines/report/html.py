@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from pipelines.output_file import output_file
-from pipelines.report.plotting import darkened
+from pipelines.io.writer import output_file
+from pipelines.report.panels import darkened
 
 
 class EmbeddedPicture(TypedDict):

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Literal, TypedDict
 
-from infra.tables.rows import DocumentRow, FailureRow, PlannedReading
+from infra.store.rows import DocumentRow, FailureRow, PlannedReading
 from memagent.records import Json
-from pipelines.formatting import breached, duration, number, pace, percent, withheld_by
 from pipelines.report.data import ReportedRun, ReportRow
 from pipelines.report.html import size
-from pipelines.report.timeline import Timeline
+from pipelines.views.formatting import breached, duration, number, pace, percent, withheld_by
+from pipelines.views.memory import Timeline
 
 _QUOTE = 240
 """Characters of a quote in the list."""

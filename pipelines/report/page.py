@@ -15,9 +15,8 @@ from typing import TypedDict
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from infra.store import Store
-from infra.tables.rows import FailureRow
-from pipelines.formatting import number, plain
+from infra.store.location import Store
+from infra.store.rows import FailureRow
 from pipelines.report import overview as header
 from pipelines.report.data import (
     ReportedRun,
@@ -32,7 +31,8 @@ from pipelines.report.data import (
 from pipelines.report.details import gather
 from pipelines.report.html import embed, size
 from pipelines.report.overview import FileListing
-from pipelines.report.timeline import Timeline
+from pipelines.views.formatting import number, plain
+from pipelines.views.memory import Timeline
 
 LIMIT_BYTES = 20 * 2**20
 """Small enough to open quickly and to be sent by mail."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
 
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import UsageError
-from pipelines.formatting import duration, number, percent, plain
-from pipelines.report import training_plots as curves
+from pipelines.report import plots as curves
 from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
 from pipelines.report.panels import Rows, interval, series
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.records import candidate_of, find_training, metrics_of, summary_of_ended
+from pipelines.views.formatting import duration, number, percent, plain
 
 _LAST_STEPS = 20
 _SCORES = {"reward": ".3f", "strict": ".1%", "lenient": ".1%"}

@@ -8,13 +8,13 @@ from typing import TypedDict, cast
 import pyarrow.compute as pc
 
 from infra.cluster.jobs import run_job
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
-from infra.tables.feedback import JudgedAnswer
-from infra.tables.plans import read_plan
-from infra.tables.rows import EvidenceRow, Scope
-from memagent.curation import Qa, agreement
-from memagent.metrics import exact_match, normalise
+from infra.store.delta import Table
+from infra.store.feedback import JudgedAnswer
+from infra.store.location import Corpus, Store
+from infra.store.plans import read_plan
+from infra.store.rows import EvidenceRow, Scope
+from memagent.evaluation.metrics import exact_match, normalise
+from memagent.quality.curation import Qa, agreement
 from memagent.records import TextSpan
 
 KINDS = ("ask", "digest")
@@ -173,7 +173,7 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
     An answer that was corrected is rejected as well. Where it is what somebody else accepted, both are dropped.
 
     Args:
-        judged: of `infra.tables.feedback.verdicts`.
+        judged: of `infra.store.feedback.verdicts`.
     """
     qa: list[Qa] = []
     rejected: dict[str, set[str]] = defaultdict(set)

@@ -17,25 +17,28 @@ from typing import Literal, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
-from infra.cluster.progress import Progress
 from infra.sources import TITLE_CHARS, Parsed, Refused
 from infra.sources.diff import IngestPlan, failed_stamp, make_plan
 from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
-from infra.store import Corpus
-from infra.tables.claims import used
-from infra.tables.corpora import check_name, forgotten
-from infra.tables.delta import Table, now
-from infra.tables.document_writer import DocumentCommits, DocumentFiles, DocumentWriter, Refusals
-from infra.tables.documents import (
+from infra.store.claims import used
+from infra.store.corpora import check_name, forgotten
+from infra.store.delta import Table, now
+from infra.store.documents import (
+    DocumentCommits,
+    DocumentFiles,
+    DocumentWriter,
     PresentDocuments,
+    Refusals,
     column_rows,
     current_sources,
     quarantined,
 )
-from infra.tables.rows import NewDocument
-from infra.tables.runs import IngestSummary
+from infra.store.location import Corpus
+from infra.store.rows import NewDocument
+from infra.store.runs import IngestSummary
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError
 

@@ -15,18 +15,16 @@ from typing import TypedDict
 
 from infra.cluster.jobs import run_job
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.delta import now
-from infra.tables.document_writer import DocumentWriter
-from infra.tables.documents import current_sources
-from infra.tables.rows import NewDocument
+from infra.store.delta import now
+from infra.store.documents import DocumentWriter, current_sources
+from infra.store.location import Corpus, Store
+from infra.store.rows import NewDocument
 from memagent.errors import UsageError
+from memagent.evaluation.ruler import write_jsonl
+from memagent.evaluation.suites import SampleGroup, Suite
+from memagent.evaluation.texts import Sample, load_texts
+from memagent.reading.tokens import Tokenizer
 from memagent.records import Question, text_hash
-from memagent.tasks.ruler import write_jsonl
-from memagent.tasks.sample import Sample
-from memagent.tasks.suites import SampleGroup, Suite
-from memagent.tasks.texts import load_texts
-from memagent.tokens import Tokenizer
 
 _SOURCE = "sample:"
 _TITLE_CHARS = 200

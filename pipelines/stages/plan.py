@@ -12,27 +12,109 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TypedDict
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.cluster.jobs import run_job
-from infra.tables.buckets import FEW, WHOLE, Bucket, buckets
-from infra.tables.documents import documents_count
-from infra.tables.plans import Block, WorkItem, write_plan, write_work
-from infra.tables.quarantine import reading_item
-from infra.tables.resume_points import find_past
-from infra.tables.rows import PlannedReading, SegmentRange
-from infra.tables.segments import segment_range
-from infra.tables.streams import write_places, write_stream
-from infra.tables.turns import unfinished_runs
+from infra.store.buckets import FEW, WHOLE, Bucket, buckets
+from infra.store.delta import Table
+from infra.store.documents import documents_count
+from infra.store.plans import Block, WorkItem, write_plan, write_work
+from infra.store.quarantine import reading_item
+from infra.store.resume_points import find_past, policy_name
+from infra.store.rows import PlannedReading, SegmentRange
+from infra.store.runs import withheld_runs
+from infra.store.schemas import PLAN
+from infra.store.segments import segment_range, write_places, write_stream
+from infra.store.turns import unfinished_runs
 from memagent.records import Question, Turn
-from pipelines.stages.plan_states import carried_from, mark_answered, mark_continued, without_answer
 from pipelines.stages.planned_readings import (
+    Chosen,
     PlanRequest,
     RequestedReadings,
     archive_readings,
     document_readings,
     named_questions,
 )
+
+
+def mark_answered(request: PlanRequest, questions: Sequence[pa.Table], bucket: Bucket) -> pa.Table:
+    """Return the rows of all questions, with what answers them: their own answer, or else another version's newest."""
+    reader, corpus = request.reader, request.corpus
+    columns = ["reading_id", "content_hash", "question", "policy_id", "run_id", "answered_at"]
+    mine, inside = pc.field("config_hash") == reader.config_hash, bucket.contains("content_hash")
+    answers = Table(corpus.store, "answers").read(corpus.name, columns, mine if inside is None else mine & inside)
+    known = answers["reading_id"].combine_chunks()
+    others = (
+        _of_the_policy(answers, reader.policy.name, withheld_runs(corpus))
+        if not request.reread
+        else answers.slice(0, 0)
+    )
+    marked = [PLAN.empty_table()]
+    for rows in questions:
+        if not rows.num_rows:
+            continue
+        same = others.filter(pc.equal(others["question"], rows["question"][0]))
+        newest = pc.index_in(rows["content_hash"], value_set=same["content_hash"].combine_chunks())
+        by = pc.if_else(
+            pc.is_in(rows["reading_id"], value_set=known), rows["reading_id"], same["reading_id"].take(newest)
+        )
+        state = pc.if_else(pc.is_valid(by), "answered", rows["state"])
+        marked.append(_with(rows, state=state, answered_by=pc.fill_null(by, "")))
+    return pa.concat_tables(marked)
+
+
+def _of_the_policy(answers: pa.Table, name: str, withheld: Collection[str]) -> pa.Table:
+    """Return the answers of any version of a policy, the newest first; without those of withheld runs."""
+    versions = [one for one in answers["policy_id"].unique().to_pylist() if policy_name(one) == name]
+    answers = answers.filter(pc.is_in(answers["policy_id"], value_set=pa.array(versions, pa.string())))
+    answers = answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(withheld, pa.string()))))
+    return answers.sort_by([("answered_at", "descending")])
+
+
+def _with(rows: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
+    """Return the rows with other values in some columns."""
+    for name, values in columns.items():
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
+    return rows
+
+
+def without_answer(request: PlanRequest, rows: pa.Table, chosen: Chosen) -> pa.Table:
+    """Return the readings of a backfill."""
+    failures = Table(request.corpus.store, "quarantine").read(
+        request.corpus.name, ["item"], pc.field("stage") == "read"
+    )
+    failed = set(failures["item"].to_pylist())
+    rows = rows.filter(pc.not_equal(rows["state"], "answered"))
+    left: list[PlannedReading] = rows.select(["doc_id", "question_id"]).to_pylist()
+    return rows.filter(
+        pa.array([("failed" if reading_item(row) in failed else "missing") in chosen.only for row in left], pa.bool_())
+    )
+
+
+def mark_continued(rows: pa.Table, past: dict[str, list[Turn]]) -> pa.Table:
+    """Return the rows with the state of those that go on from a memory, and whose memory it is."""
+    begun = {reading_id: carried_from(turns) for reading_id, turns in past.items() if turns}
+    if not begun:
+        return rows
+    at = pc.index_in(rows["reading_id"], value_set=pa.array(begun, pa.string()))
+    at = pc.if_else(pc.equal(rows["state"], "new"), at, None)
+    origins = pa.array([origin for origin, _ in begun.values()], pa.string()).take(at)
+    segments = pa.array([count for _, count in begun.values()], pa.int32()).take(at)
+    return _with(
+        rows,
+        state=pc.if_else(pc.is_valid(at), "continued", rows["state"]),
+        carried_from=pc.fill_null(origins, ""),
+        carried_segments=pc.fill_null(segments, 0),
+    )
+
+
+def carried_from(past: Sequence[Turn]) -> tuple[str, int]:
+    """Return the reading whose memory a reading goes on from, and how many of its segments that has read."""
+    carried = [turn for turn in past if turn.kind == "carried"]
+    return (carried[-1].carried_from, carried[-1].step + 1) if carried else ("", 0)
+
 
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 16, 2_048
 """Conversations of a block, unless a single stream has more."""
@@ -84,7 +166,7 @@ _COUNTS = (
 
 @dataclass(slots=True)
 class Plan:
-    """The readings of a run, counted; the rows are in the store (`infra.tables.plans`)."""
+    """The readings of a run, counted; the rows are in the store (`infra.store.plans`)."""
 
     buckets: list[Bucket]
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))

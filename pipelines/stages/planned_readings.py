@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.readers import ReaderSpec
-from infra.store import Corpus
-from infra.tables.buckets import WHOLE, Bucket
-from infra.tables.delta import Table
-from infra.tables.documents import current_documents
-from infra.tables.rows import PlannedReading, SegmentRange
-from infra.tables.schemas import PLACES, PLAN
-from infra.tables.segments import segmented_table
-from infra.tables.streams import inline
+from infra.store.buckets import WHOLE, Bucket
+from infra.store.delta import Table
+from infra.store.documents import current_documents
+from infra.store.location import Corpus
+from infra.store.rows import PlannedReading, SegmentRange
+from infra.store.schemas import PLACES, PLAN
+from infra.store.segments import inline, segmented_table
 from memagent.records import Question, reading_names, stable_hash
 
 _MAGIC = re.compile(r"[*?\[]")

@@ -13,23 +13,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, Self
 
-from infra.cluster.board import Board
+from infra.cluster.board import NOW, Board, Counters, Progress, Totals
 from infra.cluster.jobs import EngineWork, job_board, run_job
 from infra.cluster.loaded_engine import LocalEngine
-from infra.cluster.progress import NOW, Counters, Progress, Totals
-from infra.cluster.reading_blocks import BlockResult, FailedItem, PassSpec
-from infra.cluster.reading_worker import ReadingWorker
-from infra.logs import relay
+from infra.cluster.reading_worker import BlockResult, FailedItem, PassSpec, ReadingWorker
 from infra.readers import ReaderSpec
-from infra.store import Corpus
-from infra.tables.data_files import DataFile, FileCommits
-from infra.tables.delta import Table
-from infra.tables.plans import Block
-from infra.tables.quarantine import failure_row
-from infra.tables.rows import FailureRow
+from infra.store.data_files import DataFile, FileCommits
+from infra.store.delta import Table
+from infra.store.location import Corpus
+from infra.store.plans import Block
+from infra.store.quarantine import failure_row
+from infra.store.rows import FailureRow
+from infra.system.logs import relay
 from memagent.config import Config
-from memagent.cost import Budget, Usage
 from memagent.errors import MemagentError
+from memagent.quality.cost import Budget, Usage
 from pipelines.stages.plan import Plan
 
 _log = logging.getLogger("memagent.read")
@@ -80,7 +78,7 @@ class ReadingPass:
 
 
 def usage_of(counts: Mapping[str, int]) -> Usage:
-    """Return what a pass has taken so far, by its counts (`infra.cluster.progress.Counters`)."""
+    """Return what a pass has taken so far, by its counts (`infra.cluster.board.Counters`)."""
     prompt, cached, output = (counts.get(name, 0) for name in ("prompt_tokens", "cached_tokens", "output_tokens"))
     return Usage(prompt, cached, output, counts.get("engine_milliseconds", 0) / 1000)
 

@@ -7,19 +7,19 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
-from infra.cluster.progress import Progress
-from infra.processes import usable_cores
 from infra.readers import ReaderSpec
-from infra.store import Corpus
-from infra.tables.buckets import Bucket, buckets
-from infra.tables.data_files import DataFile, FileCommits, write_data_file
-from infra.tables.delta import Table
-from infra.tables.documents import current_documents, document_texts, documents_count
-from infra.tables.quarantine import failure_row
-from infra.tables.runs import NOTHING_SEGMENTED, SegmentSummary
-from infra.tables.segments import segmented_table, write_segments
-from memagent.tokens import load_tokenizer
+from infra.store.buckets import Bucket, buckets
+from infra.store.data_files import DataFile, FileCommits, write_data_file
+from infra.store.delta import Table
+from infra.store.documents import current_documents, document_texts, documents_count
+from infra.store.location import Corpus
+from infra.store.quarantine import failure_row
+from infra.store.runs import NOTHING_SEGMENTED, SegmentSummary
+from infra.store.segments import segmented_table, write_segments
+from infra.system.processes import usable_cores
+from memagent.reading.tokens import load_tokenizer
 
 _COMPARED = 250_000
 """Documents whose hashes are compared at once, by a task if there are more: 200 MB."""

@@ -7,19 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TypedDict, final
 
-from infra.cluster.board import Attempt, Board
+from infra.cluster.board import Attempt, Board, Progress
 from infra.cluster.jobs import EngineWork, job_board, run_job
-from infra.cluster.progress import Progress
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
-from infra.store import Store
-from infra.tables.rows import SegmentedRow, SegmentRange
-from infra.tables.segments import StoredStream, segment_range
+from infra.store.location import Store
+from infra.store.rows import SegmentedRow, SegmentRange
+from infra.store.segments import StoredStream, segment_range
 from memagent.config import Config
-from memagent.curation import Qa
 from memagent.errors import ConfigError, EngineDied, EngineError, ItemError
-from memagent.evidence import locate
-from memagent.question_writer import Questioner, WrittenQuestion, write
+from memagent.quality.curation import Qa
+from memagent.quality.question_writer import Questioner, WrittenQuestion, write
+from memagent.reading.evidence import locate
 from memagent.records import TextSpan, stable_hash
 
 _BLOCK = 64

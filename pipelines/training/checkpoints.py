@@ -8,8 +8,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from infra.store import Store
-from infra.tables.forgetting import TRAININGS
+from infra.maintenance.erasure import TRAININGS
+from infra.store.location import Store
 from memagent.errors import TrainingError
 from memagent.rl.trajectory import Group, from_dict
 

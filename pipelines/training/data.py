@@ -7,18 +7,18 @@ from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
-from infra.dataset_files import DatasetFile, split_rows
-from infra.store import Corpus, Store
-from infra.tables.corpora import corpora
-from infra.tables.documents import default_texts, document_texts
-from infra.tables.qa import read_qa
-from memagent.curation import Qa, Split
+from infra.sources.dataset_files import DatasetFile, split_rows
+from infra.store.corpora import corpora
+from infra.store.documents import default_texts, document_texts
+from infra.store.location import Corpus, Store
+from infra.store.qa import read_qa
 from memagent.errors import TrainingError, UsageError
+from memagent.evaluation.texts import load_texts
+from memagent.quality.curation import Qa, Split
 from memagent.rl.audit import audit
 from memagent.rl.config import AuditKind
 from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
-from memagent.rl.rows import RowDataset, fit_rows
-from memagent.tasks.texts import load_texts
+from memagent.rl.sources import RowDataset, fit_rows
 from pipelines.training.settings import TrainingRun
 
 _log = logging.getLogger("memagent.training")

@@ -1,27 +1,110 @@
 """The training loop: sample, learn, sync the weights, validate, save."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from infra.cluster.progress import Progress
+from infra.cluster.board import Progress
 from infra.cluster.rollout_pool import RolloutPool, Weights
+from infra.cluster.session import raised
 from infra.learner.group import LearnerGroup, RankLost
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
 from memagent.rl.methods import METHODS
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
-from pipelines.training.gpu_sharing import Turns
 from pipelines.training.monitors import Compute, Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import Sampler
-from pipelines.training.weight_sync import WeightSync
+
+
+class WeightSync:
+    """Copies the learner's current weights to the engines: as files, or by broadcast."""
+
+    def __init__(self, learner: LearnerGroup, pool: RolloutPool, kind: str, version: Callable[[], str]) -> None:
+        """`version` returns the name of the current weights; `kind` is `LearnerRecipe.weight_sync`."""
+        self._learner, self._pool = learner, pool
+        self._version = version
+        self._broadcasts = kind == "broadcast"
+        self._lock = asyncio.Lock()
+        if self._broadcasts:
+            pool.renew = self._renew
+
+    async def collect(self) -> Weights | None:
+        """Return the learner's weights as files, for `give`; None if they are broadcast."""
+        return None if self._broadcasts else await self._learner.weights(self._version())
+
+    async def give(self, weights: Weights | None) -> None:
+        """Update all engines; readings in progress go on with the new weights from their next conversation.
+
+        Raises:
+            TrainingError: an engine was not updated.
+        """
+        if weights is None:
+            await self._broadcast(self._pool.places)
+        else:
+            await self._pool.update(weights)
+
+    async def _renew(self, place: int) -> None:
+        await self._broadcast([place])
+
+    async def _broadcast(self, places: Sequence[int]) -> None:
+        from ray.exceptions import RayError
+
+        async with self._lock:
+            rendezvous = await self._learner.meeting(self._pool.processes(places))
+            version = self._version()  # a learner step in progress has ended by now
+            try:
+                await asyncio.gather(self._learner.send(rendezvous), self._pool.receive(rendezvous, version, places))
+            except RankLost:
+                raise
+            except (RayError, TrainingError) as error:
+                cause = raised(error)
+                raise TrainingError(
+                    f"the weights of {version} did not reach the engines ({type(cause).__name__}: {cause}). "
+                    "Run the same command again: it resumes from the last checkpoint."
+                ) from error
+
+
+class Turns:
+    """Whose turn it is. With GPUs of their own (`shared` false) it is always everybody's."""
+
+    def __init__(self, learner: LearnerGroup, pool: RolloutPool | None, *, shared: bool) -> None:
+        self._learner, self._pool = learner, pool
+        self._shared = shared and pool is not None
+        self._depth = 0
+
+    async def start(self) -> None:
+        """Start both. An engine takes all the memory that it finds free, so a learner that shares it starts first."""
+        if self._shared and self._pool is not None:
+            await self._learner.start()
+            await self._learner.offload()
+            await self._pool.start()
+            return
+        await asyncio.gather(self._learner.start(), *([self._pool.start()] if self._pool else []))
+
+    @asynccontextmanager
+    async def learners(self) -> AsyncIterator[None]:
+        """It is the learner's turn: the engines sleep. May be nested."""
+        if not self._shared or self._pool is None or self._depth:
+            yield
+            return
+        await self._pool.sleep()
+        await self._learner.reload()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            await self._learner.offload()
+            await self._pool.wake()
+
 
 _T = TypeVar("_T")
 _log = logging.getLogger("memagent.training")

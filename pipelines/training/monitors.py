@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import ConfigError
-from memagent.rl.methods.gru_mem import right_updates
+from memagent.rl.methods import right_updates
 from memagent.rl.rollout import pass_rate
 from memagent.rl.trajectory import Group, Trajectory
 from pipelines.training.checkpoints import MetricsRow

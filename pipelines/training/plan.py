@@ -1,23 +1,86 @@
 """The plan of a training on GPUs: what ranks and engines hold, how long a step takes, and what does not fit."""
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table as Grid
+
+from infra.readers import bundled_version
 from memagent.errors import ConfigError
 from memagent.rl.config import Recipe
-from memagent.rl.footprint import (
-    GIB,
-    MemoryPart,
-    ModelShape,
-    StepTokens,
-    disk,
-    learner_flops,
-    rank_memory,
-    step_tokens,
-)
-from pipelines.training.machines import Gpu, Machines, known_gpus, load_shape
+from memagent.rl.footprint import GIB, MemoryPart, ModelShape, StepTokens, disk, learner_flops, rank_memory, step_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A kind of GPU."""
+
+    name: str
+    gib: float
+    """Memory that a process finds."""
+    tflops: float
+    """Peak of dense bfloat16 products, in 10^12 operations a second."""
+    terabytes: float
+    """Memory bandwidth, in 10^12 bytes a second."""
+
+
+GPUS = {
+    "a100-40": Gpu("A100 40 GB", 39, 312, 1.55),
+    "a100": Gpu("A100 80 GB", 79, 312, 2.0),
+    "l40s": Gpu("L40S", 44, 362, 0.86),
+    "h100": Gpu("H100", 79, 989, 3.35),
+    "h200": Gpu("H200", 139, 989, 4.8),
+    "b200": Gpu("B200", 178, 2250, 8.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The GPUs that there are."""
+
+    gpus: int
+    per_node: int = 8
+    gpu: Gpu = GPUS["h100"]
+
+
+_RAY_NAMES = {"A100-40G": "a100-40", "A100-80G": "a100"}
+
+
+def known_gpus(accelerators: Iterable[str]) -> list[Gpu]:
+    """Return the kinds of GPUs that are known, of those that Ray names."""
+    return [gpu for name in accelerators if (gpu := GPUS.get(_RAY_NAMES.get(name, name.lower()))) is not None]
+
+
+def load_shape(model: str, config: Path | None = None) -> ModelShape:
+    """Read the sizes of a model.
+
+    Args:
+        model: a folder, a bundled version, or a Hugging Face name, of which only ``config.json`` is downloaded.
+        config: that file, if it is here already.
+
+    Raises:
+        ConfigError: there is no such file, or it is of another kind of model.
+    """
+    path = config or (bundled_version(model) or Path(model).expanduser()) / "config.json"
+    if config is None and not path.is_file():
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+        try:
+            path = Path(hf_hub_download(model, "config.json"))
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+            raise ConfigError(
+                f"config.json of {model!r} is unavailable ({type(error).__name__}): give it with --model-config FILE"
+            ) from error
+    try:
+        return ModelShape.of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
 
 _log = logging.getLogger("memagent.training")
 LEARNER_SHARE = 0.35
@@ -231,3 +294,49 @@ def _rank_problem(parts: Sequence[MemoryPart], gpu: Gpu) -> str | None:
         "learner.world_size or learner.zero_stage, lower learner.token_budget, or set "
         "learner.activation_checkpointing or learner.lora_rank"
     )
+
+
+def show_plan(made: TrainingPlan, recipe: Recipe, better: tuple[list[str], TrainingPlan] | None) -> None:
+    """Print a plan."""
+    console = Console(highlight=False, soft_wrap=True)
+    machines = made.machines
+    nodes = -(-machines.gpus // machines.per_node)
+    console.print(f"{recipe.model} on {machines.gpus} x {machines.gpu.name}, {nodes} nodes of {machines.per_node}")
+    how = "by turns on the same GPUs" if made.shared else "on GPUs of their own"
+    console.print(
+        f"{made.ranks} learner ranks (ZeRO-{recipe.learner.zero_stage}) and {made.engines} engines of "
+        f"{made.engine_gpus} GPUs, {how}: {made.used} of {machines.gpus} GPUs\n"
+    )
+    for title, parts in (
+        (f"a rank's GPU, of {machines.gpu.gib:g} GiB", made.rank),
+        (f"an engine's GPU, of {machines.gpu.gib:g} GiB", made.engine),
+        ("main memory for each GPU, while it is the other's turn", made.host),
+        ("disk", made.disk),
+    ):
+        if not parts:
+            continue
+        grid = Grid(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+        grid.add_column(justify="right")
+        for part in parts:
+            grid.add_row(f"{part.gib:,.1f} GiB", part.name, part.why)
+        if parts is made.rank:
+            grid.add_row(f"{sum(part.gib for part in parts):,.1f} GiB", "together", "")
+        console.print(grid)
+    tokens = made.tokens
+    console.print(
+        f"\na step: {tokens.conversations:,} conversations, {tokens.sampled / 1e6:,.0f} million tokens sampled; the "
+        f"learner computes {tokens.computed / 1e6:,.0f} million of them, as shared prefixes count once "
+        f"({tokens.sampled / tokens.computed:.1f} times fewer)"
+    )
+    phases = ", ".join(f"{name} {minutes:.1f}" for name, minutes in made.minutes.items())
+    steps = recipe.stage.max_steps
+    console.print(
+        f"about {made.step_minutes:.1f} minutes a step ({phases}), {made.step_minutes * steps / 60:.0f} hours for "
+        f"{steps} steps; assumed: {LEARNER_SHARE:.0%} of the peak in the learner, {PREFILL_SHARE:.0%} in prompts, "
+        f"{DECODE_SHARE:.0%} of the memory bandwidth in sampling; communication is not counted"
+    )
+    for problem in made.problems:
+        console.print(f"[bold red]does not fit[/]: {problem}")
+    if better is not None and (made.problems or better[1].step_minutes < 0.95 * made.step_minutes):
+        sets = " ".join(f"--set {item}" for item in better[0])
+        console.print(f"these {machines.gpus} GPUs are used better so ({better[1].step_minutes:.1f} minutes): {sets}")

@@ -1,19 +1,22 @@
 """Records of training runs: the summary of a finished run, and look-ups by run id."""
 
 import json
+import re
 import subprocess
+from collections import defaultdict
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
-from infra.store import Store
-from infra.tables.learning_summaries import TrainingSummary
-from infra.tables.policies import PolicyRow, policies
-from infra.tables.runs import read_summary
-from infra.tables.schemas import POLICIES_OF
+from infra.store.location import Store
+from infra.store.policies import PolicyRow, policies
+from infra.store.qa import TrainingSummary
+from infra.store.runs import read_summary
+from infra.store.schemas import POLICIES_OF
 from memagent.errors import TrainingError
 from pipelines.run_names import resolve
-from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
+from pipelines.training.checkpoints import HOME, Checkpoints, MetricsRow, State
 from pipelines.training.settings import TrainingRun
 
 _HOME = "training"
@@ -105,3 +108,31 @@ def candidate_of(store: Store, run_id: str, policy_id: str) -> PolicyRow | None:
         (row for row in rows if policy_id and row["policy_id"] == policy_id),
         next((row for row in rows if not policy_id and row["run_id"] == run_id), None),
     )
+
+
+_MODEL = re.compile(r"(?:exports/step-(?P<step>\d+)/(?P<kind>model|adapter)|best/step-(?P<best>\d+))/[^/]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """A folder that transformers (or PEFT) loads."""
+
+    step: int
+    kind: str
+    """``model``, ``adapter`` (PEFT), or ``best``: the weights that became the candidate."""
+    folder: str
+    """Path or URL."""
+    size_bytes: int
+
+
+def exported_models(store: Store, run_id: str) -> list[ExportedModel]:
+    """Return the models of a run, by step."""
+    sizes: dict[tuple[int, str, str], int] = defaultdict(int)
+    root = store.path(HOME, run_id)
+    for path, size in store.sizes(HOME, run_id, suffix="").items():
+        inside = path[len(root) + 1 :]
+        if match := _MODEL.fullmatch(inside):
+            step = int(match["step"] or match["best"])
+            folder = "/".join((store.url, HOME, run_id, inside.rpartition("/")[0]))
+            sizes[step, match["kind"] or "best", folder] += size
+    return [ExportedModel(*names, size_bytes=total) for names, total in sorted(sizes.items())]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from infra.cluster.progress import Progress
+from infra.cluster.board import Progress
 from infra.cluster.rollout_pool import RolloutPool
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe

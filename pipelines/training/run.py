@@ -6,32 +6,29 @@ import tempfile
 from copy import copy
 from pathlib import Path
 
+from infra.cluster.board import Progress
 from infra.cluster.placement import GpuSlots, accelerators
-from infra.cluster.progress import Progress
 from infra.cluster.rollout_pool import RolloutPool, RolloutSpec
 from infra.cluster.session import ray_session
 from infra.learner.group import LearnerGroup, check_room
-from infra.store import Corpus, Store
-from infra.tables.claims import used
-from infra.tables.delta import now
-from infra.tables.learning_summaries import TrainingSummary
-from infra.tables.policies import Provenance, publish
-from infra.tables.runs import write_run
+from infra.store.claims import used
+from infra.store.delta import now
+from infra.store.location import Corpus, Store
+from infra.store.policies import Provenance, publish
+from infra.store.qa import TrainingSummary
+from infra.store.runs import write_run
 from memagent.errors import ConfigError
 from memagent.rl.dataset import DatasetSplits
 from memagent.rl.methods import METHODS
 from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import audited, splits
-from pipelines.training.gpu_sharing import Turns
-from pipelines.training.loop import Loop
-from pipelines.training.machines import known_gpus, load_shape
+from pipelines.training.loop import Loop, Turns
 from pipelines.training.monitors import Compute, Monitors
-from pipelines.training.names import claim
-from pipelines.training.plan import check_memory
+from pipelines.training.plan import check_memory, known_gpus, load_shape
 from pipelines.training.records import code_version, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
-from pipelines.training.settings import TrainingRun
+from pipelines.training.settings import TrainingRun, claim
 
 
 def train(run: TrainingRun, *, replay: str | None = None, show: Progress | None = None) -> TrainingSummary:

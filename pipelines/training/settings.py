@@ -1,23 +1,44 @@
 """The settings of a training run: recipe, configuration and data, and the run id from them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import difflib
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from infra.dataset_files import file_hash
+from pydantic import JsonValue
+
 from infra.models import local_folder
 from infra.readers import ReaderSpec
-from infra.store import Store
-from infra.tables.qa import qa_version
+from infra.sources.dataset_files import file_hash
+from infra.store.location import Store
+from infra.store.qa import qa_version
 from memagent.config import Config, ReadingConfig, load_config
-from memagent.errors import ConfigError, UsageError
-from memagent.records import stable_hash
+from memagent.errors import ConfigError, TrainingError, UsageError
+from memagent.evaluation.records import Columns, columns_of
+from memagent.records import Json, stable_hash
 from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
 from memagent.rl.methods import METHODS
 from memagent.rl.reward import check_rewards, reward_code
 from memagent.settings import as_settings, beneath
-from memagent.tasks.records import Columns, columns_of
+from pipelines.training.checkpoints import HOME
+
+_log = logging.getLogger("memagent.training")
+_FILE = "named.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_MOST = 8
+"""Differing keys that a message shows."""
+_CURRENT = {
+    "checkpointing": "activation_checkpointing",
+    "ranks": "world_size",
+    "transfer": "weight_sync",
+    "zero": "zero_stage",
+}
+"""Today's names of the keys of the layout."""
+
 
 LAYOUT = (
     "zero_stage",
@@ -59,7 +80,7 @@ class DataFiles:
             data: its data sets, those of files among them.
             validation: a file, or nothing.
             promotion: a file, or nothing.
-            columns: ``question=NAME`` and so on (`memagent.tasks.records.columns_of`).
+            columns: ``question=NAME`` and so on (`memagent.evaluation.records.columns_of`).
 
         Raises:
             UsageError: one cannot be read, or two are the same.
@@ -105,7 +126,7 @@ class TrainingRun:
     """Delta version of the `qa` table."""
     files: DataFiles = field(default_factory=DataFiles)
     given_name: str = ""
-    """What a person calls the run (`pipelines.training.names`); empty: nothing."""
+    """What a person calls the run (`pipelines.training.settings`); empty: nothing."""
 
     @staticmethod
     def is_recipe(item: str) -> bool:
@@ -218,3 +239,117 @@ def _check_method(recipe: Recipe, reading: ReadingConfig) -> None:
             raise ConfigError(f"{what} needs reading.{key}: --set reading.{key}=true")
     if name != "dapo" and reading.parallel_spans_of(recipe.rollout.segments) > 1:
         raise ConfigError(f"training method {name} reads in one span: --set reading.parallel_spans=1")
+
+
+def check_name(name: str) -> str:
+    """Return a name for a training, if it can be one; an empty one is none.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not name:
+        return name
+    if not _NAME.fullmatch(name) or name.endswith(("-replay", ".")):
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name.removesuffix("-replay")).strip("-._")[:63]
+        hint = f"; did you mean {plain!r}?" if plain and plain != name and _NAME.fullmatch(plain) else ""
+        raise UsageError(
+            f"a training cannot be called {name!r}: letters, digits, '.', '_' and '-', a letter or digit first, 63 at "
+            f"most, and not '-replay' at the end{hint}"
+        )
+    if name == "last" or name.startswith("train-"):
+        raise UsageError(
+            f"a training cannot be called {name!r}: that is what `last` and runs without a name are called. "
+            "A run without a name goes on by the command that began it"
+        )
+    return name
+
+
+def named(run: TrainingRun, name: str) -> TrainingRun:
+    """Return a run with a name, if there is one to give.
+
+    Raises:
+        UsageError: it cannot be a name.
+    """
+    return replace(run, given_name=check_name(name)) if name else run
+
+
+def learnt(run: TrainingRun) -> dict[str, JsonValue]:
+    """Return all that changes what a run learns, by key: ``learner.lr``, ``reading.gate``, ``data`` and so on."""
+    reading = run.reader.reading.model_dump(mode="json")
+    reading["template"] = Path(reading["template"]).name  # its folder may differ from machine to machine
+    harvested = any(dataset_name(spec) == "qa" for spec in run.data)
+    return {
+        "model": run.reader.policy.policy_id,
+        **_by_key(run.recipe),
+        **{f"reading.{key}": value for key, value in reading.items()},
+        "reading, with the template's wording (hash)": run.reader.config_hash,
+        "data": ["file" if dataset_name(spec) == "file" else spec for spec in run.data],
+        "text": [*run.texts],
+        "question files (hashes)": [*run.files.hashes],
+        "reward functions (hashes)": [*reward_code(run.recipe.reward.weights)],
+        "version of the qa table": run.data_version if harvested else None,
+    }
+
+
+def _by_key(recipe: Recipe) -> dict[str, JsonValue]:
+    """Return the recipe's keys that change what is learnt, as ``section.key``."""
+    sections = recipe.model_dump(mode="json", exclude={"model", "reading", "engine", "pool", "audit"})
+    sections["stage"] = {"seed": recipe.stage.seed}  # its length and what it keeps may change
+    layout = {_CURRENT.get(key, key) for key in LAYOUT}
+    return {
+        f"{section}.{key}": value
+        for section, keys in sections.items()
+        for key, value in keys.items()
+        if section != "learner" or key not in layout
+    }
+
+
+def claim(store: Store, run: TrainingRun) -> None:
+    """Let a run have its name: for the first time, or to go on.
+
+    Raises:
+        UsageError: what goes by this name learns otherwise; the message has the keys that differ, with both values.
+        TrainingError: what is kept of it cannot be read.
+    """
+    if not run.given_name:
+        return
+    now = learnt(run)
+    try:
+        then = json.loads(store.read_bytes(HOME, run.given_name, _FILE))
+    except FileNotFoundError:
+        if store.exists(HOME, run.given_name, "state.json"):
+            raise UsageError(
+                f"there is a run {run.given_name!r} that was not begun by --run: choose another name"
+            ) from None
+        if near := nearest(store, run.given_name):
+            _log.warning("%r is a new training; to go on with %r, say --run %s", run.given_name, near, near)
+        store.write_bytes(json.dumps(now, indent=1).encode(), HOME, run.given_name, _FILE)
+        return
+    except ValueError as error:
+        raise TrainingError(f"what the training {run.given_name!r} was begun with cannot be read: {error}") from error
+    _compare(run.given_name, then, now)
+
+
+def _compare(name: str, then: Json, now: Mapping[str, JsonValue]) -> None:
+    defaults = _by_key(Recipe())  # a key of a later version had no other value before it existed
+    before = {key: then.get(key, defaults.get(key, value)) for key, value in now.items()}
+    differing = [key for key in now if before[key] != now[key]]
+    if not differing:
+        return
+    shown = [f"{key} was {json.dumps(before[key])} and is {json.dumps(now[key])}" for key in differing[:_MOST]]
+    more = f"; and {len(differing) - _MOST} more" if len(differing) > _MOST else ""
+    raise UsageError(
+        f"the training {name!r} was begun with another recipe: {'; '.join(shown)}{more}. Give it what it was begun "
+        "with to go on, or this one another --run. How it is spread over processes (ranks, ZeRO stage, token budget, "
+        "placement) and its length may change"
+    )
+
+
+def named_runs(store: Store) -> list[str]:
+    """Return the names that people gave to trainings, sorted."""
+    return sorted(path.rsplit("/", 2)[-2] for path in store.list(HOME, suffix=f"/{_FILE}"))
+
+
+def nearest(store: Store, name: str) -> str:
+    """Return the name of another training that a new name looks like, or nothing."""
+    return next(iter(difflib.get_close_matches(name, set(named_runs(store)) - {name}, 1, 0.8)), "")

@@ -6,11 +6,10 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.store import Corpus
-from infra.tables.buckets import Bucket
-from infra.tables.delta import Table
-from infra.tables.distinct import first_of_each
-from infra.tables.visibility import sampled_runs, withheld_runs
+from infra.store.buckets import Bucket, first_of_each
+from infra.store.delta import Table
+from infra.store.location import Corpus
+from infra.store.runs import sampled_runs, withheld_runs
 
 CONCATENATED = "all documents, concatenated"
 """What an answer over all documents is shown as the answer of."""
@@ -18,7 +17,7 @@ _NEEDED = ("content_hash", "question", "scope", "run_id", "answered_at", "readin
 
 
 class HiddenRuns(NamedTuple):
-    """Runs whose answers are hidden (`infra.tables.visibility`)."""
+    """Runs whose answers are hidden (`infra.store.runs`)."""
 
     sampled: tuple[str, ...]
     withheld: tuple[str, ...]

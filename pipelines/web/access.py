@@ -21,8 +21,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipelines.web.address import Address
-from pipelines.web.tokens import auth_string, token_file
+from pipelines.web.address import Address, auth_string, token_file
 
 SESSION = timedelta(hours=12)
 LINK = timedelta(hours=12)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memagent.tasks.needles import make_needles, plant
+from memagent.evaluation.needles import make_needles, plant
 from tests.support.browsing import browser, visit  # noqa: F401  (fixtures)
 from tests.support.commands import run_here
 from tests.support.texts import filler
@@ -36,7 +36,7 @@ class Memagent:
     def __call__(self, *argv: str, status: int = 0, **variables: str) -> str:
         if argv[0] in SHOW:
             return self.local(*argv, status=status, **variables)
-        command = [sys.executable, "-m", "pipelines.cli", *argv]
+        command = [sys.executable, "-m", "memagent", *argv]
         environment = {**os.environ, "MEMAGENT_STORE": self.store, **variables}
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, cwd=ROOT, start_new_session=True

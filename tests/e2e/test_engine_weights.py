@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from memagent.nano import bundled
+from memagent.reading.tokens import load_tokenizer
 from memagent.rl.model import load_model
-from memagent.tokens import load_tokenizer
 from tests.e2e.conftest import ROOT
 
 TAKER = """
@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from infra.engines.vllm import VllmEngine
-from infra.learner.weight_broadcast import Rendezvous, send
+from infra.learner.weights import Rendezvous, send
 from memagent.config import EngineConfig
-from memagent.engine import Sampling
+from memagent.reading.engine import Sampling
 
 async def main(first, second):
     prompts = json.load(sys.stdin)

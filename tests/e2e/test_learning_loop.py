@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from infra.readers import ReaderSpec
-from infra.store import Store
-from infra.tables.delta import Table
-from infra.tables.policies import policies, policy, publish
+from infra.store.delta import Table
+from infra.store.location import Store
+from infra.store.policies import policies, policy, publish
 from memagent.config import load_config
 from tests.e2e.conftest import Memagent, needle_archive
 from tests.support.flowing import Served

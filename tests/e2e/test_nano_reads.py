@@ -11,13 +11,13 @@ import pytest
 import memagent
 from examples.nano.decoding import GreedyEngine
 from memagent.config import ReadingConfig
-from memagent.conversations import ReadingSpec
+from memagent.evaluation.grading import judge
+from memagent.evaluation.texts import load_texts
 from memagent.nano import VERSIONS, bundled
-from memagent.prompts import Prompts, load_template
+from memagent.reading.conversations import ReadingSpec
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.tokens import load_tokenizer
 from memagent.rl.sources import planted_sample
-from memagent.tasks.grading import judge
-from memagent.tasks.texts import load_texts
-from memagent.tokens import load_tokenizer
 
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
 MOST_BYTES = 12_000_000

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from infra.store import Store
-from infra.tables.delta import Table
-from infra.tables.policies import policy
+from infra.store.delta import Table
+from infra.store.location import Store
+from infra.store.policies import policy
 from tests.e2e.conftest import PROSE, ROOT, Memagent
 from tests.support.pages import blocks
 from tests.support.texts import filler

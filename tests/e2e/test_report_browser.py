@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from infra.tables.delta import Table
+from infra.store.delta import Table
 from pipelines.report import write
 from tests.support.browsing import Visit
 from tests.support.made_up_run import CORPUS, RUN, START, MadeUpRun, contracts, local_store

@@ -9,8 +9,8 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect
 from starlette.routing import Mount
 
-from infra.store import Corpus
-from pipelines.exchange.answers import answer_rows
+from infra.store.location import Corpus
+from pipelines.io.answers import answer_rows
 from pipelines.web.access import Access, login_link
 from pipelines.web.address import Address
 from pipelines.web.review import listing

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from benchmarks.review import Served
-from infra.store import Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Store
 from tests.e2e.conftest import Memagent, needle_archive
 from tests.support.browsing import Visit
 from tests.support.scripted_reviewer import ACCEPT, Shown, review

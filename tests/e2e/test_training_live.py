@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.store import Store
+from infra.store.location import Store
 from pipelines.training.checkpoints import Checkpoints
 from tests.e2e.conftest import ROOT, Memagent
 from tests.endurance import outliving
@@ -38,7 +38,7 @@ def rows_of(store: Store) -> list[dict]:
 def test_killed_it_goes_on_and_counts_no_step_twice(memagent, tmp_path):
     store = Store(memagent.store)
     environment = {**os.environ, "MEMAGENT_STORE": memagent.store}
-    argv = [sys.executable, "-m", "pipelines.cli", *command(), "--json"]
+    argv = [sys.executable, "-m", "memagent", *command(), "--json"]
     said = tmp_path / "stderr"
     with said.open("wb") as stderr:
         process = subprocess.Popen(

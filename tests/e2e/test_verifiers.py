@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import memagent
-from memagent.tasks.grading import judge
-from memagent.tasks.suites import Suite
-from memagent.tasks.texts import load_texts
+from memagent.evaluation.grading import judge
+from memagent.evaluation.suites import Suite
+from memagent.evaluation.texts import load_texts
 from tests.support.pages import ROOT
 
 EXAMPLE = ROOT / "docs" / "verifiers"

@@ -18,7 +18,7 @@ import openpyxl
 import pytest
 from playwright.sync_api import Browser, expect
 
-from infra.store import Store
+from infra.store.location import Store
 from tests.e2e.conftest import Memagent
 from tests.e2e.test_own_model import make_model
 from tests.support.browsing import Visit

@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from infra.engines.supervised import SupervisedEngine
-from infra.engines.vllm_core import computes_in_core
+from infra.engines.vllm import computes_in_core
 from infra.engines.warm import WarmEngine, WarmEngineInfo, running, stop_all
-from infra.processes import tree
+from infra.system.processes import tree
 from memagent.config import EngineConfig
-from memagent.engine import EngineRequest, Sampling
 from memagent.errors import ConfigError, EngineDied
 from memagent.nano import bundled
+from memagent.reading.engine import EngineRequest, Sampling
 from tests.e2e.conftest import ROOT
 from tests.support.waiting import wait_for
 
@@ -29,7 +29,7 @@ COMMAND = """
 import asyncio, sys
 from infra.engines.warm import WarmEngine, prepare
 from memagent.config import EngineConfig
-from memagent.engine import EngineRequest, Sampling
+from memagent.reading.engine import EngineRequest, Sampling
 
 async def main():
     request = EngineRequest(sys.argv[1], EngineConfig(), None, None)
@@ -102,7 +102,7 @@ def test_commands_use_the_engine_of_the_first_also_at_once_and_killed(machine, e
     if computes_in_core():
         (core,) = tree(first.pid)[1:]
         assert core.ppid() == first.pid, "forked from the process that has imported vLLM"
-    said = subprocess.run([sys.executable, "-m", "pipelines.cli", "engine", "list"], capture_output=True, text=True)
+    said = subprocess.run([sys.executable, "-m", "memagent", "engine", "list"], capture_output=True, text=True)
     assert f"process {first.pid}" in said.stdout
 
 
@@ -156,6 +156,6 @@ def test_an_engine_whose_model_changes_ends(machine, expected):
 def test_the_command_stops_engines(machine, expected):
     assert machine.answer() == expected
     processes = tree(machine.engine().pid)
-    done = subprocess.run([sys.executable, "-m", "pipelines.cli", "engine", "stop"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "memagent", "engine", "stop"], capture_output=True, text=True)
     assert done.stdout.startswith("stopped "), done.stderr
     assert running() == [] and not any(process.is_running() for process in processes)

@@ -12,17 +12,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.dataset_files import read_records
+from infra.maintenance.integrity import unreadable
 from infra.sources import Parsed, parse
+from infra.sources.dataset_files import read_records
 from infra.sources.sandbox_child import guarded
-from infra.store import Corpus, Store
-from infra.tables.integrity import unreadable
-from infra.tables.schemas import TURNS
-from infra.tables.turns import answered_in_log, resume_points
+from infra.store.location import Corpus, Store
+from infra.store.schemas import TURNS
+from infra.store.turns import answered_in_log, resume_points
 from memagent.config import IngestConfig, load_config
 from memagent.errors import MemagentError
+from memagent.evaluation.loaders import load_samples
 from memagent.questions import load_questions
-from memagent.tasks.loaders import load_samples
 from tests.support.hostile import pdf, word
 
 _SECONDS = 20.0

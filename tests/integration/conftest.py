@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Store
+from infra.store.location import Store
 from tests.support.flowing import archive, cluster, prefect_server, served, sets  # noqa: F401  (fixtures)
 
 FOLDER = Path(__file__).parent

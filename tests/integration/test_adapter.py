@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from infra.learner.adapter import write_adapter
+from infra.learner.rank import write_adapter
 from memagent.rl.config import load_recipe
 from memagent.rl.model import FACTORS, adapt, adapted
 

@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 import memagent
-from infra.tables.delta import Table
+from infra.store.delta import Table
 from memagent import Archive, MemagentError, Question, UsageError
-from pipelines.exchange.answers import COLUMNS, answer_table
+from pipelines.io.answers import COLUMNS, answer_table
 from tests.support.archives import HERON, OTTER, write_archive
 
 ROOT = Path(__file__).parents[2]

@@ -10,21 +10,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.buckets import Bucket
-from infra.tables.corpora import remember
-from infra.tables.delta import Table
-from infra.tables.plans import read_plan
-from infra.tables.schemas import PLACES
-from infra.tables.segments import StoredStream, segment_range, segmented
-from infra.tables.streams import INLINE, StreamPlaces, read_places, stream_of, write_places
+from infra.store.buckets import Bucket
+from infra.store.corpora import remember
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
+from infra.store.plans import read_plan
+from infra.store.schemas import PLACES
+from infra.store.segments import (
+    INLINE,
+    StoredStream,
+    StreamPlaces,
+    read_places,
+    segment_range,
+    segmented,
+    stream_of,
+    write_places,
+)
 from memagent.config import load_config
 from memagent.records import Question
 from pipelines.ask import ask
-from pipelines.dry_run import ask_dry_run
-from pipelines.exchange import answers
-from pipelines.exchange.answers import answer_rows
 from pipelines.harvest import harvest
+from pipelines.io import answers
+from pipelines.io.answers import answer_rows
+from pipelines.operate.dry_run import ask_dry_run
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
 from pipelines.target import Target

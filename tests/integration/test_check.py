@@ -5,14 +5,14 @@ import io
 import pyarrow.parquet as pq
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
-from infra.tables.documents import current_documents
+from infra.store.delta import Table
+from infra.store.documents import current_documents
+from infra.store.location import Corpus, Store
 from memagent.config import load_config
 from memagent.errors import MemagentError
 from pipelines.ask import ask
-from pipelines.check import check
-from pipelines.exchange.answers import answer_table
+from pipelines.io.answers import answer_table
+from pipelines.operate.check import check
 from pipelines.stages.ingest import ingest
 from tests.support.archives import HERON, OTTER, write_archive
 

@@ -9,16 +9,16 @@ import time
 import psutil
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables import claims
-from infra.tables.claims import RunningError, alone, beat, claimed, is_alive, used
-from infra.tables.delta import Table
-from infra.tables.runs import begin_run, close_runs, closed_runs, run_ids
+from infra.store import claims
+from infra.store.claims import RunningError, alone, beat, claimed, is_alive, used
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
+from infra.store.runs import begin_run, close_runs, closed_runs, run_ids
 from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.ask import ask
+from pipelines.operate.status import corpus_status
 from pipelines.stages.ingest import ingest
-from pipelines.status import corpus_status
 from tests.support.archives import HERON, OTTER, write_archive
 
 

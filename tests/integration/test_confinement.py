@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.confinement import Confinement, available
 from infra.sources.sandbox import Guard
+from infra.system.confinement import Confinement, available
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 
 _TRIES = """
     import json, os, socket, subprocess, sys
-    from infra.confinement import confine
+    from infra.system.confinement import confine
 
     def outcome(action):
         try:

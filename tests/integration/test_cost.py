@@ -6,18 +6,18 @@ from datetime import timedelta
 import pytest
 from typer.testing import CliRunner
 
-from infra.store import Corpus
-from infra.tables.corpora import remember
-from infra.tables.delta import Table, now
-from infra.tables.turns import turns, unfinished_runs
+from infra.store.corpora import remember
+from infra.store.delta import Table, now
+from infra.store.location import Corpus
+from infra.store.turns import turns, unfinished_runs
 from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.ask import ask, digest
 from pipelines.cli.main import app
-from pipelines.cost import REST, cost
-from pipelines.exchange.answers import answer_rows
+from pipelines.io.answers import answer_rows
+from pipelines.operate.cost import REST, cost
+from pipelines.operate.status import find_run
 from pipelines.stages.ingest import ingest
-from pipelines.status import find_run
 from tests.support.archives import HERON, OTTER, write_archive
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from infra.store import Corpus
-from infra.tables.corpora import remember
-from infra.tables.delta import Table
+from infra.store.corpora import remember
+from infra.store.delta import Table
+from infra.store.location import Corpus
 from memagent.config import load_config
-from pipelines import counts
 from pipelines.ask import ask, digest
-from pipelines.counts import corpus_counts
+from pipelines.views import counts
+from pipelines.views.counts import corpus_counts
 from tests.support.archives import HERON, OTTER, write_archive
 from tests.support.made_up_run import CORPUS, contracts, local_store
 

@@ -6,9 +6,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from infra.store import Corpus
-from infra.tables.data_files import write_data_file
-from infra.tables.delta import Table
+from infra.store.data_files import write_data_file
+from infra.store.delta import Table
+from infra.store.location import Corpus
 
 AT = datetime(2026, 11, 23, 20, 15, 7, 123456, tzinfo=UTC)
 

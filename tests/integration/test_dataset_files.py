@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from infra.dataset_files import DatasetFile, file_hash
-from infra.store import Store
+from infra.sources.dataset_files import DatasetFile, file_hash
+from infra.store.location import Store
 from memagent.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from infra.sources.discovery import list_sources
-from infra.store import Store, s3_options
+from infra.store.location import Store, s3_options
 from tests.integration.test_ingest_changes import Run
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.processes import tree
-from infra.store import Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Store
+from infra.system.processes import tree
 from memagent.config import load_config
 from pipelines.flows.serve import variables
 from pipelines.web.address import Address

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from infra.tables.delta import Table
+from infra.store.delta import Table
 from memagent.config import load_config
 from memagent.errors import UsageError
-from memagent.tasks.suites import Suite
+from memagent.evaluation.suites import Suite
 from pipelines.evaluate import by_run, compare, evaluate, run_results, same_before, score_table
 from pipelines.report.evaluation import draw, evaluation_page
 from tests.support.texts import filler

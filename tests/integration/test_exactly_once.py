@@ -2,13 +2,13 @@
 
 import pytest
 
-from infra.store import Corpus
-from infra.tables.data_files import FileCommits, write_data_file
-from infra.tables.delta import Table
-from infra.tables.turns import turns
+from infra.store.data_files import FileCommits, write_data_file
+from infra.store.delta import Table
+from infra.store.location import Corpus
+from infra.store.turns import turns
 from memagent.config import load_config
 from pipelines.ask import ask
-from pipelines.exchange.answers import answer_table
+from pipelines.io.answers import answer_table
 from pipelines.stages.ingest import ingest
 from tests.support.archives import HERON, OTTER, write_archive
 

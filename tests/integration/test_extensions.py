@@ -19,16 +19,16 @@ from pathlib import Path
 from infra.readers import ReaderSpec
 from infra.sources import parse
 from memagent.config import IngestConfig, load_config
-from memagent.conversations import ListStream, ReadingRequest
+from memagent.reading.conversations import ListStream, ReadingRequest
 from memagent.rl.config import load_recipe
 from memagent.rl.dataset import DATASETS, Cut, DatasetRequest
 from memagent.rl.methods import METHODS
 from memagent.rl.reward import Answered, Reward, reward
-from memagent.rl.trace import MemoryUpdate, Trace
+from memagent.rl.reward import MemoryUpdate, Trace
 from memagent.rl.trajectory import Conversation, Group, Trajectory
-from memagent.segmenting import segments
-from memagent.tasks.loaders import load_samples
-from memagent.tasks.suites import Suite
+from memagent.reading.segmenting import segments
+from memagent.evaluation.loaders import load_samples
+from memagent.evaluation.suites import Suite
 
 folder = Path(sys.argv[1])
 sets = ['engine.options={says="Oslo"}']
@@ -122,7 +122,7 @@ def test_the_package_that_the_page_shows_adds_one_of_each(tmp_path):
 
 ASK = """
 import sys
-from memagent.engine import ENGINES
+from memagent.reading.engine import ENGINES
 from memagent.errors import MemagentError
 for name in sys.argv[1:]:
     try:
@@ -220,7 +220,7 @@ def test_a_training_is_refused_before_anything_starts(told_of_trainings, data, r
 FILES = """
 import json, sys
 from memagent.errors import UsageError
-from memagent.tasks.loaders import load_samples
+from memagent.evaluation.loaders import load_samples
 def read(**row):
     with open(sys.argv[1], "w") as file:
         file.write(json.dumps(row))
@@ -245,7 +245,7 @@ import json, sys
 from pathlib import Path
 from infra.sources.diff import make_plan
 from infra.sources.sandbox import Guard
-from infra.tables.schemas import SOURCES
+from infra.store.schemas import SOURCES
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 options = IngestConfig()
@@ -303,7 +303,7 @@ def test_another_option_of_an_engine_reads_anew(tmp_path):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(ROOT)])}
 
     def command(*arguments: str) -> str:
-        line = [sys.executable, "-P", "-m", "pipelines.cli", *arguments, "--store", str(tmp_path / "store")]
+        line = [sys.executable, "-P", "-m", "memagent", *arguments, "--store", str(tmp_path / "store")]
         done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout

@@ -8,7 +8,7 @@ import sys
 import docx
 import pytest
 
-from memagent.extras import EXTRAS
+from memagent.errors import EXTRAS
 from tests.support.pages import ROOT
 
 _HIDES = f"""

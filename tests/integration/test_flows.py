@@ -38,8 +38,8 @@ def in_python(code, tmp_path, timeout=600, **variables):
 FLOW = """
 import json, sys
 from pipelines.flows import answer_archive, digest_corpus, optimize_corpus
-from infra.tables.corpora import remember
-from infra.store import Corpus, Store
+from infra.store.corpora import remember
+from infra.store.location import Corpus, Store
 from memagent.questions import ask
 store, docs, sets = json.loads(sys.argv[1]) if len(sys.argv) > 1 else json.loads({given!r})
 bulk = answer_archive("c", questions=[{question!r}], sources=[docs], store=store, sets=sets)
@@ -56,7 +56,7 @@ night = digest_corpus("*", store=store, sets=sets)["c"]
 optimize_corpus("*", retention_days=0, store=store, sets=sets)
 """
 BAD_NIGHT = """
-from infra.tables.delta import Table
+from infra.store.delta import Table
 from pipelines.flows import FailedItems
 remember(Corpus(Store(store), "a"), sources=["/no/such/folder"], questions=[ask("Who?")])
 try:
@@ -69,7 +69,7 @@ optimize_corpus("*", retention_days=0, store=store, sets=sets)
 """
 TELL = 'print("RESULT" + json.dumps(said))'
 JOBS = """
-from infra.cluster.jobs_api import _jobs_client
+from infra.cluster.session import _jobs_client
 said.append([str(job.status) for job in _jobs_client({cluster!r}).list_jobs()])
 """
 
@@ -94,9 +94,9 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 from pipelines.flows import FailedItems, answer_archive, digest_corpus
-from infra.tables.corpora import remember
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
+from infra.store.corpora import remember
+from infra.store.location import Corpus, Store
+from infra.store.delta import Table
 from memagent.questions import ask
 store, docs, sets = json.loads({given!r})
 begun, said = datetime.now(UTC), []
@@ -129,7 +129,7 @@ def test_a_source_that_cannot_be_read_fails_the_run_that_was_to_read_it(tmp_path
         assert re.match(r"1 failed \(1 source: [a-z-]+\); the others are answered", told), told
     assert status == ["failed"]
     assert len(tables) == 2 and all('"failed, source: ' in table for table in tables)
-    command = [sys.executable, "-m", "pipelines.cli", "digest", "night", "--store", str(tmp_path / "store")]
+    command = [sys.executable, "-m", "memagent", "digest", "night", "--store", str(tmp_path / "store")]
     done = subprocess.run(
         [*command, *(part for item in sets for part in ("--set", item))], capture_output=True, text=True, cwd=ROOT
     )
@@ -138,7 +138,7 @@ def test_a_source_that_cannot_be_read_fails_the_run_that_was_to_read_it(tmp_path
 
 EVALUATE = """
 import json
-import pipelines.flows.evaluating as evaluating
+import pipelines.flows.learning as evaluating
 told, emit = [], evaluating.emit_event
 def tell(event, resource, payload):
     told.append([event, payload.get("before"), payload["run_id"]])

@@ -6,26 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables.delta import Table, now
-from infra.tables.documents import current_documents, document_texts
-from infra.tables.erasing import find_texts
-from infra.tables.qa import write_qa
-from infra.tables.runs import write_run
+from infra.maintenance.lineage import find_texts
+from infra.store.delta import Table, now
+from infra.store.documents import current_documents, document_texts
+from infra.store.location import Corpus, Store
+from infra.store.qa import write_qa
+from infra.store.runs import write_run
 from memagent.config import load_config
-from memagent.curation import Qa
 from memagent.errors import MemagentError, UsageError
+from memagent.evaluation.ruler import write_jsonl
+from memagent.evaluation.suites import Suite
+from memagent.evaluation.texts import Sample, Whole
+from memagent.quality.curation import Qa
 from memagent.rl.reward import Reward
 from memagent.rl.trajectory import Conversation, Group, Trajectory
-from memagent.tasks.ruler import write_jsonl
-from memagent.tasks.sample import Sample
-from memagent.tasks.suites import Suite
-from memagent.tasks.texts import Whole
 from pipelines.ask import ask, digest
-from pipelines.check import check
 from pipelines.evaluate import evaluate
-from pipelines.exchange.answers import answer_table
-from pipelines.forget import forget
+from pipelines.io.answers import answer_table
+from pipelines.operate.check import check
+from pipelines.operate.forget import forget
 from pipelines.report import write_to_store
 from pipelines.stages.ingest import ingest
 from pipelines.training.checkpoints import Checkpoints
@@ -99,7 +98,7 @@ def test_a_forgetting_that_was_killed_is_finished_by_the_next_one(tmp_path, mode
     config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
     ingest(Corpus(store, "c"), [str(folder)], config, "first")
     digest("c", [OTTER], config)
-    home = "pipelines.forget" if step == "find_texts" else "infra.tables.forgetting"
+    home = "pipelines.operate.forget" if step == "find_texts" else "infra.maintenance.erasure"
     whole, calls = getattr(sys.modules[home], step), []
 
     def killed(*given, **named):
@@ -132,7 +131,7 @@ def test_an_interrupted_forgetting_of_another_corpus_is_finished_too(tmp_path, m
         (folder / "mine.txt").write_text(f"{CANARY} of {name}, {name}, {name}, {name} and nobody else.")
         ingest(Corpus(store, name), [str(folder)], config, f"of-{name}")
     with monkeypatch.context() as patched, pytest.raises(OSError, match="no room"):
-        patched.setattr("infra.tables.forgetting._erase_from_runs", raising(OSError("no room")))
+        patched.setattr("infra.maintenance.erasure._erase_from_runs", raising(OSError("no room")))
         forget("c", config, [("doc_id", "mine.txt")])
     done = forget("d", config, [("doc_id", "mine.txt")], canaries=[CANARY])
     assert (done["corpus"], done["documents_count"], done["found"]) == ("d", 1, [])
@@ -156,7 +155,9 @@ def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_
     ingest(corpus, [str(folder)], config, "first")
     other = next(one for one in current_documents(corpus).to_pylist() if one["doc_id"] != "ogilvie.txt")
     (of_other,) = [said for _, said in document_texts(corpus, [other["content_hash"]])]
-    monkeypatch.setattr("pipelines.forget._SEARCHED", 1)  # what is erased does not depend on what is searched for
+    monkeypatch.setattr(
+        "pipelines.operate.forget._SEARCHED", 1
+    )  # what is erased does not depend on what is searched for
     samples = [
         Sample(name, "questions", 0, pieces=Whole(said), question=OTTER.text, answers=(gold,), match="f1")
         for name, said, gold in (
@@ -215,7 +216,7 @@ def test_memories_of_a_reading_that_never_ended_go_as_well(archive):
 def test_what_was_read_after_a_forgetting_was_killed_goes_as_well(archive, monkeypatch):
     store, config, _ = archive
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipelines.forget.erase", raising(KeyboardInterrupt()))
+        patched.setattr("pipelines.operate.forget.erase", raising(KeyboardInterrupt()))
         forget_aaa(config)
     assert ask("c", [HERON], config)["readings"]["read_now"] == 4
     done = forget_aaa(config)
@@ -271,7 +272,7 @@ def test_the_one_sentence_that_no_other_contract_has_is_searched_for(archive):
 
 def test_texts_of_which_no_passage_is_searched_for_are_counted(archive, monkeypatch):
     _, config, _ = archive
-    monkeypatch.setattr("pipelines.forget._SEARCHED", 2)
+    monkeypatch.setattr("pipelines.operate.forget._SEARCHED", 2)
     done = forget("c", config, [("doc_id", "*")])
     assert done["documents_count"] == 4 and done["unsearched"] == 3 and done["found"] == []
 

@@ -15,23 +15,22 @@ import pytest
 
 from infra.cluster.board import Attempt, LocalBoard
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.corpora import tag
-from infra.tables.delta import Table, now
-from infra.tables.document_writer import DocumentWriter
-from infra.tables.documents import document_texts
-from infra.tables.qa import CorpusIndex, QaWritten, count_new, qa_version, read_qa, write_qa
-from infra.tables.segments import write_segments
+from infra.store.corpora import tag
+from infra.store.delta import Table, now
+from infra.store.documents import DocumentWriter, document_texts
+from infra.store.location import Corpus, Store
+from infra.store.qa import CorpusIndex, QaWritten, count_new, qa_version, read_qa, write_qa
+from infra.store.segments import write_segments
 from memagent.config import load_config
-from memagent.curation import Qa, split_of
 from memagent.errors import ConfigError, UsageError
+from memagent.evaluation.records import columns_of
+from memagent.quality.curation import Qa, split_of
 from memagent.records import Question, text_hash
-from memagent.tasks.records import columns_of
 from pipelines.ask import ask
-from pipelines.exchange.answers import answer_table, write_answers
-from pipelines.exchange.feedback import take_feedback
-from pipelines.exchange.qa_files import export_qa, import_qa
 from pipelines.harvest import HarvestOptions, harvest
+from pipelines.io.answers import answer_table, write_answers
+from pipelines.io.feedback import take_feedback
+from pipelines.io.qa_files import export_qa, import_qa
 from pipelines.stages.collect_qa import load_answers
 from pipelines.stages.write_questions import Writer, choose, generate
 

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.sources.diff import IngestPlan, make_plan
-from infra.store import Corpus, Store, file_system
-from infra.tables.delta import Table
-from infra.tables.documents import current_documents, current_sources, document_texts, quarantined
-from infra.tables.runs import IngestSummary
+from infra.store.delta import Table
+from infra.store.documents import current_documents, current_sources, document_texts, quarantined
+from infra.store.location import Corpus, Store, file_system
+from infra.store.runs import IngestSummary
 from memagent.config import Config, IngestConfig
 from memagent.errors import UsageError
 from pipelines.stages.ingest import ingest
@@ -320,7 +320,7 @@ def test_a_table_without_the_id_column_is_refused_whole_and_what_it_gave_stays(
 
 _KILLED = """
 import sys
-from infra.store import Corpus, Store
+from infra.store.location import Corpus, Store
 from memagent.config import Config
 from pipelines.stages.ingest import ingest
 ingest(Corpus(Store(sys.argv[1]), "c"), [sys.argv[2]], Config(commit_seconds=0.01), "run-0")

@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-from infra.store import Corpus, Store, file_system
-from infra.tables.documents import current_documents, document_texts, quarantined
+from infra.store.documents import current_documents, document_texts, quarantined
+from infra.store.location import Corpus, Store, file_system
 from memagent.config import Config
 from pipelines.stages.ingest import ingest
 from tests.support.hostile import OPTIONS, Case, build

@@ -15,12 +15,12 @@ from infra.cluster.board import LocalBoard, RemoteBoard
 from infra.cluster.jobs import EngineWork, run_job
 from infra.cluster.placement import check_fits
 from infra.cluster.session import board_name
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
 from memagent.config import PoolConfig, load_config
 from memagent.errors import ConfigError, EngineDied, MemagentError, UsageError
 from pipelines.ask import ask
-from pipelines.cli.storage_errors import storage_error
+from pipelines.cli.main import storage_error
 from pipelines.stages.ingest import ingest
 from tests.support.archives import OTTER, write_archive
 

@@ -8,10 +8,10 @@ from itertools import product
 
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
-from infra.tables.documents import current_documents, document_texts
-from infra.tables.turns import turns
+from infra.store.delta import Table
+from infra.store.documents import current_documents, document_texts
+from infra.store.location import Corpus, Store
+from infra.store.turns import turns
 from tests.support.archives import write_archive
 from tests.support.pages import ROOT
 
@@ -22,7 +22,7 @@ TABLES = ("texts", "documents", "sources", "segmented", "answers")
 NIGHT = """
 import sys
 from infra.cluster.session import lazy_ray
-from infra.store import Corpus, Store
+from infra.store.location import Corpus, Store
 from memagent.config import load_config
 from memagent.records import Question
 from pipelines.ask import ask

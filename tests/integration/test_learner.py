@@ -12,12 +12,11 @@ from safetensors.torch import load_file, save_file
 from examples.nano.export import config
 from examples.nano.model import Shape
 from infra.learner.rank import Learner, Rank
-from infra.learner.weight_broadcast import Rendezvous, receive
+from infra.learner.weights import Rendezvous, receive
 from memagent.errors import TrainingError
-from memagent.rl import head
-from memagent.rl.advantage import with_advantages
+from memagent.rl import model as head
 from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
-from memagent.rl.loss import Clipping, token_loss
+from memagent.rl.loss import Clipping, token_loss, with_advantages
 from memagent.rl.model import load_model
 from memagent.rl.packing import Packed, PackedItem, Unit, balance, items, pack, units
 from memagent.rl.reward import Reward

@@ -2,9 +2,9 @@
 
 import json
 
-from infra.store import Corpus, Store
-from infra.tables.qa import write_qa
-from memagent.curation import Qa
+from infra.store.location import Corpus, Store
+from infra.store.qa import write_qa
+from memagent.quality.curation import Qa
 from pipelines.flows.lineage import Lineage, asset_key, of_harvest, of_reading, of_training
 from tests.integration.test_flows import TELL, in_python, result
 
@@ -29,7 +29,7 @@ def tell(event, resource, related=None, payload=None, **more):
     return emit(event=event, resource=resource, related=related, payload=payload, **more)
 prefect.events.emit_event = tell
 from prefect import flow
-from infra.store import Store
+from infra.store.location import Store
 from pipelines.flows.lineage import note_lineage, of_reading
 summary, store = json.loads({given!r})
 @flow

@@ -6,8 +6,8 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from infra.store import Corpus, Store
-from infra.tables.corpora import remember
+from infra.store.corpora import remember
+from infra.store.location import Corpus, Store
 from memagent.config import load_config
 from memagent.questions import ask
 from pipelines.stages.ingest import ingest
@@ -24,7 +24,7 @@ def server(tmp_path, model_folder):
     remember(corpus, sources=[str(tmp_path / "docs")], questions=[ask(HERON.text)])
     options = ["--store", config.store, "--engine", "scripted", "--model", str(model_folder)]
     return StdioServerParameters(
-        command=sys.executable, args=["-m", "pipelines.cli", "mcp", *options], env=HERE, cwd=str(ROOT)
+        command=sys.executable, args=["-m", "memagent", "mcp", *options], env=HERE, cwd=str(ROOT)
     )
 
 

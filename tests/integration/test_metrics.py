@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from infra.store import Corpus
-from infra.tables.corpora import remember
+from infra.store.corpora import remember
+from infra.store.location import Corpus
 from memagent.config import load_config
 from memagent.records import Question
 from pipelines.ask import ask, digest
-from pipelines.web.store_metrics import FAMILIES
+from pipelines.web.metrics import FAMILIES
 from tests.support.flowing import ROOT
 from tests.support.waiting import wait_for
 
@@ -38,7 +38,7 @@ def endpoint(store, tmp_path) -> Iterator["Endpoint"]:
 @contextmanager
 def serving(command: list[str]) -> Iterator[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.cli", *command], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
+        [sys.executable, "-m", "memagent", *command], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
     )
     try:
         assert process.stdout is not None

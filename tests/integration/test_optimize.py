@@ -7,18 +7,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from infra.store import Corpus, Store
-from infra.tables.claims import used
-from infra.tables.data_files import write_data_file
-from infra.tables.delta import Table, now
-from infra.tables.documents import current_documents, document_texts
-from infra.tables.plans import write_moved
-from infra.tables.runs import begin_run
+from infra.store.claims import used
+from infra.store.data_files import write_data_file
+from infra.store.delta import Table, now
+from infra.store.documents import current_documents, document_texts
+from infra.store.location import Corpus, Store
+from infra.store.plans import write_moved
+from infra.store.runs import begin_run
 from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.ask import ask, digest
-from pipelines.exchange.answers import answer_table
-from pipelines.optimize import optimize
+from pipelines.io.answers import answer_table
+from pipelines.operate.optimize import optimize
 from pipelines.report import build
 from pipelines.stages.ingest import ingest
 from tests.support.archives import HERON, OTTER, write_archive

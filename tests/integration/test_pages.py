@@ -14,13 +14,13 @@ from rich.console import Console
 
 from infra.sources import parse
 from infra.sources.pdf import page_starts
-from infra.store import Corpus
+from infra.store.location import Corpus
 from memagent.config import IngestConfig
 from pipelines.answers import AnswerTable
 from pipelines.cli.live import answers_table
-from pipelines.exchange.answers import answer_rows, write_answers
+from pipelines.io.answers import answer_rows, write_answers
 from pipelines.report import build
-from pipelines.web.api.places import answer_evidence
+from pipelines.web.api.readings import answer_evidence
 from tests.support.hostile import pdf
 from tests.support.made_up_run import CORPUS, MadeUpRun, local_store
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Store
 from tests.endurance import QUESTIONS, make_archive
 
 COMMANDS = {
@@ -39,7 +39,7 @@ _READS = ("ask", "digest")
 def command(name: str, folder: Path) -> list[str]:
     engine = ["--engine", "scripted"] if name in (*_READS, "harvest") else []
     rest = [part.format(folder=folder / "docs") for part in COMMANDS[name]]
-    return [sys.executable, "-m", "pipelines.cli", *rest, *engine, "--store", str(folder / "store")]
+    return [sys.executable, "-m", "memagent", *rest, *engine, "--store", str(folder / "store")]
 
 
 @pytest.fixture(scope="module")

@@ -11,24 +11,25 @@ import ray
 
 from infra.cluster import session as jobs
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.buckets import Bucket
-from infra.tables.corpora import remember
-from infra.tables.delta import Table
-from infra.tables.plans import read_plan
-from infra.tables.turns import turns
+from infra.store.buckets import Bucket
+from infra.store.corpora import remember
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
+from infra.store.plans import read_plan
+from infra.store.turns import turns
 from memagent.config import load_config
 from memagent.errors import ItemError, UsageError
+from memagent.reading.segmenting import segments
 from memagent.records import Question, text_hash
-from memagent.segmenting import segments
 from pipelines.ask import ask, digest
-from pipelines.exchange.answers import answer_rows, answer_table
+from pipelines.io.answers import answer_rows, answer_table
+from pipelines.operate.status import corpus_status, quarantined
 from pipelines.report import build
-from pipelines.stages import plan, rollup
+from pipelines.stages import plan
+from pipelines.stages import summarise as rollup
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import make_plan
 from pipelines.stages.planned_readings import PlanRequest
-from pipelines.status import corpus_status, quarantined
 from tests.support.archives import HERON, OTTER, write_archive
 
 
@@ -108,7 +109,7 @@ def test_a_document_that_grew_is_read_on_from_its_first_changed_segment(store, a
     assert changed == {"otter": 0, "heron": found}
     # A reading from the start, in a store of its own, comes to the same answers.
     elsewhere = config.model_copy(update={"store": config.store + "-fresh"})
-    from infra.store import Store
+    from infra.store.location import Store
 
     take(Store(elsewhere.store), archive, elsewhere)
     fresh = ask("c", defaults, elsewhere)
@@ -247,7 +248,7 @@ def test_a_document_that_cannot_be_segmented_is_a_failure_of_the_run(store, arch
             raise ItemError("no segments of this one")
         return segments(content_hash, *given, **options)
 
-    monkeypatch.setattr("infra.tables.segments.segments", cut)
+    monkeypatch.setattr("infra.store.segments.segments", cut)
     summary = ask("c", [OTTER, HERON], config)
     assert (summary["readings"]["read_now"], summary["readings"]["failed"]) == (14, 1)
     assert summary["failures_by_reason"] == {"segment": 1}

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import pipelines.promote
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.delta import Table, now
-from infra.tables.document_writer import DocumentWriter
-from infra.tables.policies import fetch, policies, policy, promote, promoted, publish, rollback
+from infra.store.delta import Table, now
+from infra.store.documents import DocumentWriter
+from infra.store.location import Corpus, Store
+from infra.store.policies import fetch, policies, policy, promote, promoted, publish, rollback
 from memagent.config import load_config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.nano import bundled

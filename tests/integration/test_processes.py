@@ -7,16 +7,16 @@ import sys
 import psutil
 import pytest
 
-from infra.processes import end_with_owner
+from infra.system.processes import end_with_owner
 from tests.endurance import outliving
 from tests.support.waiting import wait_for
 
-ENGINE = "from infra.processes import end_with_owner; end_with_owner(); import time; time.sleep(300)"
+ENGINE = "from infra.system.processes import end_with_owner; end_with_owner(); import time; time.sleep(300)"
 LATE = f"import time; time.sleep(2); {ENGINE}"
 PARENT = f"import subprocess; subprocess.Popen(['sleep', '300']); {ENGINE}"
 OWNER = """
 import subprocess, sys, time
-from infra.processes import own_engines
+from infra.system.processes import own_engines
 own_engines()
 print(subprocess.Popen([sys.executable, "-c", sys.argv[1]]).pid, flush=True)
 time.sleep(300)
@@ -39,7 +39,17 @@ def test_an_engine_ends_when_its_owner_is_killed(engine):
 
 def test_a_module_runs_as_it_would_alone_and_ends_with_its_owner():
     owner = subprocess.Popen(["sleep", "300"])
-    command = [sys.executable, "-u", "-m", "infra.processes", str(owner.pid), "http.server", "0", "--bind", "127.0.0.1"]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "infra.system.processes",
+        str(owner.pid),
+        "http.server",
+        "0",
+        "--bind",
+        "127.0.0.1",
+    ]
     module = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert module.stdout is not None
     with module.stdout:
@@ -51,7 +61,7 @@ def test_a_module_runs_as_it_would_alone_and_ends_with_its_owner():
 
 def test_the_owner_itself_and_strangers_go_on():
     done = subprocess.run(
-        [sys.executable, "-c", "from infra.processes import *; own_engines(); end_with_owner(); print('on')"],
+        [sys.executable, "-c", "from infra.system.processes import *; own_engines(); end_with_owner(); print('on')"],
         capture_output=True,
         text=True,
         check=True,

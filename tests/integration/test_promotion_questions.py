@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables.delta import now
-from infra.tables.document_writer import DocumentWriter
-from infra.tables.qa import read_qa, read_rows, write_qa
-from infra.tables.runs import write_run
-from infra.tables.schemas import POLICIES_OF
-from memagent.curation import SPLITS, Qa, split_of
+from infra.store.delta import now
+from infra.store.documents import DocumentWriter
+from infra.store.location import Corpus, Store
+from infra.store.qa import read_qa, read_rows, write_qa
+from infra.store.runs import write_run
+from infra.store.schemas import POLICIES_OF
 from memagent.errors import UsageError
+from memagent.quality.curation import SPLITS, Qa, split_of
 from memagent.records import text_hash
 from memagent.rl.promotion import PromotionSpec
 from pipelines.promotion_questions import find_questions, trained_files

@@ -7,21 +7,20 @@ import pytest
 from typer.testing import CliRunner
 
 from infra.readers import ReaderSpec
-from infra.store import Corpus
-from infra.tables.claims import beat
-from infra.tables.corpora import remember
-from infra.tables.delta import Table
-from infra.tables.runs import begin_run
-from infra.tables.visibility import hidden_runs, withheld_runs
+from infra.store.claims import beat
+from infra.store.corpora import remember
+from infra.store.delta import Table
+from infra.store.location import Corpus
+from infra.store.runs import begin_run, hidden_runs, withheld_runs
 from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.ask import digest
 from pipelines.cli.main import app
-from pipelines.exchange.answers import answer_rows
-from pipelines.formatting import exit_status
-from pipelines.release import release
+from pipelines.io.answers import answer_rows
+from pipelines.operate.release import release
+from pipelines.operate.status import corpus_status
 from pipelines.report import build
-from pipelines.status import corpus_status
+from pipelines.views.formatting import exit_status
 from tests.support.archives import OTTER, write_archive
 from tests.support.texts import filler
 

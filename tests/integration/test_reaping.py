@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from infra.cluster.jobs_api import _jobs_client, open_jobs
-from infra.tables.claims import is_gone, this_process
+from infra.cluster.session import _jobs_client, open_jobs
+from infra.store.claims import is_gone, this_process
 from tests.integration.test_flows import in_python
 
 LEFT = """
@@ -16,9 +16,9 @@ import pipelines  # first: it says how long Prefect's server may take to start
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.states import Running
-from infra.tables.claims import this_process
+from infra.store.claims import this_process
 from pipelines.flows.ray_job import LABEL, server
-from pipelines.flows.reaping import reap
+from pipelines.flows.operating import reap
 @flow
 def work():
     pass
@@ -35,7 +35,7 @@ names = {{str(run): kind for kind, run in runs.items()}}
 print(json.dumps([states, [names[run] for run in reaped["flow_runs"] if run in names], reaped["jobs"]]))
 """
 JOBS = """
-    from infra.cluster.jobs_api import _jobs_client
+    from infra.cluster.session import _jobs_client
     jobs = _jobs_client({address!r})
     def left(flow_run, owner):
         name = f"memagent-{{flow_run}}-{{uuid.uuid4().hex[:6]}}"

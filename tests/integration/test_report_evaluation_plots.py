@@ -6,8 +6,9 @@ import pytest
 from PIL import Image
 
 from memagent.errors import UsageError
-from memagent.stats import mean
-from pipelines.report.evaluation_plots import (
+from memagent.evaluation.stats import mean
+from pipelines.report.panels import darkened
+from pipelines.report.plots import (
     PUBLISHED,
     PUBLISHED_LABEL,
     PUBLISHED_LENGTHS,
@@ -17,7 +18,6 @@ from pipelines.report.evaluation_plots import (
     memory_by_share,
     tokens_label,
 )
-from pipelines.report.plotting import darkened
 
 LENGTHS = (8_000, 64_000, 512_000)
 
@@ -109,7 +109,7 @@ def test_published_curves_may_stay_away(tmp_path):
 def test_accuracy_is_the_mean_with_its_interval(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "pipelines.report.evaluation_plots.mean", lambda metric, values: seen.append(values) or mean(metric, values)
+        "pipelines.report.plots.mean", lambda metric, values: seen.append(values) or mean(metric, values)
     )
     rows = readings(["memagent"])
     accuracy_by_length(rows, tmp_path)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from infra.store import Corpus
-from infra.tables.turns import TurnWriter
+from infra.store.location import Corpus
+from infra.store.turns import TurnWriter
 from memagent.records import Turn
-from pipelines.memory_diff import DiffPassage
-from pipelines.report.samples import memory_changes, shown_samples
+from pipelines.report.evaluation import memory_changes, shown_samples
+from pipelines.views.memory import DiffPassage
 from tests.support.made_up_run import local_store
 
 
@@ -63,7 +63,7 @@ def test_of_many_changes_those_around_the_loss_are_shown(corpus, lost, first, la
 
 
 def test_a_page_has_room_for_so_many_memories(corpus, monkeypatch):
-    monkeypatch.setattr("pipelines.report.samples._ROOM", 25)
+    monkeypatch.setattr("pipelines.report.evaluation._ROOM", 25)
     for number in (1, 2, 3):
         log(corpus, turn(f"r{number}", 0, "twenty characters ok"))
     shown = shown_samples(corpus, [row(number) for number in (1, 2, 3)], 9)

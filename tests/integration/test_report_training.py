@@ -8,7 +8,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import TrainingError, UsageError
 from pipelines.cli.train import app
 from pipelines.report.training import training_page, write_training

@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from memagent.errors import UsageError
-from memagent.stats import mean
+from memagent.evaluation.stats import mean
 from pipelines.report.panels import interval, middle, series
-from pipelines.report.training_plots import health_curves, learning_curves, time_curves
+from pipelines.report.plots import health_curves, learning_curves, time_curves
 from tests.support.made_up_training import PHASES, replayed, run, step
 
 SCORES = ["Reward", "Strict score (%)", "Lenient score (%)"]

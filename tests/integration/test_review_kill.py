@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.tables.delta import Table
+from infra.store.delta import Table
 from tests.support.made_up_run import CORPUS, contracts, local_store
 from tests.support.ports import first_port
 from tests.support.review_service import csrf, home, known
@@ -26,7 +26,7 @@ class Served:
 
     def __init__(self, store: str, port: int) -> None:
         self.address = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "pipelines.cli", "review", "--store", store, "--port", str(port)]
+        command = [sys.executable, "-m", "memagent", "review", "--store", store, "--port", str(port)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ})
         assert self.process.stdout is not None
         while "stop with" not in (line := self.process.stdout.readline()):

@@ -11,20 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 from openpyxl import load_workbook
 
-from infra.store import Corpus
-from infra.tables.delta import Table
-from infra.tables.feedback import verdicts
-from infra.tables.runs import mark_released
+from infra.store.delta import Table
+from infra.store.feedback import verdicts
+from infra.store.location import Corpus
+from infra.store.runs import mark_released
 from memagent.config import load_config
-from memagent.reviews import current
-from pipelines.exchange.answers import answer_rows
-from pipelines.forget import forget
+from memagent.quality.verdicts import current
+from pipelines.io.answers import answer_rows
+from pipelines.operate.forget import forget
 from pipelines.web.access import Access
-from pipelines.web.address import Address
+from pipelines.web.address import Address, token_file
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter
 from pipelines.web.review.pages import _confidence
-from pipelines.web.tokens import token_file
 from tests.support.made_up_run import CORPUS, START, MadeUpRun, contracts, local_store
 from tests.support.review_service import ADDRESS, PORT, Person, home, known, login_path, review_service_on
 

@@ -5,12 +5,12 @@ import io
 import pytest
 from PIL import Image
 
-from infra.store import Corpus
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import Corpus
 from memagent.records import text_hash
+from pipelines.views.passages import PageRequest, Pages
 from pipelines.web.access import Access
 from pipelines.web.address import Address
-from pipelines.web.review.pdf_page import PageRequest, Pages
 from tests.support.hostile import pdf
 from tests.support.made_up_run import CORPUS, MadeUpRun, local_store
 from tests.support.review_service import PORT, Person, home, known, review_service_on

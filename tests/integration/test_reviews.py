@@ -3,11 +3,11 @@
 import csv
 from datetime import timedelta
 
-from infra.store import Corpus
-from infra.tables.delta import Table
-from infra.tables.feedback import Reviews, verdicts
+from infra.store.delta import Table
+from infra.store.feedback import Reviews, verdicts
+from infra.store.location import Corpus
 from memagent.config import load_config
-from pipelines.exchange.answers import answer_rows, answer_table, write_answers
+from pipelines.io.answers import answer_rows, answer_table, write_answers
 from pipelines.stages.collect_qa import feedback_rows
 from tests.support.made_up_run import CORPUS, RUN, START, contracts, local_store
 

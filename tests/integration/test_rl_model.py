@@ -10,9 +10,8 @@ from examples.nano.export import config
 from examples.nano.model import Shape
 from memagent.errors import UsageError
 from memagent.nano import bundled
-from memagent.rl import head
-from memagent.rl.head import TokenHead
-from memagent.rl.model import load_model
+from memagent.rl import model as head
+from memagent.rl.model import TokenHead, load_model
 from memagent.rl.packing import Unit, items, pack, units
 from tests.support.rl_samples import alike, group
 

@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from infra.store import Corpus
-from infra.tables.corpora import remember
-from infra.tables.delta import Table
+from infra.store.corpora import remember
+from infra.store.delta import Table
+from infra.store.location import Corpus
 from memagent.config import load_config
 from memagent.records import Question
 from pipelines.ask import ask, digest

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.sources.discovery import list_sources
-from infra.store import FIRST_ATTEMPTS, Store
-from infra.tables.delta import Table
+from infra.store.delta import Table
+from infra.store.location import FIRST_ATTEMPTS, Store
 from memagent.errors import UsageError
 from tests.endurance import QUESTIONS, make_archive
 from tests.support.s3_faults import FAULTS, Fault, faulty_s3
@@ -45,7 +45,7 @@ def calm(archive: Path) -> dict[tuple[str, str], str]:
 
 def command(archive: Path, store: str, *sets: str) -> list[str]:
     asked = [part for question in QUESTIONS for part in ("-q", question)]
-    argv = [sys.executable, "-m", "pipelines.cli", "ask", str(archive), *asked, "--store", store]
+    argv = [sys.executable, "-m", "memagent", "ask", str(archive), *asked, "--store", store]
     return [*argv, "--engine", "scripted", "--json", *(part for one in sets for part in ("--set", one))]
 
 

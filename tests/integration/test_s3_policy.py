@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables.claims import beat, claimed
-from infra.tables.delta import Table, now
+from infra.store.claims import beat, claimed
+from infra.store.delta import Table, now
+from infra.store.location import Corpus, Store
 from tests.support.pages import ROOT
 
 POLICY = json.loads((ROOT / "infra" / "deploy" / "s3-policy.json").read_text())

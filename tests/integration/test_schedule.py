@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from typer.testing import CliRunner
 
-from infra.store import Corpus
-from infra.tables.corpora import remember
-from infra.tables.delta import Table, now
-from infra.tables.quarantine import failure_row
-from infra.tables.runs import begin_run
+from infra.store.corpora import remember
+from infra.store.delta import Table, now
+from infra.store.location import Corpus
+from infra.store.quarantine import failure_row
+from infra.store.runs import begin_run
 from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.ask import digest
-from pipelines.backfill import Dates, backfill
 from pipelines.cli.main import app
-from pipelines.exchange.answers import answer_rows
+from pipelines.io.answers import answer_rows
+from pipelines.operate.backfill import Dates, backfill
 from pipelines.schedule import note_told, notices, scheduled_runs_of
 from pipelines.stages.ingest import ingest
 from tests.support.archives import HERON, OTTER, write_archive

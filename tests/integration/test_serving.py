@@ -17,14 +17,14 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from infra.store import Corpus, Store
-from infra.tables.claims import is_alive
-from infra.tables.corpora import remember
-from infra.tables.delta import Table
+from infra.store.claims import is_alive
+from infra.store.corpora import remember
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
 from memagent import ReadingSpec, ScriptedEngine, read
 from memagent.config import load_config
-from memagent.engine import Completion
-from pipelines.exchange.answers import answer_table
+from memagent.reading.engine import Completion
+from pipelines.io.answers import answer_table
 from pipelines.stages.ingest import ingest
 from pipelines.web.api.protocol import ChatRequest
 from pipelines.web.api.reader import HeldReader

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.processes import usable_cores, usable_memory
 from infra.sources import Parsed, Refused, parse
 from infra.sources.sandbox import Guard
+from infra.system.processes import usable_cores, usable_memory
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from tests.support.hostile import pdf, word

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.naming import unquoted
 from infra.sources import Refused
 from infra.sources.discovery import list_sources
 from infra.sources.sandbox import Guard
+from infra.system.naming import unquoted
 from memagent.errors import SourceError
 from tests.support.hostile import OPTIONS, Case, build
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.sources.base import Parsed, Refused
-from infra.sources.opening import open_source
+from infra.sources.listing import open_source
 from infra.sources.sandbox import Guard
 from memagent.config import IngestConfig
 from memagent.errors import SourceError

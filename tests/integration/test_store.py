@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import ConfigError
 
 
@@ -91,7 +91,7 @@ def test_check_says_what_is_wrong(s3_bucket: str, monkeypatch: pytest.MonkeyPatc
 
 CHANGES = """
 import sys
-from infra.store import Store
+from infra.store.location import Store
 for number in range(int(sys.argv[3])):
     Store(sys.argv[1]).update_bytes(lambda before: (before or b"") + f"{sys.argv[2]}-{number} ".encode(), "d", "f")
 """

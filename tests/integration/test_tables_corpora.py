@@ -4,13 +4,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from infra.store import Corpus, Store
-from infra.tables.corpora import corpora, default_questions, remember, sources_of, tag, tagger
+from infra.store.corpora import corpora, default_questions, remember, sources_of, tag, tagger
+from infra.store.location import Corpus, Store
 
 OTHER = """
 import sys
-from infra.tables.corpora import remember, tag
-from infra.store import Corpus, Store
+from infra.store.corpora import remember, tag
+from infra.store.location import Corpus, Store
 from memagent.questions import ask
 for number in range(4):
     remember(Corpus(Store(sys.argv[1]), "c"), sources=[f"/data/{sys.argv[2]}-{number}"], questions=[ask("Who?")])

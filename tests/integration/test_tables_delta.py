@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from infra.store import Store
-from infra.tables.delta import Table, now
-from infra.tables.schemas import QUARANTINE
+from infra.store.delta import Table, now
+from infra.store.location import Store
+from infra.store.schemas import QUARANTINE
 
 
 def _row(item: str, detail: str = "", corpus: str = "c") -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_racing_upserts_leave_one_row(store: Store) -> None:
 
 
 def test_many_small_files_become_one_and_every_row_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.tables.delta.MANY", 6)
+    monkeypatch.setattr("infra.store.delta.MANY", 6)
     table = Table(store, "quarantine")
     assert table.compact("c") == 0, "there is no table"
     for i in range(5):
@@ -148,7 +148,7 @@ def test_many_small_files_become_one_and_every_row_stays(store: Store, monkeypat
 
 
 def test_compacting_beside_writers_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.tables.delta.MANY", 2)
+    monkeypatch.setattr("infra.store.delta.MANY", 2)
     Table(store, "quarantine").append([_row("first")])
     with ThreadPoolExecutor(4) as pool:
         done = [pool.submit(Table(store, "quarantine").insert_new, [_row(f"item {i}")]) for i in range(12)]
@@ -180,7 +180,7 @@ _INNER = {
 def test_a_compaction_and_a_writer_that_overtake_each_other_lose_nothing_and_double_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, late: str, first: str
 ) -> None:
-    monkeypatch.setattr("infra.tables.delta.MANY", 2)
+    monkeypatch.setattr("infra.store.delta.MANY", 2)
     table, other = Table(store, "quarantine"), Table(store, "quarantine")
     for i in range(4):
         table.append([_row(f"item {i}", str(i))])
@@ -215,7 +215,7 @@ def _overtaken(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, between: 
 def test_what_cannot_be_compacted_stays_as_it_is(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("infra.tables.delta.MANY", 1)
+    monkeypatch.setattr("infra.store.delta.MANY", 1)
     table = Table(store, "quarantine")
     table.append([_row("a", "1")])
 

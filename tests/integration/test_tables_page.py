@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from infra.store import Store
-from infra.tables import schemas
+from infra.store import schemas
+from infra.store.location import Store
 from memagent.config import Config, load_config
 from memagent.questions import ask
 from pipelines.ask import AskRequest
-from pipelines.exchange.answers import answer_table
+from pipelines.io.answers import answer_table
 from pipelines.target import ask_target, find_target
 from tests.integration.test_examples import NOTE
 from tests.support.pages import ROOT, blocks

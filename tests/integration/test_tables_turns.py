@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables import turn_parts
-from infra.tables import turns as turnlog
-from infra.tables.delta import now
-from infra.tables.schemas import TURNS
-from infra.tables.turns import TurnWriter, answered_in_log, resume_points, turns
+from infra.store import turns as turn_parts
+from infra.store import turns as turnlog
+from infra.store.delta import now
+from infra.store.location import Corpus, Store
+from infra.store.schemas import TURNS
+from infra.store.turns import TurnWriter, answered_in_log, resume_points, turns
 from memagent.errors import MemagentError
 from memagent.records import Turn
-from pipelines.optimize import compact_turns
+from pipelines.operate.optimize import compact_turns
 
 
 def turn(reading: str, step: int, changed: bool = True, span: int = 0, kind: str = "update") -> Turn:

@@ -7,19 +7,18 @@ import pytest
 
 from infra.cluster import session
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
-from infra.tables.corpora import corpora, default_questions, remember, sources_of
-from infra.tables.delta import Table, now
-from infra.tables.documents import current_documents
+from infra.store.corpora import corpora, default_questions, remember, sources_of
+from infra.store.delta import Table, now
+from infra.store.documents import current_documents
+from infra.store.location import Corpus, Store
 from memagent.config import load_config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import Question
 from pipelines.ask import AskRequest, ask, digest
-from pipelines.dry_run import ask_dry_run, digest_dry_run
-from pipelines.exchange.answers import answer_table
-from pipelines.exchange.live_answers import answered_before, newly_answered
+from pipelines.io.answers import answer_table, answered_before, newly_answered
+from pipelines.operate.dry_run import ask_dry_run, digest_dry_run
+from pipelines.operate.status import corpus_status, find_run, show_status
 from pipelines.stages.ingest import ingest
-from pipelines.status import corpus_status, find_run, show_status
 from pipelines.target import Target, absolute, ask_target, find_target, news
 from tests.support.archives import HERON, OTTER, write_archive
 

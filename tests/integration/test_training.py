@@ -15,14 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from infra.learner.group import LearnerGroup
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import TrainingError, UsageError
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.exports import exported_models
-from pipelines.training.names import named
+from pipelines.training.records import exported_models
 from pipelines.training.run import train
-from pipelines.training.settings import TrainingRun, prepare
+from pipelines.training.settings import TrainingRun, named, prepare
 from tests.support.flowing import ROOT
 from tests.support.rl_samples import group
 from tests.support.texts import filler
@@ -75,7 +74,7 @@ def begin(inputs):
     recipe, text = inputs
 
     def start(store: Store) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "pipelines.cli", "train", "--recipe", recipe, "--json"]
+        command = [sys.executable, "-m", "memagent", "train", "--recipe", recipe, "--json"]
         command += ["--data", "needles", "--text", text, "--replay", RUN, "--store", store.url]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True

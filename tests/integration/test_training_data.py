@@ -7,15 +7,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from infra.store import Corpus, Store
-from infra.tables.corpora import remember
-from infra.tables.delta import Table, now
-from infra.tables.document_writer import DocumentWriter
-from infra.tables.documents import current_documents
-from infra.tables.qa import read_qa, to_row, write_qa
-from infra.tables.training_schemas import QA
-from memagent.curation import Qa
+from infra.store.corpora import remember
+from infra.store.delta import Table, now
+from infra.store.documents import DocumentWriter, current_documents
+from infra.store.location import Corpus, Store
+from infra.store.qa import read_qa, to_row, write_qa
+from infra.store.schemas import QA
 from memagent.errors import UsageError
+from memagent.quality.curation import Qa
 from memagent.records import TextSpan, text_hash
 from memagent.rl.audit import audit
 from pipelines.training.data import audited, splits

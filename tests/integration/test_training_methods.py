@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from infra.store import Store
+from infra.store.location import Store
 from memagent.rl.methods import METHODS
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.run import train

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from infra.cluster.jobs_api import _jobs_client
-from infra.processes import tree
-from infra.store import Corpus, Store
-from infra.tables.corpora import corpora, remember
-from infra.tables.delta import Table
-from infra.tables.runs import begin_run
+from infra.cluster.session import _jobs_client
+from infra.store.corpora import corpora, remember
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
+from infra.store.runs import begin_run
+from infra.system.processes import tree
 from memagent.questions import ask
 from tests.support.browsing import browser  # noqa: F401  (a fixture)
 from tests.support.flowing import DEPLOYMENTS, ENDED, QUESTION, Served, serving
@@ -290,7 +290,7 @@ def test_a_night_that_was_broken_off_is_told_to_the_block_that_is_named(unwatche
     assert "watched" in told[0]["body"] and "half-answered" in told[0]["subject"]
     (automation,) = [each for each in served.ask("automations/filter", {}) if each["name"].startswith("memagent: ")]
     assert set(automation["trigger"]["expect"]) == {
-        f"memagent.schedule.{problem}" for problem in ("late", "failed", "half-answered", "withheld")
+        f"memagent.quality.schedule.{problem}" for problem in ("late", "failed", "half-answered", "withheld")
     }
     served.python(OLDER)
     again = _begin(served, "--param", f"sets={named}", name="watch-schedule/watch")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.processes import tree
+from infra.system.processes import tree
 from tests.support.commands import run_here
 from tests.support.flowing import Served, serving
 from tests.support.ports import first_port

@@ -8,13 +8,13 @@ from datetime import timedelta
 import pytest
 from typer.testing import CliRunner
 
-from infra.store import Corpus
-from infra.tables.delta import Table
-from infra.tables.runs import mark_released
+from infra.store.delta import Table
+from infra.store.location import Corpus
+from infra.store.runs import mark_released
 from memagent.config import load_config
 from pipelines.cli.main import app
-from pipelines.counts import corpus_counts
-from pipelines.exchange.answers import answer_rows
+from pipelines.io.answers import answer_rows
+from pipelines.views.counts import corpus_counts
 from pipelines.web.access import Access
 from pipelines.web.address import Address
 from pipelines.web.api.mcp_server import Tools

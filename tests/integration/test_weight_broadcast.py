@@ -5,7 +5,7 @@ import socket
 import pytest
 import torch
 
-from infra.learner.weight_broadcast import Rendezvous, _buckets, receive, send
+from infra.learner.weights import Rendezvous, _buckets, receive, send
 from tests.support.ranks import RANKS
 
 CPU = torch.device("cpu")

@@ -17,7 +17,11 @@ from tests.support.pages import ROOT, blocks
 PACKAGES = ("memagent", "infra", "pipelines")
 NEEDED = (
     *("memagent/nano/rl/model.safetensors", "memagent/nano/rl/reading.json", "memagent/nano/sft/tokenizer.json"),
-    *("memagent/templates/nano.toml", "memagent/question_writer.toml", "memagent/rl/recipes/nano-cpu.toml"),
+    *(
+        "memagent/reading/templates/nano.toml",
+        "memagent/quality/question_writer.toml",
+        "memagent/rl/recipes/nano-cpu.toml",
+    ),
     *("pipelines/report/template.html.j2", "pipelines/report/main.js", "pipelines/report/report.css"),
     *("infra/deploy/prefect.yaml", "infra/deploy/lock/cpu.txt", "memagent/py.typed"),
 )
@@ -86,7 +90,7 @@ def test_the_installed_package_finds_its_files(python: Path, tmp_path: Path):
     code = """
 from infra.models import check_folder
 from memagent.nano import VERSIONS, bundled
-from memagent.prompts import load_template
+from memagent.reading.prompts import load_template
 from memagent.rl.config import load_recipe
 for version in VERSIONS:
     check_folder(bundled(version))

@@ -12,7 +12,7 @@ import sys
 from functools import wraps
 
 TABLE, POINT, WHEN = os.environ["KILL_AT"].split()
-PLACES = {"infra.tables.data_files": "file", "infra.tables.delta": "commit"}
+PLACES = {"infra.store.data_files": "file", "infra.store.delta": "commit"}
 
 
 def end(when):

@@ -14,12 +14,12 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from infra.cluster import nodes
+from infra.cluster import jobs as nodes
 from infra.cluster.board import RemoteBoard
 from infra.cluster.jobs import EngineWork, run_job
 from infra.cluster.placement import GpuSlots, check_fits, ranks_are_actors, start_engine
 from infra.cluster.session import board_name, quiet_ray_data
-from infra.store import Store
+from infra.store.location import Store
 from memagent.config import PoolConfig
 from memagent.errors import UsageError
 

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from infra.processes import tree
+from infra.system.processes import tree
 from tests.support.ports import first_port
 from tests.support.shared import Shared
 from tests.support.texts import filler
@@ -212,7 +212,7 @@ def serving(
     api = f"http://{host}:{port}/api"
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect")}
     store = str(folder / "store")
-    command = [sys.executable, "-m", "pipelines.cli", "up", "--store", store, "--port", str(port)]
+    command = [sys.executable, "-m", "memagent", "up", "--store", store, "--port", str(port)]
     command += [*options, *(part for item in sets for part in ("--set", item))]
     log = folder / "log"
     with log.open("wb") as file:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.store import Corpus, Store
-from infra.tables.delta import Table
-from infra.tables.schemas import PLAN, SEGMENTS
-from infra.tables.turns import TurnWriter
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
+from infra.store.schemas import PLAN, SEGMENTS
+from infra.store.turns import TurnWriter
 from memagent.records import Turn, text_hash
 
 CORPUS = "contracts"

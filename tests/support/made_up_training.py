@@ -4,9 +4,9 @@ import json
 import random
 from typing import Any
 
-from infra.store import Store
-from infra.tables.delta import Table, now
-from infra.tables.schemas import POLICIES_OF
+from infra.store.delta import Table, now
+from infra.store.location import Store
+from infra.store.schemas import POLICIES_OF
 from memagent.rl.config import load_recipe
 from pipelines.training.checkpoints import Checkpoints, State
 

@@ -9,8 +9,8 @@ import pytest
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from infra.store import Corpus, Store
-from infra.tables.corpora import remember
+from infra.store.corpora import remember
+from infra.store.location import Corpus, Store
 from memagent.config import load_config
 from pipelines.web.access import Access, login_link
 from pipelines.web.address import Address

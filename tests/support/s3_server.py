@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.store import file_system
+from infra.store.location import file_system
 from tests.support.ports import first_port
 from tests.support.shared import Shared
 from tests.support.waiting import wait_for

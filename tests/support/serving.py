@@ -49,7 +49,7 @@ def serving(folder: Path, store: str, port: int, options: Sequence[str] = (), *,
     log = folder / f"serve-{port}.log"
     places = {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("CONFIG", "DATA", "CACHE")}
     environment = {**os.environ, **places, "MEMAGENT_STORE": store}
-    command = [sys.executable, "-m", "pipelines.cli", "serve", f"--port={port}", *options]
+    command = [sys.executable, "-m", "memagent", "serve", f"--port={port}", *options]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=ROOT, start_new_session=True)
     try:

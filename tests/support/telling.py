@@ -24,7 +24,7 @@ from prefect.automations import AutomationCore, EventTrigger, Posture
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     (known,) = client.read_automations_by_name("memagent: scheduled runs that went wrong")
-    trigger = EventTrigger(expect={"memagent.schedule.late"}, posture=Posture.Reactive, threshold=1)
+    trigger = EventTrigger(expect={"memagent.quality.schedule.late"}, posture=Posture.Reactive, threshold=1)
     client.update_automation(known.id, AutomationCore(name=known.name, trigger=trigger, actions=known.actions))
 """
 """Makes the automation one of a version that knew of late runs alone."""

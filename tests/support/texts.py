@@ -7,10 +7,10 @@ from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from memagent.config import ReadingConfig
-from memagent.conversations import ReadingSpec
-from memagent.prompts import Prompts, load_template
-from memagent.segmenting import segments
-from memagent.tokens import Tokenizer
+from memagent.reading.conversations import ReadingSpec
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.segmenting import segments
+from memagent.reading.tokens import Tokenizer
 
 CONTROL = ["<|segment|>", "<|question|>", "<|memory|>", "<|update|>", "<|answer|>", "<|same|>", "<|none|>", "<|end|>"]
 

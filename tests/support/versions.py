@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy
 from safetensors.numpy import save_file
 
-from infra.tables.policies import Provenance
+from infra.store.policies import Provenance
 from tests.support.texts import toy_tokenizer
 
 

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from memagent.evaluation.needles import make_needles, plant
 from memagent.nano import bundled
-from memagent.prompts import Prompts, load_template
-from memagent.tasks.needles import make_needles, plant
-from memagent.tokens import load_tokenizer
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.tokens import load_tokenizer
 from tests.e2e.conftest import PROSE
 
 _TEXTS = 60

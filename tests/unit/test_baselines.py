@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.baselines import config_hash, method, packed, widened
 from memagent.config import METHODS, ReadingConfig
-from memagent.conversations import ReadingRequest
-from memagent.engine import Completion
 from memagent.errors import ConfigError, RequestError, UsageError
-from memagent.reading import Reading
+from memagent.reading.baselines import config_hash, method, packed, widened
+from memagent.reading.conversations import ReadingRequest
+from memagent.reading.engine import Completion
+from memagent.reading.loop import Reading
+from memagent.reading.scripted import ScriptedEngine
 from memagent.records import Segment
-from memagent.scripted import ScriptedEngine
 from tests.support.texts import ListStream, filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"

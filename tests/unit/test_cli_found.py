@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from pipelines.cli.live_answers import AnswerPrinter
-from pipelines.cli.rollup import show_rollup
+from pipelines.cli.ask import AnswerPrinter
+from pipelines.cli.options import show_rollup
 
 
 def console(width=100, *, terminal=True):
@@ -36,8 +36,8 @@ def found(monkeypatch):
             state["read"] += 1
             yield from rows
 
-    monkeypatch.setattr("pipelines.exchange.live_answers.answered_before", answered_before)
-    monkeypatch.setattr("pipelines.exchange.live_answers.newly_answered", newly_answered)
+    monkeypatch.setattr("pipelines.io.answers.answered_before", answered_before)
+    monkeypatch.setattr("pipelines.io.answers.newly_answered", newly_answered)
     return state
 
 

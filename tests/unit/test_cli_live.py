@@ -5,7 +5,7 @@ from rich.console import Console
 
 from pipelines.cli import live as module
 from pipelines.cli.live import Display, answers_table, duration, number, percent, plain, summary
-from pipelines.formatting import failures
+from pipelines.views.formatting import failures
 
 
 def console(*, terminal: bool = False) -> Console:

@@ -6,7 +6,7 @@ from deltalake.exceptions import DeltaError
 from ray.exceptions import RayTaskError
 
 from pipelines.cli import main as cli
-from pipelines.cli.storage_errors import storage_error
+from pipelines.cli.main import storage_error
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/store/turns/part")
 

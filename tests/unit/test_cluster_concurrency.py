@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.cluster.concurrency import Slots, ThroughputSearch
+from infra.cluster.loaded_engine import Slots, ThroughputSearch
 
 TOKENS = 300
 

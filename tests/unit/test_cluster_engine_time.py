@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.cluster.concurrency import EngineTimeMeter
+from infra.cluster.loaded_engine import EngineTimeMeter
 
 
 class Clock:

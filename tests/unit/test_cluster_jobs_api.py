@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 from ray.job_submission import JobStatus
 
-from infra.cluster import jobs_api
-from infra.cluster.jobs_api import run_job
-from infra.cluster.session import cluster_environment
+from infra.cluster import session as jobs_api
+from infra.cluster.session import cluster_environment, run_job
 from memagent.config import Config, RayConfig
 from memagent.errors import MemagentError
 

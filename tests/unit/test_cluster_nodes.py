@@ -4,7 +4,7 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from infra.cluster.nodes import _saw
+from infra.cluster.jobs import _saw
 
 
 @pytest.mark.parametrize(("answer", "expected"), [(True, True), (False, False), (ActorDiedError(), True)])

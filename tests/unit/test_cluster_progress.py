@@ -5,8 +5,7 @@ from dataclasses import fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.cluster.board import BoardActor
-from infra.cluster.progress import NOW, Counters, Totals
+from infra.cluster.board import NOW, BoardActor, Counters, Totals
 
 NAMES = [one.name for one in fields(Counters) if one.name not in NOW]
 steps = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(NAMES), st.integers(1, 9)), max_size=40)

@@ -9,10 +9,9 @@ import pytest
 
 from infra.cluster import reading_worker
 from infra.cluster.board import Attempt, LocalBoard
-from infra.cluster.reading_blocks import PassSpec
-from infra.cluster.reading_worker import ReadingWorker, part_seconds
+from infra.cluster.reading_worker import PassSpec, ReadingWorker, part_seconds
 from infra.readers import ReaderSpec
-from infra.store import Corpus, Store
+from infra.store.location import Corpus, Store
 from memagent.config import load_config
 
 

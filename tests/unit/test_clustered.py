@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from memagent.clustered import compare, compare_differences, design_effect, score_test, sign_flip
+from memagent.evaluation.stats import compare, compare_differences, design_effect, score_test, sign_flip
 
 scores = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0]))
 samples = st.lists(st.tuples(scores, scores, st.sampled_from("abcd")), min_size=1, max_size=30)

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from memagent.config import Config, ReadingConfig, load_config
-from memagent.config_file import configuration_file
+from pipelines.cli.init import configuration_file
 from pipelines.cli.main import app
 
 

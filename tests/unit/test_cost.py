@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.config import load_config
-from memagent.cost import CostConfig, Usage
 from memagent.errors import ConfigError
-from pipelines.formatting import cost_of, exit_status, status_of
+from memagent.quality.cost import CostConfig, Usage
+from pipelines.views.formatting import cost_of, exit_status, status_of
 
 USAGE = Usage(prompt_tokens=3_000_000, cached_tokens=1_000_000, output_tokens=500_000, engine_seconds=5400)
 COUNTS = st.integers(0, 10**9)

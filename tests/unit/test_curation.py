@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.curation import SPLITS, Qa, agreement, families, gather, leaks, split_of, teachable
+from memagent.quality.curation import SPLITS, Qa, agreement, families, gather, leaks, split_of, teachable
 from memagent.records import stable_hash
 
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.tables.feedback import JudgedAnswer
+from infra.store.feedback import JudgedAnswer
+from memagent.quality.verdicts import Verdict
 from memagent.records import TextSpan
-from memagent.reviews import Verdict
 from pipelines.stages.collect_qa import agreed_rows, feedback_rows, gold_rows
 from pipelines.stages.write_questions import choose
 

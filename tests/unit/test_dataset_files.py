@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.dataset_files import DatasetFile, file_hash, read_records, split_rows
+from infra.sources.dataset_files import DatasetFile, file_hash, read_records, split_rows
 from memagent.errors import UsageError
+from memagent.evaluation.records import columns_of
 from memagent.records import text_hash
-from memagent.tasks.records import columns_of
 
 ROWS = [("Who sang?", "Ann sang.\nBob slept.", ("Ann", "ann")), ("Who fell?", "Nobody is named here.", ("",))]
 

@@ -4,8 +4,8 @@ import pytest
 
 from memagent.config import load_config
 from memagent.errors import UsageError
-from memagent.prompts import load_template
 from memagent.questions import load_questions
+from memagent.reading.prompts import load_template
 from memagent.rl.config import load_recipe
 
 DEEP = "x = " + "[" * 5000 + "]" * 5000 + "\n"

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from infra.disk import DiskReserve, is_full
+from infra.system.disk import DiskReserve, is_full
 
 
 def test_room_is_held_without_a_trace_and_is_there_when_it_is_given_up(tmp_path):
@@ -37,7 +37,7 @@ def test_a_file_system_that_cannot_hold_room_is_no_error_and_a_full_one_is(tmp_p
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
 def test_what_a_full_disk_refused_leaves_no_file_behind(tmp_path):
-    from infra.store import Store
+    from infra.store.location import Store
 
     disk = tmp_path / "disk"
     disk.mkdir()

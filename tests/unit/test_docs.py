@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from infra.dataset_files import DatasetFile
+from infra.sources.dataset_files import DatasetFile
 from memagent.rl.config import load_recipe
 from memagent.rl.reward import check_rewards
 from pipelines.cli.main import app

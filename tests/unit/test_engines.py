@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from infra.engines import vllm_core
+from infra.engines import vllm as vllm_core
 from infra.engines.supervised import SupervisedEngine
-from memagent.engine import Completion, Sampling
 from memagent.errors import EngineDied, RequestError
-from memagent.scripted import ScriptedEngine, answer, update
+from memagent.reading.engine import Completion, Sampling
+from memagent.reading.scripted import ScriptedEngine, answer, update
 from tests.support.pages import ROOT
 
 
@@ -181,7 +181,7 @@ def test_on_few_cores_one_process_schedules_and_computes(monkeypatch, cores, ran
 
 SAYS = """
 import sys
-from infra.engines.vllm_core import last_error
+from infra.engines.vllm import last_error
 sys.stderr.write("(EngineCore pid=7) ERROR 11-24 [core.py:1510] torch.OutOfMemoryError: CUDA out of memory\\n")
 sys.stderr.write("RuntimeError: Engine core initialization failed. See root cause above.\\n")
 sys.stderr.flush()

@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.engines import warm, warm_server, warm_socket
+from infra.engines import warm, warm_server
+from infra.engines import warm_protocol as warm_socket
 from infra.engines.warm import WarmEngine, running
+from infra.engines.warm_protocol import files_stamp, frame, receive, runtime_folder, warm_spec
 from infra.engines.warm_server import WarmServer
-from infra.engines.warm_socket import frame, receive, runtime_folder
-from infra.engines.warm_spec import files_stamp, warm_spec
 from memagent.config import EngineConfig
-from memagent.engine import Completion, EngineRequest, Sampling
 from memagent.errors import ConfigError, EngineDied, RequestError
+from memagent.reading.engine import Completion, EngineRequest, Sampling
 from tests.support.pages import ROOT
 
 

@@ -7,7 +7,7 @@ import pytest
 import pipelines.evaluate
 from memagent.config import load_config
 from memagent.errors import ConfigError, UsageError
-from memagent.tasks.suites import Suite
+from memagent.evaluation.suites import Suite
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.evidence import Note, gained, locate, says
+from memagent.reading.evidence import Note, gained, locate, says
 
 
 def test_the_segment_that_brought_the_answer_is_evidence():

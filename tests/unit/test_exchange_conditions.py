@@ -3,7 +3,7 @@
 import pytest
 
 from memagent.errors import UsageError
-from pipelines.exchange.conditions import parse, passing
+from pipelines.io.answers import parse, passing
 
 ROW = {"document": "Lease [2].pdf", "found": True, "answer": "a=b<c", "confidence": 0.75}
 

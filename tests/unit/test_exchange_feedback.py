@@ -3,7 +3,7 @@
 import pytest
 
 from memagent.errors import UsageError
-from pipelines.exchange.feedback import load_verdicts
+from pipelines.io.feedback import load_verdicts
 
 
 @pytest.mark.parametrize("field", ["reading_id", "answer"])

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import UsageError
-from pipelines.exchange import workbook
-from pipelines.exchange.answers import write_answers
-from pipelines.exchange.feedback import load_verdicts
-from pipelines.exchange.workbook import Link, write_xlsx, xlsx_rows
+from pipelines.io import writer as workbook
+from pipelines.io.answers import write_answers
+from pipelines.io.feedback import load_verdicts
+from pipelines.io.writer import Link, write_xlsx, xlsx_rows
 
 PLACE = {
     "content_hash": "h",

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 from typer.main import get_command
 
+from memagent.evaluation.records import Columns
+from memagent.evaluation.suites import Suite
 from memagent.rl.promotion import PromotionSpec
-from memagent.tasks.records import Columns
-from memagent.tasks.suites import Suite
 from pipelines.cli.main import app
-from pipelines.flows import commands
+from pipelines.flows import parameters as commands
 from pipelines.training.settings import DataFiles
 
 

@@ -4,16 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables.delta import now
-from infra.tables.qa import qa_version, write_qa
-from infra.tables.runs import write_run
-from infra.tables.schemas import POLICIES_OF
+from infra.store.delta import now
+from infra.store.location import Corpus, Store
+from infra.store.qa import qa_version, write_qa
+from infra.store.runs import write_run
+from infra.store.schemas import POLICIES_OF
 from memagent.config import Config, RayConfig
-from memagent.curation import Qa
 from memagent.errors import ConfigError, MemagentError, UsageError
+from memagent.quality.curation import Qa
 from memagent.rl.promotion import PromotionSpec
-from pipelines.flows import commands, learning
+from pipelines.flows import learning
+from pipelines.flows import parameters as commands
 
 
 @pytest.mark.parametrize(("status", "promoted"), [("refused", False), ("promoted", True), ("retired", False)])

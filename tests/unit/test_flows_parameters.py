@@ -5,8 +5,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from memagent.config import load_config
-from memagent.engine import ENGINES
 from memagent.errors import ConfigError
+from memagent.reading.engine import ENGINES
 from pipelines.flows.parameters import check, settings_for
 
 

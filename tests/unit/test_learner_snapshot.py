@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.learner.snapshot import PARTS, SnapshotIndex, read_index, share_out
+from infra.learner.checkpoint import PARTS, SnapshotIndex, read_index, share_out
 
 SIZES = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 10**9), max_size=20)
 

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from infra.learner.weight_files import NodeWeights
+from infra.learner.weights import NodeWeights
 from memagent.errors import TrainingError
 
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import UsageError
-from memagent.tasks.grading import judge
-from memagent.tasks.sample import Sample
-from memagent.tasks.suites import Suite
-from pipelines.exchange.lm_eval import write_lm_eval
-from pipelines.exchange.lm_eval_task import process_results, score
-from pipelines.web.api.messages import text_and_question
+from memagent.evaluation.grading import judge
+from memagent.evaluation.suites import Suite
+from memagent.evaluation.texts import Sample
+from pipelines.io.lm_eval import write_lm_eval
+from pipelines.io.lm_eval_task import process_results, score
 from pipelines.web.api.protocol import ChatRequest
+from pipelines.web.api.reader import text_and_question
 
 WORDS = st.lists(st.sampled_from(["the", "A", "1002", "Otter.", "no", "found", "not", ""]), max_size=4).map(" ".join)
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.memory_diff import difference
+from pipelines.views.memory import difference
 
 _TEXTS = st.text("ab c.\n", max_size=60)
 

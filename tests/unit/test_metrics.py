@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.metrics import (
+from memagent.evaluation.metrics import (
     MATCHES,
     METRICS,
     containment,
@@ -18,7 +18,7 @@ from memagent.metrics import (
     string_match_all,
     string_match_part,
 )
-from memagent.stats import balanced_accuracy, mean, paired
+from memagent.evaluation.stats import balanced_accuracy, mean, paired
 
 
 @pytest.mark.parametrize(

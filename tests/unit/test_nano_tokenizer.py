@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.nano.tokenizer import CONTROL, train_vocabulary
-from memagent.tokens import Tokenizer
+from memagent.reading.tokens import Tokenizer
 
 
 @pytest.fixture(scope="module")

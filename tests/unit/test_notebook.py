@@ -6,8 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from memagent.records import Evidence
-from pipelines.answers import Answer
-from pipelines.notebook import answers_html, progress_display, progress_html
+from pipelines.answers import Answer, answers_html, progress_display, progress_html
 
 HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e & "quotes" \' '
 
@@ -97,7 +96,7 @@ def test_a_terminal_is_asked_for(monkeypatch):
     def terminal():
         yield used.append
 
-    monkeypatch.setattr("pipelines.notebook._on_terminal", terminal)
+    monkeypatch.setattr("pipelines.answers._on_terminal", terminal)
     with progress_display(True) as show:
         show({"stage": "read"})
     assert used == [{"stage": "read"}]

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from infra.engines import cpu_format as formats
-from infra.engines.cpu_format import cpu_format, parameters
+from infra.engines.cpu_format import FormatSpeed, cpu_format, format_speed, parameters
 from memagent.config import EngineConfig
 from memagent.nano import bundled
-from memagent.number_format import FormatSpeed, format_speed
 
 SLOW_HALF = FormatSpeed("bfloat16", half_seconds=20e-3, float32_seconds=2e-3)
 FAST_HALF = FormatSpeed("bfloat16", half_seconds=1e-3, float32_seconds=2e-3)

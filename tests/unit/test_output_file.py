@@ -3,8 +3,8 @@
 import pytest
 
 from memagent.errors import UsageError
-from pipelines.exchange.answers import write_answers
-from pipelines.output_file import output_file
+from pipelines.io.answers import write_answers
+from pipelines.io.writer import output_file
 
 
 def test_a_file_is_put_in_place_whole_and_its_folders_are_made(tmp_path):

@@ -11,14 +11,15 @@ from collections.abc import Callable
 import pytest
 
 from infra.sources import decoding, text
-from memagent import evidence, scripted, segmenting
-from memagent import question_writer as questioning
-from memagent.tasks import contracts, needles
-from memagent.tasks.contract_match import _DURATION
-from memagent.tasks.loaders import public, ruler
-from memagent.tasks.ruler import haystack as haystacks
-from memagent.tasks.ruler import qa as documents
-from pipelines.exchange.conditions import _pattern
+from memagent.evaluation import contracts, needles
+from memagent.evaluation.contract_match import _DURATION
+from memagent.evaluation.loaders import jsonl as ruler
+from memagent.evaluation.loaders import public
+from memagent.evaluation.ruler import haystack as haystacks
+from memagent.evaluation.ruler import qa as documents
+from memagent.quality import question_writer as questioning
+from memagent.reading import evidence, scripted, segmenting
+from pipelines.io.answers import _pattern
 
 _N = 3000
 _GROWTH = 8

@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from pipelines.cli import live
 from pipelines.cli.main import app
-from pipelines.formatting import says_withheld, shown_as
+from pipelines.views.formatting import says_withheld, shown_as
 
 WORDS = re.compile(r"\b(polic(y|ies)|readings?|spans?|segments?|harvest|gates?|quarantined?|prefix cache)\b", re.I)
 COMMANDS = ("ask", "answers", "status", "digest", "quarantine", "release", "report")

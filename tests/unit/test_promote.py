@@ -1,7 +1,7 @@
 """What a promotion check reads and which look it is."""
 
+from memagent.evaluation.suites import Suite
 from memagent.rl.promotion import PromotionSpec, decide
-from memagent.tasks.suites import Suite
 from pipelines.promote import _groups, _look, _names, _planned
 from pipelines.promotion_questions import PromotionTarget, Questions
 

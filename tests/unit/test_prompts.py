@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import ConfigError
-from memagent.prompts import SHIPPED, Prompts, load_template
-from memagent.tokens import Tokenizer
+from memagent.reading.prompts import SHIPPED, Prompts, load_template
+from memagent.reading.tokens import Tokenizer
 from tests.support.texts import make_scheme, toy_tokenizer
 
 TOKENIZER = Tokenizer(toy_tokenizer().to_str())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.quality_checks import LiveCounts, Quality, QualityConfig, QuestionQuality, breaches, total
+from memagent.quality.quality_checks import LiveCounts, Quality, QualityConfig, QuestionQuality, breaches, total
 
 LIMITS = QualityConfig()
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.engine import Completion
 from memagent.errors import RequestError
-from memagent.prompts import Prompts, load_template
-from memagent.question_writer import Questioner, RefusedQuestion, WrittenQuestion, load_wording, parse, write
-from memagent.tokens import Tokenizer
+from memagent.quality.question_writer import Questioner, RefusedQuestion, WrittenQuestion, load_wording, parse, write
+from memagent.reading.engine import Completion
+from memagent.reading.prompts import Prompts, load_template
+from memagent.reading.tokens import Tokenizer
 from tests.support.texts import toy_tokenizer
 
 SEGMENT = "The lease of the mill was signed by Ada Long on 3 May 1871."

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.conversations import ReadingRequest
-from memagent.engine import Completion, mean_probability
 from memagent.errors import ConfigError, RequestError
-from memagent.parallel_spans import span_ranges
-from memagent.reading import Reading
-from memagent.scripted import ScriptedEngine
+from memagent.reading.conversations import ReadingRequest, span_ranges
+from memagent.reading.engine import Completion, mean_probability
+from memagent.reading.loop import Reading
+from memagent.reading.scripted import ScriptedEngine
 from tests.support.texts import ListStream, filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"

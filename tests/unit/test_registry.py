@@ -6,14 +6,14 @@ import pytest
 
 import memagent.registry
 from memagent.config import METHODS
-from memagent.engine import ENGINES
 from memagent.errors import ConfigError
+from memagent.evaluation.loaders import FORMATS
+from memagent.evaluation.ruler.kinds import FAMILIES, KINDS
+from memagent.reading.engine import ENGINES
 from memagent.registry import Registry
 from memagent.rl.dataset import DATASETS
 from memagent.rl.methods import METHODS as TRAINING
 from memagent.rl.reward import FUNCTIONS
-from memagent.tasks.loaders import FORMATS
-from memagent.tasks.ruler.kinds import FAMILIES, KINDS
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.conversations import ReadingRequest
-from memagent.engine import LONGEST, Completion, repeats
-from memagent.reading import Reading
-from memagent.scripted import ScriptedEngine
+from memagent.reading.conversations import ReadingRequest
+from memagent.reading.engine import LONGEST, Completion, repeats
+from memagent.reading.loop import Reading
+from memagent.reading.scripted import ScriptedEngine
 from tests.support.texts import ListStream, filler, make_scheme
 
 patterns = st.lists(st.integers(0, 3), min_size=1, max_size=9)

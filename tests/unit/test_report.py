@@ -14,7 +14,7 @@ from memagent.errors import UsageError
 from pipelines.report import build, write
 from pipelines.report.data import load_progress
 from pipelines.report.details import ShownPlace, excerpt
-from pipelines.report.timeline import noted, pack, unpack
+from pipelines.views.memory import noted, pack, unpack
 from tests.support.made_up_run import QUESTIONS, RUN, MadeUpRun, contracts, local_store
 
 HOSTILE = (

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.tables.schemas import ANSWERS as ANSWERS_SCHEMA
+from infra.store.schemas import ANSWERS as ANSWERS_SCHEMA
 from memagent.errors import UsageError
+from pipelines.views.passages import WINDOW, Span, find_words, passage
+from pipelines.web.address import token_file
 from pipelines.web.review import listing
 from pipelines.web.review.app import _own
 from pipelines.web.review.index import REVIEWS, STATES, AnswerIndex, add_verdicts, corpus_id, microseconds, moment
 from pipelines.web.review.intake import ANSWERS, take_answers, take_documents
 from pipelines.web.review.listing import Filter
-from pipelines.web.review.passages import WINDOW, Span, find_words, passage
-from pipelines.web.tokens import token_file
 
 START = datetime(2026, 8, 1, tzinfo=UTC)
 

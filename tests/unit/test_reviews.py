@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.reviews import COUNTING, Verdict, current, disputed, review
+from memagent.quality.verdicts import COUNTING, Verdict, current, disputed, review
 
 START = datetime(2026, 8, 1, tzinfo=UTC)
 

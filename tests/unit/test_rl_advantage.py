@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.rl.advantage import advantages, with_advantages
+from memagent.rl.loss import advantages, with_advantages
 from memagent.rl.reward import Reward
 from memagent.rl.rollout import Batch, pass_rate
 from memagent.rl.trajectory import Group, from_dict, minibatches

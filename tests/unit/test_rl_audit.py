@@ -6,16 +6,13 @@ from random import Random
 import pytest
 
 from memagent.config import ReadingConfig
-from memagent.curation import Qa
 from memagent.errors import UsageError
-from memagent.rl.audit import audit
+from memagent.evaluation.texts import Sample
+from memagent.quality.curation import Qa
+from memagent.rl.audit import audit, wrong_answers
 from memagent.rl.dataset import Cut, Mixed, Task, nothing
-from memagent.rl.judging import strict_score
-from memagent.rl.reward import FUNCTIONS, Answered
-from memagent.rl.rows import RowDataset
-from memagent.rl.sources import ContractDataset, NeedleDataset
-from memagent.rl.wrong_answers import wrong_answers
-from memagent.tasks.sample import Sample
+from memagent.rl.reward import FUNCTIONS, Answered, strict_score
+from memagent.rl.sources import ContractDataset, NeedleDataset, RowDataset
 from tests.support.texts import filler
 from tests.unit.test_rl_datasets import folder  # noqa: F401  a fixture
 

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent.config import ReadingConfig
-from memagent.curation import Qa
 from memagent.errors import UsageError
+from memagent.evaluation.texts import Sample
+from memagent.quality.curation import Qa
 from memagent.records import TextSpan
 from memagent.rl.dataset import Cut, Mixed, make_task, nothing, scatter, window
-from memagent.rl.rows import RowDataset, fit_rows
-from memagent.rl.sources import NEEDLES, ContractDataset, NeedleDataset, halves
-from memagent.tasks.sample import Sample
+from memagent.rl.sources import NEEDLES, ContractDataset, NeedleDataset, RowDataset, fit_rows, halves
 from tests.support.texts import filler
 
 MOST = 8

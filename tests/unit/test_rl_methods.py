@@ -8,18 +8,15 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import ConfigError
+from memagent.evaluation.texts import Sample
+from memagent.reading.segmenting import segments
 from memagent.rl.config import SHIPPED, Recipe, load_recipe
 from memagent.rl.dataset import Task, nothing
-from memagent.rl.methods import METHODS, removed
-from memagent.rl.methods.gru_mem import exit_reward, right_updates
-from memagent.rl.methods.himpo import credits_of
+from memagent.rl.methods import METHODS, credits_of, exit_reward, removed, right_updates
 from memagent.rl.packing import items
-from memagent.rl.reward import Answered, Reward
+from memagent.rl.reward import Answered, MemoryUpdate, Reward, Trace
 from memagent.rl.rollout import RewardConfig, roll_out_group
-from memagent.rl.trace import MemoryUpdate, Trace
 from memagent.rl.trajectory import Conversation, Group, Trajectory, from_dict
-from memagent.segmenting import segments
-from memagent.tasks.sample import Sample
 from pipelines.training.settings import prepare
 from tests.support.texts import filler, make_scheme
 from tests.unit.test_rl_rollout import QUESTION, Saying, task

@@ -3,8 +3,17 @@
 import numpy
 import pytest
 
-from memagent.rl.power import PlannedGroup, documents_needed, power, power_table, state
-from memagent.rl.promotion import PromotionSpec, QuestionGroup, decide, level
+from memagent.rl.promotion import (
+    PlannedGroup,
+    PromotionSpec,
+    QuestionGroup,
+    decide,
+    documents_needed,
+    level,
+    power,
+    power_table,
+    state,
+)
 from tests.unit.test_clustered import drawn
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import EngineDied
+from memagent.evaluation.texts import Sample
+from memagent.reading.scripted import ScriptedEngine
+from memagent.reading.segmenting import segments
 from memagent.rl.dataset import Task, nothing
 from memagent.rl.rollout import RewardConfig, roll_out_group
-from memagent.scripted import ScriptedEngine
-from memagent.segmenting import segments
-from memagent.tasks.sample import Sample
 from tests.support.texts import filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.logs import JsonFormatter, WorkerLog, reading_id, redacted, relay
-from infra.store import Corpus, Store
+from infra.store.location import Corpus, Store
+from infra.system.logs import JsonFormatter, WorkerLog, reading_id, redacted, relay
 from memagent.config import LoggingConfig
-from pipelines.run_log import RunLog
+from pipelines.ask import RunLog
 
 _log = logging.getLogger("memagent.pool")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memagent.config import load_config
 from memagent.errors import ConfigError
-from memagent.schedule import Digest, ScheduleConfig, scheduled_runs
+from memagent.quality.schedule import Digest, ScheduleConfig, scheduled_runs
 
 DUE = ScheduleConfig(due="06:00", max_failed=0.02)
 AT = datetime(2026, 11, 24, 12, tzinfo=UTC)

@@ -1,9 +1,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent import segmenting
-from memagent.segmenting import segments
-from memagent.tokens import Tokenizer
+from memagent.reading import segmenting
+from memagent.reading.segmenting import segments
+from memagent.reading.tokens import Tokenizer
 from tests.support.texts import toy_tokenizer
 
 TOKENIZER = Tokenizer(toy_tokenizer().to_str())

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.shingles import Shingles
+from pipelines.operate.forget import Shingles
 
 WORDS = st.lists(st.sampled_from("abcdefghijklmnopqrstuvwxyz"), max_size=40)
 

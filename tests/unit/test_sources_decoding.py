@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from infra.sources.base import Parsed, ParseRequest, Refused
 from infra.sources.decoding import blank, clean, decode, detect
-from infra.sources.opening import split_codec
+from infra.sources.listing import split_codec
 from infra.sources.tabular import parse_csv, parse_json_lines
 from infra.sources.text import parse_markdown
 from memagent.config import IngestConfig

@@ -8,7 +8,7 @@ import openpyxl
 import pytest
 
 from infra.sources import parse
-from infra.sources.mail import parse_eml
+from infra.sources.text import parse_eml
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 

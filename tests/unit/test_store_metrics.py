@@ -8,11 +8,11 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from infra.store import Store
-from infra.tables.claims import beat
-from infra.tables.delta import Table, now
-from pipelines.web import store_metrics
-from pipelines.web.store_metrics import FAMILIES, StoreCollector
+from infra.store.claims import beat
+from infra.store.delta import Table, now
+from infra.store.location import Store
+from pipelines.web import metrics as store_metrics
+from pipelines.web.metrics import FAMILIES, StoreCollector
 from tests.support.pages import ROOT
 
 DEPLOY = ROOT / "infra" / "deploy"

@@ -18,20 +18,18 @@ HOMES = {
     "prefect": {"pipelines/flows/", "pipelines/cli/up.py"},
     "ray": {
         "infra/cluster/session.py",
-        "infra/cluster/jobs_api.py",
         "infra/cluster/board.py",
         "infra/cluster/jobs.py",
         "infra/cluster/placement.py",
-        "pipelines/doctor.py",
+        "pipelines/operate/doctor.py",
         "infra/cluster/rollout_pool.py",
-        "infra/cluster/nodes.py",
-        "pipelines/training/weight_sync.py",
+        "pipelines/training/loop.py",
         "infra/learner/group.py",
         "infra/learner/rank_actor.py",
     },
     "mcp": {"pipelines/web/api/mcp_server.py"},
     "opentelemetry": {"pipelines/flows/telemetry.py"},
-    "torch": {"infra/learner/", "pipelines/doctor.py", "memagent/number_format.py", "memagent/rl/"},
+    "torch": {"infra/learner/", "pipelines/operate/doctor.py", "infra/engines/cpu_format.py", "memagent/rl/"},
 }
 ABOVE = {("memagent/__init__.py", "pipelines.archive")}
 """Imports against the direction, for type checkers alone: the module is loaded when its names are asked for."""
@@ -152,7 +150,7 @@ def test_stages_do_not_import_each_other():
         assert not module.startswith("pipelines.stages"), f"training imports {module}"
 
 
-@pytest.mark.parametrize("module", ["pipelines.cli.main", "pipelines.demo", "pipelines.flows.serve"])
+@pytest.mark.parametrize("module", ["pipelines.cli.main", "pipelines.operate.demo", "pipelines.flows.serve"])
 def test_what_starts_first_loads_nothing_heavy(module):
     # The demo also sets variables that Prefect reads once, when it is imported.
     heavy = ("ray", "torch", "vllm", "deepspeed", "prefect", "pyarrow", "deltalake", "transformers")

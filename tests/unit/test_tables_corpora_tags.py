@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables.corpora import remember, sources_of, tag, tagger
+from infra.store.corpora import remember, sources_of, tag, tagger
+from infra.store.location import Corpus, Store
 from memagent.errors import UsageError
 
 

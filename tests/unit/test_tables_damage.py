@@ -2,8 +2,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from infra.store import Store
-from infra.tables.integrity import unreadable
+from infra.maintenance.integrity import unreadable
+from infra.store.location import Store
 
 
 def test_what_a_reader_stumbles_on_is_named(tmp_path):

@@ -2,7 +2,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.tables.distinct import are_first, first_of_each
+from infra.store.buckets import are_first, first_of_each
 
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.integers(0, 3), st.integers()), max_size=20)
 ORDER = [("time", "descending"), ("number", "ascending")]

@@ -4,8 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.tables.buckets import groups_of
-from infra.tables.distinct import by_value
+from infra.store.buckets import by_value, groups_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50))), st.integers(1, 60))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from infra.store import Corpus, Store
-from infra.tables.buckets import Bucket
-from infra.tables.plans import plan_parts, read_plan
+from infra.store.buckets import Bucket
+from infra.store.location import Corpus, Store
+from infra.store.plans import plan_parts, read_plan
 
 
 @pytest.mark.parametrize("bucket", [None, Bucket(0, 2)])

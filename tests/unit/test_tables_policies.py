@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import infra.tables.policies
+import infra.store.policies
 from infra.models import changed_files, folder_hash
 from infra.readers import resolve_policy
-from infra.store import Store
-from infra.tables.delta import Table, now
-from infra.tables.policies import PolicyRow, fetch, policies, policy, promote, promoted, publish, refuse, rollback
-from infra.tables.schemas import POLICIES_OF
+from infra.store.delta import Table, now
+from infra.store.location import Store
+from infra.store.policies import PolicyRow, fetch, policies, policy, promote, promoted, publish, refuse, rollback
+from infra.store.schemas import POLICIES_OF
 from memagent.config import EngineConfig
 from memagent.errors import ConfigError, UsageError
 from tests.support.versions import model, provenance
@@ -215,7 +215,7 @@ def test_of_two_promotions_at_once_the_later_decides_again(store, monkeypatch):
             promote(store, meanwhile.pop(), "meanwhile")
         return now()
 
-    monkeypatch.setattr(infra.tables.policies, "now", at)
+    monkeypatch.setattr(infra.store.policies, "now", at)
     promote(store, "toy@a", "late")
     assert status(store) == {"toy@a": "promoted", "toy@b": "retired"}
 

@@ -4,7 +4,8 @@ import typing
 
 import pytest
 
-from infra.tables import rows, schemas, training_schemas
+from infra.store import rows, schemas
+from infra.store import schemas as training_schemas
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.store import Corpus, Store
-from infra.tables.turns import TurnWriter, carry, resume_points, turns
+from infra.store.location import Corpus, Store
+from infra.store.turns import TurnWriter, carry, resume_points, turns
 from memagent.records import Turn
-from pipelines.optimize import compact_turns
+from pipelines.operate.optimize import compact_turns
 
 CHANGES = st.lists(st.booleans(), min_size=1, max_size=12)
 

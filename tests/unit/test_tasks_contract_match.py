@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.tasks.contract_match import durations, parse_date, parties, right, says_yes
-from memagent.tasks.contract_suite import ENTITIES, YES_NO
+from memagent.evaluation.contract_match import durations, parse_date, parties, right, says_yes
+from memagent.evaluation.contracts import ENTITIES, YES_NO
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from memagent.errors import UsageError
-from memagent.tasks.contract_suite import ENTITIES, YES_NO, contract_samples
-from memagent.tasks.contracts import QUESTIONS, held_out, load_contracts, split
+from memagent.evaluation.contracts import ENTITIES, QUESTIONS, YES_NO, contract_samples, held_out, load_contracts, split
 
 TEXT = "LEASE AGREEMENT made by Ann.\nIt is governed by the laws of Ohio.\nAnn may audit."
 

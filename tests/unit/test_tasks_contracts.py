@@ -5,7 +5,7 @@ import json
 import pytest
 
 from memagent.errors import UsageError
-from memagent.tasks.contracts import (
+from memagent.evaluation.contracts import (
     DATE,
     HELD_OUT,
     held_out,

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import UsageError
-from memagent.tasks.controls import CONTROLS, NEUTRAL, control, cut
-from memagent.tasks.ruler import KINDS, Asked, DraftRequest, find_kind, make_samples
-from memagent.tasks.sample import Sample
-from memagent.tokens import load_tokenizer
+from memagent.evaluation.controls import CONTROLS, NEUTRAL, control, cut
+from memagent.evaluation.ruler import KINDS, Asked, DraftRequest, find_kind, make_samples
+from memagent.evaluation.texts import Sample
+from memagent.reading.tokens import load_tokenizer
 
 TEXTS = [f"Essay {i} tells of the harbor. " * 30 for i in range(20)]
 PASSAGES = [(f"Town {i}", f"Town {i} lies by a river, by the way.") for i in range(200)]

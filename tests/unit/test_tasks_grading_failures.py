@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.conversations import ReadingRequest
 from memagent.errors import UsageError
-from memagent.metrics import containment
-from memagent.reading import Reading
+from memagent.evaluation.grading import KINDS, failure
+from memagent.evaluation.metrics import containment
+from memagent.evaluation.texts import Sample
+from memagent.reading.conversations import ReadingRequest
+from memagent.reading.loop import Reading
+from memagent.reading.scripted import ScriptedEngine
 from memagent.records import Turn
-from memagent.scripted import ScriptedEngine
-from memagent.tasks.grading import KINDS, failure
-from memagent.tasks.sample import Sample
 from tests.support.texts import ListStream, make_scheme
 
 GOLD = ("Nevada", "12 May 2014")

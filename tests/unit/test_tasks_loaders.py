@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memagent.errors import UsageError
-from memagent.tasks.loaders import FORMATS, NAMES, load_samples
-from memagent.tasks.loaders.public import sentence
-from memagent.tasks.loaders.ruler import split
-from memagent.tasks.texts import Documents
+from memagent.evaluation.loaders import FORMATS, NAMES, load_samples
+from memagent.evaluation.loaders.jsonl import split
+from memagent.evaluation.loaders.public import sentence
+from memagent.evaluation.texts import Documents
 
 NEEDLE = {
     "index": 0,

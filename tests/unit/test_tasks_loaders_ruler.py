@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from memagent.tasks.loaders import load_samples
-from memagent.tasks.ruler.kinds import KINDS
+from memagent.evaluation.loaders import load_samples
+from memagent.evaluation.ruler.kinds import KINDS
 
 NIAH = (
     "Some special magic {type} are hidden within the following text. Make sure to memorize it. I will quiz you about "

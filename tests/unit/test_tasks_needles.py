@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.tasks.needles import KINDS, QUESTIONS, SENTENCES, make_needles, plant
+from memagent.evaluation.needles import KINDS, QUESTIONS, SENTENCES, make_needles, plant
 
 TEXT = "The first sentence. A second one, longer than the first! Is it?\n\nA new paragraph begins. It ends."
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from memagent.tasks import contracts, needles
-from memagent.tasks.controls import reword
-from memagent.tasks.sample import Sample
+from memagent.evaluation import contracts, needles
+from memagent.evaluation.controls import reword
+from memagent.evaluation.texts import Sample
 
 KNOWN = {wording for kind in needles.QUESTIONS.values() for wording in kind}
 

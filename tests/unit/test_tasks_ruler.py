@@ -16,12 +16,12 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
 from memagent.errors import UsageError
-from memagent.tasks.loaders import load_samples
-from memagent.tasks.needles import QUESTIONS, SENTENCES
-from memagent.tasks.ruler import KINDS, Asked, DraftRequest, Kind, find_kind, make_samples, write_jsonl
-from memagent.tasks.ruler.haystack import Filler, HaystackTexts, Lines, weave
-from memagent.tasks.ruler.naming import DrawnNames, Meter, Numbers, Uuids
-from memagent.tokens import Tokenizer, load_tokenizer
+from memagent.evaluation.loaders import load_samples
+from memagent.evaluation.needles import QUESTIONS, SENTENCES
+from memagent.evaluation.ruler import KINDS, Asked, DraftRequest, Kind, find_kind, make_samples, write_jsonl
+from memagent.evaluation.ruler.haystack import Filler, HaystackTexts, Lines, weave
+from memagent.evaluation.ruler.kinds import DrawnNames, Meter, Numbers, Uuids
+from memagent.reading.tokens import Tokenizer, load_tokenizer
 
 ESSAYS = [
     " ".join(f"Essay {i} tells of the harbor, in part {j}, at some length. Who asks?" for j in range(30))

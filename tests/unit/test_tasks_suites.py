@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from memagent.errors import UsageError
-from memagent.tasks.grading import judge, lines, not_found, overall, row
-from memagent.tasks.loaders import load_samples
-from memagent.tasks.sample import Sample
-from memagent.tasks.suites import Suite
+from memagent.evaluation.grading import judge, lines, not_found, overall, row
+from memagent.evaluation.loaders import load_samples
+from memagent.evaluation.suites import Suite
+from memagent.evaluation.texts import Sample
 from pipelines.stages.make_samples import write_files
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """The teacher: what it writes after each segment."""
 
+from memagent.evaluation.contracts import Fact, NeedlePlace
 from memagent.records import Segment
-from memagent.tasks.teacher import Fact, NeedlePlace
 
 NEVADA = NeedlePlace(10, 30, " laws of Nevada", " Nevada")
 OHIO = NeedlePlace(110, 130, " laws of Ohio", " Ohio")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import ConfigError
-from memagent.tokens import Tokenizer, load_tokenizer
+from memagent.reading.tokens import Tokenizer, load_tokenizer
 from tests.support.texts import toy_tokenizer
 
 CONTROL = ["<|im_end|>", "</think>", "<tool_call>"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.cluster.rollout_pool import RolloutPool
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import TrainingError
 from memagent.rl.config import LearnerRecipe, Recipe, RolloutRecipe, StageRecipe
 from memagent.rl.trajectory import Group

@@ -6,14 +6,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from infra.store import Store
+from infra.store.location import Store
 from memagent.rl.config import load_recipe
 from pipelines.cli.main import app
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.exports import exported_models
-from pipelines.training.gpu_sharing import Turns
-from pipelines.training.loop import Loop
+from pipelines.training.loop import Loop, Turns
 from pipelines.training.monitors import Monitors
+from pipelines.training.records import exported_models
 from pipelines.training.rollouts import Sampled
 from tests.support.rl_samples import group
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 
 from infra.learner.group import RankLost
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import TrainingError
 from memagent.rl.config import load_recipe
 from memagent.rl.reward import Reward
 from memagent.rl.trajectory import Conversation, Group
 from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.gpu_sharing import Turns
-from pipelines.training.loop import Loop
+from pipelines.training.loop import Loop, Turns
 from pipelines.training.rollouts import Sampled
 from tests.support.rl_samples import group
 

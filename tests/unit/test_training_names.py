@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from infra.store import Store
+from infra.store.location import Store
 from memagent.errors import TrainingError, UsageError
 from pipelines.training.checkpoints import Checkpoints, State
-from pipelines.training.names import check_name, claim, learnt, named_runs
 from pipelines.training.run import train
-from pipelines.training.settings import TrainingRun, prepare
+from pipelines.training.settings import TrainingRun, check_name, claim, learnt, named_runs, prepare
 
 
 def named(store, *sets: str, name: str = "first", recipe: str = "smoke") -> TrainingRun:

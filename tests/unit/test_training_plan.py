@@ -10,8 +10,7 @@ from memagent.errors import ConfigError
 from memagent.rl.config import load_recipe
 from memagent.rl.footprint import ModelShape, rank_memory, step_tokens
 from pipelines.cli.main import app
-from pipelines.training.machines import GPUS, Machines
-from pipelines.training.plan import check_memory, fit, plan
+from pipelines.training.plan import GPUS, Machines, check_memory, fit, plan
 
 DATA = Path(__file__).parents[1] / "data"
 SMALL, LARGE = (ModelShape.of(json.loads((DATA / f"qwen2.5-{size}.json").read_text())) for size in ("7b", "14b"))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from infra.learner.group import check_room
 from infra.readers import ReaderSpec
-from infra.store import Store
+from infra.store.location import Store
 from memagent.config import PoolConfig, load_config
 from memagent.errors import ConfigError
 from memagent.nano import bundled

@@ -4,7 +4,7 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from memagent.errors import TrainingError
-from pipelines.training.weight_sync import WeightSync
+from pipelines.training.loop import WeightSync
 
 
 class Learner:

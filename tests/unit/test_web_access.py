@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from memagent.errors import UsageError
-from pipelines.web.tokens import auth_string
+from pipelines.web.address import auth_string
 
 
 def mode(path):

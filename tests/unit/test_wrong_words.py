@@ -5,7 +5,7 @@ import pytest
 from infra.readers import ReaderSpec
 from memagent.config import load_config
 from memagent.errors import ConfigError, UsageError
-from memagent.tasks.suites import Suite
+from memagent.evaluation.suites import Suite
 from pipelines.flows.serve import ServingPlan
 
 

@@ -18,13 +18,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memagent.errors import EngineDied, MemagentError
 from memagent.records import Json
 from pipelines.web.access import bears
-from pipelines.web.address import Address
-from pipelines.web.api.errors import ApiError, api_error
+from pipelines.web.address import Address, auth_string, token_file
 from pipelines.web.api.mcp_server import Tools, http_app, mcp_server
-from pipelines.web.api.protocol import ChatCompletion, ChatRequest, FoundAnswer
+from pipelines.web.api.protocol import ApiError, ChatCompletion, ChatRequest, FoundAnswer, api_error
 from pipelines.web.api.reader import HeldReader
 from pipelines.web.api.readings import Reads
-from pipelines.web.tokens import auth_string, token_file
 
 T = TypeVar("T")
 MOST_BYTES = 64 * 2**20

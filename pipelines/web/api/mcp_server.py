@@ -20,19 +20,18 @@ from pydantic import BaseModel, Field
 from starlette.applications import Starlette
 
 from infra.cluster.session import lazy_ray
-from infra.store import Corpus, Store
-from infra.tables.buckets import buckets
-from infra.tables.corpora import check_known, corpora, default_questions
-from infra.tables.documents import current_documents, documents_count
+from infra.store.buckets import buckets
+from infra.store.corpora import check_known, corpora, default_questions
+from infra.store.documents import current_documents, documents_count
+from infra.store.location import Corpus, Store
 from memagent import __version__
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.records import Evidence
-from pipelines.exchange.answers import GivenAnswer, answer_rows
-from pipelines.web.api.errors import ApiError
-from pipelines.web.api.places import AnswerEvidence, answer_evidence, document_names, place
-from pipelines.web.api.protocol import About, FoundAnswer
+from pipelines.io.answers import GivenAnswer, answer_rows
+from pipelines.web.api.protocol import About, ApiError, FoundAnswer
 from pipelines.web.api.reader import HeldReader
+from pipelines.web.api.readings import AnswerEvidence, answer_evidence, document_names, place
 
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _ASKS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

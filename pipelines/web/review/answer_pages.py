@@ -7,17 +7,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from infra.store import Corpus
-from infra.tables.rows import AnswerRow
+from infra.store.location import Corpus
+from infra.store.rows import AnswerRow
 from memagent.errors import UsageError
-from memagent.reviews import Verdict, current, disputed
+from memagent.quality.verdicts import Verdict, current, disputed
+from pipelines.views.memory import history
+from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, spans_of
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter, ListedAnswer
-from pipelines.web.review.memory import history
 from pipelines.web.review.pages import Form, posted, render, service_of, session_of
-from pipelines.web.review.passages import Span, find_words, passage, spans_of
-from pipelines.web.review.pdf_page import PagePicture
-from pipelines.web.review.pdf_page import PageRequest as PageRequest
 from pipelines.web.review.service import Opinion, ReviewService, quotes
 
 THRESHOLDS = ("0.5", "0.8", "0.9", "0.95", "0.99")

@@ -19,7 +19,8 @@ from memagent.config import Config
 from memagent.errors import MemagentError
 from pipelines.web.access import Access, PageGuard, login_link
 from pipelines.web.address import Address
-from pipelines.web.review import answer_pages, export, run_pages
+from pipelines.web.review import answer_pages, export
+from pipelines.web.review import pages as run_pages
 from pipelines.web.review.pages import ERRORS, Form, access_of, posted, render
 from pipelines.web.review.service import ReviewService
 from pipelines.web.server import never

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from memagent.reviews import current
-from pipelines.exchange.answers import escape
+from memagent.quality.verdicts import current
+from pipelines.io.answers import escape
 from pipelines.web.review import listing
 from pipelines.web.review.answer_pages import link
 from pipelines.web.review.index import Subject, verdicts_on
@@ -128,7 +128,7 @@ def write_parquet(rows: Rows, path: Path) -> None:
 
 def write_xlsx(rows: Rows, path: Path) -> None:
     """Write a workbook whose column `link` can be clicked."""
-    from pipelines.exchange.workbook import Link, write_xlsx
+    from pipelines.io.writer import Link, write_xlsx
 
     at = COLUMNS.names.index("link")
     cells = (

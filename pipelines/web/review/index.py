@@ -13,9 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from infra.tables.rows import FeedbackRow
+from infra.store.rows import FeedbackRow
+from memagent.quality.verdicts import Review, Verdict, VerdictKind, judges, review
 from memagent.records import TextSpan
-from memagent.reviews import Review, Verdict, VerdictKind, judges, review
 
 VERSION = "4"
 """Of the schema: an index of another version is made anew."""

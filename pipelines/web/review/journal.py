@@ -19,10 +19,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from infra.store import Corpus, Store
-from infra.tables.delta import MANY, Table
-from infra.tables.feedback import append_once
-from infra.tables.rows import FeedbackRow
+from infra.store.delta import MANY, Table
+from infra.store.feedback import append_once
+from infra.store.location import Corpus, Store
+from infra.store.rows import FeedbackRow
 from pipelines.web.review.index import microseconds, moment
 
 _log = logging.getLogger("memagent.review")

@@ -1,0 +1,200 @@
+"""Forgettings: what is to be erased is written down first, so that one that is interrupted can be finished.
+
+    forgetting.json     a `Journal`, until everything in it is gone
+
+All of `erase` can be repeated.
+"""
+
+import gzip
+import json
+from datetime import timedelta
+from typing import TypedDict
+
+from infra.maintenance.lineage import (
+    Erased,
+    erase_from_part,
+    erase_rows,
+    erased_with,
+    runs_of,
+    segment_parts,
+    training_rows,
+    unknown_parts,
+)
+from infra.models import cache_folder
+from infra.store.corpora import forgotten
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
+from infra.store.runs import forget_rollups
+from infra.store.schemas import TABLES
+from memagent.errors import MemagentError
+
+JOURNAL = "forgetting.json"
+PROMOTIONS, TRAININGS = "promotions", "training"
+"""Folders of the question files of promotion checks, and of training runs."""
+_RUN_FILES = ("report.html", "evaluation.html", "log.txt", "results.parquet", "answers.parquet")
+_ASIDE, _HEARTBEAT = ".tmp", "/.heartbeat.json."
+"""Of files that were being written when their writer was killed; runs that wait write heartbeats now."""
+_SAMPLE = b'"sample_id": "qa-'
+"""In recorded rollouts of harvested rows (`memagent.rl.sources`)."""
+
+
+class Forgetting(TypedDict):
+    """What is to be erased from a corpus."""
+
+    doc_ids: list[str]
+    content_hashes: list[str]
+    """Of all versions of the documents, and of the archives that they are part of."""
+    reading_ids: list[str]
+    sources: list[str]
+    qa_ids: list[str]
+    parts: list[str]
+    """Parts of segments that have any of it, whole."""
+    texts: int
+    kept_texts: int
+    """Texts that documents which stay have as well: they stay."""
+    policies: list[str]
+    """Versions that may have learnt from any of it."""
+    rows: int
+    """Rows that were taken out of turn log, plans and streams so far."""
+
+
+class ForgetJournal(TypedDict):
+    """A forgetting, from when it begins to change the store until its end."""
+
+    corpus: str
+    """Whose documents were chosen."""
+    erased: dict[str, Forgetting]
+    """By corpus: that one, and those of evaluations that were made of its questions."""
+    passages: list[str]
+    """What the store is searched for in the end."""
+    unsearched: int
+    """Texts of which there is no passage."""
+
+
+def write_down(store: Store, journal: ForgetJournal) -> None:
+    """Keep a forgetting until it is done (`written_off`)."""
+    store.write_bytes(json.dumps(journal).encode(), JOURNAL)
+
+
+def interrupted(store: Store) -> ForgetJournal | None:
+    """Return the forgetting that was interrupted, if there is one.
+
+    Raises:
+        MemagentError: what is written of it is damaged.
+    """
+    try:
+        journal: ForgetJournal = json.loads(store.read_bytes(JOURNAL))
+        if journal["corpus"] in journal["erased"] and isinstance(journal["passages"], list):
+            return journal
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise MemagentError(
+        f"{JOURNAL} of {store.url} is damaged. It says what an interrupted forgetting was about: delete the file, and "
+        "give that forgetting again"
+    )
+
+
+def written_off(store: Store) -> None:
+    """Note that a forgetting is done."""
+    store.delete(store.path(JOURNAL))
+
+
+def erase(store: Store, journal: ForgetJournal) -> None:
+    """Erase rows, parts, files of runs and earlier versions. Nothing else may use the store (`claims.alone`).
+
+    Raises:
+        MemagentError: a file of a run is damaged.
+    """
+    forgotten(Corpus(store, journal["corpus"]), journal["erased"][journal["corpus"]]["content_hashes"])
+    for name, forgetting in journal["erased"].items():
+        corpus = Corpus(store, name)
+        _erase_rows(corpus, forgetting)
+        # After the rows: a run that begins after a kill must not miss them.
+        for path in (*map(store.path, forgetting["parts"]), *unknown_parts(corpus)):
+            store.delete(path)
+        forgetting["rows"] += _erase_from_runs(corpus, forgetting)
+        forget_rollups(corpus)
+    _delete_copies(Corpus(store, journal["corpus"]))
+    for table in TABLES:
+        Table(store, table).drop_versions(timedelta(0))
+
+
+def complete(store: Store, journal: ForgetJournal) -> None:
+    """Add what was made of the texts since a forgetting was interrupted."""
+    for name, forgetting in journal["erased"].items():
+        corpus = Corpus(store, name)
+        erased = erased_with(corpus, forgetting["doc_ids"], forgetting["content_hashes"])
+        qa_ids = [row["qa_id"] for row in training_rows(corpus, erased)]
+        forgetting["content_hashes"] = sorted(erased.content_hashes)
+        forgetting["reading_ids"] = sorted(erased.reading_ids.union(forgetting["reading_ids"]))
+        forgetting["qa_ids"] = sorted({*forgetting["qa_ids"], *qa_ids})
+        forgetting["parts"] = sorted({*forgetting["parts"], *segment_parts(corpus, erased)})
+
+
+def _delete_copies(corpus: Corpus) -> None:
+    """Delete what may hold texts of documents and can be made again, is kept to be looked at, or is half written.
+
+    Recorded rollouts of trainings on harvested rows have them as token ids, those of other rows among them; the
+    question files of promotion checks have them whole.
+    """
+    store = corpus.store
+    gone = [*store.list("damaged", suffix=""), *store.list(PROMOTIONS, suffix="")]
+    gone += [path for path in store.sizes(suffix=_ASIDE, hidden=True) if _HEARTBEAT not in path]
+    if "harvest" in Table(store, "runs").read(corpus.name, ["kind"])["kind"].to_pylist():
+        gone += [
+            path
+            for path in store.list(TRAININGS, suffix=".jsonl.gz")
+            if _SAMPLE in gzip.decompress(store.fs.cat_file(path))
+        ]
+    for path in gone:
+        store.delete(path)
+    local = Store(str(cache_folder()))
+    for path in local.list(PROMOTIONS, suffix=""):
+        local.delete(path)
+
+
+def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:
+    for table, column, values in (
+        ("texts", "content_hash", forgetting["content_hashes"]),
+        ("documents", "doc_id", forgetting["doc_ids"]),
+        ("sources", "source", forgetting["sources"]),
+        ("segmented", "part", forgetting["parts"]),  # the other documents of the part are segmented again
+        ("answers", "reading_id", forgetting["reading_ids"]),
+        ("feedback", "reading_id", forgetting["reading_ids"]),
+        ("qa", "qa_id", forgetting["qa_ids"]),
+        ("quarantine", "item", _items(corpus, forgetting)),
+    ):
+        erase_rows(corpus, table, column, values)
+
+
+def _items(corpus: Corpus, forgetting: Forgetting) -> set[str]:
+    """Return the items of the quarantine that are about any of it."""
+    items = Table(corpus.store, "quarantine").read(corpus.name, ["item"])["item"].to_pylist()
+    sources = set(forgetting["sources"])
+    whole = {*forgetting["doc_ids"], *sources}
+    return {item for item in items if item.partition(" ? ")[0] in whole or item.partition("#")[0] in sources}
+
+
+def _erase_from_runs(corpus: Corpus, forgetting: Forgetting) -> int:
+    """Erase from turn logs, streams and the files of runs; return how many rows went."""
+    store, name = corpus.store, corpus.name
+    erased = erased_of(forgetting)
+    rows = 0
+    runs = runs_of(corpus)
+    for folder in (("turns", name), ("streams", name), *(("runs", run_id) for run_id in runs)):
+        for path in store.list(*folder):
+            rows += erase_from_part(store, path, erased, keep_damaged=folder[0] == "turns")
+    for content_hash in erased.content_hashes:
+        store.delete(store.path("streams", name, content_hash[:2], f"{content_hash}.parquet"))
+    for run_id in runs:
+        for file in _RUN_FILES:
+            store.delete(store.path("runs", run_id, file))
+    return rows
+
+
+def erased_of(forgetting: Forgetting) -> Erased:
+    """Return what a row may have that is to go."""
+    hashes, readings = forgetting["content_hashes"], forgetting["reading_ids"]
+    return Erased(frozenset(forgetting["doc_ids"]), frozenset(hashes), frozenset(readings))

@@ -1,0 +1,417 @@
+"""Delta tables: atomic commits on a folder or on S3, no server (deltalake)."""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+from tenacity import retry, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from infra.store.buckets import first_of_each
+from infra.store.data_files import CLUSTERED, DataFile, milliseconds
+from infra.store.location import Store
+from infra.store.schemas import TABLES
+from memagent.records import stable_hash
+
+_WEEK_HOURS = 7 * 24
+
+
+def drop_versions(delta: DeltaTable, retention: timedelta, *, only_table: bool) -> None:
+    """Delete the files that only earlier versions of a table have, and the entries of its log before those.
+
+    Args:
+        delta: the table, at its newest version.
+        retention: versions younger than that are kept; whole hours, rounded up. Zero deletes at once: nothing else may
+            use the table then.
+        only_table: nothing else is in the table's folder. Files that no version has are then deleted as well, once they
+            are as old: those of a job that was killed before its commit.
+    """
+    hours = math.ceil(retention / timedelta(hours=1))
+    delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS, full=only_table)
+    _keep_log(delta, hours)
+    delta.create_checkpoint()
+    delta.cleanup_metadata()  # deletes what the checkpoint replaces
+    # Later checkpoints, which writers make themselves, clean the log by this setting: not under another writer's feet.
+    _keep_log(delta, max(hours, _WEEK_HOURS))
+
+
+def _keep_log(delta: DeltaTable, hours: int) -> None:
+    wanted = {"delta.logRetentionDuration": f"interval {hours} hours"}
+    if not wanted.items() <= delta.metadata().configuration.items():
+        delta.alter.set_table_properties(wanted)
+
+
+FULL = 32 * 2**20
+"""Bytes of a file that is full."""
+_ENOUGH_FILES = 3
+"""So few files are not compacted."""
+_SPILLS = (512 * 2**20, 2 * 2**30, 8 * 2**30)
+"""Bytes that sorting holds in memory, the rest on disk. The larger the table, the more of it merging needs."""
+_STATISTIC = 64
+"""Longest text in the statistics of a file, which go into the log."""
+_ROWS = 1_000
+"""Rows of a row group of a file sorted by content hash, of which a part is read for a bucket."""
+FILES = WriterProperties(compression="ZSTD", max_row_group_size=_ROWS, statistics_truncate_length=_STATISTIC)
+"""How files are written that are looked up by content hash."""
+
+
+def cluster_files(delta: DeltaTable, corpus: str, sizes: pa.ChunkedArray, *, sort: bool) -> int:
+    """Rewrite a corpus's files if they are many for their size; return how many were replaced.
+
+    Args:
+        delta: the table.
+        corpus: whose files.
+        sizes: bytes of each of them.
+        sort: sort the rows by content hash, else only put files together.
+    """
+    if len(sizes) <= _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // FULL:
+        return 0
+    options: dict[str, Any] = {
+        "partition_filters": [("corpus", "=", corpus)],
+        "target_size": FULL,
+        "writer_properties": FILES,
+    }
+    done = _sorted(delta, options) if sort else delta.optimize.compact(**options)
+    return int(done["numFilesRemoved"])
+
+
+def _sorted(delta: DeltaTable, options: dict[str, Any]) -> dict[str, Any]:
+    for spill in _SPILLS:
+        try:
+            done: dict[str, Any] = delta.optimize.z_order([CLUSTERED], max_spill_size=spill, **options)
+            return done
+        except DeltaError as error:
+            if "Resources exhausted" not in str(error) or spill == _SPILLS[-1]:
+                raise
+            delta.update_incremental()
+    raise AssertionError("the last attempt returns or raises")
+
+
+_log = logging.getLogger("memagent.tables")
+_FIRST_BY = {"answers": "answered_at"}
+"""Append-only tables and their time column: of several rows with the same key, the first is read."""
+MANY = 64
+"""Number of small files that triggers a compaction."""
+_SHARED_FOLDERS = ("runs", "policies")
+"""Tables whose folders hold other files, too: plans, logs, weights."""
+_GROUP = 10_000
+"""Rows of a row group: a text can be long, and a reader holds a group at once."""
+
+_contended = retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    wait=wait_random_exponential(multiplier=0.1, max=5),
+    stop=stop_after_attempt(20),
+    reraise=True,
+)
+"""Retry after a conflict with another writer, on the new version."""
+
+
+_reopened = retry(
+    retry=retry_if_exception(lambda error: isinstance(error, DeltaError) and "File not found" in str(error)),
+    wait=wait_random_exponential(multiplier=0.1, max=2),
+    stop=stop_after_attempt(6),
+    reraise=True,
+)
+"""Open the table again where entries of its log, which a checkpoint replaces, were deleted in that moment."""
+
+
+def now() -> datetime:
+    """Return the current time, as tables store it."""
+    return datetime.now(UTC)
+
+
+class Table:
+    """One Delta table of the store."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+        self.schema, self.key = TABLES[name]
+        self._on = ("corpus", *self.key)
+        self._first_by = _FIRST_BY.get(name)
+
+    def append(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Add rows; return how many."""
+        table = self._table(rows)
+        if table.num_rows:
+            self._write(table)
+        return int(table.num_rows)
+
+    @_contended
+    def commit_files(self, corpus: str, files: Sequence[DataFile], *, writer: str, number: int) -> bool:
+        """Add data files to the table in one commit.
+
+        Args:
+            corpus: whose rows the files hold.
+            files: of `infra.store.data_files.write_data_file`.
+            writer: names a sequence of commits.
+            number: of this commit in the sequence, rising.
+
+        Returns:
+            Whether it was committed now. Repeating a commit whose outcome is unknown changes nothing.
+        """
+        delta = self._open() or self._create()
+        done = delta.transaction_version(writer)
+        if not files or (done is not None and done >= number):
+            return False
+        if {field.name for field in delta.schema().fields} != set(self.schema.names):
+            delta = self._create()
+        adds = [
+            AddAction(
+                file["path"],
+                file["size"],
+                {"corpus": corpus},
+                milliseconds(),
+                data_change=True,
+                stats=file["stats"],
+            )
+            for file in files
+        ]
+        delta.create_write_transaction(
+            adds,
+            "append",
+            delta.schema(),
+            ["corpus"],
+            commit_properties=CommitProperties(app_transactions=[Transaction(writer, number)]),
+        )
+        return True
+
+    def insert_new(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Insert the rows with new keys, safe beside other writers; return their number."""
+        return self._merge(self._unique(rows, keep_last=False), update=False)
+
+    def upsert(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
+        """Insert or replace rows by key; return the number of rows inserted or changed."""
+        return self._merge(self._unique(rows, keep_last=True), update=True)
+
+    @_contended
+    def delete(self, corpus: str, **where: Iterable[str]) -> None:
+        """Delete the rows of a corpus in which every named column has one of the given values."""
+        delta = self._open()
+        chosen = {name: sorted(set(values)) for name, values in where.items()}
+        if delta is None or not all(chosen.values()):
+            return
+        terms = [f"corpus = {_literal(corpus)}"]
+        terms += [f"{name} IN ({', '.join(map(_literal, values))})" for name, values in chosen.items()]
+        delta.delete(" AND ".join(terms))
+
+    def compact(self, corpus: str) -> int:
+        """Compact the small files of a corpus if there are many; return the number of replaced files.
+
+        Every commit adds a file and every merge opens all of them, so merges get slower. Versions older than a week
+        lose their files, so only for tables without time travel. If it fails, the rows are unchanged and the next call
+        tries again.
+        """
+        try:
+            return self._compact(corpus)
+        except (DeltaError, OSError) as error:
+            _log.warning("the files of %s are not put together now: %s: %s", self.name, type(error).__name__, error)
+            return 0
+
+    @_contended
+    def cluster(self, corpus: str, retention: timedelta) -> int:
+        """Rewrite a corpus's files as few large ones, sorted by content hash; return the number of replaced files.
+
+        Nothing is rewritten where the files are few for their size. Versions of the table older than `retention` then
+        lose their files and their entries in the log (`drop_versions`).
+        """
+        delta = self._open()
+        if delta is None:
+            return 0
+        sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
+        replaced = cluster_files(delta, corpus, self.files(corpus)["size_bytes"], sort=sort)
+        self.drop_versions(retention)
+        return replaced
+
+    @_contended
+    def drop_versions(self, retention: timedelta) -> None:
+        """Delete the versions older than `retention` (`infra.store.delta`)."""
+        if delta := self._open():
+            drop_versions(delta, retention, only_table=self.name not in _SHARED_FOLDERS)
+
+    def small_files(self, corpus: str) -> int:
+        """Return how many small files a corpus has."""
+        return int(pc.sum(pc.less(self.files(corpus)["size_bytes"], FULL // 2)).as_py() or 0)
+
+    def files(self, corpus: str) -> pa.Table:
+        """Return path, size_bytes and num_records of the files of a corpus, from the log."""
+        delta = self._open()
+        names = ["path", "size_bytes", "num_records"]
+        if delta is None:
+            return pa.table(
+                {"path": pa.array([], pa.string())} | {name: pa.array([], pa.int64()) for name in names[1:]}
+            )
+        files = pa.table(delta.get_add_actions(flatten=True))
+        return files.filter(pc.equal(files["partition.corpus"], corpus)).select(names)
+
+    @_contended
+    def _compact(self, corpus: str) -> int:
+        delta = self._open()
+        if delta is None or self.small_files(corpus) < MANY:
+            return 0
+        # Needs deltalake below 1.6.4: 1.6.6 commits two concurrent compactions of the same files, which duplicates
+        # their rows.
+        done = delta.optimize.compact(
+            [("corpus", "=", corpus)],
+            target_size=FULL,
+            writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=_GROUP),
+        )
+        delta.vacuum(dry_run=False)
+        return int(done["numFilesRemoved"])
+
+    def read(
+        self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None, *, once: bool = True
+    ) -> pa.Table:
+        """Return the current rows; a missing table is empty.
+
+        Args:
+            corpus: only this corpus.
+            columns: only these columns.
+            filters: a pyarrow compute expression besides.
+            once: a row that was written twice is returned once; who counts by another key need not pay for it.
+        """
+        names = columns or self.schema.names
+        delta = self._open()
+        if delta is None:
+            return pa.schema([self.schema.field(name) for name in names]).empty_table()
+        key = self._on if corpus is None else self.key
+        first_by = self._first_by if once else ""
+        needed = list(dict.fromkeys([*names, *key, first_by])) if first_by else names
+        dataset = self._dataset(delta)
+        mine = None if corpus is None else ds.field("corpus") == corpus
+        try:
+            both = mine if filters is None else filters if mine is None else mine & filters
+            table = dataset.to_table(columns=needed, filter=both)
+        except pa.ArrowNotImplementedError:
+            table = self._filtered(dataset, needed, mine, filters)
+        if first_by:
+            table = first_of_each(table, key, [(first_by, "ascending")])
+        return table.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
+
+    def _filtered(self, dataset: Any, names: list[str], mine: Any, filters: Any) -> pa.Table:
+        """Filter batch by batch, after reading.
+
+        Files written by a merge have string views, and pyarrow 26 cannot filter by their statistics (no kernel for
+        string and string_view).
+        """
+        text = str(filters)  # a name too many costs time, not rows
+        needed = names + [name for name in self.schema.names if name not in names and name in text]
+        batches = dataset.to_batches(columns=needed, filter=mine)
+        kept = (pa.Table.from_batches([batch]).filter(filters).select(names) for batch in batches)
+        empty = pa.schema([dataset.schema.field(name) for name in names]).empty_table()
+        return pa.concat_tables([empty, *kept], promote_options="permissive")
+
+    def corpora(self) -> list[str]:
+        """Return the corpora that have rows, from the log."""
+        delta = self._open()
+        files = None if delta is None else pa.table(delta.get_add_actions(flatten=True))
+        return [] if files is None else sorted(files["partition.corpus"].unique().to_pylist())
+
+    def fragments(self, corpus: str, filters: Any = None) -> Iterator[Any]:
+        """Yield the Parquet files of a corpus that may have rows that pass a filter, in any order."""
+        delta = self._open()
+        if delta is not None:
+            mine = ds.field("corpus") == corpus
+            yield from self._dataset(delta).get_fragments(filter=mine if filters is None else mine & filters)
+
+    def fingerprint(self, corpus: str) -> str:
+        """Return a hash of the corpus's files: it changes whenever the rows do."""
+        return stable_hash(sorted(self.files(corpus)["path"].to_pylist()))
+
+    def count(self, corpus: str) -> int:
+        """Return how many rows the files of a corpus have, from the log alone."""
+        return int(pc.sum(self.files(corpus)["num_records"]).as_py() or 0)
+
+    def _dataset(self, delta: DeltaTable) -> ds.FileSystemDataset:
+        """Return the table's files as a dataset, with corpus and range of content hashes as partition expressions.
+        deltalake's own dataset takes a column without statistics for an empty one.
+        """
+        files = pa.table(delta.get_add_actions(flatten=True))
+        paths, names = files["path"].to_pylist(), files["partition.corpus"].to_pylist()
+        lows, highs = (
+            files[name].to_pylist() if name in files.column_names else [None] * len(paths)
+            for name in (f"min.{CLUSTERED}", f"max.{CLUSTERED}")
+        )
+        folder = pa_fs.SubTreeFileSystem(self._store.path(self.name), self._store.arrow)
+        format = ds.ParquetFileFormat()
+        fragments = []
+        for path, name, low, high in zip(paths, names, lows, highs, strict=True):
+            known = ds.field("corpus") == name
+            if low is not None and high is not None:
+                known &= (ds.field(CLUSTERED) >= low) & (ds.field(CLUSTERED) <= high)
+            fragments.append(format.make_fragment(unquote(path), folder, known))
+        return ds.FileSystemDataset(fragments, self.schema, format, folder)
+
+    def version(self) -> int | None:
+        """Return the table's version, or None before its first commit."""
+        delta = self._open()
+        return None if delta is None else delta.version()
+
+    def _table(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> pa.Table:
+        if isinstance(rows, pa.Table):
+            return rows.select(self.schema.names).cast(self.schema)
+        return pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
+
+    def _unique(self, rows: pa.Table | Iterable[Mapping[str, Any]], *, keep_last: bool) -> pa.Table:
+        """Return one row for each key: a merge would insert or refuse duplicates."""
+        table = self._table(rows)
+        keys = zip(*(table[name].to_pylist() for name in self._on), strict=True)
+        chosen: dict[tuple[Any, ...], int] = {}
+        for index, key in enumerate(keys):
+            if keep_last or key not in chosen:
+                chosen[key] = index
+        return table.take(sorted(chosen.values())) if len(chosen) < table.num_rows else table
+
+    @_reopened
+    def _open(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._store.delta_uri(self.name), storage_options=self._store.delta_options)
+        except TableNotFoundError:
+            return None
+
+    @_contended
+    def _write(self, table: pa.Table) -> None:
+        write_deltalake(
+            self._store.delta_uri(self.name),
+            table,
+            mode="append",
+            schema_mode="merge",  # a table of an earlier version gains the columns that it lacks
+            partition_by=["corpus"],
+            storage_options=self._store.delta_options,
+            writer_properties=FILES,
+        )
+
+    def _create(self) -> DeltaTable:
+        self._write(self.schema.empty_table())
+        delta = self._open()
+        if delta is None:
+            raise RuntimeError(f"table {self.name} was made and is not there")
+        return delta
+
+    @_contended
+    def _merge(self, source: pa.Table, *, update: bool) -> int:
+        if not source.num_rows:
+            return 0
+        on = self._on
+        corpora = ", ".join(_literal(str(c)) for c in source["corpus"].unique().to_pylist())
+        # The literal list lets Delta skip the files of other corpora.
+        predicate = f"t.corpus IN ({corpora}) AND " + " AND ".join(f"t.{k} = s.{k}" for k in on)
+        delta = self._open() or self._create()
+        merger = delta.merge(source, predicate=predicate, source_alias="s", target_alias="t", merge_schema=True)
+        if update:
+            merger = merger.when_matched_update_all()
+        done = merger.when_not_matched_insert_all().execute()
+        return int(done["num_target_rows_inserted"]) + int(done["num_target_rows_updated"])
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,129 @@
+"""The `feedback` table: people's verdicts on answers."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from infra.store.buckets import WHOLE, Bucket
+from infra.store.data_files import write_data_file
+from infra.store.delta import Table
+from infra.store.location import Corpus
+from infra.store.rows import AnswerRow, FeedbackRow
+from memagent.quality.verdicts import Review, Verdict, current, review
+from memagent.records import TextSpan
+
+_ANSWER = ["corpus", "reading_id", "question", "content_hash", "stream", "policy_id", "answer", "found", "evidence"]
+
+
+class FeedbackTarget(NamedTuple):
+    """A question on a text: what verdicts are about, whichever reading answered it."""
+
+    content_hash: str
+    question: str
+
+
+class JudgedAnswer(NamedTuple):
+    """A verdict that counts, and the answer that it is about."""
+
+    verdict: Verdict
+    of: AnswerRow
+
+
+def verdict_of(row: FeedbackRow, given: str) -> Verdict:
+    """Return what a row says of the answer `given`."""
+    spans = tuple(TextSpan(span["content_hash"], span["char_start"], span["char_end"]) for span in row["spans"] or ())
+    return Verdict(
+        reading_id=row["reading_id"],
+        kind=row["verdict"],
+        given=given,
+        answer=row["answer"] or "",
+        given_at=row["given_at"],
+        reviewer=row["reviewer"] or "",
+        comment=row["comment"] or "",
+        decides=bool(row["decides"]),
+        spans=spans,
+    )
+
+
+def judged(corpus: Corpus, bucket: Bucket = WHOLE) -> dict[FeedbackTarget, list[JudgedAnswer]]:
+    """Return all verdicts on the answers of a corpus, by text and question.
+
+    Args:
+        corpus: whose answers.
+        bucket: only those on documents whose content hash is in it.
+    """
+    rows: dict[str, list[FeedbackRow]] = defaultdict(list)
+    for row in Table(corpus.store, "feedback").read(corpus.name).to_pylist():
+        rows[row["reading_id"]].append(row)
+    by_asked: dict[FeedbackTarget, list[JudgedAnswer]] = defaultdict(list)
+    for answer in _answers(corpus, rows, bucket):
+        key = FeedbackTarget(answer["content_hash"], answer["question"])
+        by_asked[key] += [JudgedAnswer(verdict_of(row, answer["answer"]), answer) for row in rows[answer["reading_id"]]]
+    return by_asked
+
+
+def verdicts(corpus: Corpus) -> list[JudgedAnswer]:
+    """Return the verdicts that count (`memagent.quality.verdicts.current`), also those that contradict each other."""
+    counting = []
+    for same in judged(corpus).values():
+        answers = {each.of["reading_id"]: each.of for each in same}
+        counting += [JudgedAnswer(each, answers[each.reading_id]) for each in current(each.verdict for each in same)]
+    return sorted(counting, key=lambda each: each.verdict.reading_id)
+
+
+def append_once(corpus: Corpus, rows: Sequence[FeedbackRow], writer: str) -> None:
+    """Add a writer's rows that are not in the table yet; repeating a call whose outcome is unknown adds nothing.
+
+    Args:
+        corpus: whose answers they are about.
+        rows: of one writer, each later than all that it gave to earlier calls.
+        writer: names a sequence of rows with rising times.
+    """
+    name = f"{writer}-{corpus.name}"
+    done = _committed(corpus, name)
+    new = [row for row in rows if _microseconds(row["given_at"]) > done]
+    if new:
+        file = write_data_file(corpus, "feedback", new)
+        number = max(_microseconds(row["given_at"]) for row in new)
+        Table(corpus.store, "feedback").commit_files(corpus.name, [file], writer=name, number=number)
+
+
+def _committed(corpus: Corpus, writer: str) -> int:
+    """Return the time of the last row that a writer has committed, in microseconds; 0: none."""
+    try:
+        delta = DeltaTable(corpus.store.delta_uri("feedback"), storage_options=corpus.store.delta_options)
+    except TableNotFoundError:
+        return 0
+    return delta.transaction_version(writer) or 0
+
+
+def _microseconds(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+class Reviews:
+    """What people said of the answers of a corpus, or of a bucket of it."""
+
+    def __init__(self, corpus: Corpus, bucket: Bucket = WHOLE) -> None:
+        self._judged: Mapping[FeedbackTarget, Collection[JudgedAnswer]] = judged(corpus, bucket)
+
+    def of(self, answer: AnswerRow) -> Review | None:
+        """Return what the verdicts on an answer's text and question come to for it; None: there are none."""
+        same = self._judged.get(FeedbackTarget(answer["content_hash"], answer["question"]), ())
+        return review([each.verdict for each in same], answer["answer"])
+
+
+def _answers(corpus: Corpus, readings: Iterable[str], bucket: Bucket) -> list[AnswerRow]:
+    wanted = pa.array(list(readings), pa.string())
+    if not len(wanted):
+        return []
+    chosen, inside = pc.field("reading_id").isin(wanted), bucket.contains("content_hash")
+    filters = chosen if inside is None else chosen & inside
+    answers: list[AnswerRow] = Table(corpus.store, "answers").read(corpus.name, _ANSWER, filters).to_pylist()
+    return answers

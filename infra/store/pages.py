@@ -1,0 +1,68 @@
+"""The pages of documents that have pages: where in a PDF a piece of evidence stands."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store.buckets import WHOLE, Bucket
+from infra.store.delta import Table
+from infra.store.location import Corpus
+from infra.store.rows import AnswerRow, EvidenceRow
+
+_COLUMNS = ["doc_id", "content_hash", "page_starts"]
+
+
+class CitedEvidence(EvidenceRow):
+    """A piece of evidence with its page."""
+
+    page: int | None
+    """Of the PDF, from 1: where the quote begins, or the segment if there is no quote. None: no page is known."""
+
+
+class PageNumbers:
+    """Page numbers in the PDFs of a corpus."""
+
+    def __init__(self, corpus: Corpus, bucket: Bucket = WHOLE, texts: Iterable[str] | None = None) -> None:
+        """Read where pages begin; kept as Arrow, 8 bytes a page.
+
+        Args:
+            corpus: whose documents, earlier versions of them among them.
+            bucket: only those whose content hash is in it.
+            texts: only those with these content hashes.
+        """
+        chosen = pc.field("page_starts").is_valid()
+        if (inside := bucket.contains("content_hash")) is not None:
+            chosen &= inside
+        if texts is not None:
+            chosen &= pc.field("content_hash").isin(pa.array(sorted(set(texts)), pa.string()))
+        table = Table(corpus.store, "documents").read(corpus.name, _COLUMNS, chosen)
+        self._starts = table["page_starts"].combine_chunks()
+        names = zip(table["content_hash"].to_pylist(), table["doc_id"].to_pylist(), strict=True)
+        self._rows = {name: row for row, name in enumerate(names)}
+        self._texts = {content_hash: row for (content_hash, _), row in self._rows.items()}
+
+    @classmethod
+    def cited_by(cls, corpus: Corpus, answers: Iterable[AnswerRow]) -> "PageNumbers":
+        """Return the page numbers in the documents that some answers' evidence is in."""
+        return cls(corpus, texts=(piece["content_hash"] for answer in answers for piece in answer["evidence"] or ()))
+
+    def page(self, content_hash: str, char: int, document: str = "") -> int | None:
+        """Return the page of a character, from 1; None: the document has no pages, or they are not known.
+
+        Args:
+            content_hash: of the document's text.
+            char: its offset in the text.
+            document: the document's id; empty: any that has this text.
+        """
+        row = self._rows.get((content_hash, document)) if document else self._texts.get(content_hash)
+        return None if row is None else max(1, bisect_right(self._starts[row].values.to_numpy(), char))
+
+    def cite(self, evidence: Sequence[EvidenceRow] | None, document: str = "") -> list[CitedEvidence]:
+        """Return the evidence of an answer with its pages; `document` as for `page`."""
+        return [{**piece, "page": self._page_of(piece, document)} for piece in evidence or ()]
+
+    def _page_of(self, piece: EvidenceRow, document: str) -> int | None:
+        quoted = piece["quote_start"] is not None and piece["quote_start"] >= 0
+        return self.page(piece["content_hash"], piece["quote_start"] if quoted else piece["char_start"], document)

@@ -1,0 +1,163 @@
+"""Plans: which readings a run is about, and the work that is left of them. Parquet files, one per bucket.
+
+runs/<run_id>/plan/<bucket>.parquet   all readings (`infra.store.schemas.PLAN`)
+    runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
+    runs/<run_id>/moved/<bucket>.parquet  answers of documents that were in another bucket the digest before
+    runs/<run_id>/plan.json               in their place, where the run had nothing to do: the run that planned it
+"""
+
+import json
+from collections.abc import Iterator
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from infra.store.buckets import Bucket
+from infra.store.location import Corpus, Store
+from infra.store.rows import Scope, SegmentRange
+from infra.store.schemas import PLAN, WORK
+
+_ROW_GROUP = 1_000
+
+
+class WorkItem(TypedDict):
+    """A reading to be done, with all that its answer's row needs."""
+
+    reading_id: str
+    question_id: str
+    question: str
+    scope: Scope
+    content_hash: str
+    item: str
+    """How a failure names it: document and question."""
+    documents: int
+    places: list[SegmentRange]
+    """Where the segments of its document are; empty for an archive."""
+    stream: str
+    """File of the places of an archive's documents (`infra.store.segments`); empty for a document."""
+    past: str
+    """JSON: the turns (`memagent.records.Turn`) from which it continues, as plain data."""
+    left: int
+    """Segments that are still to be read."""
+    carried_from: str
+    carried_segments: int
+
+
+class Block(TypedDict):
+    """Rows of a work file that a worker is given together."""
+
+    file: str
+    """Path in the store."""
+    first: int
+    rows: int
+    conversations: int
+    longest: int
+    """Conversations of its longest reading."""
+
+
+def write_plan(store: Store, run_id: str, bucket: Bucket, rows: pa.Table) -> None:
+    """Write the plan of a bucket."""
+    parts = ("runs", run_id, "plan", f"{bucket.index:05d}.parquet")
+    store.write_part(rows, *parts)
+
+
+def write_work(store: Store, run_id: str, bucket: Bucket, items: list[WorkItem]) -> str:
+    """Write the work of a bucket; return the file's path relative to the store."""
+    parts = ("runs", run_id, "work", f"{bucket.index:05d}.parquet")
+    store.write_part(pa.Table.from_pylist(items, schema=WORK), *parts, row_group_size=_ROW_GROUP)
+    return "/".join(parts)
+
+
+def read_plan(
+    corpus: Corpus,
+    run_id: str,
+    columns: list[str] | None = None,
+    bucket: Bucket | None = None,
+    filters: pc.Expression | None = None,
+) -> pa.Table:
+    """Return a run's plan (`infra.store.schemas.PLAN`), of one of its buckets or whole.
+
+    Raises:
+        FileNotFoundError: the run has none.
+    """
+    store = corpus.store
+    if store.exists("runs", run_id, "plan.json"):
+        of = json.loads(store.read_bytes("runs", run_id, "plan.json"))["of"]
+        return _answered(read_plan(corpus, of, columns, bucket, filters=filters))
+    if bucket is not None:
+        files = [store.path("runs", run_id, "plan", f"{bucket.index:05d}.parquet")]
+    else:
+        files = store.list("runs", run_id, "plan")
+        if not files:  # of none, a dataset would be empty
+            raise FileNotFoundError(f"run {run_id} has no plan")
+    return ds.dataset(files, filesystem=store.arrow, schema=PLAN).to_table(columns=columns, filter=filters)
+
+
+def plan_parts(corpus: Corpus, run_id: str) -> Iterator[tuple[Bucket, pa.Table]]:
+    """Yield a run's plan a bucket at a time.
+
+    Raises:
+        FileNotFoundError: the run has none.
+    """
+    store = corpus.store
+    of = run_id
+    if store.exists("runs", run_id, "plan.json"):
+        of = json.loads(store.read_bytes("runs", run_id, "plan.json"))["of"]
+    count = max(1, len(store.list("runs", of, "plan")))
+    for index in range(count):
+        bucket = Bucket(index, count)
+        yield bucket, read_plan(corpus, run_id, bucket=bucket if count > 1 else None)
+
+
+def counted_readings(plan: pa.Table) -> pa.ChunkedArray:
+    """Return the readings whose answers count for a plan's rows."""
+    return pc.if_else(pc.equal(plan["answered_by"], ""), plan["reading_id"], plan["answered_by"])
+
+
+def write_moved(store: Store, run_id: str, bucket: int, rows: pa.Table) -> None:
+    """Write answers of a bucket's documents that the last digest had in another one, until they are compared."""
+    store.write_part(rows, "runs", run_id, "moved", f"{bucket:05d}.parquet")
+
+
+def read_moved(store: Store, run_id: str, bucket: int) -> pa.Table:
+    """Return what `write_moved` wrote."""
+    return store.read_part("runs", run_id, "moved", f"{bucket:05d}.parquet")
+
+
+def delete_work(store: Store, run_id: str) -> None:
+    """Delete the work of a run that is over."""
+    for kind in ("work", "moved"):
+        for path in store.list("runs", run_id, kind):
+            store.delete(path)
+
+
+def repeat_plan(store: Store, run_id: str, of: str) -> None:
+    """Say that a run's plan is that of an earlier run, whose readings are all answered."""
+    if store.exists("runs", of, "plan.json"):
+        of = json.loads(store.read_bytes("runs", of, "plan.json"))["of"]
+    store.write_bytes(json.dumps({"of": of}).encode(), "runs", run_id, "plan.json")
+
+
+def _answered(plan: pa.Table) -> pa.Table:
+    """Return a plan with all of its readings answered."""
+    columns = set(plan.column_names)
+    if {"answered_by", "reading_id"} <= columns:
+        at = plan.column_names.index("answered_by")
+        plan = plan.set_column(at, "answered_by", counted_readings(plan))
+    if "state" in columns:
+        state = pa.array(["answered"] * plan.num_rows, pa.string())
+        plan = plan.set_column(plan.column_names.index("state"), "state", state)
+    return plan
+
+
+def read_work(store: Store, block: Block) -> list[WorkItem]:
+    """Return the work items of a block."""
+    first, stop = block["first"], block["first"] + block["rows"]
+    groups = range(first // _ROW_GROUP, -(-stop // _ROW_GROUP))
+    with pq.ParquetFile(store.path(block["file"]), filesystem=store.arrow) as file:
+        table = file.read_row_groups(list(groups), use_threads=False)
+    items: list[WorkItem] = table.slice(first - groups[0] * _ROW_GROUP, block["rows"]).to_pylist()
+    return items

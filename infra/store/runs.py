@@ -1,0 +1,369 @@
+"""The `runs` table: a row per run from its first second, with configuration and summary as JSON. Its only writer."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NotRequired, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store.claims import is_alive
+from infra.store.delta import Table, now
+from infra.store.location import Corpus, Store
+from infra.store.rows import Ended, RunRow
+from memagent.evaluation.stats import PairedDict, ScoreDict
+from memagent.quality.quality_checks import Breach
+from memagent.records import Json
+
+
+class ReadingCounts(TypedDict):
+    """Counts of a run's readings."""
+
+    total: int
+    answered_before: int
+    read_now: int
+    continued: int
+    failed: int
+    found: int
+    unread: NotRequired[int]
+    """Left because the run's budget was spent."""
+    withheld: NotRequired[int]
+    """Answered, but the answers are shown to nobody (`infra.store.runs`)."""
+
+
+class ChangedAnswer(TypedDict):
+    """A document whose answer changed since the previous digest."""
+
+    document: str
+    before: str
+    now: str
+
+
+class QuestionRollup(TypedDict):
+    """A default question in a digest: how often each answer was given, and what changed since the digest before."""
+
+    question_id: str
+    question: str
+    documents: int
+    found: int
+    failed: int
+    answers: list[tuple[str, int]]
+    """The twenty most frequent ones, with their counts."""
+    distinct: int
+    changed: list[ChangedAnswer]
+    """At most a thousand."""
+    changed_count: int
+    new_documents: list[str]
+    """Documents without an answer in the previous digest; at most a thousand."""
+    new_count: int
+
+
+class ComparedRun(TypedDict, total=False):
+    """The other run of a comparison."""
+
+    run_id: str
+    policy_id: str
+    failed: int
+    """Readings of it that failed."""
+
+
+class IngestSummary(TypedDict):
+    """Summary of an ingest. Sources: new + changed + unchanged + failed are all that were seen."""
+
+    corpus: str
+    run_id: str
+    sources: int
+    """Sources seen."""
+    new: int
+    changed: int
+    unchanged: int
+    failed: int
+    """Sources of which not all could be read, now or when they were last parsed: one that has failed is not parsed
+    again until it, or how it is parsed, changes. Those that could be read before keep their documents."""
+    deleted: int
+    """Sources that are gone."""
+    hidden: int
+    """Names that start with a dot, passed over."""
+    quarantined: dict[str, int]
+    """Sources and rows that became no document, by reason."""
+    documents: int
+    """Documents written: new ones and new versions."""
+    bytes: int
+    """Bytes of the sources that were opened."""
+    chars: int
+    """Characters of the documents written."""
+    seconds: float
+
+
+class SegmentSummary(TypedDict):
+    """Counts of a segment job."""
+
+    documents: int
+    segments: int
+    tokens: int
+    failed: int
+
+
+NOTHING_SEGMENTED: SegmentSummary = {"documents": 0, "segments": 0, "tokens": 0, "failed": 0}
+
+
+class ScoreLine(TypedDict):
+    """A metric of one task and length, with its 95% interval."""
+
+    task: str
+    length: int
+    metric: str
+    value: float
+    low: float
+    high: float
+    n: int
+    failed: int
+
+
+class QualityResult(TypedDict):
+    """What the quality checks found (`memagent.quality.quality_checks`)."""
+
+    breaches: list[Breach]
+    withheld: list[str]
+    """The withheld runs that gave answers which this one counts, itself among them."""
+
+
+class HeldAnswers(TypedDict):
+    """Answers that a run counts though they are of withheld runs (`infra.store.runs`)."""
+
+    runs: dict[str, int]
+    """How many, by the run that gave them."""
+    says: str
+    """That they are withheld, and what can be done."""
+
+
+class RunExtras(TypedDict, total=False):
+    """Keys that only some kinds of runs have."""
+
+    ingest: IngestSummary
+    segmented: SegmentSummary
+    stage_seconds: dict[str, float]
+    inputs: dict[str, str]
+    """A digest: hashes of what it depends on. A later one with the same inputs has nothing to do."""
+    rollup: list[QuestionRollup]
+    suite: dict[str, object]
+    method: str
+    evaluation: list[ScoreLine]
+    overall: ScoreDict
+    against: ComparedRun
+    """An evaluation: the one that it was compared with."""
+    paired: PairedDict
+    report: str
+    quality: Json
+    """A digest: what its new answers are like (`memagent.quality.quality_checks.Quality`)."""
+    checks: QualityResult
+    """A digest that breached limits, or whose answers are withheld."""
+    withheld_answers: HeldAnswers
+    """Any other run that found readings answered by withheld digests."""
+    work: list[str]
+    """A run whose budget was spent: what it had claimed (`infra.store.claims`)."""
+
+
+class RunSummary(RunExtras):
+    """Summary of a run of `ask`, `digest` or `evaluate`."""
+
+    run_id: str
+    corpus: str
+    kind: str
+    documents: int
+    readings: ReadingCounts
+    segments: int
+    conversations: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    documents_read: int
+    """Documents of which a reading was done now."""
+    memories_cut: int
+    """Memory updates that were cut off at `reading.memory_tokens`."""
+    failures_by_reason: dict[str, int]
+    engine_deaths: int
+    carried_segments: int
+    seconds: float
+    engine_seconds: float
+    """From the first running engine to the last answer."""
+    engine_uptime: float
+    """Seconds that engines were up, summed over engines; times `pool.gpus` they are GPU seconds."""
+    policy: str
+    policy_id: str
+    engine: str
+    scores: list[ScoreDict] | None
+    config: Json
+
+
+def write_run(
+    store: Store,
+    summary: Mapping[str, Any],
+    started: datetime,
+    config: Json,
+    *,
+    status: Ended = "completed",
+    withheld: bool = False,
+    replace: bool = False,
+) -> None:
+    """Write the row of a run that ended, unless it has one: a repeated run has nothing to do.
+
+    Args:
+        store: the store.
+        summary: has at least run_id, corpus and kind.
+        started: when it began.
+        config: as plain data, without secrets.
+        status: how it ended.
+        withheld: whether its answers are shown to nobody.
+        replace: replace the row of a run that had ended and was then continued.
+    """
+    row: RunRow = {
+        "corpus": summary["corpus"],
+        "run_id": summary["run_id"],
+        "kind": summary["kind"],
+        "status": status,
+        "started_at": started,
+        "ended_at": now(),
+        "config": json.dumps(config),
+        "summary": json.dumps(summary),
+        "withheld": withheld,
+    }
+    table = Table(store, "runs")
+    ended = table.read(summary["corpus"], ["run_id"], _is(summary["run_id"]) & ENDED).num_rows
+    if replace or not ended:
+        table.upsert([row])
+
+
+ENDED = pc.field("status").isin(["completed", "failed", "paused"])
+"""Filter for runs that came to their end, or to that of their budget."""
+SHOWN = pc.is_null(pc.field("withheld")) | pc.invert(pc.field("withheld"))
+"""Filter for runs that are not withheld."""
+_CLOSED = pc.invert(pc.field("status").isin(["running", "paused"]))
+"""Filter for runs without work left to resume."""
+
+
+def begin_run(
+    corpus: Corpus,
+    run_id: str,
+    kind: str,
+    config: Json,
+    work: Sequence[str],
+    *,
+    policy_id: str = "",
+    withheld: bool = False,
+) -> None:
+    """Write the row of a run that begins or resumes.
+
+    Args:
+        corpus: whose documents are read.
+        run_id: of the run.
+        kind: ask, digest or evaluate.
+        config: as plain data, without secrets.
+        work: what it reads, as it claims it (`infra.store.claims`).
+        policy_id: that reads.
+        withheld: whether its answers are shown to nobody until it has ended well.
+    """
+    row: RunRow = {
+        "corpus": corpus.name,
+        "run_id": run_id,
+        "kind": kind,
+        "status": "running",
+        "started_at": now(),
+        "ended_at": None,
+        "config": json.dumps(config),
+        "summary": json.dumps({"work": sorted(work), "policy_id": policy_id}),
+        "withheld": withheld,
+    }
+    table = Table(corpus.store, "runs")
+    earlier = table.read(corpus.name, ["status"], _is(run_id))["status"].to_pylist()
+    if not earlier:
+        table.append([row])
+    elif earlier in (["stopped"], ["paused"]):
+        table.upsert([row])
+
+
+def close_runs(corpus: Corpus, work: Collection[str]) -> list[str]:
+    """Mark dead runs as stopped, and paused ones as completed, if all their work has been done since.
+
+    Their turn logs are no longer searched for interrupted readings. Returns their ids.
+    """
+    table = Table(corpus.store, "runs")
+    rows: list[RunRow] = table.read(corpus.name, filters=pc.invert(_CLOSED)).to_pylist()
+    done = [
+        row
+        for row in rows
+        if not is_alive(corpus.store, row["run_id"])
+        and (claimed := json.loads(row["summary"]).get("work")) is not None
+        and set(claimed) <= set(work)
+    ]
+    table.upsert(
+        {**row, "status": "completed"} if row["status"] == "paused" else {**row, "status": "stopped", "ended_at": now()}
+        for row in done
+    )
+    return [row["run_id"] for row in done]
+
+
+def mark_released(corpus: Corpus, run_ids: Collection[str]) -> list[str]:
+    """Show the answers of withheld runs; return the runs that were withheld."""
+    table = Table(corpus.store, "runs")
+    chosen = pc.field("run_id").isin(pa.array(run_ids, pa.string())) & pc.field("withheld")
+    rows: list[RunRow] = table.read(corpus.name, filters=chosen).to_pylist()
+    table.upsert({**row, "withheld": False} for row in rows)
+    return [row["run_id"] for row in rows]
+
+
+def forget_rollups(corpus: Corpus) -> None:
+    """Take out of all summaries of a corpus what they say of single documents and answers."""
+    table = Table(corpus.store, "runs")
+    changed = []
+    for row in table.read(corpus.name).to_pylist():
+        summary = json.loads(row["summary"] or "{}")
+        if summary.pop("rollup", None) is not None:
+            summary.pop("inputs", None)  # a digest that would repeat this one computes its rollup anew
+            changed.append({**row, "summary": json.dumps(summary)})
+    table.upsert(changed)
+
+
+def _is(run_id: str) -> pc.Expression:
+    return pc.field("run_id") == run_id
+
+
+def read_summary(store: Store, run_id: str, corpus: str | None = None) -> Json | None:
+    """Return the summary of a run that ended; None: there is none of this name, or it has not ended."""
+    rows = Table(store, "runs").read(corpus, ["run_id", "summary"], _is(run_id) & ENDED).to_pylist()
+    return dict(json.loads(rows[0]["summary"])) if rows else None
+
+
+def closed_runs(corpus: Corpus) -> set[str]:
+    """Return the ids of a corpus's runs that finished, or whose work another run has done."""
+    return set(Table(corpus.store, "runs").read(corpus.name, ["run_id"], _CLOSED)["run_id"].to_pylist())
+
+
+def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:
+    """Return the ids of a corpus's runs of some kinds that are not withheld, sorted by their end."""
+    chosen = pc.field("kind").isin(list(kinds)) & ENDED & SHOWN
+    runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], chosen)
+    return list(runs.sort_by("ended_at")["run_id"].to_pylist())
+
+
+_SAMPLED = pc.field("kind") == "agreement"
+
+
+def hidden_runs(corpus: Corpus) -> set[str]:
+    """Return the runs whose answers nobody is shown."""
+    return _ids(corpus, _SAMPLED | pc.invert(SHOWN))
+
+
+def withheld_runs(corpus: Corpus) -> set[str]:
+    """Return the withheld runs. Answers of theirs count only for the very readings that they did."""
+    return _ids(corpus, pc.invert(SHOWN))
+
+
+def sampled_runs(corpus: Corpus) -> set[str]:
+    """Return the runs whose answers were sampled for a harvest."""
+    return _ids(corpus, _SAMPLED)
+
+
+def _ids(corpus: Corpus, chosen: pc.Expression) -> set[str]:
+    return set(Table(corpus.store, "runs").read(corpus.name, ["run_id"], chosen)["run_id"].to_pylist())

@@ -1,0 +1,1 @@
+"""The machine a process runs on: processes, confinement, disk, logs, names of files."""

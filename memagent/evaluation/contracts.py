@@ -1,0 +1,380 @@
+"""Real contracts (CUAD, The Atticus Project, CC BY 4.0): questions, where the answers stand, what to note."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from memagent.errors import UsageError
+from memagent.evaluation.loaders.public import Gold, read_contract, read_gold
+from memagent.evaluation.texts import Sample, Whole
+from memagent.records import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class NeedlePlace:
+    """Where a text states a fact: characters of the note in the document, and the answer in the note."""
+
+    start: int
+    end: int
+    note: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A question and all places of the document that answer it; none means "not found"."""
+
+    question: str
+    places: tuple[NeedlePlace, ...] = ()
+
+    def update(self, segment: Segment, noted: NeedlePlace | None) -> NeedlePlace | None:
+        """Return the place to note after this segment, or None to leave the memory as it is.
+
+        `noted` is the place that the memory holds. A place that the segment's edge cuts does not count.
+        """
+        if noted in self.places and noted is not None:
+            return None
+        for place in sorted(self.places, key=lambda place: place.start):
+            if segment.char_start <= place.start and place.end <= segment.char_end:
+                return place
+        return None
+
+    def answer(self, noted: NeedlePlace | None) -> str:
+        """Return the answer from the noted place; empty for "not found"."""
+        return noted.value if noted is not None and noted in self.places else ""
+
+
+Category = Literal["Document Name", "Agreement Date", "Governing Law"]
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+HELD_OUT = 80
+
+QUESTIONS: dict[Category, tuple[str, ...]] = {
+    "Document Name": (
+        "What is the name of the contract?",
+        "The name of the contract",
+        "What is the document name?",
+        "What is this agreement called?",
+        "What is the title of the contract?",
+    ),
+    "Agreement Date": (
+        "What is the date of the contract?",
+        "The date of the contract",
+        "What is the agreement date?",
+        "When was the agreement made?",
+        "As of which date was the contract made?",
+    ),
+    "Governing Law": (
+        "Which state's law governs the contract?",
+        "Which state/country's law governs the interpretation of the contract?",
+        "What is the governing law?",
+        "Under which law is the agreement governed?",
+        "Which law governs this agreement?",
+    ),
+}
+"""Wordings of questions; the first of each is the usual one, the second the wording of CUAD."""
+
+REWORDED: dict[Category, tuple[str, ...]] = {
+    "Document Name": (
+        "How is this document titled?",
+        "What do the parties call this document?",
+        "Tell me the heading of this agreement.",
+        "Under which title did the parties sign this?",
+    ),
+    "Agreement Date": (
+        "When did the parties sign this?",
+        "On what day was this entered into?",
+        "Tell me the day on which this was concluded.",
+        "What day does this document bear?",
+    ),
+    "Governing Law": (
+        "Whose laws apply here?",
+        "Which jurisdiction's rules are used to interpret this?",
+        "Tell me the law that the parties chose.",
+        "Under the laws of which state would a dispute be decided?",
+    ),
+}
+"""Wordings unseen in supervised training, like those of users. The last of each is in no training at all."""
+
+_LAW_REACH = 120
+_CLAUSE = re.compile(r"(?i)\b(?:governed|construed|interpreted|controlled)\b[^.]{0,150}\blaws?\b")
+_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+DATE = re.compile(
+    rf"(?i){_MONTH}\s++\d{{1,2}}\s*+(?:(?:st|nd|rd|th)\s*+)?(?:,\s*+)?\d{{4}}"
+    rf"|\d{{1,2}}\s*+(?:(?:st|nd|rd|th)\s*+)?(?:day\s++)?(?:of\s++)?{_MONTH}\s*+(?:,\s*+)?\d{{4}}"
+    rf"|\d{{1,2}}/\d{{1,2}}/\d{{2,4}}"
+)
+_LATE = 20_000
+"""Characters from the start beyond which a title or a date in passing is another document's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """A contract with its gold answers."""
+
+    name: str
+    text: str
+    answers: dict[Category, str]
+    """Gold answers as CUAD gives them; empty: the contract does not say."""
+    places: dict[Category, tuple[NeedlePlace, ...]]
+    """Where a reader should note the answer; empty where none is verbatim."""
+    spans: dict[Category, tuple[tuple[int, int], ...]]
+    """Where the gold clauses stand, all occurrences, for taking them out."""
+
+
+def held_out(names: Iterable[str], count: int = HELD_OUT) -> set[str]:
+    """Return the names kept for evaluation: the `count` smallest by hash, whatever the order."""
+    return set(sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:count])
+
+
+def load_contracts(folder: Path) -> list[Contract]:
+    """Read ``gold.jsonl`` and ``contracts/`` of a folder, ordered by name.
+
+    Raises:
+        UsageError: the folder does not hold them.
+    """
+    gold = folder / "gold.jsonl"
+    if not gold.is_file():
+        raise UsageError(f"{folder} has no gold.jsonl. Give the folder that holds gold.jsonl and contracts/.")
+    rows: dict[str, dict[str, tuple[str, list[str]]]] = {}
+    for line in gold.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        rows.setdefault(row["file"], {})[row["category"]] = (row["answer"], row["spans"])
+    contracts = []
+    for name in sorted(rows):
+        path = folder / "contracts" / name
+        if path.is_file():
+            contracts.append(_contract(name, path.read_text(encoding="utf-8", errors="replace"), rows[name]))
+    if not contracts:
+        raise UsageError(f"{folder}/contracts holds none of the files that {gold} names.")
+    return contracts
+
+
+def split(contracts: Sequence[Contract]) -> tuple[list[Contract], list[Contract]]:
+    """Return (training, held out) contracts."""
+    apart = held_out(contract.name for contract in contracts)
+    return (
+        [contract for contract in contracts if contract.name not in apart],
+        [contract for contract in contracts if contract.name in apart],
+    )
+
+
+def remove_answer(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return `text` without the characters of `spans`, which may overlap."""
+    pieces: list[str] = []
+    end_before = 0
+    for start, end in sorted(spans):
+        if start > end_before:
+            pieces.append(text[end_before:start])
+        end_before = max(end_before, end)
+    pieces.append(text[end_before:])
+    return "".join(pieces)
+
+
+def law_places(text: str, start: int, end: int, answer: str) -> list[NeedlePlace]:
+    """Return where a clause names its law: "laws of the State of Nevada", answered by "Nevada"."""
+    clause = text[start:end]
+    for match in _law_names(clause, answer):
+        reach = max(0, match.start() - _LAW_REACH)
+        laws = list(re.finditer(r"(?i)\blaws?\b", clause[reach : match.start()]))
+        low = reach + laws[-1].start() if laws else match.start()
+        return [_place(text, start + low, start + match.end(), start + match.start())]
+    return []
+
+
+def _contract(name: str, text: str, rows: dict[str, tuple[str, list[str]]]) -> Contract:
+    answers: dict[Category, str] = {}
+    places: dict[Category, tuple[NeedlePlace, ...]] = {}
+    spans_of: dict[Category, tuple[tuple[int, int], ...]] = {}
+    for category in CATEGORIES:
+        answer, spans = rows.get(category, ("", []))
+        answers[category] = answer
+        where = [match.span() for span in spans if span.strip() for match in _spaced(span).finditer(text)]
+        spans_of[category] = tuple(sorted(set(where)))
+        places[category] = tuple(_notes(category, text, spans_of[category], answer))
+    return Contract(name, text, answers, places=places, spans=spans_of)
+
+
+def _notes(category: Category, text: str, spans: tuple[tuple[int, int], ...], answer: str) -> list[NeedlePlace]:
+    if not answer:
+        return []
+    if category == "Governing Law":
+        return [place for start, end in spans for place in law_places(text, start, end, answer)]
+    places: list[NeedlePlace] = []
+    for start, end in spans:
+        if start < _LATE or not places:
+            while end > start and text[end - 1] in " .,;:(\n\t":
+                end -= 1
+            if category == "Agreement Date" and (date := DATE.search(text, start, end)):
+                start, end = date.span()
+            places.append(_place(text, start, end, start))
+    return places
+
+
+def _law_names(clause: str, answer: str) -> list[re.Match[str]]:
+    # Gold may say more than the clause does: "England, United Kingdom; Wales, United Kingdom".
+    parts = [part.split(",")[0].strip() for part in answer.split(";")]
+    for name in (answer, " and ".join(parts), parts[0]):
+        if name and (matches := list(_spaced(name).finditer(clause))):
+            return matches
+    return []
+
+
+def _place(text: str, start: int, end: int, value: int) -> NeedlePlace:
+    return NeedlePlace(start, end, led(text, start, end), led(text, value, end))
+
+
+def led(text: str, start: int, end: int) -> str:
+    """Return a piece of `text` with the space before it, so that the note has the same tokens as the text."""
+    return (" " if text[max(0, start - 1) : start] == " " else "") + text[start:end]
+
+
+def other_laws(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return clauses outside of the gold `spans` that read like a governing law: unfit as negatives."""
+    gold = list(spans)
+    return [
+        match.span()
+        for match in _CLAUSE.finditer(text)
+        if not any(start < match.end() and match.start() < end for start, end in gold)
+    ]
+
+
+def _spaced(words: str) -> re.Pattern[str]:
+    return re.compile(r"\s+".join(re.escape(word) for word in words.split()) or r"(?!)", re.IGNORECASE)
+
+
+ENTITIES: tuple[str, ...] = (
+    "Document Name",
+    "Parties",
+    "Agreement Date",
+    "Effective Date",
+    "Expiration Date",
+    "Renewal Term",
+    "Notice Period To Terminate Renewal",
+    "Governing Law",
+)
+"""Categories whose gold is a name, place, date or duration; blank where the contract does not say."""
+
+YES_NO: tuple[str, ...] = (
+    "Most Favored Nation",
+    "Competitive Restriction Exception",
+    "Non-Compete",
+    "Exclusivity",
+    "No-Solicit Of Customers",
+    "No-Solicit Of Employees",
+    "Non-Disparagement",
+    "Termination For Convenience",
+    "Rofr/Rofo/Rofn",
+    "Change Of Control",
+    "Anti-Assignment",
+    "Revenue/Profit Sharing",
+    "Price Restrictions",
+    "Minimum Commitment",
+    "Volume Restriction",
+    "Ip Ownership Assignment",
+    "Joint Ip Ownership",
+    "License Grant",
+    "Non-Transferable License",
+    "Affiliate License-Licensor",
+    "Affiliate License-Licensee",
+    "Unlimited/All-You-Can-Eat-License",
+    "Irrevocable Or Perpetual License",
+    "Source Code Escrow",
+    "Post-Termination Services",
+    "Audit Rights",
+    "Uncapped Liability",
+    "Cap On Liability",
+    "Liquidated Damages",
+    "Warranty Duration",
+    "Insurance",
+    "Covenant Not To Sue",
+    "Third Party Beneficiary",
+)
+"""Categories whose gold is Yes or No: is there such a clause?"""
+
+GROUPS = {"entity": ENTITIES, "yes/no": YES_NO}
+"""Names for all categories of a sort."""
+
+_QUESTIONS: dict[str, str] = {name: wordings[0] for name, wordings in QUESTIONS.items()} | {
+    # CUAD's descriptions of the categories that gold.jsonl gives no question for.
+    "Notice Period To Terminate Renewal": "What is the notice period required to terminate renewal?",
+    "Rofr/Rofo/Rofn": (
+        "Is there a clause granting one party a right of first refusal, right of first offer or right of first "
+        "negotiation to purchase, license, market, or distribute equity interest, technology, assets, products or "
+        "services?"
+    ),
+    "Price Restrictions": (
+        "Is there a restriction on the ability of a party to raise or reduce prices of technology, goods, or services "
+        "provided?"
+    ),
+    "Affiliate License-Licensor": (
+        "Does the contract contain a license grant by affiliates of the licensor or that includes intellectual "
+        "property of affiliates of the licensor?"
+    ),
+    "Affiliate License-Licensee": (
+        "Does the contract contain a license grant to a licensee (incl. sublicensor) and the affiliates of such "
+        "licensee/sublicensor?"
+    ),
+}
+
+
+def contract_samples(folder: str | Path, categories: Iterable[str] | None = None) -> Iterator[Sample]:
+    """Yield the samples of the held-out contracts (`memagent.evaluation.contracts.held_out`), by contract and category.
+
+    `categories` are names of CUAD's or of `GROUPS`; by default all.
+
+    The question is the first wording that training used for its three categories, else CUAD's own. Gold is one text,
+    blank where the contract does not say; `contract_match.right` judges by ``about["category"]``. Facts
+    are the annotated clauses that stand in the text verbatim, and ``about["clauses"]`` is how many were annotated: gold
+    may be blank where there is a clause that gives no answer (an expiration "upon completion of the work").
+
+    Raises:
+        UsageError: the folder does not hold gold.jsonl and the contracts that it names, or they are malformed, or a
+            category is not one of CUAD's.
+    """
+    folder = Path(folder)
+    wanted = {category for name in categories or GROUPS for category in GROUPS.get(name, (name,))}
+    if unknown := sorted(wanted - {*ENTITIES, *YES_NO}):
+        known = ", ".join((*GROUPS, *ENTITIES, *YES_NO))
+        raise UsageError(f"No category of CUAD: {', '.join(unknown)}. Known are {known}.")
+    by_file: dict[str, list[Gold]] = {}
+    for gold in read_gold(folder):
+        if gold.category not in ENTITIES and gold.category not in YES_NO:
+            raise gold.row.wrong("category", f"{gold.category!r} is no category of CUAD.")
+        by_file.setdefault(gold.file, []).append(gold)
+    if missing := sorted(file for file in by_file if not (folder / "contracts" / file).is_file()):
+        # Which contracts are held out hangs on all of their names.
+        raise UsageError(f"{folder / 'contracts'} lacks {len(missing)} contracts of gold.jsonl, first {missing[0]!r}.")
+    for file in sorted(held_out(by_file)):
+        text = read_contract(folder, file)
+        whole = Whole(text)
+        for gold in by_file[file]:
+            if gold.category in wanted:
+                yield _sample(gold, text, whole)
+
+
+def _sample(gold: Gold, text: str, whole: Whole) -> Sample:
+    question = _QUESTIONS.get(gold.category) or gold.question
+    if not question:
+        raise gold.row.wrong("question", f"{gold.category} has none.")
+    facts = tuple(dict.fromkeys(span for span in gold.spans if span in text))
+    return Sample(
+        sample_id=f"{gold.file}/{gold.category}",
+        task=gold.category,
+        length=0,
+        pieces=whole,
+        question=question,
+        answers=(gold.answer,),
+        match="contract",
+        facts=facts,
+        depth=min(text.index(fact) for fact in facts) / len(text) if facts else None,
+        about={
+            "category": gold.category,
+            "kind": "entity" if gold.category in ENTITIES else "yes/no",
+            "document": gold.file,
+            "clauses": len(gold.spans),
+        },
+    )

@@ -1,0 +1,116 @@
+"""Public evaluation files, read into samples: one module for each format, recognised by shape."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from memagent.errors import UsageError
+from memagent.evaluation.loaders import hotpot, public
+from memagent.evaluation.loaders import jsonl as ruler
+from memagent.evaluation.loaders.jsonl import JsonRow, read_rows
+from memagent.evaluation.texts import Sample
+from memagent.registry import Registry
+
+
+class FileFormat(NamedTuple):
+    """A format of evaluation files."""
+
+    fields: frozenset[str]
+    """Of a record; a file is recognised by them."""
+    read: Callable[[Path, Iterable[JsonRow]], Iterator[Sample]]
+    """Yields the samples of a file's records. What is wrong with one it says by `Row.wrong`."""
+
+
+FORMATS: Registry[FileFormat] = Registry(
+    "memagent.formats",
+    "format",
+    {
+        "ruler": FileFormat(ruler.FIELDS, ruler.read),
+        "memagent": FileFormat(public.MEMAGENT_FIELDS, public.read_memagent),
+        "longbench": FileFormat(public.LONGBENCH_FIELDS, public.read_longbench),
+        "hotpot": FileFormat(hotpot.FIELDS, hotpot.read),
+        "squad": FileFormat(public.SQUAD_FIELDS, public.read_squad),
+    },
+    fits=lambda member: isinstance(member, FileFormat) and bool(member.fields),
+)
+"""Of evaluation files. ``cuad``, a folder, is beside them."""
+NAMES = (*FORMATS.built_in, "cuad")
+
+
+def load_samples(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    passages: str | Path | None = None,
+    documents: int | None = None,
+    seed: int = 0,
+) -> Iterator[Sample]:
+    """Read a public evaluation file (or CUAD's folder) into samples, in the order of the file.
+
+    Args:
+        path: JSON lines, a JSON list or a JSON document; a folder with gold.jsonl and contracts/ for CUAD.
+        format: one of `NAMES`, or of another package; else it is recognised by the fields of the first record.
+        passages: JSON lines with title and text, to grow HotpotQA's questions with.
+        documents: paragraphs that each HotpotQA question is grown to.
+        seed: of HotpotQA's paragraphs and their order.
+
+    Of CUAD's contracts only those held out of training are read (`memagent.evaluation.contracts`).
+    JSON lines are read one by one, while the samples are taken; what is wrong with a record is raised there.
+    Ids differ within a file: a suite of several puts its own name before them.
+
+    Raises:
+        UsageError: the format is not known or recognised, or the file is malformed: names file, line (or index in a
+            JSON list) and field.
+    """
+    path = Path(path)
+    if format is not None and format != "cuad" and format not in FORMATS:
+        raise UsageError(f"{FORMATS.unknown(format)}. Beside them: cuad, a folder")
+    if documents is not None and documents < 1:
+        raise UsageError(f"{documents} documents: give 1 or more.")
+    if format == "cuad" or (format is None and path.is_dir()):
+        _no_growth(passages, documents, "cuad")
+        # The suite reads its folder with this package.
+        from memagent.evaluation.contracts import contract_samples
+
+        return contract_samples(path)
+    rows = read_rows(path)
+    first = next(rows)
+    known = format or recognise(first)
+    everything = chain([first], rows)
+    if known == "hotpot":
+        return hotpot.read(path, everything, Path(passages) if passages else None, documents=documents, seed=seed)
+    _no_growth(passages, documents, known)
+    return FORMATS[known].read(path, everything)
+
+
+def recognise(row: JsonRow) -> str:
+    """Return the format that a record has most of the fields of, more than half.
+
+    Other packages' formats are looked at only where the record has not all fields of one that is built in.
+
+    Raises:
+        UsageError: there is none, or what another package brings cannot be imported.
+    """
+    shares: dict[str, float] = {}
+    for names in (FORMATS.built_in, FORMATS):
+        shares |= {name: _share(FORMATS[name].fields, row) for name in names if name not in shares}
+        best = max(shares, key=lambda name: shares[name])
+        if shares[best] == 1.0:
+            return best
+    if shares[best] <= 0.5:
+        known = "; ".join(f"{name}: {', '.join(sorted(format.fields))}" for name, format in FORMATS.items())
+        raise UsageError(
+            f"{row.where}: fields {', '.join(row.values) or '(none)'} are of no known format. Known are {known}. "
+            "A package adds another (docs/extending.md); questions to train on are given by memagent train --dataset"
+        )
+    return best
+
+
+def _share(fields: frozenset[str], row: JsonRow) -> float:
+    return len(fields & row.values.keys()) / len(fields)
+
+
+def _no_growth(passages: str | Path | None, documents: int | None, name: str) -> None:
+    if passages is not None or documents is not None:
+        raise UsageError(f"Passages and documents grow HotpotQA's questions; this is {name}. Leave them out.")

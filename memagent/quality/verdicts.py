@@ -1,0 +1,125 @@
+"""What people's verdicts on answers come to: whose count, where they disagree, and which answer is right."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from memagent.evaluation.metrics import normalise
+from memagent.records import TextSpan
+
+VerdictKind = Literal["accepted", "rejected", "corrected", "withdrawn", "comment"]
+Status = Literal["accepted", "corrected", "rejected", "disputed"]
+COUNTING = ("accepted", "rejected", "corrected")
+"""Verdicts that say something of the answer; a comment does not, and a withdrawn one no longer does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one person said of one answer."""
+
+    reading_id: str
+    kind: VerdictKind
+    given: str
+    """The answer that was judged; empty: not found."""
+    answer: str
+    """What is right, where it was corrected; empty: the documents do not say."""
+    given_at: datetime
+    reviewer: str = ""
+    """Empty: a file of verdicts, which names nobody."""
+    comment: str = ""
+    decides: bool = False
+    """Settles a disagreement: what others said before no longer counts."""
+    spans: tuple[TextSpan, ...] = ()
+    """Where the documents say the answer."""
+
+    @property
+    def right(self) -> str | None:
+        """The answer that this verdict calls right; None: it calls none right."""
+        return {"accepted": self.given, "corrected": self.answer}.get(self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What the verdicts on one text and question come to, for one answer."""
+
+    status: Status
+    answer: str
+    """What to show: the right answer where it is known, else the one that was given."""
+    reviewers: tuple[str, ...]
+    at: datetime
+    """Of the last verdict that counts."""
+
+
+def current(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return the verdicts that count, oldest first, of all those on one text and question.
+
+    Of each person the last one on each reading counts, and of those that call an answer right the last one alone. A
+    verdict that decides makes those before it void.
+    """
+    left = sorted(_last(verdicts), key=lambda each: each.given_at)
+    begin = max((index for index, each in enumerate(left) if each.decides), default=0)
+    by_person: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in left[begin:]:
+        by_person[verdict.reviewer].append(verdict)
+    kept = [verdict for person in by_person.values() for verdict in _of_one_mind(person)]
+    return sorted(kept, key=lambda verdict: verdict.given_at)
+
+
+def judges(verdicts: Iterable[Verdict]) -> set[str]:
+    """Return the people whose last word on some reading is a verdict that says something."""
+    return {verdict.reviewer for verdict in _last(verdicts)}
+
+
+def disputed(verdicts: Sequence[Verdict]) -> bool:
+    """Whether current verdicts contradict each other: two right answers, or one that another calls wrong."""
+    rights = {normalise(each.right) for each in verdicts if each.right is not None}
+    wrongs = {normalise(each.given) for each in verdicts if each.kind == "rejected"}
+    return len(rights) > 1 or bool(rights & wrongs)
+
+
+def review(verdicts: Iterable[Verdict], answer: str) -> Review | None:
+    """Return what all verdicts on a text and question come to for an answer; None: nothing was said that concerns it.
+
+    The answer may be newer than the verdicts: what is right about a text stays right when it is read again.
+    """
+    left = current(verdicts)
+    if not left:
+        return None
+    people, at = tuple(sorted({each.reviewer for each in left})), left[-1].given_at
+    if disputed(left):
+        return Review("disputed", answer, people, at)
+    right = next((each.right for each in reversed(left) if each.right is not None), None)
+    if right is not None:
+        same = normalise(right) == normalise(answer)
+        return Review("accepted" if same else "corrected", answer if same else right, people, at)
+    if any(normalise(each.given) == normalise(answer) for each in left):
+        return Review("rejected", answer, people, at)
+    return None
+
+
+def _last(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return what each person said last of each reading, where it says something."""
+    last: dict[tuple[str, str], Verdict] = {}
+    for verdict in sorted(verdicts, key=lambda verdict: verdict.given_at):
+        if verdict.kind != "comment":
+            last[verdict.reviewer, verdict.reading_id] = verdict
+    return [verdict for verdict in last.values() if verdict.kind in COUNTING]
+
+
+def _of_one_mind(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return one person's verdicts, oldest first, without those that a later one of theirs contradicts."""
+    kept: list[Verdict] = []
+    right: str | None = None
+    wrong: set[str] = set()
+    for verdict in reversed(verdicts):
+        said = None if verdict.right is None else normalise(verdict.right)
+        if said is None and normalise(verdict.given) != right:
+            wrong.add(normalise(verdict.given))
+        elif said is not None and right is None and said not in wrong:
+            right = said
+        else:
+            continue
+        kept.append(verdict)
+    return kept[::-1]

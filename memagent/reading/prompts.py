@@ -1,0 +1,260 @@
+"""Prompt templates as data, compiled to token ids.
+
+A template file holds the wording of the two conversations of a reading (memory update and final
+answer; MemAgent, arXiv 2507.02259, table 1) in both layouts. It is tokenised once; documents,
+questions and memories are spliced in as ids. Its hash is part of every reading's identity.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+from memagent.errors import ConfigError
+from memagent.reading.tokens import Tokenizer
+from memagent.records import stable_hash
+
+Layout = Literal["question-first", "section-first"]
+SHIPPED = Path(__file__).parent / "templates"
+_SLOT = re.compile(r"\{(question|memory|segment)\}")
+_REQUIRED = {"update": {"question", "memory", "segment"}, "answer": {"question", "memory"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The wording of a reading, as read from a template file."""
+
+    name: str
+    no_memory: str
+    not_found: str
+    update: dict[str, str]
+    answer: dict[str, str]
+    chat: bool = False
+    """The rendered prompt is the text of one user message, for chat endpoints."""
+    stop: list[str] = field(default_factory=list)
+    same: str = ""
+    """What the policy writes when a segment changes nothing (``gate``)."""
+    gate_hint: str = ""
+    exit: str = ""
+    """What the policy writes when it has read enough (``early_exit``)."""
+    exit_hint: str = ""
+    reasoning_end: str = ""
+    """Text before this marker in a response is dropped."""
+    answer_pattern: str = ""
+    """Regular expression; group 1 of its last match in the response is the answer."""
+
+    @property
+    def hash(self) -> str:
+        """Hash of the whole wording."""
+        return stable_hash({name: getattr(self, name) for name in self.__dataclass_fields__})
+
+
+def load_template(name_or_path: str) -> Template:
+    """Load a template by the name of a shipped file, or by path.
+
+    Raises:
+        ConfigError: no such file, or a key or slot is missing or unknown.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = SHIPPED / f"{name_or_path}.toml"
+    if not path.is_file():
+        names = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
+        raise ConfigError(f"no prompt template {name_or_path!r}. Shipped: {names}; or give a .toml file.")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"prompt template {path}: {error}") from error
+    known = {key.name: key for key in fields(Template)}
+    for name in data:
+        if name not in known:
+            raise ConfigError(f"prompt template {path}: unknown key {name!r}; known: {', '.join(known)}")
+    for name, key in known.items():
+        if name not in data and key.default is MISSING and key.default_factory is MISSING:
+            raise ConfigError(f"prompt template {path}: the key {name!r} is missing")
+    template = Template(**data)
+    for part, layouts in (("update", template.update), ("answer", template.answer)):
+        for layout in ("question-first", "section-first"):
+            if layout not in layouts:
+                raise ConfigError(f"prompt template {path}: [{part}] has no {layout!r}")
+            missing = _REQUIRED[part] - set(_SLOT.findall(layouts[layout]))
+            if missing:
+                slots = ", ".join("{" + slot + "}" for slot in sorted(missing))
+                raise ConfigError(f"prompt template {path}: [{part}] {layout!r} lacks {slots}")
+    return template
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The parsed response to an update prompt."""
+
+    memory_ids: list[int]
+    changed: bool
+    done: bool
+    """The policy needs no further segment (early exit)."""
+
+
+class Prompts:
+    """A template compiled for one tokenizer, layout and set of options."""
+
+    def __init__(
+        self,
+        template: Template,
+        tokenizer: Tokenizer,
+        layout: Layout,
+        *,
+        gate: bool = False,
+        early_exit: bool = False,
+    ) -> None:
+        """Compile.
+
+        Raises:
+            ConfigError: a stop marker is not a token of the model, or an option that the template
+                has no marker for is switched on.
+        """
+        if gate and not template.same:
+            raise ConfigError(f"template {template.name!r} has no `same` marker: switch reading.gate off")
+        if early_exit and not template.exit:
+            raise ConfigError(f"template {template.name!r} has no `exit` marker: switch reading.early_exit off")
+        self.template = template
+        self.tokenizer = tokenizer
+        self.stop_ids = tuple(_stop_id(tokenizer, template, stop) for stop in template.stop)
+        hints = {
+            "{gate_hint}": template.gate_hint if gate else "",
+            "{exit_hint}": template.exit_hint if early_exit else "",
+        }
+        self._update = compile_slots(template.update[layout], tokenizer, hints)
+        self._answer = compile_slots(template.answer[layout], tokenizer, hints)
+        self.no_memory = tokenizer.literal(template.no_memory)
+        self._same = tokenizer.literal(template.same) if gate else []
+        self._exit = tokenizer.literal(template.exit) if early_exit else []
+        self._reasoning_end = tokenizer.literal(template.reasoning_end) if template.reasoning_end else []
+
+    def update(self, question: list[int], memory: list[int], segment: list[int]) -> list[int]:
+        """Return the ids of a memory-update prompt."""
+        return splice(self._update, {"question": question, "memory": memory, "segment": segment})
+
+    def answer(self, question: list[int], memory: list[int]) -> list[int]:
+        """Return the ids of the final-answer prompt."""
+        return splice(self._answer, {"question": question, "memory": memory})
+
+    def parse(self, prompt: list[int]) -> dict[str, list[int]] | None:
+        """Parse a prompt into its slots; None if it was not made from this template.
+
+        Exact where the template's literals are control tokens; otherwise a document that contains
+        them is cut at the first place.
+        """
+        return _unsplice(self._update, prompt) or _unsplice(self._answer, prompt)
+
+    def unchanged(self, memory: list[int]) -> list[int]:
+        """Return the response that leaves the memory unchanged: the marker, or a copy of the memory."""
+        return list(self._same or memory)
+
+    def overhead(self, question: list[int]) -> int:
+        """Tokens of an update prompt besides memory and segment."""
+        return len(self.update(question, [], []))
+
+    def read_update(self, response: list[int], memory: list[int]) -> Update:
+        """Interpret a response to an update prompt, given the memory before it."""
+        ids = self._body(response)
+        enough = bool(self._exit) and _ends_with(ids, self._exit)
+        if enough:
+            ids = ids[: len(ids) - len(self._exit)]
+        if self._same and ids == self._same:
+            return Update(memory, changed=False, done=enough)
+        ids = ids or self.no_memory
+        return Update(ids, changed=ids != memory, done=enough)
+
+    def read_answer(self, response: list[int]) -> tuple[str, bool]:
+        """Interpret a response to the answer prompt: (answer, found). Not found gives an empty answer."""
+        text = self.tokenizer.decode(self._body(response)).strip()
+        if self.template.answer_pattern:
+            matches = re.findall(self.template.answer_pattern, text, flags=re.DOTALL)
+            if matches:
+                text = str(matches[-1]).strip()
+        words = re.sub(r"[\W_]+", " ", text.lower()).strip()
+        if not words or words == re.sub(r"[\W_]+", " ", self.template.not_found.lower()).strip():
+            return "", False
+        return text, True
+
+    def memory_text(self, ids: list[int]) -> str:
+        """Return a memory as text; no memory is an empty text."""
+        return "" if ids == self.no_memory else self.tokenizer.decode(ids).strip()
+
+    def _body(self, response: list[int]) -> list[int]:
+        ids = list(response)
+        if ids and ids[-1] in self.stop_ids:
+            ids.pop()
+        if self._reasoning_end:
+            for start in range(len(ids) - len(self._reasoning_end), -1, -1):
+                if ids[start : start + len(self._reasoning_end)] == self._reasoning_end:
+                    return ids[start + len(self._reasoning_end) :]
+        return ids
+
+
+def compile_slots(text: str, tokenizer: Tokenizer, hints: Mapping[str, str]) -> list[list[int] | str]:
+    """Turn a wording into token ids, with the names of its slots between them.
+
+    Args:
+        text: the wording; ``{question}``, ``{memory}`` and ``{segment}`` are slots.
+        tokenizer: the model's; the wording may contain its control tokens. hints: placeholders that are replaced by a
+        text first.
+    """
+    for mark, hint in hints.items():
+        text = text.replace(mark, hint)
+    pieces: list[list[int] | str] = []
+    for i, part in enumerate(_SLOT.split(text)):
+        if i % 2:
+            pieces.append(part)
+        elif part:
+            pieces.append(tokenizer.literal(part))
+    return pieces
+
+
+def splice(pieces: Sequence[list[int] | str], slots: Mapping[str, list[int]]) -> list[int]:
+    """Fill the slots of a compiled wording."""
+    ids: list[int] = []
+    for piece in pieces:
+        ids.extend(slots[piece] if isinstance(piece, str) else piece)
+    return ids
+
+
+def _unsplice(pieces: list[list[int] | str], ids: list[int]) -> dict[str, list[int]] | None:
+    slots: dict[str, list[int]] = {}
+    end, slot = 0, None
+    for piece in pieces:
+        if isinstance(piece, str):
+            slot = piece
+            continue
+        start = _find(ids, piece, end)
+        if start is None or (slot is None and start != end):
+            return None
+        if slot is not None:
+            slots[slot], slot = ids[end:start], None
+        end = start + len(piece)
+    if slot is not None:
+        slots[slot], end = ids[end:], len(ids)
+    return slots if end == len(ids) else None
+
+
+def _find(ids: list[int], part: list[int], start: int) -> int | None:
+    for begin in range(start, len(ids) - len(part) + 1):
+        if ids[begin : begin + len(part)] == part:
+            return begin
+    return None
+
+
+def _stop_id(tokenizer: Tokenizer, template: Template, stop: str) -> int:
+    stop_id = tokenizer.id(stop)
+    if stop_id is None:
+        raise ConfigError(
+            f"template {template.name!r} ends responses with {stop!r}, which is not a token of this model. "
+            "Choose another template with --set reading.template=NAME."
+        )
+    return stop_id
+
+
+def _ends_with(ids: list[int], end: list[int]) -> bool:
+    return len(ids) >= len(end) and ids[len(ids) - len(end) :] == end

@@ -1,5 +1,0 @@
-"""``python -m pipelines.cli``: the command line."""
-
-from pipelines.cli.main import main
-
-main()

@@ -1,0 +1,173 @@
+"""Import feedback: people's verdicts on answers, from a file of exported answers."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypedDict, cast
+
+from infra.store.delta import Table, now
+from infra.store.location import Store
+from infra.store.qa import answers_of
+from infra.store.rows import FeedbackRow
+from memagent.errors import UsageError
+from memagent.questions import FileRow, csv_rows, json_lines, read_text
+from memagent.records import Json, half
+from pipelines.io.writer import xlsx_rows
+
+VERDICTS = ("accepted", "rejected", "corrected")
+_NEEDED = ("reading_id", "verdict")
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """A verdict on one answer, as a file gives it."""
+
+    reading_id: str
+    verdict: Literal["accepted", "rejected", "corrected"]
+    answer: str
+    """The corrected answer; empty: the documents do not say."""
+    where: str
+
+
+class FeedbackSummary(TypedDict):
+    """The summary of an import of feedback; counts are of verdicts."""
+
+    kind: str
+    corpus: list[str]
+    verdicts: dict[str, int]
+    known_before: int
+    without_verdict: int
+    unknown_readings: int
+    unknown: list[str]
+    """The first few, with file and line."""
+
+
+def load_verdicts(path: Path) -> tuple[list[FileVerdict], int]:
+    """Read a .csv, .xlsx or .jsonl file; return its verdicts and the number of rows without one.
+
+    Columns are `reading_id`, `verdict` and, for corrections, `answer`. Others are ignored, so a file of
+    ``memagent answers --format csv`` with a verdict column works. Rows with an empty verdict are skipped.
+
+    Raises:
+        UsageError: the file is malformed; the message has file and line.
+    """
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise UsageError(f"{path}: a feedback file is .csv, .xlsx or .jsonl")
+    verdicts: dict[str, FileVerdict] = {}
+    empty = 0
+    for row in reader(path):
+        verdict = _verdict(row.where, row.values)
+        if verdict is None:
+            empty += 1
+            continue
+        before = verdicts.setdefault(verdict.reading_id, verdict)
+        if (before.verdict, before.answer) != (verdict.verdict, verdict.answer):
+            raise UsageError(f"{verdict.where}: {before.where} says something else of the same reading; keep one")
+    return list(verdicts.values()), empty
+
+
+def take_feedback(store: Store, path: Path, corpus: str | None = None) -> FeedbackSummary:
+    """Store the verdicts of a file; return the summary. Verdicts that are already stored are skipped.
+
+    The corpus is looked up by reading; a reading of several corpora gets the verdict in each.
+
+    Raises:
+        UsageError: the file is malformed, has no verdict, or none of its readings exists.
+    """
+    verdicts, empty = load_verdicts(path)
+    if not verdicts:
+        raise UsageError(f"{path} holds no verdict: fill the column verdict with {', '.join(VERDICTS)}")
+    corpora: dict[str, list[str]] = defaultdict(list)
+    for row in answers_of(store, corpus, [verdict.reading_id for verdict in verdicts]):
+        corpora[row["reading_id"]].append(row["corpus"])
+    unknown = [verdict for verdict in verdicts if verdict.reading_id not in corpora]
+    if len(unknown) == len(verdicts):
+        scope = f"corpus {corpus!r}" if corpus else "any corpus"
+        raise UsageError(
+            f"{path}: none of its {len(verdicts)} readings was answered in {scope} of {store.url}: see --store"
+        )
+    table, given_at = Table(store, "feedback"), now()
+    stored = {}
+    for row in table.read(corpus).sort_by("given_at").to_pylist():
+        if not row["reviewer"]:  # what a person said on the review pages is another matter
+            stored[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
+    rows: list[FeedbackRow] = [
+        {
+            "corpus": name,
+            "reading_id": verdict.reading_id,
+            "verdict": verdict.verdict,
+            "answer": verdict.answer,
+            "given_at": given_at,
+            "reviewer": "",
+            "comment": "",
+            "spans": [],
+            "decides": False,
+        }
+        for verdict in verdicts
+        for name in corpora[verdict.reading_id]
+    ]
+    new = [row for row in rows if stored.get((row["corpus"], row["reading_id"])) != (row["verdict"], row["answer"])]
+    table.insert_new(new)
+    return {
+        "kind": "feedback",
+        "corpus": sorted({row["corpus"] for row in rows}),
+        "verdicts": dict(Counter(row["verdict"] for row in new)),
+        "known_before": len(rows) - len(new),
+        "without_verdict": empty,
+        "unknown_readings": len(unknown),
+        "unknown": [f"{verdict.where}: {verdict.reading_id}" for verdict in unknown[:_MOST_SHOWN]],
+    }
+
+
+def _verdict(where: str, row: Json) -> FileVerdict | None:
+    if "reading_id" not in row:
+        raise UsageError(f"{where}: no field 'reading_id'; a feedback file has reading_id, verdict and answer")
+    values = {name: "" if row.get(name) is None else row[name] for name in (*_NEEDED, "answer")}
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{where}: field {name!r} must be a text")
+        if surrogate := half(value):
+            raise UsageError(f"{where}: field {name!r} holds {surrogate}, an unpaired surrogate")
+    verdict = values["verdict"].strip().lower()
+    if not verdict:
+        return None
+    if verdict not in VERDICTS:
+        raise UsageError(f"{where}: verdict {values['verdict']!r} is none of {', '.join(VERDICTS)}")
+    if not values["reading_id"].strip():
+        raise UsageError(f"{where}: the reading_id is empty")
+    if verdict == "corrected" and "answer" not in row:
+        raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
+    if verdict == "accepted" and row.get("review") == "corrected":  # what was shown, and accepted, is the correction
+        verdict = "corrected"
+    answer = _unescaped(values["answer"].strip()) if verdict == "corrected" else ""
+    kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
+    return FileVerdict(values["reading_id"].strip(), kind, answer, where)
+
+
+def _unescaped(cell: str) -> str:
+    """Remove the prefix that `pipelines.io.answers` adds to formulas."""
+    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@") else cell
+
+
+_ADVICE = (
+    ". Take the answers with memagent answers CORPUS -o answers.xlsx (or .csv), and add a column verdict: accepted, "
+    "rejected or corrected (then answer holds what is right)"
+)
+
+
+def _json_lines(path: Path) -> Iterator[FileRow]:
+    return json_lines(path, read_text(path, "feedback file"), "reading_id and verdict")
+
+
+def _csv(path: Path) -> Iterator[FileRow]:
+    return csv_rows(path, read_text(path, "feedback file"), _NEEDED, _ADVICE)
+
+
+def _xlsx(path: Path) -> Iterator[FileRow]:
+    return xlsx_rows(path, _NEEDED, _ADVICE)
+
+
+_READERS = {".csv": _csv, ".xlsx": _xlsx, ".jsonl": _json_lines, ".ndjson": _json_lines}

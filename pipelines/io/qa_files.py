@@ -1,0 +1,329 @@
+"""Training rows as files, in the columns of other tools (`pipelines.io.qa_files`), in and out."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.sources.dataset_files import PARQUET, open_records
+from infra.store.claims import used
+from infra.store.corpora import check_name, remember
+from infra.store.delta import now
+from infra.store.documents import DocumentWriter, current_documents, document_texts
+from infra.store.location import Corpus
+from infra.store.qa import CorpusIndex, read_qa
+from infra.store.runs import write_run
+from memagent.errors import UsageError
+from memagent.evaluation.records import Columns, IncompleteRecord
+from memagent.quality.curation import Qa, split_of
+from memagent.records import text_hash
+from pipelines.harvest import settle
+from pipelines.io.writer import output_file
+from pipelines.run_names import run_id_or_new
+
+_JOIN = "\n\n"
+_EXTRA = pa.struct(
+    [
+        ("index", pa.int64()),
+        ("question", pa.string()),
+        ("split", pa.string()),
+        ("source", pa.string()),
+        ("qa_id", pa.string()),
+        ("documents", pa.list_(pa.string())),
+        ("reading_id", pa.string()),
+        ("policy_id", pa.string()),
+        ("share", pa.float64()),
+        ("pass_rate", pa.float64()),
+    ]
+)
+_KEPT = ("source", "qa_id", "reading_id", "policy_id", "share", "pass_rate")
+_TEXTS = pa.list_(pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRow:
+    """A training row with its place in the file and its texts."""
+
+    corpus: str
+    index: int
+    qa: Qa
+    texts: Sequence[str]
+
+    @property
+    def context(self) -> str:
+        """The texts as one."""
+        return _JOIN.join(self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class QaFormat:
+    """Columns, and how a row fills them."""
+
+    schema: pa.Schema
+    record: Callable[[ExportedRow], dict[str, Any]]
+
+
+def _verl(row: ExportedRow) -> dict[str, Any]:
+    extra = {name: getattr(row.qa, name) for name in _KEPT}
+    extra |= {"index": row.index, "question": row.qa.question, "split": split_of(row.qa.documents)}
+    return {
+        "data_source": f"memagent/{row.corpus}",
+        "prompt": [{"role": "user", "content": row.qa.question}],
+        "context": row.context,
+        "ability": "memory",
+        "reward_model": {"style": "rule", "ground_truth": list(row.qa.answers)},
+        "extra_info": extra | {"documents": list(row.qa.documents)},
+    }
+
+
+def _openrlhf(row: ExportedRow) -> dict[str, Any]:
+    return {
+        "prompt": f"{row.context}{_JOIN}Question: {row.qa.question}",
+        "label": row.qa.answers[0],
+        "question": row.qa.question,
+        "context": row.context,
+        "answers": list(row.qa.answers),
+    }
+
+
+def _memagent(row: ExportedRow) -> dict[str, Any]:
+    return {
+        "index": row.index,
+        "input": row.qa.question,
+        "context": row.context,
+        "answers": list(row.qa.answers),
+        "num_docs": len(row.texts),
+    }
+
+
+def _own(row: ExportedRow) -> dict[str, Any]:
+    return {
+        "question": row.qa.question,
+        "documents": list(row.texts),
+        "answers": [answer for answer in row.qa.answers if answer],
+        "split": split_of(row.qa.documents),
+        "source": row.qa.source,
+    }
+
+
+FORMATS: dict[str, QaFormat] = {
+    "verl": QaFormat(
+        pa.schema(
+            [
+                ("data_source", pa.string()),
+                ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+                ("context", pa.large_string()),
+                ("ability", pa.string()),
+                ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", _TEXTS)])),
+                ("extra_info", _EXTRA),
+            ]
+        ),
+        _verl,
+    ),
+    "openrlhf": QaFormat(
+        pa.schema(
+            [
+                ("prompt", pa.large_string()),
+                ("label", pa.string()),
+                ("question", pa.string()),
+                ("context", pa.large_string()),
+                ("answers", _TEXTS),
+            ]
+        ),
+        _openrlhf,
+    ),
+    "memagent": QaFormat(
+        pa.schema(
+            [
+                ("index", pa.int64()),
+                ("input", pa.string()),
+                ("context", pa.large_string()),
+                ("answers", _TEXTS),
+                ("num_docs", pa.int64()),
+            ]
+        ),
+        _memagent,
+    ),
+    "own": QaFormat(
+        pa.schema(
+            [
+                ("question", pa.string()),
+                ("documents", pa.list_(pa.large_string())),
+                ("answers", _TEXTS),
+                ("split", pa.string()),
+                ("source", pa.string()),
+            ]
+        ),
+        _own,
+    ),
+}
+"""By the names of `memagent.evaluation.records.FORMATS`."""
+
+
+_SOURCE = "qa:"
+_JSON_LINES = (".jsonl", ".ndjson", ".json")
+_ROWS = 64
+_TITLE_CHARS = 80
+
+
+class _Writer(Protocol):
+    def write(self, records: list[dict[str, Any]]) -> None: ...
+
+
+def export_qa(corpus: Corpus, path: Path, format: str | None = None) -> int:
+    """Write the training rows of a corpus to a file atomically; return their number.
+
+    Rows whose documents were deleted since the last harvest are left out. A ``.parquet`` file is Parquet, a ``.jsonl``
+    file JSON lines.
+
+    Args:
+        corpus: whose rows.
+        path: the file.
+        format: one of `pipelines.io.qa_files.FORMATS`; by default verl's for Parquet, plain columns for JSON
+            lines.
+
+    Raises:
+        UsageError: there are no rows or no such format, or the file is of another kind or cannot be written.
+    """
+    check_name(corpus.name)
+    parquet = path.suffix.lower() in PARQUET
+    if not parquet and path.suffix.lower() not in _JSON_LINES:
+        raise UsageError(
+            f"{path}: training rows are written as .parquet or .jsonl; answers as a table: memagent answers "
+            f"{corpus.name} -o {path.name}"
+        )
+    name = format or ("verl" if parquet else "own")
+    if name not in FORMATS:
+        raise UsageError(f"no format {name!r}. There are: {', '.join(FORMATS)}")
+    index = CorpusIndex(corpus)
+    rows = [row for row in read_qa(corpus.store, corpus.name) if index.place(row).documents]
+    if not rows:
+        raise UsageError(f"corpus {corpus.name!r} has no rows to export: memagent harvest {corpus.name}")
+    with output_file(path) as aside, _writer(aside, FORMATS[name], parquet=parquet) as writer:
+        for batch in _exported(corpus, rows):
+            writer.write([FORMATS[name].record(row) for row in batch])
+    return len(rows)
+
+
+def import_qa(
+    corpus: Corpus,
+    path: Path,
+    run_id: str | None = None,
+    columns: Columns | None = None,
+    format: str | None = None,
+) -> dict[str, Any]:
+    """Import the rows of a file as gold and their texts as documents; return the run's summary.
+
+    A text that equals a document of the corpus is not added again. The file's split is ignored: the split is by
+    document. Rows without a question, an answer or a text are dropped and counted.
+
+    Args:
+        corpus: where to.
+        path: Parquet or JSON lines.
+        run_id: name of the run.
+        columns: those that hold question, text and answers, where they are of no known format.
+        format: one of `memagent.evaluation.records.FORMATS`; else it is recognised.
+
+    Raises:
+        UsageError: the file cannot be read, is of no known format, or a record is malformed.
+    """
+    run_id = run_id_or_new(run_id)
+    check_name(corpus.name)
+    with used(corpus, run_id, wait=True, show=None):
+        return _import_qa(corpus, path, run_id, columns, format)
+
+
+def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None, format: str | None) -> dict[str, Any]:
+    started, refused = now(), Counter[str]()
+    records, parse = open_records(path, columns, format)
+    hashes = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())
+    writer = DocumentWriter(corpus, run_id, started)
+    fresh: list[Qa] = []
+    documents = 0
+    for raw in records:
+        try:
+            record = parse(raw)
+        except IncompleteRecord as error:
+            refused[f"no {error.lacks}"] += 1
+            continue
+        stream = tuple(text_hash(text) for text in record.documents)
+        for content_hash, text in zip(stream, record.documents, strict=True):
+            if content_hash not in hashes:
+                hashes.add(content_hash)
+                _write(writer, text, content_hash, started)
+                documents += 1
+        fresh.append(Qa(record.question, record.answers, stream, documents=(), source="gold"))
+    if not fresh:
+        raise UsageError(f"{path} has no usable row: {dict(refused)}")
+    writer.commit()
+    remember(corpus)
+    summary = settle(corpus, fresh, run_id, refused=refused) | {"documents": documents, "file": str(path)}
+    summary["seconds"] = round((now() - started).total_seconds(), 2)
+    write_run(corpus.store, summary, started, {})
+    return summary
+
+
+class _ParquetWriter:
+    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
+        self._writer, self._schema = writer, schema
+
+    def write(self, records: list[dict[str, Any]]) -> None:
+        self._writer.write_table(pa.Table.from_pylist(records, schema=self._schema))
+
+
+class _JsonWriter:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, records: list[dict[str, Any]]) -> None:
+        self._file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+@contextmanager
+def _writer(path: Path, format: QaFormat, *, parquet: bool) -> Iterator[_Writer]:
+    if parquet:
+        with pq.ParquetWriter(path, format.schema, compression="zstd") as writer:
+            yield _ParquetWriter(writer, format.schema)
+    else:
+        with path.open("w", encoding="utf-8") as file:
+            yield _JsonWriter(file)
+
+
+def _exported(corpus: Corpus, rows: Sequence[Qa]) -> Iterator[list[ExportedRow]]:
+    ordered = sorted(rows, key=lambda row: (row.stream, row.qa_id))  # rows of one document share its text
+    for start in range(0, len(ordered), _ROWS):
+        batch = ordered[start : start + _ROWS]
+        texts = dict(document_texts(corpus, {name for row in batch for name in row.stream}))
+        yield [
+            ExportedRow(corpus.name, index, row, [texts[name] for name in row.stream])
+            for index, row in enumerate(batch, start)
+        ]
+
+
+def _write(writer: DocumentWriter, text: str, content_hash: str, first_seen: datetime) -> None:
+    source = _SOURCE + content_hash
+    size = len(text.encode("utf-8", "surrogatepass"))
+    writer.document(
+        {
+            "doc_id": content_hash,
+            "content_hash": content_hash,
+            "title": " ".join(text[: 2 * _TITLE_CHARS].split())[:_TITLE_CHARS],
+            "source": source,
+            "source_stamp": content_hash,
+            "media_type": "text/plain",
+            "encoding": "utf-8",
+            "size_bytes": size,
+            "chars": len(text),
+            "state": "present",
+            "first_seen": first_seen,
+        },
+        text,
+    )
+    writer.source(source, content_hash, content_hash, state="read", documents=1)

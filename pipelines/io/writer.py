@@ -1,0 +1,153 @@
+"""Tables as Excel workbooks, in and out (openpyxl). Rows are streamed: a workbook of a million rows needs no memory."""
+
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from memagent.errors import UsageError
+from memagent.questions import FileRow
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, which is renamed to it at the end; nothing is left after an error.
+
+    Missing folders are made.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    target = path.expanduser()
+    if not target.name or target.is_dir():
+        raise UsageError(f"{str(path)!r} is a folder: name a file in it")
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield aside
+        aside.replace(target)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):  # its folder may be missing, or a file
+            aside.unlink(missing_ok=True)
+
+
+_ROWS = 1_048_576
+"""Of a sheet at most, its header among them."""
+_CELL = 32_767
+"""Characters of a cell at most."""
+_LINKS = 65_530
+"""Links of a sheet at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cell that leads to an address."""
+
+    address: str
+    text: str
+
+
+def write_xlsx(names: Sequence[str], rows: Iterable[Sequence[object]], file: IO[bytes]) -> None:
+    """Write as many sheets as the rows need, each with a header that stays in view.
+
+    Texts are texts, also those that begin like a formula. Times are written in UTC, and a `Link` as one that can be
+    clicked, as far as a sheet has room for links.
+    """
+    from openpyxl import Workbook
+
+    book = Workbook(write_only=True)
+    waiting, full = iter(rows), True
+    while full:
+        sheet = book.create_sheet("answers")
+        sheet.freeze_panes = "A2"
+        try:
+            full = _fill(sheet, names, waiting)
+        except BaseException:
+            sheet.close()  # ends its file, which would complain of it when it is collected
+            raise
+    book.save(file)
+
+
+def _fill(sheet: Any, names: Sequence[str], rows: Iterator[Sequence[object]]) -> bool:
+    """Fill a sheet with rows; return whether it is full."""
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+    from openpyxl.styles import Font
+
+    bold, links = Font(bold=True), 0
+
+    def text_cell(text: str) -> Any:
+        text = ILLEGAL_CHARACTERS_RE.sub("", text)
+        shown = WriteOnlyCell(sheet, text if len(text) <= _CELL else text[: _CELL - 1] + "…")
+        shown.data_type = "s"
+        return shown
+
+    def cell(value: object) -> Any:
+        nonlocal links
+        if isinstance(value, datetime):
+            return value.astimezone(UTC).replace(tzinfo=None)
+        if isinstance(value, Link):
+            links += 1
+            shown = text_cell(value.text if links <= _LINKS else value.address)
+            if links <= _LINKS:
+                shown.hyperlink = value.address
+            return shown
+        return text_cell(value) if isinstance(value, str) else value
+
+    head = [text_cell(name) for name in names]
+    for shown in head:
+        shown.font = bold
+    sheet.append(head)
+    count = 0
+    for row in islice(rows, _ROWS - 1):
+        sheet.append([cell(value) for value in row])
+        count += 1
+    return count == _ROWS - 1
+
+
+def xlsx_rows(path: Path, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
+    """Yield the rows of a workbook by the names in each sheet's first row, as texts.
+
+    Sheets after the first are read if they have the needed columns, too.
+
+    Raises:
+        UsageError: it is no workbook, or its header lacks one of the `needed` columns (`advice` says what to do).
+    """
+    from openpyxl import load_workbook
+
+    try:
+        book = load_workbook(path, read_only=True, data_only=True)
+        sheets = [(sheet.title, *_opened(sheet)) for sheet in book.worksheets]
+        names = sheets[0][1]
+    except FileNotFoundError as error:
+        raise UsageError(f"no file {path}") from error
+    except (ValueError, KeyError, IndexError, TypeError, OSError, SyntaxError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path} is no Excel workbook, or a damaged one; save it again as .xlsx") from error
+    try:
+        if missing := [name for name in needed if name not in names]:
+            raise UsageError(f"{path}: the header has no column {missing[0]!r}{advice}")
+        for index, (title, head, rows) in enumerate(sheets):
+            if set(needed) <= set(head):
+                yield from _sheet_rows(f"{path}, {title}," if index else f"{path},", head, rows)
+    finally:
+        book.close()
+
+
+def _opened(sheet: Any) -> tuple[list[str], Iterator[tuple[object, ...]]]:
+    """Return a sheet's header, and its rows after it."""
+    sheet.reset_dimensions()
+    rows = sheet.iter_rows(values_only=True)
+    return [str(name or "").strip() for name in next(rows, ())], rows
+
+
+def _sheet_rows(where: str, names: Sequence[str], rows: Iterable[tuple[object, ...]]) -> Iterator[FileRow]:
+    for number, row in enumerate(rows, 2):
+        values = {name: "" if value is None else str(value) for name, value in zip(names, row, strict=False) if name}
+        if any(values.values()):
+            yield FileRow(f"{where} row {number}", dict.fromkeys(filter(None, names), "") | values)

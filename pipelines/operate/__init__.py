@@ -1,0 +1,1 @@
+"""Operate a store: one command a file."""

@@ -1,0 +1,254 @@
+"""Check a corpus against its own hashes and counts, and make again what can be made again.
+
+All but the turn log can be made again: documents from their sources, segments from texts, answers by reading. So a
+repair drops what is damaged, and the next ingest and digest put it back. What is answered stays answered.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.cluster.board import Progress
+from infra.cluster.jobs import run_job
+from infra.cluster.session import lazy_ray
+from infra.maintenance.erasure import interrupted
+from infra.maintenance.integrity import Damage, Part, drop_files, set_aside, table_paths, unreadable
+from infra.models import changed_files, check_folder, folder_hash
+from infra.store.buckets import FEW, Bucket, buckets
+from infra.store.claims import alone
+from infra.store.corpora import check_known
+from infra.store.delta import Table, now
+from infra.store.documents import DocumentWriter, current_documents, current_sources, document_texts, documents_count
+from infra.store.location import Corpus, Store
+from infra.store.policies import fetch, policies
+from infra.store.rows import SegmentedRow
+from infra.store.schemas import TABLES
+from infra.store.segments import damaged_segments
+from infra.store.turns import answered_in_log, logged_runs, part_paths
+from memagent.config import Config
+from memagent.errors import MemagentError
+from memagent.records import text_hash
+from pipelines.run_names import new_run_id
+
+NAMED = 1_000
+"""Damages that are named one by one; the others are counted."""
+_TABLE = "table {}"
+_LAST_TABLE = _TABLE.format(list(TABLES)[-1])
+_AGAIN = "dropped; the next ingest takes it from its source again"
+
+
+class CheckSummary(TypedDict):
+    """Result of a check."""
+
+    corpus: str
+    checked: dict[str, int]
+    """Files, documents, answers and policies that were looked at."""
+    found: dict[str, int]
+    """Damages by part of the store."""
+    damages: list[Damage]
+    """The first ones."""
+    repaired: bool
+    lasting: int
+    """Damages that are there after the check."""
+
+
+class _BucketCheck(TypedDict):
+    """Result of one task."""
+
+    checked: dict[str, int]
+    damages: list[Damage]
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    corpus: Corpus
+    repair: bool
+    run_id: str
+
+
+def check(name: str, config: Config, *, repair: bool = False, show: Progress | None = None) -> CheckSummary:
+    """Check a corpus: files, texts, segments, turn log, answers, and the policies of its store.
+
+    Args:
+        name: of the corpus.
+        config: the store, and Ray.
+        repair: drop what is damaged, so that the next ingest and digest make it again.
+        show: receives the stage.
+
+    Raises:
+        UsageError: there is no such corpus.
+        RunningError: a run is using the store, which a repair needs for itself.
+    """
+    work = _Check(check_known(Corpus(Store(config.store), name)), repair, new_run_id())
+    corpus, checked, found = work.corpus, Counter[str](), Counter[str]()
+    damages: list[Damage] = []
+    lasting = 0
+    with lazy_ray(config.ray), alone(corpus.store, work.run_id) if repair else nullcontext():
+        for stage, results in _stages(work):
+            if show:
+                show({"stage": stage})
+            for result in results:
+                checked.update(result["checked"])
+                found.update(damage["part"] for damage in result["damages"])
+                lasting += sum(not (repair and damage["repair"]) for damage in result["damages"])
+                damages += result["damages"][: NAMED - len(damages)]
+            if not repair and (found["turn log"] or (stage == _LAST_TABLE and found)):
+                break  # the rest reads what is damaged: it is checked by the repair
+    return {
+        "corpus": corpus.name,
+        "checked": dict(checked),
+        "found": dict(found),
+        "damages": damages,
+        "repaired": repair,
+        "lasting": lasting,
+    }
+
+
+def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
+    """Yield the stages in an order in which each finds what an earlier repair has left."""
+    corpus = work.corpus
+    parts = buckets(documents_count(corpus))
+    small = len(parts) == 1 and documents_count(corpus) <= FEW
+    for name in TABLES:
+        groups = [(name, paths) for paths in table_paths(corpus, name)]
+        yield _TABLE.format(name), run_job(partial(_check_files, work=work), groups, corpus.store, local=small)
+    yield "texts", run_job(partial(_check_texts, work=work), parts, corpus.store, local=small)
+    yield "sources", [_check_sources(work)]
+    yield "forgettings", [_check_forgetting(work)]
+    yield "segments", run_job(partial(_check_segments, work=work), parts, corpus.store, local=small)
+    runs = logged_runs(corpus)
+    yield "turn log", run_job(partial(_check_turns, work=work), runs, corpus.store, local=small)
+    yield "answers", run_job(partial(_check_answers, work=work), parts, corpus.store, local=small)
+    yield "policies", [_check_policies(work)]
+
+
+def _check_files(group: tuple[str, list[str]], work: _Check) -> _BucketCheck:
+    name, paths = group
+    store = work.corpus.store
+    bad = {path: reason for path in paths if (reason := unreadable(store, path))}
+    if bad and work.repair:
+        drop_files(store, name, bad)
+    does = "dropped; the next ingest and digest rebuild it"
+    damages = [_damage("tables", _short(store, path), reason, does) for path, reason in bad.items()]
+    return {"checked": {"files": len(paths)}, "damages": damages}
+
+
+def _check_texts(bucket: Bucket, work: _Check) -> _BucketCheck:
+    """Compare the texts of the documents that are present with their content hashes."""
+    corpus = work.corpus
+    table = current_documents(corpus, bucket=bucket, ordered=False)
+    left = set(table["content_hash"].to_pylist())
+    count, wrong = len(left), []
+    for content_hash, text in document_texts(corpus, left, bucket):
+        left.remove(content_hash)
+        if text_hash(text) != content_hash:
+            wrong.append(content_hash)
+    lost = [*sorted(left), *wrong]
+    if lost and work.repair:
+        Table(corpus.store, "texts").delete(corpus.name, content_hash=wrong)
+        writer = DocumentWriter(corpus, work.run_id, now())
+        writer.delete(table.filter(pc.is_in(table["content_hash"], pa.array(lost, pa.string()))).to_pylist())
+        writer.commit()
+    damages = [_damage("texts", name, "the text is gone", _AGAIN) for name in sorted(left)]
+    damages += [_damage("texts", name, "the text is another one than its hash says", _AGAIN) for name in wrong]
+    return {"checked": {"documents": count}, "damages": damages}
+
+
+def _check_sources(work: _Check) -> _BucketCheck:
+    """Compare how many documents a source has with how many it gave; repaired, it counts as not read."""
+    corpus = work.corpus
+    sources = current_sources(corpus)
+    sources = sources.filter(pc.equal(sources["state"], "read"))
+    there = current_documents(corpus, ["source"], ordered=False).group_by("source").aggregate([("source", "count")])
+    there = there.rename_columns({"source_count": "there"})
+    both = sources.join(there.cast(pa.schema([sources.schema.field("source"), ("there", pa.int64())])), "source")
+    fewer = both.filter(pc.less(pc.fill_null(both["there"], 0), both["documents"]))
+    rows = fewer.select(sources.column_names).to_pylist()
+    if rows and work.repair:
+        at = now()
+        Table(corpus.store, "sources").append(
+            {**row, "source_stamp": "", "documents": 0, "seen_at": at, "run_id": work.run_id} for row in rows
+        )
+    does = "the next ingest parses it again"
+    damages = [
+        _damage("sources", row["source"], f"{row['there'] or 0:,} of {row['documents']:,} documents are there", does)
+        for row in fewer.to_pylist()
+    ]
+    return {"checked": {"sources": sources.num_rows}, "damages": damages}
+
+
+def _check_forgetting(work: _Check) -> _BucketCheck:
+    """Tell of a forgetting that was interrupted: some of what is to go may be there."""
+    journal = interrupted(work.corpus.store)
+    mine = journal["erased"].get(work.corpus.name) if journal else None
+    detail = f"its forgetting was interrupted: memagent forget {work.corpus.name} finishes it"
+    names = mine["doc_ids"] if mine else []
+    return {"checked": {}, "damages": [_damage("forgettings", name, detail, "") for name in names]}
+
+
+def _check_segments(bucket: Bucket, work: _Check) -> _BucketCheck:
+    corpus = work.corpus
+    table = Table(corpus.store, "segmented").read(corpus.name, filters=bucket.contains("content_hash"))
+    rows: list[SegmentedRow] = table.to_pylist()
+    bad = damaged_segments(corpus.store, rows)
+    if bad and work.repair:
+        Table(corpus.store, "segmented").delete(corpus.name, segment_key=bad)
+        for part in {row["part"] for row in rows if row["segment_key"] in bad}:
+            if unreadable(corpus.store, path := corpus.store.path(part)):
+                set_aside(corpus.store, path)
+    damages = [_damage("segments", name, reason, "cut again from the text") for name, reason in bad.items()]
+    return {"checked": {"segmented": table.num_rows}, "damages": damages}
+
+
+def _check_turns(run_id: str, work: _Check) -> _BucketCheck:
+    store = work.corpus.store
+    paths = part_paths(work.corpus, run_id)
+    bad = {path: reason for path in paths if (reason := unreadable(store, path)) and store.fs.exists(path)}
+    if work.repair:
+        for path in bad:
+            set_aside(store, path)
+    does = "set aside; readings that lack its turns are read again"
+    damages = [_damage("turn log", _short(store, path), reason, does) for path, reason in bad.items()]
+    return {"checked": {"parts of the turn log": len(paths)}, "damages": damages}
+
+
+def _check_answers(bucket: Bucket, work: _Check) -> _BucketCheck:
+    """Look for answers whose last conversation is not in the turn log: they stand, but not how they came about."""
+    corpus = work.corpus
+    table = Table(corpus.store, "answers").read(corpus.name, ["reading_id"], bucket.contains("content_hash"))
+    readings = table["reading_id"].to_pylist()
+    lacking = sorted(set(readings) - answered_in_log(corpus, readings))
+    detail = "its conversations are not in the turn log"
+    return {
+        "checked": {"answers": len(readings)},
+        "damages": [_damage("answers", name, detail, repair="") for name in lacking],
+    }
+
+
+def _check_policies(work: _Check) -> _BucketCheck:
+    store = work.corpus.store
+    damages = []
+    rows = policies(store)
+    for row in rows:
+        try:
+            folder = fetch(store, row)
+            check_folder(folder)
+            if folder_hash(folder) != row["policy_id"].rpartition("@")[2] or changed_files(folder):
+                raise MemagentError("its files are not those that were published")
+        except MemagentError as error:
+            damages.append(_damage("policies", row["policy_id"], str(error), repair=""))
+    return {"checked": {"policies": len(rows)}, "damages": damages}
+
+
+def _damage(part: Part, item: str, detail: str, repair: str) -> Damage:
+    return {"part": part, "item": item, "detail": detail, "repair": repair}
+
+
+def _short(store: Store, path: str) -> str:
+    return path.removeprefix(store.path(""))

@@ -1,0 +1,316 @@
+"""Dry runs: what `ask` and `digest` would read, and how long it would take. They start no Ray and write nothing.
+
+Documents that have no segments yet, and sources that are not ingested yet, are guessed by a sample of them.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.engines.cpu_format import format_speed, parameters
+from infra.readers import ReaderSpec
+from infra.sources import Refused
+from infra.sources.diff import make_plan as make_ingest_plan
+from infra.sources.listing import path_of
+from infra.sources.sandbox import Guard
+from infra.store.corpora import check_known, sources_of
+from infra.store.delta import Table
+from infra.store.documents import current_sources, document_texts, documents_count, has_documents
+from infra.store.location import Corpus, Store
+from infra.store.runs import ENDED
+from infra.system.processes import usable_cores
+from memagent.config import Config
+from memagent.errors import SourceError, UsageError
+from memagent.reading.segmenting import segments
+from memagent.records import Question, Segment
+from pipelines.ask import check_window, questions_or_default
+from pipelines.run_names import new_run_id
+from pipelines.stages.plan import Plan, make_plan
+from pipelines.stages.planned_readings import PlanRequest, SegmentGuess
+from pipelines.target import Target
+
+_LEAST_CONVERSATIONS = 50
+"""Shorter runs tell little about the pace of a long one."""
+_GPU_FLOPS = 5e13
+"""Share of a GPU's peak that bulk reading reaches, measured with small models; a rule of thumb."""
+
+
+class Estimate(TypedDict):
+    """What a run would read."""
+
+    corpus: str
+    dry_run: bool
+    sources_to_ingest: int
+    """New and changed ones, which a dry run leaves alone."""
+    documents: int
+    readings: int
+    readings_answered_before: int
+    readings_to_read: int
+    segments: int
+    conversations: int
+    prompt_tokens: int
+    output_tokens_at_most: int
+    estimated_seconds: float | None
+    """None: unknown."""
+    estimate_from: str
+    """The source of the estimate."""
+    unmatched_questions: list[str]
+    """Their texts: they are about documents of which none is in the corpus."""
+
+
+def estimate(corpus: Corpus, reader: ReaderSpec, plan: Plan, config: Config) -> Estimate:
+    """Count the readings, segments and tokens of a plan, and estimate its time.
+
+    The time comes from the last run of the same policy on this store, its engine's start with it; before there is
+    one, from the model's size without a start, and says so.
+    """
+    tokens = 0
+    for question, left in plan.left.items():
+        overhead = reader.scheme.prompts.overhead(reader.tokenizer.encode(question))
+        tokens += left["tokens"] + (left["segments"] + left["readings"]) * overhead
+    conversations, pending = plan.conversations, plan.counts["pending"]
+    expected = pace(corpus.store, reader, config)
+    start = expected.start_seconds if conversations else 0.0
+    return {
+        "corpus": corpus.name,
+        "dry_run": True,
+        "sources_to_ingest": 0,
+        "documents": plan.counts["documents"],
+        "readings": plan.counts["readings"],
+        "readings_answered_before": plan.counts["answered"],
+        "readings_to_read": pending,
+        "segments": plan.segments,
+        "conversations": conversations,
+        "prompt_tokens": tokens,
+        "output_tokens_at_most": plan.segments * reader.reading.memory_tokens + pending * reader.reading.answer_tokens,
+        "estimated_seconds": round(conversations / expected.rate + start, 1) if expected.rate else None,
+        "estimate_from": expected.source,
+        "unmatched_questions": [question.text for question in plan.unmatched],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast the configured engines are expected to read."""
+
+    rate: float | None
+    """Conversations a second of all engines together; None: not known."""
+    start_seconds: float
+    """Seconds that an engine takes to start; 0 where no run has shown it."""
+    source: str
+    """The source of the figure."""
+
+
+def pace(store: Store, reader: ReaderSpec, config: Config) -> Pace:
+    """Expect the pace of the last run of the same policy on this store; before there is one, by the model's size."""
+    return _by_last_run(store, reader, config) or _by_size(reader, config)
+
+
+def _by_last_run(store: Store, reader: ReaderSpec, config: Config) -> Pace | None:
+    runs = Table(store, "runs").read(columns=["run_id", "summary", "ended_at"], filters=ENDED).sort_by("ended_at")
+    for row in reversed(runs.to_pylist()):
+        summary = json.loads(row["summary"])
+        if (
+            summary.get("policy") == reader.policy.name
+            and summary.get("engine") == config.engine.kind
+            and summary.get("conversations", 0) >= _LEAST_CONVERSATIONS
+            and summary.get("engine_seconds", 0) > 1
+        ):
+            engines = summary["config"]["pool"]["max_size"]
+            rate = summary["conversations"] / summary["engine_seconds"] / engines * config.pool.max_size
+            start = summary.get("stage_seconds", {}).get("read", 0.0) - summary["engine_seconds"]
+            return Pace(rate, max(0.0, start), f"run {row['run_id']}")
+    return None
+
+
+def _by_size(reader: ReaderSpec, config: Config) -> Pace:
+    """Two operations for a parameter and a token of a full segment, its memory read and written."""
+    size = parameters(Path(reader.folder)) if config.engine.kind == "vllm" else 0
+    if not size:
+        return Pace(None, 0.0, "no run of this policy yet: the first one gives the rate")
+    # On CPU one core is left to scheduling, and a matrix product shows what the others compute.
+    cores = max(1, usable_cores() - 1)
+    flops = _GPU_FLOPS * config.pool.gpus if config.pool.gpus else format_speed().flops * cores
+    tokens = reader.reading.segment_tokens + 2 * reader.reading.memory_tokens
+    rate = flops / (2 * size * tokens) * config.pool.max_size
+    return Pace(
+        rate,
+        0.0,
+        f"the model's {size / 1e6:.0f}M parameters, within a factor of three; a first run gives the rate",
+    )
+
+
+_TEXTS = 12
+"""Texts of a sample."""
+_CHARS = 200_000
+"""Characters of each at most."""
+_FILE_BYTES = 4 * 2**20
+"""Larger sources are not parsed for a sample."""
+_USUAL_CHARS = 4.0
+"""Characters of a token, where there is no text to look at."""
+_FILL = 0.9
+"""How full of tokens a segment is on average: it ends with a sentence."""
+
+
+def ask_dry_run(
+    asked: Target, questions: Sequence[Question], config: Config, *, archive: bool = False, reread: bool = False
+) -> Estimate:
+    """Estimate what `ask` would read, and how long it would take.
+
+    Args:
+        asked: the corpus, and the sources that would be looked at first: they are listed, and a few are parsed.
+        questions: as in `ask`, like the other arguments.
+        config: store, model, reading, engines.
+        archive: read all documents concatenated.
+        reread: read again what other versions of the policy have answered.
+
+    Raises:
+        UsageError: the corpus is empty, or model, template and question do not fit together.
+    """
+    corpus, reader = asked.corpus, ReaderSpec(config)
+    new = _new_sources(asked, config)
+    if not has_documents(corpus) and not new.sources:
+        raise UsageError(
+            f"corpus {corpus.name!r} has no documents in {corpus.store.url}: memagent ingest {corpus.name} FOLDER"
+        )
+    check_window(reader, questions)
+    guess = _guess(reader, [*new.texts, *_texts(corpus)])
+    request = PlanRequest(
+        corpus,
+        reader,
+        tuple(questions),
+        run_id=new_run_id(),
+        engines=config.pool.max_size,
+        archive=archive,
+        reread=reread,
+        guess=guess,
+    )
+    plan = make_plan(request)
+    if new.sources:
+        _add_new(plan, request, new, guess)
+    found = estimate(corpus, reader, plan, config)
+    return {**found, "sources_to_ingest": new.sources}
+
+
+def digest_dry_run(name: str, questions: Sequence[Question] | None, config: Config, *, fetch: bool = True) -> Estimate:
+    """Estimate what `digest` would read. Its sources are listed, and the default questions stay.
+
+    Raises:
+        UsageError: there is no such corpus, or there are no default questions.
+    """
+    corpus = check_known(Corpus(Store(config.store), name))
+    defaults = questions_or_default(corpus, questions)
+    return ask_dry_run(Target(corpus, tuple(sources_of(corpus)) if fetch else ()), defaults, config)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewSources:
+    """Sources that an ingest would open, and what a sample of them holds."""
+
+    rows: pa.Table | None = None
+    """`infra.sources.diff.WORK`"""
+    texts: tuple[str, ...] = ()
+    chars_per_byte: float = 1.0
+    texts_per_source: float = 1.0
+
+    @property
+    def sources(self) -> int:
+        return self.rows.num_rows if self.rows is not None else 0
+
+
+def _new_sources(asked: Target, config: Config) -> _NewSources:
+    """List the sources and parse a few of those that are new or changed, each in a process of its own."""
+    if not asked.sources:
+        return _NewSources()
+    known = current_sources(asked.corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
+    known = known.filter(pc.not_equal(known["state"], "deleted"))
+    rows = make_ingest_plan(list(asked.sources), known, config.ingest).work
+    step = max(1, rows.num_rows // _TEXTS)
+    sample = rows.filter(pc.less_equal(rows["size"], _FILE_BYTES))
+    guard = Guard(config.ingest)
+    texts: list[str] = []
+    parsed = chars = size = 0
+    try:
+        for row in sample.take(pa.array(range(0, sample.num_rows, step)[:_TEXTS], pa.int64())).to_pylist():
+            name = row["source"].rsplit("/", 1)[-1]
+            try:
+                for record in guard.parse(path_of(row["source"], row["path"]), name):
+                    if not isinstance(record, Refused):
+                        texts.append(record[0].text[:_CHARS])
+                        chars += len(record[0].text)
+            except SourceError:
+                continue
+            parsed, size = parsed + 1, size + row["size"]
+    finally:
+        guard.close()
+    if not parsed:
+        return _NewSources(rows)
+    return _NewSources(rows, tuple(texts[:_TEXTS]), chars / size if size else 1.0, len(texts) / parsed)
+
+
+def _add_new(plan: Plan, request: PlanRequest, new: _NewSources, guess: SegmentGuess) -> None:
+    """Add the readings of sources that are not ingested yet; a changed one is among the documents already."""
+    assert new.rows is not None
+    read = 0
+    for batch in new.rows.to_batches():
+        for row in batch.to_pylist():
+            about = [question for question in request.questions if _is_about(question, row["doc_id"])]
+            if not about:
+                continue
+            documents = 1 if row["known"] else max(1, round(new.texts_per_source))
+            cut, tokens = guess.of(round(row["size"] * new.chars_per_byte))
+            plan.counts["documents"] += 0 if row["known"] else documents
+            for question in about:
+                left = plan.left.setdefault(question.text, {"readings": 0, "segments": 0, "tokens": 0})
+                left["segments"] += max(cut, documents)
+                left["tokens"] += tokens
+                if not request.archive:
+                    left["readings"] += documents
+                    plan.counts["readings"] += 0 if row["known"] else documents
+                    read += documents
+    matched = {question.question_id for question in plan.unmatched if question.text in plan.left}
+    plan.unmatched = [question for question in plan.unmatched if question.question_id not in matched]
+    if request.archive:  # a new document makes another stream, which goes on from the last one's memory
+        whole = len(plan.left)
+        plan.counts["readings"], plan.counts["answered"] = whole, 0
+        read = max(0, whole - plan.counts["pending"])
+        for left in plan.left.values():
+            left["readings"] = 1
+    plan.counts["pending"] += read
+
+
+def _is_about(question: Question, doc_id: str) -> bool:
+    return not question.documents or any(doc_id == name or fnmatchcase(doc_id, name) for name in question.documents)
+
+
+def _texts(corpus: Corpus) -> Iterator[str]:
+    """Yield the beginnings of some of a corpus's texts."""
+    if not documents_count(corpus):
+        return
+    hashes = Table(corpus.store, "documents").read(corpus.name, ["content_hash"])["content_hash"]
+    step = max(1, len(hashes) // _TEXTS)
+    wanted = hashes.take(pa.array(range(0, len(hashes), step)[:_TEXTS])).to_pylist()
+    for _, text in islice(document_texts(corpus, wanted), _TEXTS):
+        yield text[:_CHARS]
+
+
+def _guess(reader: ReaderSpec, texts: Sequence[str]) -> SegmentGuess:
+    """Cut a sample of texts as the reader would, and measure the pieces."""
+    chars = tokens = full = full_tokens = 0
+    for text in texts:
+        cut = [len(piece.token_ids) for piece in _pieces(reader, text)]
+        chars, tokens = chars + len(text), tokens + sum(cut)
+        full, full_tokens = full + len(cut) - 1, full_tokens + sum(cut[:-1])
+    usual = reader.reading.segment_tokens * (_FILL if reader.reading.boundary == "soft" else 1.0)
+    return SegmentGuess(chars / tokens if tokens else _USUAL_CHARS, full_tokens / full if full > 0 else usual)
+
+
+def _pieces(reader: ReaderSpec, text: str) -> Iterator[Segment]:
+    return segments("", text, reader.tokenizer, reader.reading.segment_tokens, boundary=reader.reading.boundary)

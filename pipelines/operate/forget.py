@@ -1,0 +1,342 @@
+"""Forget documents: out of texts, segments, memories, answers, training rows, and the earlier versions of all tables.
+
+Afterwards every file of the store is searched for passages of the forgotten texts. What was concatenated with
+others is forgotten whole: its memories may hold what they said. An ingest passes a forgotten text over, by its hash.
+Nothing else uses the store in the meantime. A forgetting that was interrupted is finished by the next one.
+"""
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.maintenance.erasure import (
+    JOURNAL,
+    ForgetJournal,
+    Forgetting,
+    complete,
+    erase,
+    interrupted,
+    write_down,
+    written_off,
+)
+from infra.maintenance.lineage import erased_with, find_texts, segment_parts, training_rows
+from infra.store.claims import alone
+from infra.store.corpora import check_known, forgotten
+from infra.store.delta import Table
+from infra.store.documents import current_documents, document_texts
+from infra.store.location import Corpus, Store
+from infra.store.policies import policies
+from infra.store.rows import QaRow
+from memagent.config import Config
+from memagent.errors import UsageError
+from memagent.records import mended
+from pipelines.run_names import new_run_id
+
+_WORDS = 8
+_PLACES = 3
+
+
+class Shingles:
+    """Texts that are looked for in other texts, whole."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Take three shingles of each text: of its beginning, its middle and its end.
+
+        Args:
+            texts: those of fewer than eight words are left out: they are not told from others.
+        """
+        self._texts: list[frozenset[int]] = []
+        self._of: dict[int, list[int]] = {}
+        for text in texts:
+            words = text.split()
+            last = len(words) - _WORDS
+            if last < 0:
+                continue
+            chosen = frozenset(_hash(words, last * place // (_PLACES - 1)) for place in range(_PLACES))
+            for shingle in chosen:
+                self._of.setdefault(shingle, []).append(len(self._texts))
+            self._texts.append(chosen)
+
+    def are_in(self, text: str) -> bool:
+        """Whether any of the texts is in another one, whatever stands before and behind it: its words count."""
+        seen: dict[int, set[int]] = {}
+        for shingle in _all(text):
+            for number in self._of.get(shingle, ()):
+                seen.setdefault(number, set()).add(shingle)
+                if len(seen[number]) == len(self._texts[number]):
+                    return True
+        return False
+
+
+def _all(text: str) -> Iterator[int]:
+    words = text.split()
+    return (_hash(words, first) for first in range(len(words) - _WORDS + 1))
+
+
+def _hash(words: list[str], first: int) -> int:
+    return hash(tuple(words[first : first + _WORDS]))
+
+
+_log = logging.getLogger("memagent.forget")
+_PASSAGE, _OF_A_TEXT, _CANDIDATES, _SEARCHED = 40, 6, 5_000, 500
+"""Characters of a passage that the store is searched for; how many are of one text at most; how many are looked at for
+some that no other text has, since contracts share most of their words; and how many are searched for at most."""
+_CHOSEN = ("doc_id", "source", "title")
+_EVALUATED = "eval-files-"
+"""Begins the names of corpora that evaluations make of files (`memagent.evaluation.suites.Suite.corpus`)."""
+
+
+class Found(TypedDict):
+    """A passage that is still in the store."""
+
+    file: str
+    passage: str
+
+
+class ForgetSummary(TypedDict):
+    """Result of a forgetting."""
+
+    corpus: str
+    documents: list[str]
+    """doc_ids, the first thousand."""
+    documents_count: int
+    texts: int
+    kept_texts: int
+    """Texts that documents which stay have as well: they stay."""
+    readings: int
+    rows: int
+    """Rows that went out of turn log, plans and streams."""
+    training_rows: int
+    policies: list[str]
+    """Versions that may have learnt from them; their weights are as they were."""
+    evaluated: list[str]
+    """Corpora of evaluations that lost their copies of the texts."""
+    searched: int
+    """Passages that the store was searched for."""
+    unsearched: int
+    """Texts that have none among these: too short, too many, or like texts that stay."""
+    found: list[Found]
+    """Empty: proven."""
+
+
+def forget(
+    name: str, config: Config, chosen: Sequence[tuple[str, str]], *, dry: bool = False, canaries: Sequence[str] = ()
+) -> ForgetSummary:
+    """Forget the documents of a corpus that match.
+
+    Args:
+        name: of the corpus.
+        config: the store.
+        chosen: fields (doc_id, source, title) and patterns (``*``, ``?``); a document that matches any goes, with all
+            its versions.
+        dry: only say what would go.
+        canaries: further texts that the store is searched for. With some, it can be repeated after the documents are
+            gone: what was made of any forgotten text since is erased as well.
+
+    Raises:
+        UsageError: there is no such corpus or document.
+        RunningError: a run is using the store.
+        MemagentError: a file of a run is damaged.
+    """
+    corpus = check_known(Corpus(Store(config.store), name))
+    _check(chosen, canaries)
+    if dry:
+        return _summary(_journal(corpus, chosen))
+    with alone(corpus.store, new_run_id()):
+        finished = _finish_interrupted(corpus, chosen, canaries)
+        if finished is not None:
+            return finished
+        cleaned = forgotten(corpus) if canaries and not _matching(corpus, chosen).num_rows else ()
+        journal = _again(corpus, cleaned) if cleaned else _journal(corpus, chosen)
+        write_down(corpus.store, journal)
+        erase(corpus.store, journal)
+        return _finish(corpus.store, journal, canaries)
+
+
+def _check(chosen: Sequence[tuple[str, str]], canaries: Sequence[str]) -> None:
+    if not chosen or not {field for field, _ in chosen} <= set(_CHOSEN):
+        raise UsageError(f"documents are chosen by {', '.join(f'{field}=PATTERN' for field in _CHOSEN)}")
+    for canary in canaries:
+        if canary != mended(canary):
+            raise UsageError(f"the canary {canary!r} is no text: give it as UTF-8")
+
+
+def _finish_interrupted(
+    corpus: Corpus, chosen: Sequence[tuple[str, str]], canaries: Sequence[str]
+) -> ForgetSummary | None:
+    """Finish a forgetting that was interrupted; return what became of it, if nothing else was chosen now."""
+    journal = interrupted(corpus.store)
+    if journal is None:
+        return None
+    _log.warning("a forgetting in %s was interrupted: it is finished first", journal["corpus"])
+    complete(corpus.store, journal)
+    erase(corpus.store, journal)
+    is_this = journal["corpus"] == corpus.name and not _matching(corpus, chosen).num_rows
+    finished = _finish(corpus.store, journal, canaries if is_this else ())
+    if is_this:
+        return finished
+    for found in finished["found"]:
+        _log.warning("%r of %s is still in %s", found["passage"], journal["corpus"], found["file"])
+    return None
+
+
+def _again(corpus: Corpus, hashes: Collection[str]) -> ForgetJournal:
+    """Return all that was forgotten before: what was made of it since goes as well."""
+    return {
+        "corpus": corpus.name,
+        "erased": {corpus.name: _chosen(corpus, set(), set(hashes))},
+        "passages": [],
+        "unsearched": 0,
+    }
+
+
+def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> ForgetJournal:
+    """Find what is to go: from the corpus, and from those of evaluations on its questions."""
+    mine = _matching(corpus, chosen)
+    if not mine.num_rows:
+        raise UsageError(f"no document of {corpus.name} matches {', '.join('='.join(pair) for pair in chosen)}")
+    forgetting = _choose(corpus, mine)
+    hashes = set(forgetting["content_hashes"])
+    passages, unsearched = _passages(corpus, hashes)
+    erased = {corpus.name: forgetting}
+    journal: ForgetJournal = {"corpus": corpus.name, "erased": erased, "passages": passages, "unsearched": unsearched}
+    shingles = Shingles(text for _, text in document_texts(corpus, hashes))
+    for name in Table(corpus.store, "documents").corpora():
+        if name.startswith(_EVALUATED) and name != corpus.name:
+            other = Corpus(corpus.store, name)
+            copies = _copies(other, hashes, shingles)
+            if copies.num_rows:
+                journal["erased"][name] = _choose(other, copies)
+    return journal
+
+
+def _choose(corpus: Corpus, mine: pa.Table) -> Forgetting:
+    """Find what is to go with all versions of some documents."""
+    chosen = _chosen(corpus, set(mine["doc_id"].to_pylist()), set(mine["content_hash"].to_pylist()))
+    return {**chosen, "sources": sorted(set(mine["source"].to_pylist()))}
+
+
+def _chosen(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Forgetting:
+    stays = hashes & _hashes_of_others(corpus, doc_ids)
+    erased = erased_with(corpus, doc_ids, hashes - stays)
+    qa = training_rows(corpus, erased)
+    return {
+        "doc_ids": sorted(doc_ids),
+        "content_hashes": sorted(erased.content_hashes),
+        "reading_ids": sorted(erased.reading_ids),
+        "sources": [],
+        "qa_ids": [row["qa_id"] for row in qa],
+        "parts": segment_parts(corpus, erased),
+        "texts": len(hashes - stays),
+        "kept_texts": len(stays),
+        "policies": _learners(corpus, qa),
+        "rows": 0,
+    }
+
+
+def _finish(store: Store, journal: ForgetJournal, canaries: Sequence[str]) -> ForgetSummary:
+    """Search the store for what was erased, and say what became of it."""
+    searched = [*journal["passages"], *canaries]
+    found = find_texts(store, searched, but=store.path(JOURNAL))
+    summary = _summary(journal)
+    summary["found"] = [{"file": file, "passage": text} for file, text in found]
+    summary["searched"] = len(searched)
+    written_off(store)
+    return summary
+
+
+def _summary(journal: ForgetJournal) -> ForgetSummary:
+    erased = journal["erased"].values()
+    mine = journal["erased"][journal["corpus"]]
+    return {
+        "corpus": journal["corpus"],
+        "documents": mine["doc_ids"][:1_000],
+        "documents_count": len(mine["doc_ids"]),
+        "texts": mine["texts"],
+        "kept_texts": mine["kept_texts"],
+        "readings": sum(len(one["reading_ids"]) for one in erased),
+        "rows": sum(one["rows"] for one in erased),
+        "training_rows": len(mine["qa_ids"]),
+        "policies": mine["policies"],
+        "evaluated": sorted(journal["erased"].keys() - {journal["corpus"]}),
+        "searched": 0,
+        "unsearched": journal["unsearched"],
+        "found": [],
+    }
+
+
+def _matching(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> pa.Table:
+    """Return all versions of the documents of which any version matches."""
+    table = _versions(corpus)
+    mask = [False] * table.num_rows
+    for field, pattern in chosen:
+        # Only these two: names of files have brackets.
+        fits = re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL).fullmatch
+        values = table[field].to_pylist()
+        mask = [old or fits(value or "") is not None for old, value in zip(mask, values, strict=True)]
+    return _of_documents(table, pa.array(mask, pa.bool_()))
+
+
+def _copies(corpus: Corpus, hashes: Collection[str], shingles: Shingles) -> pa.Table:
+    """Return all versions of the documents whose text is any of some texts, or has one in it."""
+    table = _versions(corpus)
+    texts = document_texts(corpus, table["content_hash"].to_pylist())
+    copies = [name for name, text in texts if name in hashes or shingles.are_in(text)]
+    return _of_documents(table, pc.is_in(table["content_hash"], pa.array(copies, pa.string())))
+
+
+def _versions(corpus: Corpus) -> pa.Table:
+    return Table(corpus.store, "documents").read(corpus.name, [*_CHOSEN, "content_hash"])
+
+
+def _of_documents(table: pa.Table, mask: pa.Array) -> pa.Table:
+    """Return all rows of the documents that have a row in the mask."""
+    doc_ids = table.filter(mask)["doc_id"].to_pylist()
+    return table.filter(pc.is_in(table["doc_id"], pa.array(doc_ids, pa.string())))
+
+
+def _hashes_of_others(corpus: Corpus, doc_ids: Collection[str]) -> set[str]:
+    """Return the texts of the documents that stay."""
+    others = pc.invert(pc.field("doc_id").isin(pa.array(sorted(doc_ids), pa.string())))
+    stays = Table(corpus.store, "documents").read(
+        corpus.name, ["content_hash"], others & (pc.field("state") == "present")
+    )
+    return set(stays["content_hash"].to_pylist())
+
+
+def _learners(corpus: Corpus, qa: Sequence[QaRow]) -> list[str]:
+    """Return the policies that were made after the first of these rows, from the store's training rows."""
+    since = min((row["harvested_at"] for row in qa), default=None)
+    if since is None:
+        return []
+    rows = policies(corpus.store)
+    return [row["policy_id"] for row in rows if row["data_version"] is not None and row["made_at"] >= since]
+
+
+def _passages(corpus: Corpus, hashes: Collection[str]) -> tuple[list[str], int]:
+    """Return passages to search for, of as many texts as may be; and of how many texts there is none.
+
+    Two that follow each other: a segment's end may go through one of them. No text that stays has them as well.
+    """
+    found: dict[str, str] = {}
+    texts = 0
+    places = max(1, _CANDIDATES // max(1, len(hashes)))
+    for name, text in document_texts(corpus, hashes):
+        texts += 1
+        if len(found) < _CANDIDATES:
+            step = max(_PASSAGE, len(text) // places)
+            starts = range(0, min(len(text), places * step), step)
+            pairs = (text[at + more : at + more + _PASSAGE] for at in starts for more in (0, _PASSAGE))
+            found |= {passage: name for passage in pairs if len(passage.strip()) >= _PASSAGE // 2}
+    present = set(current_documents(corpus, ["content_hash"], ordered=False)["content_hash"].to_pylist())
+    for _, text in document_texts(corpus, present.difference(hashes)):
+        found = {passage: name for passage, name in found.items() if passage not in text}
+    of: dict[str, list[str]] = {}
+    for passage, name in found.items():
+        of.setdefault(name, []).append(passage)
+    chosen = [passage for mine in of.values() for passage in mine[:: -(-len(mine) // _OF_A_TEXT)]][:_SEARCHED]
+    return chosen, texts - len({found[passage] for passage in chosen})

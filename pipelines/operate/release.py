@@ -1,0 +1,129 @@
+"""Judge a digest before people are shown it, and release one that was withheld."""
+
+import json
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.store.claims import is_alive
+from infra.store.delta import Table
+from infra.store.location import Corpus, Store
+from infra.store.runs import QuestionRollup, RunSummary, mark_released, run_ids
+from memagent.errors import UsageError
+from memagent.quality.quality_checks import LiveCounts, Quality, QualityConfig, QuestionQuality, breaches
+from pipelines.run_names import resolve
+from pipelines.stages.summarise import DigestRuns
+
+_DIGESTS = 30
+"""Good digests that a digest is compared with at most; fewer where they have `_ENOUGH` answers."""
+_ENOUGH = 1_000
+
+
+def digest_runs(corpus: Corpus, run_id: str, policy_id: str) -> DigestRuns:
+    """Return the runs that matter to a digest that has read everything.
+
+    Args:
+        corpus: whose digest.
+        run_id: its name.
+        policy_id: that read. Withheld runs of this policy that are dead were broken off before they were judged: their
+            answers are judged with its own.
+    """
+    rows = Table(corpus.store, "runs").read(
+        corpus.name, ["run_id", "summary"], (pc.field("status") == "running") & pc.field("withheld")
+    )
+    policies = {row["run_id"]: json.loads(row["summary"]).get("policy_id") for row in rows.to_pylist()}
+    broken_off = {
+        name
+        for name, policy in policies.items()
+        if name != run_id and policy == policy_id and not is_alive(corpus.store, name)
+    }
+    good, fresh = run_ids(corpus, ["digest"]), frozenset({run_id} | broken_off)
+    return DigestRuns(good[-1] if good else "", fresh)
+
+
+def quality_of(fresh: Mapping[str, QuestionQuality], counts: Mapping[str, int], failed: int) -> Quality:
+    """Return what a digest's new answers are like.
+
+    Args:
+        fresh: sums over them, by question text.
+        counts: of its pass (`infra.cluster.board.Counters`).
+        failed: readings that failed.
+    """
+    return Quality(
+        failed=failed,
+        readings=failed + sum(question.answers for question in fresh.values()),
+        empty=counts["empty_memories"],
+        updates=counts["segments"],
+        cut=counts["memories_cut"],
+        questions=dict(fresh),
+    )
+
+
+def judged(
+    corpus: Corpus, summary: RunSummary, digest: DigestRuns, config: QualityConfig, withheld_before: Mapping[str, int]
+) -> bool:
+    """Return whether a digest is withheld, and put what the checks found into its summary.
+
+    It is withheld if it breaches a limit, or if answers that it counts are of a withheld digest.
+
+    Args:
+        corpus: whose digest.
+        summary: of it, complete but for this.
+        digest: the runs that matter to it.
+        config: the limits.
+        withheld_before: the readings whose answers are of withheld runs, by run.
+    """
+    readings, own = summary["readings"], Quality.from_dict(summary["quality"])
+    found = []
+    if digest.previous:
+        before, last = _good_digests(corpus)
+        unread = readings.get("unread", 0)
+        found = breaches(own, before, config, live=LiveCounts() if unread else _live_counts(summary), live_before=last)
+    if not found and not withheld_before:
+        return False
+    withheld = bool(config.withhold and found) or bool(withheld_before)
+    names = [*withheld_before, *(sorted(digest.fresh) if withheld and config.withhold else ())]
+    summary["checks"] = {"breaches": found, "withheld": names if withheld else []}
+    if not withheld:
+        return False
+    readings["withheld"] = sum(withheld_before.values()) + (own.answers if found and config.withhold else 0)
+    return True
+
+
+def release(store: Store, run: str) -> tuple[Corpus, list[str]]:
+    """Release the answers of a digest, and of others that it counts; return its corpus and the run IDs.
+
+    Raises:
+        UsageError: there is no such run, or it is not withheld.
+    """
+    rows = Table(store, "runs").read(None, ["run_id", "corpus", "summary"], pc.field("withheld")).to_pylist()
+    if not rows:
+        raise UsageError(f"no run is withheld in {store.url}")
+    run_id = resolve(run, [row["run_id"] for row in rows], store.url, what="withheld run")
+    row = next(row for row in rows if row["run_id"] == run_id)
+    others = (json.loads(row["summary"] or "{}").get("checks") or {}).get("withheld", [])
+    corpus = Corpus(store, row["corpus"])
+    return corpus, mark_released(corpus, {run_id, *others})
+
+
+def _good_digests(corpus: Corpus) -> tuple[Quality, LiveCounts]:
+    """Return what the new answers of the last good digests were like, and what stands after the last of them."""
+    names = run_ids(corpus, ["digest"])[-_DIGESTS:]
+    chosen = pc.field("run_id").isin(pa.array(names, pa.string()))
+    rows = Table(corpus.store, "runs").read(corpus.name, ["run_id", "summary"], chosen).to_pylist()
+    by_id = {row["run_id"]: row["summary"] for row in rows}
+    before, live = Quality(), None
+    for name in reversed(names):
+        summary = json.loads(by_id[name])
+        live = live or _live_counts(summary)
+        if summary.get("quality"):
+            before += Quality.from_dict(summary["quality"])
+        if before.answers >= _ENOUGH:
+            break
+    return before, live or LiveCounts()
+
+
+def _live_counts(summary: RunSummary) -> LiveCounts:
+    rollups: list[QuestionRollup] = summary.get("rollup") or []
+    return LiveCounts({rollup["question"]: rollup["documents"] - rollup["failed"] for rollup in rollups})

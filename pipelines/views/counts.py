@@ -1,0 +1,137 @@
+"""Counts of a corpus: documents, characters, and newest answers as `memagent answers` has them."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.cluster.jobs import run_job
+from infra.store.buckets import FEW, Bucket, buckets
+from infra.store.delta import Table
+from infra.store.documents import current_documents, documents_count
+from infra.store.location import Corpus
+from infra.system.processes import usable_cores
+from memagent.records import stable_hash
+from pipelines.views.visible_answers import HiddenRuns, visible_answers
+
+_log = logging.getLogger("memagent.status")
+_BUCKET = 250_000
+"""Documents that a thread counts at once."""
+_COUNTED = ("documents", "answers")
+
+
+class CorpusCounts(TypedDict):
+    """What a corpus has."""
+
+    documents: int
+    chars: int
+    answers: int
+    """Newest ones, one a document and question."""
+    found: int
+    withheld: int
+    """Newer answers of withheld digests, which nobody is shown."""
+
+
+class _Kept(TypedDict):
+    """The last counts, in ``counts/<corpus>.json``."""
+
+    of: str
+    """Hash of what was counted: the tables' versions, and the hidden runs."""
+    counts: CorpusCounts
+
+
+def corpus_counts(corpus: Corpus, shown: Collection[str] = ()) -> CorpusCounts:
+    """Count what a corpus has; again only if documents, answers or hidden runs are others than when last counted.
+
+    Args:
+        corpus: what is counted.
+        shown: withheld runs that count as shown, since they are about to be.
+    """
+    hidden = HiddenRuns.of(corpus, shown)
+    # Taken before they are read: what is committed meanwhile is counted again by the next call.
+    of = stable_hash([Table(corpus.store, name).version() for name in _COUNTED], hidden)
+    kept = _kept(corpus)
+    if kept is not None and kept["of"] == of:
+        return kept["counts"]
+    counts = _counted(corpus, hidden)
+    try:
+        data: _Kept = {"of": of, "counts": counts}
+        corpus.store.write_bytes(json.dumps(data).encode(), *_file(corpus))
+    except OSError as error:  # who may only read the store counts each time
+        _log.debug("the counts are not kept: %s", error)
+    return counts
+
+
+@contextmanager
+def counting(corpus: Corpus, shown: Collection[str]) -> Iterator[None]:
+    """Count a corpus beside what is done within, so that whoever looks next need not wait for it.
+
+    A large one is counted by a Ray task: this process holds no rows.
+    """
+    work, small = partial(_counted_task, corpus=corpus), documents_count(corpus) <= FEW
+    with ThreadPoolExecutor(1) as thread:
+        counted = thread.submit(lambda: list(run_job(work, [sorted(shown)], corpus.store, local=small)))
+        yield
+    if error := counted.exception():
+        _log.warning("the corpus is counted when it is looked at: %s", error)
+
+
+def _counted_task(shown: Sequence[str], corpus: Corpus) -> CorpusCounts:
+    return corpus_counts(corpus, shown)
+
+
+def _file(corpus: Corpus) -> tuple[str, str]:
+    return "counts", f"{corpus.name}.json"
+
+
+def _kept(corpus: Corpus) -> _Kept | None:
+    with suppress(FileNotFoundError, ValueError):
+        kept: _Kept = json.loads(corpus.store.read_bytes(*_file(corpus)))
+        return kept if isinstance(kept, dict) and set(kept) == set(_Kept.__annotations__) else None
+    return None
+
+
+def _counted(corpus: Corpus, hidden: HiddenRuns) -> CorpusCounts:
+    counts: Counter[str] = Counter()
+    with ThreadPoolExecutor(usable_cores()) as threads:  # Arrow computes outside the interpreter's lock
+        parts = buckets(documents_count(corpus), _BUCKET)
+        for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, hidden), parts):
+            counts.update(part)
+    archive = visible_answers(corpus, None, hidden, ["found"])
+    counts["answers"] += archive.num_rows
+    counts["found"] += pc.sum(archive["found"]).as_py() or 0
+    if hidden.withheld:
+        counts["withheld"] += visible_answers(corpus, None, hidden, [], withheld=True).num_rows
+    return {
+        "documents": counts["documents"],
+        "chars": counts["chars"],
+        "answers": counts["answers"],
+        "found": counts["found"],
+        "withheld": counts["withheld"],
+    }
+
+
+def _bucket_counts(corpus: Corpus, bucket: Bucket, hidden: HiddenRuns) -> dict[str, int]:
+    documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
+    # Several documents may have the same text, which is read once and answers for each of them.
+    texts = pc.value_counts(documents["content_hash"])
+
+    def copies(answers: pa.Table) -> int:
+        place = pc.index_in(answers["content_hash"], value_set=texts.field("values"))
+        return pc.sum(texts.field("counts").take(place)).as_py() or 0
+
+    shown = visible_answers(corpus, bucket, hidden, ["found"])
+    return {
+        "documents": documents.num_rows,
+        "chars": pc.sum(documents["chars"]).as_py() or 0,
+        "answers": copies(shown),
+        "found": copies(shown.filter(shown["found"])),
+        "withheld": copies(visible_answers(corpus, bucket, hidden, [], withheld=True)) if hidden.withheld else 0,
+    }

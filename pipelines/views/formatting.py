@@ -1,0 +1,142 @@
+"""Format numbers and texts for the terminal and for reports."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from infra.store.rows import Ended
+from memagent.quality.cost import CostConfig, Usage
+
+# C0 and C1 controls (escape sequences begin with one), and marks that change the direction of text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+RUN_ID_CHARS = 22
+"""Of the run ids that are made: a table shows them whole, to be copied."""
+_SHOWN_AS = {
+    "readings": "answers",
+    "segments": "parts",
+    "segment": "split",
+    "policy": "model",
+    "readings_answered_before": "answered before",
+    "readings_to_read": "to be read",
+    "conversations": "calls of the model",
+}
+"""What people are shown for the names of counts and stages: a reading gives one answer, a segment is a part."""
+
+
+def shown_as(name: str) -> str:
+    """Return the name of a count, unit or stage as people are shown it."""
+    return _SHOWN_AS.get(name, plain(name))
+
+
+def plain(text: object) -> str:
+    """Return `text` without terminal control characters and direction marks."""
+    return _CONTROL.sub("", str(text).replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
+
+
+def cited(quote: str, page: int | None = None) -> str:
+    """Format a quote on one line, with its page where there is one: “The code is 4711.” (p. 3)."""
+    said = f"“{' '.join(plain(quote).split())}”" if quote else ""
+    return said if page is None else f"{said} (p. {page})".lstrip()
+
+
+def number(value: float) -> str:
+    """Format a count: 950, 12,345, 1.23 M."""
+    for unit, size in ((" G", 10**9), (" M", 10**6)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}" if value < 1000 * size else f"{value / size:,.0f}{unit}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: 0.8 s, 42 s, 3 min 05 s, 2 h 10 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def percent(part: float, whole: float) -> str:
+    """Format a share; a dash if `whole` is 0."""
+    return f"{100 * part / whole:.0f}%" if whole else "–"
+
+
+def failures(summary: Mapping[str, Any]) -> dict[str, int]:
+    """Count the failures in a run's summary by reason: readings, and sources of its ingest."""
+    reasons = Counter(summary.get("failures_by_reason") or {})
+    for reason, count in ((summary.get("ingest") or {}).get("quarantined") or {}).items():
+        reasons[f"source: {reason}"] += count
+    return dict(reasons)
+
+
+def status_of(summary: Mapping[str, Any]) -> Ended:
+    """Return how a run ended, by its summary."""
+    if (summary.get("readings") or {}).get("unread"):
+        return "paused"
+    return "failed" if failures(summary) else "completed"
+
+
+def exit_status(summary: Mapping[str, Any]) -> int:
+    """Return a run's exit status: 3 if its budget was spent and readings are left, 4 if it is withheld, 1 if something
+    failed, else 0.
+    """
+    status = status_of(summary)
+    if status != "paused" and withheld_by(summary):
+        return 4
+    return {"completed": 0, "failed": 1, "paused": 3}[status]
+
+
+def withheld_by(summary: Mapping[str, Any]) -> list[str]:
+    """Return the withheld runs whose answers a run counts; none: it is not withheld."""
+    return list((summary.get("checks") or {}).get("withheld") or ())
+
+
+def says_withheld(corpus: str, run_id: str, withheld: Mapping[str, int]) -> str:
+    """Say that answers which a run counts are withheld, how they are seen, and how they are accepted.
+
+    Args:
+        corpus: that was asked.
+        run_id: of the run that counts them.
+        withheld: how many, by the withheld run that gave them.
+    """
+    count = sum(withheld.values())
+    are, them = ("is", "it") if count == 1 else ("are", "them")
+    return (
+        f"{count:,} of these answers {are} withheld with {', '.join(withheld)}, and `answers` does not show {them}. "
+        f"See: memagent answers {corpus} --run {run_id}. "
+        f"Accept: {'; '.join(f'memagent release {run}' for run in withheld)}"
+    )
+
+
+def breached(summary: Mapping[str, Any]) -> list[str]:
+    """Say which limits of the quality checks a run is beyond."""
+    return [f"{breach['check']}: {breach['says']}" for breach in (summary.get("checks") or {}).get("breaches") or ()]
+
+
+def cost_of(summary: Mapping[str, Any]) -> str:
+    """Format the engine time of a run's summary, and its price where there is one; empty: it had no engine."""
+    seconds = summary.get("engine_uptime") or 0.0
+    if not seconds:
+        return ""
+    prices = CostConfig.model_validate((summary.get("config") or {}).get("cost") or {})
+    usage = usage_of_run(summary)
+    price = f", {prices.money(usage):,.2f} {prices.currency}" if prices.has_price else ""
+    return f"{duration(seconds)} of engines{price}"
+
+
+def usage_of_run(summary: Mapping[str, Any]) -> Usage:
+    """Return what a run took, by its summary."""
+    prompt, cached, output = (summary.get(name) or 0 for name in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    return Usage(prompt, cached, output, summary.get("engine_uptime") or 0.0)
+
+
+def pace(summary: Mapping[str, Any]) -> str:
+    """Format segments per second from a run's summary, without the engine's start; empty below one second."""
+    segments, seconds = summary.get("segments") or 0, summary.get("engine_seconds") or 0.0
+    return f"{segments / seconds:,.1f} a second once the engine was up" if segments and seconds >= 1 else ""
