@@ -358,7 +358,7 @@ class Answers(AnswerTable):
 
     def report(self, path: str | Path) -> Path:
         """Wait for the end of the run; write its report as one HTML file."""
-        from pipelines.report import write
+        from pipelines.report.page import write
 
         self.wait()
         return write(self.corpus.store, self._run_id, path)

@@ -95,7 +95,7 @@ def report(
     from infra.store.location import Store
     from pipelines.cli.options import open_report, show_file
     from pipelines.operate.status import find_run
-    from pipelines.report import write
+    from pipelines.report.page import write
 
     tables = Store(configured(store, config, set_).store)
     run_id = find_run(tables, run)

@@ -143,7 +143,7 @@ def out(data: Any) -> None:
 
 def open_report(store: "Store", run_id: str) -> None:
     """Write a run's report beside the run, or to a temporary file where that is on S3, and show it."""
-    from pipelines.report import write, write_to_store
+    from pipelines.report.page import write, write_to_store
 
     if store.is_s3:
         path = write(store, run_id, Path(tempfile.mkdtemp(prefix="memagent-")) / f"{run_id}.html")

@@ -24,7 +24,7 @@ from pipelines.flows.parameters import settings_for
 from pipelines.flows.ray_job import FailedItems, JobProgress, artifact_key, stop_ray_job, submission, submit, work
 from pipelines.flows.telemetry import observed
 from pipelines.operate.optimize import RETENTION_DAYS, optimize
-from pipelines.report import write_to_store
+from pipelines.report.page import write_to_store
 from pipelines.run_names import new_run_id
 from pipelines.runs import kept_ingest
 from pipelines.stages.ingest import ingest

@@ -10,13 +10,17 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from importlib.resources import files
+from pathlib import Path
 from typing import TypedDict
+from urllib.parse import urlsplit
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from infra.store.location import Store
+from infra.store.claims import used
+from infra.store.location import Corpus, Store
 from infra.store.rows import FailureRow
+from memagent.errors import UsageError
 from pipelines.report import overview as header
 from pipelines.report.data import (
     ReportedRun,
@@ -29,8 +33,9 @@ from pipelines.report.data import (
     load_titles,
 )
 from pipelines.report.details import gather
-from pipelines.report.html import embed, size
+from pipelines.report.html import embed, size, write_sheet
 from pipelines.report.overview import FileListing
+from pipelines.run_names import new_run_id
 from pipelines.views.formatting import number, plain
 from pipelines.views.memory import Timeline
 
@@ -87,8 +92,44 @@ class PageData(TypedDict):
     """Address of the review server that readings link to; empty: none."""
 
 
+def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str = "") -> str:
+    """Return the report of a finished run as HTML of about `limit` bytes at most.
+
+    Raises:
+        UsageError: the store does not know the run.
+    """
+    return page(store, run_id, limit, _address(review_url))
+
+
+def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES, review_url: str = "") -> Path:
+    """Write the report of a finished run to `path` atomically; return the path.
+
+    Its readings link to the review server at the address `review_url`, if there is one.
+
+    Raises:
+        UsageError: the store does not know the run, or the file cannot be written.
+    """
+    return write_sheet(Path(path), build(store, run_id, limit, review_url))
+
+
+def write_to_store(store: Store, run_id: str) -> str:
+    """Write the report beside the run's other files; return its path or URL."""
+    with used(Corpus(store, "_reports"), new_run_id(), wait=True, show=None):
+        path = store.write_bytes(build(store, run_id).encode("utf-8"), "runs", run_id, "report.html")
+    return f"s3://{path}" if store.is_s3 else path
+
+
+def _address(review_url: str) -> str:
+    parts = urlsplit(review_url)
+    if review_url and (parts.scheme not in ("http", "https") or not parts.netloc):
+        raise UsageError(
+            f"--review-url {review_url!r}: give the address of a review server, as in http://127.0.0.1:4300"
+        )
+    return review_url.rstrip("/")
+
+
 def page(store: Store, run_id: str, limit: int, review_url: str = "") -> str:
-    """Return the report of a run as HTML; see `pipelines.report.build`."""
+    """Return the report of a run as HTML; see `build`."""
     run = load_run(store, run_id)
     failures = load_failures(store, run)
     rows = load_rows(store, run, failures)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from infra.store.delta import Table
-from pipelines.report import write
+from pipelines.report.page import write
 from tests.support.browsing import Visit
 from tests.support.made_up_run import CORPUS, RUN, START, MadeUpRun, contracts, local_store
 

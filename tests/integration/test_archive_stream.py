@@ -33,7 +33,7 @@ from pipelines.harvest import harvest
 from pipelines.io import answers
 from pipelines.io.answers import answer_rows
 from pipelines.operate.dry_run import ask_dry_run
-from pipelines.report import build
+from pipelines.report.page import build
 from pipelines.stages.ingest import ingest
 from pipelines.target import Target
 

@@ -25,7 +25,7 @@ from pipelines.evaluate import evaluate
 from pipelines.io.answers import answer_table
 from pipelines.operate.check import check
 from pipelines.operate.forget import forget
-from pipelines.report import write_to_store
+from pipelines.report.page import write_to_store
 from pipelines.stages.ingest import ingest
 from pipelines.training.checkpoints import Checkpoints
 from tests.support.archives import HERON, OTTER, write_archive

@@ -19,7 +19,7 @@ from memagent.errors import UsageError
 from pipelines.ask import ask, digest
 from pipelines.io.answers import answer_table
 from pipelines.operate.optimize import optimize
-from pipelines.report import build
+from pipelines.report.page import build
 from pipelines.stages.ingest import ingest
 from tests.support.archives import HERON, OTTER, write_archive
 

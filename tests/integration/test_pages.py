@@ -19,7 +19,7 @@ from memagent.config import IngestConfig
 from pipelines.answers import AnswerTable
 from pipelines.cli.live import answers_table
 from pipelines.io.answers import answer_rows, write_answers
-from pipelines.report import build
+from pipelines.report.page import build
 from pipelines.web.api.readings import answer_evidence
 from tests.support.hostile import pdf
 from tests.support.made_up_run import CORPUS, MadeUpRun, local_store

@@ -24,7 +24,7 @@ from memagent.records import Question, text_hash
 from pipelines.ask import ask, digest
 from pipelines.io.answers import answer_rows, answer_table
 from pipelines.operate.status import corpus_status, quarantined
-from pipelines.report import build
+from pipelines.report.page import build
 from pipelines.stages import plan
 from pipelines.stages import summarise as rollup
 from pipelines.stages.ingest import ingest

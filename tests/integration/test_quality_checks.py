@@ -19,7 +19,7 @@ from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
 from pipelines.operate.release import release
 from pipelines.operate.status import corpus_status
-from pipelines.report import build
+from pipelines.report.page import build
 from pipelines.views.formatting import exit_status
 from tests.support.archives import OTTER, write_archive
 from tests.support.texts import filler

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import UsageError
-from pipelines.report import build, write
 from pipelines.report.data import load_progress
 from pipelines.report.details import ShownPlace, excerpt
+from pipelines.report.page import build, write
 from pipelines.views.memory import noted, pack, unpack
 from tests.support.made_up_run import QUESTIONS, RUN, MadeUpRun, contracts, local_store
 

@@ -198,3 +198,17 @@ def test_nobody_is_sent_away_after_logging_in(back):
 def test_a_reviewer_is_a_plain_word(name):
     with pytest.raises(UsageError, match="reviewer"):
         token_file("review", name)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_first_of_two_answers_to_a_reading_counts_whichever_file_comes_first(tmp_path, order):
+    index = AnswerIndex(tmp_path / "index.sqlite")
+    earlier, later = answers([(0, 0, "first", 1)]), answers([(0, 0, "second", 2)])
+    files = [(earlier, "earlier.parquet"), (later, "later.parquet")]
+    with index.write() as connection:
+        corpus = corpus_id(connection, "c")
+        take_documents(connection, corpus, documents(range(1)))
+        for number in order:
+            take_answers(connection, corpus, *files[number])
+    (row,) = index.read().execute("SELECT answer, part, shown FROM detail JOIN item USING (id)").fetchall()
+    assert (row["answer"], row["part"], row["shown"]) == ("first", "earlier.parquet", 1)

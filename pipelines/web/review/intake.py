@@ -97,18 +97,25 @@ def _show(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -
 
 
 def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, part: str) -> None:
-    """Take rows of `answers` (columns `ANSWERS`) from a file, of which the first one of a reading counts."""
+    """Take rows of `answers` (columns `ANSWERS`) from a file. Of a reading's answers the first given counts."""
     rows: dict[str, tuple[Any, ...]] = {}
     for row in sorted(_rows(batch), key=lambda row: row[-1]):
         rows.setdefault(row[0], row)
     known = connection.execute(  # two runs at once may answer a reading twice, and compacted files repeat rows
-        "SELECT detail.id, reading_id FROM detail JOIN item USING (id) WHERE item.corpus = ? AND reading_id IN "
-        "(SELECT value FROM json_each(?))",
+        "SELECT detail.id, reading_id, answered_at FROM detail JOIN item USING (id) WHERE item.corpus = ? "
+        "AND reading_id IN (SELECT value FROM json_each(?))",
         (corpus, json.dumps(list(rows))),
     ).fetchall()
+    later = []
     for row in known:
+        answered_at = microseconds(rows[row["reading_id"]][-1])
+        if answered_at < row["answered_at"]:  # its file was listed after that of the later answer
+            later.append(row["id"])
+            continue
+        if answered_at == row["answered_at"]:
+            connection.execute("UPDATE detail SET part = ? WHERE id = ?", (part, row["id"]))
         del rows[row["reading_id"]]
-    connection.executemany("UPDATE detail SET part = ? WHERE id = ?", [(part, row["id"]) for row in known])
+    forget(connection, later)
     connection.execute(
         "CREATE TEMP TABLE IF NOT EXISTS fresh (id INTEGER PRIMARY KEY, reading_id, question_id, question, archive, "
         "content_hash, answer, state, quote, run_id, confidence)"
