@@ -26,6 +26,30 @@ BUDGET: Mapping[str, int] = {
     "core dependencies": 20,
 }
 """What it is today: it may only shrink."""
+WAYS: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    "from `memagent ask` to the loop": (
+        10,
+        (
+            *("pipelines.cli.ask.ask", "pipelines.cli.ask._answered", "pipelines.target.ask_target"),
+            *("pipelines.ask.run_readings", "pipelines.ask._run", "pipelines.stages.read.read"),
+            *("infra.cluster.jobs.run_job", "infra.cluster.jobs._local"),
+            *(
+                "infra.cluster.reading_worker.ReadingWorker.run",
+                "infra.cluster.reading_worker.ReadingWorker._read_item",
+            ),
+            "memagent.reading.loop.Reading.run",
+        ),
+    ),
+    "from the scheduled flow to the pass": (
+        6,
+        (
+            *("pipelines.flows.answering.digest_corpus", "pipelines.flows.answering.digest_stage"),
+            *("pipelines.flows.ray_job.work", "pipelines.ask.digest", "pipelines.ask.run_readings"),
+            *("pipelines.ask._run", "pipelines.stages.read.read"),
+        ),
+    ),
+}
+"""Functions on a way through the product, each called by the one before it, and the most calls that it may take."""
 
 
 @dataclass
@@ -93,13 +117,17 @@ def importers(modules: Mapping[str, Module]) -> dict[str, set[str]]:
 
 def circles(modules: Mapping[str, Module]) -> list[list[str]]:
     """Return the sets of modules that import each other, directly or by others."""
-    edges = {
-        name: {module_of(target, modules) for target in module.imports.values()} - {name}
-        for name, module in modules.items()
-    }
+    edges = {name: _loaded(name, module, modules) for name, module in modules.items()}
     reach = {name: _reached(name, edges) for name in modules}
     found = {frozenset(other for other in reach[name] if name in reach[other]) for name in modules}
     return sorted(sorted(circle) for circle in found if len(circle) > 1)
+
+
+def _loaded(name: str, module: Module, modules: Mapping[str, Module]) -> set[str]:
+    """Return what importing a module imports: the modules that it names, and the packages that they are in."""
+    named = {module_of(target, modules) for target in module.imports.values()}
+    packages = {".".join(one.split(".")[:depth]) for one in named for depth in range(1, one.count(".") + 1)}
+    return {one for one in named | packages if one in modules and one != name and not name.startswith(f"{one}.")}
 
 
 def _reached(start: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
@@ -121,6 +149,41 @@ def shared_classes(modules: Mapping[str, Module]) -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module.name)
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+
+
+def broken_calls(way: Iterable[str], modules: Mapping[str, Module]) -> list[str]:
+    """Return the functions of a way that are not there, or are not called by what comes before them.
+
+    A function that is passed on (a stage's body, to Prefect) is named by the one that passes it.
+    """
+    broken, named = list[str](), set[str]()
+    for step in way:
+        function = _function(step, modules)
+        name = step.rpartition(".")[2]
+        if function is None or (named and name not in named):
+            broken.append(step)
+        named |= set(names_in(function)) if function is not None else set()
+    return broken
+
+
+def _function(step: str, modules: Mapping[str, Module]) -> ast.AST | None:
+    module = next(name for name in (step.rsplit(".", depth)[0] for depth in (1, 2)) if name in modules)
+    found: ast.AST | None = modules[module].tree
+    for part in step.removeprefix(f"{module}.").split("."):
+        inside = getattr(found, "body", ())
+        found = next((node for node in inside if getattr(node, "name", None) == part), None)
+    return found
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """Yield the names that code uses: variables, attributes and what it imports."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute):
+            yield part.attr
+        elif isinstance(part, ast.alias):
+            yield part.name
 
 
 def figures(modules: Mapping[str, Module]) -> dict[str, int]:
@@ -154,12 +217,18 @@ def main() -> int:
         bound = BUDGET.get(name)
         over = bound is not None and value > bound
         print(f"{'!' if over else ' '} {name}: {value:,}" + ("" if bound is None else f" (at most {bound:,})"))
+    broken = [step for _, way in WAYS.values() for step in broken_calls(way, modules)]
+    for name, (most, way) in WAYS.items():
+        print(f"{'!' if len(way) - 1 > most else ' '} calls {name}: {len(way) - 1} (at most {most})")
+    for step in broken:
+        print(f"! {step} is not called by the functions before it")
     if "-v" in sys.argv:
         for circle in circles(modules):
             print("circle:", ", ".join(circle))
         for name, places in shared_classes(modules).items():
             print(f"class {name}:", ", ".join(places))
-    return int(any(found[name] > bound for name, bound in BUDGET.items()))
+    long = any(len(way) - 1 > most for most, way in WAYS.values())
+    return int(long or bool(broken) or any(found[name] > bound for name, bound in BUDGET.items()))
 
 
 if __name__ == "__main__":

@@ -150,18 +150,21 @@ class ReadingWorker:
         if self._drained.is_set() and self._starting is None:
             return self._result([], [], [])
         await self._ready()
-        async with self._company.held(exclusive=attempt.number >= _SUSPECT):
-            return await self._block(item, attempt)
+        suspect = attempt.number >= _SUSPECT
+        async with self._company.held(exclusive=suspect):
+            items = await asyncio.to_thread(read_work, self._store, item)
+            logged = await self._logged([work["reading_id"] for work in items]) if attempt.number else {}
+            of_text = Counter(work["content_hash"] for work in items)
+            readings = [self._read_item(work, logged.get(work["reading_id"], []), of_text) for work in items]
+            outcomes = await (self._one_by_one(items, readings, attempt) if suspect else _gathered(readings))
+            return await self._ended(outcomes)
 
-    async def _block(self, block: Block, attempt: Attempt) -> BlockResult:
-        items = await asyncio.to_thread(read_work, self._store, block)
-        logged = await self._logged([item["reading_id"] for item in items]) if attempt.number else {}
-        open_readings = Counter(item["content_hash"] for item in items)
-        readings = [self._read_item(item, logged.get(item["reading_id"], []), open_readings) for item in items]
-        if attempt.number >= _SUSPECT:
-            outcomes = await self._one_by_one(items, readings, attempt)
-        else:
-            outcomes = await _gathered(readings)
+    async def _ended(self, outcomes: Sequence[Outcome]) -> BlockResult:
+        """Write the answers of a block.
+
+        Raises:
+            OSError: the store's disk is full; what was read is written.
+        """
         answers = [cast(AnswerRow, outcome) for outcome in outcomes if outcome is not None and "answer" in outcome]
         failures = [cast(FailedItem, outcome) for outcome in outcomes if outcome is not None and "reason" in outcome]
         try:

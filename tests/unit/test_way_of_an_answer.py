@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.pages import ROOT
+from tools.house import WAYS, broken_calls, load, names_in
 
 SECTION = "## The way of one answer"
 ROW = re.compile(r"^\| (\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -49,24 +49,13 @@ def definitions(path: str) -> dict[str, ast.AST]:
     return found
 
 
-def words(node: ast.AST) -> Iterator[str]:
-    """The names that code uses: variables, attributes and what it imports."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name):
-            yield part.id
-        elif isinstance(part, ast.Attribute):
-            yield part.attr
-        elif isinstance(part, ast.alias):
-            yield part.name
-
-
 def reached(function: Named) -> set[str]:
     """The names that a function uses, itself or through what else of its module it uses."""
     known = definitions(function.path)
     seen: set[str] = set()
     left = [known[function.name]]
     while left:
-        for word in set(words(left.pop())) - seen:
+        for word in set(names_in(left.pop())) - seen:
             seen.add(word)
             left += [node for name, node in known.items() if name.rpartition(".")[2] == word]
     return seen
@@ -105,3 +94,14 @@ def test_a_function_that_does_not_reach_another_is_noticed():
     functions = {function.name: function for row in ROWS for function in (row[0], *row[1])}
     for name, other in (("segment", "make_plan"), ("ask", "run_job"), ("Reading.run", "TurnWriter.add")):
         assert not reaches(functions[name], functions[other])
+
+
+def test_each_way_is_as_short_as_it_may_be_and_each_of_its_functions_calls_the_next():
+    modules = load()
+    for most, way in WAYS.values():
+        assert len(way) - 1 <= most and not broken_calls(way, modules)
+
+
+def test_a_function_that_is_not_called_is_found():
+    _, way = next(iter(WAYS.values()))
+    assert broken_calls((way[0], "pipelines.operate.check.check"), load()) == ["pipelines.operate.check.check"]
