@@ -72,7 +72,6 @@ class EngineDied(EngineError):
 EXTRAS: Mapping[str, str] = {
     "vllm": "cpu",  # or gpu
     "openai": "openai",
-    "docx": "office",
     "openpyxl": "office",
     "striprtf": "office",
     "bm25s": "evaluate",

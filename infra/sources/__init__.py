@@ -8,10 +8,11 @@ from typing import BinaryIO
 from infra.sources.base import Allowance, Parsed, Parser, ParseRequest, Refused, SourceFormat
 from infra.sources.decoding import blank
 from infra.sources.listing import decompressed, open_source, split_codec
-from infra.sources.office import parse_docx, parse_rtf, parse_xlsx
+from infra.sources.office import parse_rtf, parse_xlsx
 from infra.sources.pdf import parse_pdf
 from infra.sources.tabular import parse_csv, parse_json, parse_json_lines, parse_parquet
 from infra.sources.text import parse_eml, parse_html, parse_markdown, parse_text
+from infra.sources.word import parse_docx
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.registry import Registry
@@ -29,6 +30,7 @@ FORMATS: Registry[SourceFormat] = Registry(
         ".xhtml": SourceFormat(parse_html),
         ".pdf": SourceFormat(parse_pdf),
         ".docx": SourceFormat(parse_docx),
+        ".docm": SourceFormat(parse_docx),
         ".xlsx": SourceFormat(parse_xlsx),
         ".eml": SourceFormat(parse_eml),
         ".rtf": SourceFormat(parse_rtf),

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from infra.store.location import file_system
 from memagent.errors import UsageError
-from memagent.evaluation.loaders.jsonl import JsonRow, read_rows
 from memagent.evaluation.records import KNOWN_COLUMNS, Columns, Parse, TaskRecord, parser
 from memagent.quality.curation import Qa, families
+from memagent.questions import FileRow, json_rows
 from memagent.records import text_hash
 
 PARQUET = (".parquet", ".pq")
@@ -114,7 +114,7 @@ def read_records(
 
 def open_records(
     path: Path, columns: Columns | None = None, format: str | None = None, shown: str = ""
-) -> tuple[Iterator[JsonRow], Parse]:
+) -> tuple[Iterator[FileRow], Parse]:
     """Return the raw records of a file, lazily, and what reads each.
 
     Args:
@@ -129,7 +129,7 @@ def open_records(
     suffix, name = path.suffix.lower(), shown or str(path)
     if suffix not in (*PARQUET, *_JSON):
         raise UsageError(f"{name}: a data set file is .parquet or .jsonl")
-    rows = _parquet_rows(path, name, columns) if suffix in PARQUET else read_rows(path)
+    rows = _parquet_rows(path, name, columns) if suffix in PARQUET else json_rows(path)
     first = next(rows, None)
     if first is None:
         raise UsageError(f"{name} holds no records")
@@ -193,7 +193,7 @@ def _local(path: str, folder: Path) -> Path:
     return target
 
 
-def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[JsonRow]:
+def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[FileRow]:
     """Yield the rows of a Parquet file with the columns that a format may have, or the named ones."""
     numbers = count(1)
     try:
@@ -204,7 +204,7 @@ def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[Js
             # With none of them, all: the message says what the file has.
             chosen = [column for column in there if column in wanted] or there
             for batch in file.iter_batches(batch_size=_ROWS, columns=chosen):
-                yield from (JsonRow(f"{name}, row {next(numbers)}", values) for values in batch.to_pylist())
+                yield from (FileRow(f"{name}, row {next(numbers)}", values) for values in batch.to_pylist())
     except FileNotFoundError as error:
         raise UsageError(f"no file {name}") from error
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

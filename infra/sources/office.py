@@ -1,4 +1,4 @@
-"""Word documents: paragraphs and tables of the body, in order (python-docx)."""
+"""Rich text and workbooks of office programs, and the check of their archives."""
 
 import warnings
 import zipfile
@@ -6,34 +6,14 @@ from collections.abc import Iterator
 from datetime import date, datetime
 from typing import Any, BinaryIO
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, within
+from infra.sources.base import Parsed, ParseRequest, within
 from infra.sources.decoding import clean
 from infra.sources.listing import seekable
 from memagent.errors import SourceError
 
-_DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _OLE = b"\xd0\xcf\x11\xe0"
 _RATIO_FROM = 2**24
 """Inflated bytes below which no ratio counts as a bomb: XML compresses well."""
-
-
-def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
-    """Yield the body's text; the title is the one of the core properties.
-
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
-    """
-    import docx
-
-    file = seekable(stream)
-    check_archive(file, request, "Word document", ".docx")
-    try:
-        document = docx.Document(file)  # resolves no entities
-        text = "\n".join(_lines(document, request.allowance))
-        title = document.core_properties.title or ""
-    except (ValueError, KeyError, SyntaxError, zipfile.BadZipFile) as error:  # lxml's errors are SyntaxErrors
-        raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
-    yield Parsed(clean(text), clean(title), _DOCX)
 
 
 def check_archive(file: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> None:
@@ -67,46 +47,6 @@ def check_archive(file: BinaryIO, request: ParseRequest, kind: str, suffix: str)
     if inflated > options.max_bytes:
         raise SourceError("too-large", f"inflated it is more than ingest.max_bytes = {options.max_bytes:,}")
     file.seek(0)
-
-
-def _lines(document: Any, allowance: Allowance) -> Iterator[str]:
-    return within(allowance, _blocks(document.element.body, document, allowance))
-
-
-def _blocks(element: Any, document: Any, allowance: Allowance) -> Iterator[str]:
-    """Yield the paragraphs and table rows of a body or a cell, as python-docx's `iter_inner_content` gives them."""
-    from docx.oxml.ns import qn
-    from docx.text.paragraph import Paragraph
-
-    table = qn("w:tbl")
-    for block in element.iterchildren(qn("w:p"), table):
-        if block.tag == table:
-            yield from _table_lines(block, document, allowance)
-        else:
-            yield Paragraph(block, document).text
-
-
-def _table_lines(table: Any, document: Any, allowance: Allowance) -> Iterator[str]:
-    """Yield a table's rows; a cell that is merged over several rows stands in each of them.
-
-    python-docx's own `row.cells` has an object for each column that a cell claims to cover, and looks for the cell
-    above through all rows before.
-    """
-    above: dict[int, str] = {}
-    for row in table.tr_lst:
-        column = row.grid_before
-        local: dict[int, str] = {}
-        texts = []
-        for cell in row.tc_lst:
-            if cell.vMerge == "continue" and column in above:
-                texts.append(above[column])
-            else:
-                lines = within(allowance, _blocks(cell, document, allowance))
-                texts.append(" ".join(line for line in lines if line.strip()))
-            local[column] = texts[-1]
-            column += cell.grid_span
-        yield "\t".join(texts)
-        above = local
 
 
 def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:

@@ -1,0 +1,245 @@
+"""Word documents: what a reader of the printed document sees."""
+
+import io
+import zipfile
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.sources.base import ParseRequest
+from infra.sources.word import parse_docx
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+STRICT = "http://purl.oclc.org/ooxml/wordprocessingml/main"
+KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+MC = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+ALPHABET = st.characters(categories=["L", "N", "P", "Zs"], exclude_characters="\xa0")
+
+
+def docx(body: str, parts: Mapping[str, str] | None = None, space: str = W) -> bytes:
+    """A document of a body's XML and further parts by their kind, as ``footnotes``."""
+    names = f'xmlns:w="{space}" xmlns:r="{KINDS}" xmlns:mc="{MC}" xmlns:m="math"'
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("_rels/.rels", _relations({"main": ("officeDocument", "word/document.xml")}))
+        archive.writestr("word/document.xml", f"<w:document {names}><w:body>{body}</w:body></w:document>")
+        kinds = {kind: (kind.rstrip("0123456789"), f"{kind}.xml") for kind in parts or {}}
+        archive.writestr("word/_rels/document.xml.rels", _relations(kinds))
+        for kind, content in (parts or {}).items():
+            archive.writestr(f"word/{kind}.xml", f"<w:{kind} {names}>{content}</w:{kind}>")
+    return file.getvalue()
+
+
+def _relations(parts: Mapping[str, tuple[str, str]]) -> str:
+    rows = "".join(
+        f'<Relationship Id="{name}" Type="{KINDS}/{kind}" Target="{target}"/>' for name, (kind, target) in parts.items()
+    )
+    return f"<Relationships>{rows}</Relationships>"
+
+
+def text(body: str, parts: Mapping[str, str] | None = None, space: str = W) -> str:
+    (document,) = parse_docx(io.BytesIO(docx(body, parts, space)), ParseRequest("a.docx", IngestConfig()))
+    return document.text
+
+
+def run(words: str) -> str:
+    return f"<w:r><w:t>{words}</w:t></w:r>"
+
+
+def paragraph(inside: str, settings: str = "") -> str:
+    return f"<w:p><w:pPr>{settings}</w:pPr>{inside}</w:p>"
+
+
+def test_tracked_insertions_are_read_and_deletions_are_not():
+    removed = "<w:del><w:r><w:delText>900</w:delText></w:r></w:del>"
+    moved = f"<w:moveFrom>{run('gone ')}</w:moveFrom><w:moveTo>{run('three ')}</w:moveTo>"
+    body = paragraph(run("Rent: ") + removed + f"<w:ins>{run('1,275')}</w:ins>" + run(" for ") + moved + run("keys."))
+    assert text(body) == "Rent: 1,275 for three keys."
+
+
+def test_a_paragraph_whose_end_was_deleted_goes_on_in_the_next():
+    assert text(paragraph(run("one "), "<w:rPr><w:del/></w:rPr>") + paragraph(run("line"))) == "one line"
+
+
+def test_a_deleted_row_is_not_read():
+    rows = [
+        f"<w:tr>{extra}<w:tc>{paragraph(run(said))}</w:tc></w:tr>"
+        for said, extra in (("kept", ""), ("gone", "<w:trPr><w:del/></w:trPr>"))
+    ]
+    assert text(f"<w:tbl>{''.join(rows)}</w:tbl>") == "kept"
+
+
+@pytest.mark.parametrize("around", ["sdt", "customXml", "ins"])
+def test_what_stands_in_controls_and_custom_xml_is_read_at_every_level(around):
+    def wrapped(inside: str) -> str:
+        held = f"<w:sdtPr><w:alias/></w:sdtPr><w:sdtContent>{inside}</w:sdtContent>" if around == "sdt" else inside
+        return f"<w:{around}>{held}</w:{around}>"
+
+    cell = f"<w:tc>{paragraph(run('cell'))}</w:tc>"
+    body = paragraph(run("a ") + wrapped(run("b"))) + wrapped(paragraph(run("block")))
+    body += f"<w:tbl>{wrapped(f'<w:tr>{cell}{wrapped(cell)}</w:tr>')}</w:tbl>"
+    assert text(body) == "a b\nblock\ncell\tcell"
+
+
+def test_notes_and_comments_follow_the_paragraph_of_their_mark():
+    parts = {
+        kind: f'<w:note w:id="2">{paragraph(run(f"text of {kind}"))}</w:note>'
+        for kind in ("footnotes", "endnotes", "comments")
+    }
+    marks = "".join(f'<w:r><w:{kind}Reference w:id="2"/></w:r>' for kind in ("footnote", "endnote", "comment"))
+    body = paragraph(run("Let") + marks + run(" unfurnished.")) + paragraph(run("Next."))
+    assert text(body, parts).splitlines() == [
+        "Let unfurnished.",
+        "Footnote: text of footnotes",
+        "Endnote: text of endnotes",
+        "Comment: text of comments",
+        "Next.",
+    ]
+
+
+def test_headers_stand_before_the_body_and_footers_after_it_each_once():
+    marks = '<w:headerReference r:id="header1"/><w:footerReference r:id="footer1"/>'
+    parts = {"header1": paragraph(run("Ref KX-5501")), "footer1": paragraph(run("Leeds"))}
+    body = paragraph(run("Dear all,"), f"<w:sectPr>{marks}</w:sectPr>") + f"<w:sectPr>{marks}</w:sectPr>"
+    assert text(body, parts).splitlines() == ["Ref KX-5501", "Dear all,", "Leeds"]
+
+
+def test_a_text_box_that_is_there_in_two_forms_is_read_once_after_its_paragraph():
+    box = f"<w:txbxContent>{paragraph(run('boxed'))}</w:txbxContent>"
+    both = f"<mc:AlternateContent><mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
+    assert text(paragraph(run("before") + f"<w:r>{both}</w:r>")) == "before\nboxed"
+    old = f"<mc:AlternateContent><mc:Choice/><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
+    assert text(paragraph(f"<w:r>{old}</w:r>")) == "\nboxed"
+
+
+def mark(kind: str, inside: str = "") -> str:
+    return f'<w:r><w:fldChar w:fldCharType="{kind}">{inside}</w:fldChar></w:r>'
+
+
+def test_fields_have_their_result_and_not_their_code():
+    code = "<w:r><w:instrText>REF x</w:instrText></w:r>" + run("code too")
+    nested = mark("begin") + code + mark("separate") + run("4.2") + mark("end")
+    assert text(paragraph(run("clause ") + nested + run(" holds"))) == "clause 4.2 holds"
+    assert text(paragraph(f'<w:fldSimple w:instr="DATE">{run("12 May 2031")}</w:fldSimple>')) == "12 May 2031"
+    wrapped = mark("begin") + code + f"<w:ins>{mark('separate')}</w:ins>" + run("4.2") + mark("end") + run(" holds")
+    assert text(paragraph(wrapped)) == "4.2 holds"
+
+
+def test_a_field_that_never_ends_does_not_swallow_the_document():
+    assert text(paragraph(mark("begin") + run("lost")) + paragraph(run("the rest"))) == "\nthe rest"
+
+
+def test_form_fields_show_what_was_chosen():
+    box = "<w:ffData><w:checkBox><w:default w:val='0'/>{}</w:checkBox></w:ffData>"
+    ticked, empty = mark("begin", box.format("<w:checked/>")), mark("begin", box.format(""))
+    assert text(paragraph(ticked + mark("end") + run(" yes ") + empty + mark("end") + run(" no"))) == "☒ yes ☐ no"
+    entries = "".join(f'<w:listEntry w:val="{name}"/>' for name in ("red", "green"))
+    chosen = mark("begin", f'<w:ffData><w:ddList><w:result w:val="1"/>{entries}</w:ddList></w:ffData>')
+    assert text(paragraph(chosen + mark("end"))) == "green"
+
+
+def test_special_characters_are_characters():
+    signs = "<w:tab/><w:noBreakHyphen/><w:softHyphen/><w:br/>" + '<w:sym w:font="Wingdings" w:char="F0FE"/>'
+    assert text(paragraph(run("a") + f"<w:r>{signs}</w:r>" + run("b"))) == "a\t-\n☑b"
+    hidden = f"<w:r><w:rPr><w:vanish/></w:rPr><w:t>{'secret'}</w:t></w:r>"
+    assert text(paragraph(run("seen") + hidden)) == "seen"
+
+
+def level(depth: int, look: str, style: str = "decimal", more: str = "") -> str:
+    shape = f'<w:start w:val="1"/><w:numFmt w:val="{style}"/><w:lvlText w:val="{look}"/>{more}'
+    return f'<w:lvl w:ilvl="{depth}">{shape}</w:lvl>'
+
+
+def numbering(levels: str, more: str = "") -> dict[str, str]:
+    return {
+        "numbering": f'<w:abstractNum w:abstractNumId="0">{levels}</w:abstractNum>'
+        f'<w:num w:numId="1"><w:abstractNumId w:val="0"/></w:num>{more}'
+    }
+
+
+def item(said: str, depth: int = 0, number: int = 1) -> str:
+    settings = f'<w:numPr><w:ilvl w:val="{depth}"/><w:numId w:val="{number}"/></w:numPr>'
+    return paragraph(run(said), settings)
+
+
+def test_paragraphs_of_lists_have_their_numbers():
+    parts = numbering(level(0, "%1.") + level(1, "%1.%2") + level(2, "(%3)", "lowerLetter"))
+    body = item("A") + item("B") + item("C", 1) + item("D", 1) + item("E", 2) + item("F", 2) + item("G", 1) + item("H")
+    said = ["1. A", "2. B", "2.1 C", "2.2 D", "(a) E", "(b) F", "2.3 G", "3. H"]
+    assert text(body, parts).splitlines() == said
+
+
+def test_a_list_begins_anew_where_it_says_so_and_goes_on_otherwise():
+    again = (
+        '<w:num w:numId="2"><w:abstractNumId w:val="0"/><w:lvlOverride w:ilvl="0"><w:startOverride w:val="5"/>'
+        '</w:lvlOverride></w:num><w:num w:numId="3"><w:abstractNumId w:val="0"/></w:num>'
+    )
+    body = item("a") + item("b", number=2) + item("c", number=2) + item("d", number=3)
+    assert text(body, numbering(level(0, "%1)"), again)).splitlines() == ["1) a", "5) b", "6) c", "7) d"]
+
+
+def test_headings_have_the_numbers_of_their_style():
+    styles = (
+        '<w:style w:styleId="H"><w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr></w:style>'
+        '<w:style w:styleId="H2"><w:basedOn w:val="H"/></w:style>'
+    )
+    levels = level(0, "%1", "upperRoman", '<w:pStyle w:val="H"/>') + level(
+        1, "%1.%2", more='<w:isLgl/><w:pStyle w:val="H2"/>'
+    )
+    heads = [
+        paragraph(run(said), f'<w:pStyle w:val="{style}"/>')
+        for said, style in (("One", "H"), ("Two", "H"), ("Sub", "H2"))
+    ]
+    assert text("".join(heads), {**numbering(levels), "styles": styles}).splitlines() == ["I One", "II Two", "2.1 Sub"]
+    none = paragraph(run("Plain"), '<w:pStyle w:val="H"/><w:numPr><w:numId w:val="0"/></w:numPr>')
+    assert text(none, {**numbering(levels), "styles": styles}) == "Plain"
+
+
+def test_the_strict_variant_is_read():
+    assert text(paragraph(run("The warden is Tomas.")), space=STRICT) == "The warden is Tomas."
+
+
+def test_merged_cells_stand_in_each_row_and_leave_their_columns():
+    def cell(said: str, shape: str = "") -> str:
+        return f"<w:tc><w:tcPr>{shape}</w:tcPr>{paragraph(run(said))}</w:tc>"
+
+    tall, below = '<w:vMerge w:val="restart"/>', "<w:vMerge/>"
+    rows = [
+        cell("wide", '<w:gridSpan w:val="2"/>') + cell("c"),
+        cell("tall", tall) + cell("b") + cell("c"),
+        cell("", below) + cell("b2") + cell("c2"),
+    ]
+    body = "<w:tbl>" + "".join(f"<w:tr>{row}</w:tr>" for row in rows) + "</w:tbl>"
+    assert text(body).splitlines() == ["wide\t\tc", "tall\tb\tc", "tall\tb2\tc2"]
+
+
+@given(st.lists(st.text(ALPHABET, min_size=1), min_size=1, max_size=5))
+def test_every_character_of_every_run_is_in_the_text(words):
+    from xml.sax.saxutils import escape
+
+    assert "".join(words).split() == text(paragraph("".join(run(escape(word)) for word in words))).split()
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04no", docx("<w:p>"), docx("")[:-30], b"PK\x05\x06" + bytes(18)])
+def test_what_is_no_document_is_refused(data):
+    with pytest.raises(SourceError, match="no Word document"):
+        list(parse_docx(io.BytesIO(data), ParseRequest("a.docx", IngestConfig())))
+
+
+def test_entities_and_other_files_are_not_read(tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("SECRET")
+    data = docx(paragraph(run("seen&x;")))
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "word/document.xml":
+                content = f'<!DOCTYPE d [<!ENTITY x SYSTEM "{secret.as_uri()}">]>'.encode() + content
+            new.writestr(name, content)
+    (document,) = parse_docx(io.BytesIO(file.getvalue()), ParseRequest("a.docx", IngestConfig()))
+    assert document.text == "seen"
