@@ -17,7 +17,7 @@ MARKS = {
     "engines": ("VLLM::EngineCore",),
     "S3 servers": ("weed ", "server", "-s3"),
     "Prefect servers": ("prefect.server.api.server:create_app",),
-    "commands": (" -m pipelines.cli ",),
+    "commands": (" -m memagent ",),
 }
 """What the command line of such a process holds."""
 MOST = {"Ray": 15, "Ray nodes": 23, "engines": 8, "S3 servers": 2, "Prefect servers": 3, "commands": 32}

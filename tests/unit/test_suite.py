@@ -35,7 +35,7 @@ def test_a_server_is_started_once_and_ended_with_the_session():
 
 def test_starts_beyond_the_bound_are_named():
     assert kind_of("/v/bin/weed server -s3 -dir=/tmp/x") == "S3 servers"
-    assert kind_of("/v/bin/python -m pipelines.cli ask notes") == "commands"
+    assert kind_of("/v/bin/python -m memagent ask notes") == "commands"
     assert kind_of("/usr/bin/python -m http.server") is None
     most = Counter(MOST)
     assert too_many(most) == []
