@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from benchmarks.record import Row, arguments, result, write
 from infra.store.location import Store
 from memagent.nano import bundled
-from memagent.rl.loss import with_advantages
+from memagent.rl.trajectory import with_advantages
 from memagent.rl.model import load_model
 from memagent.rl.packing import Packed, PackedItem, balance, items, pack, units
 from pipelines.training.checkpoints import Checkpoints

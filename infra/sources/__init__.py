@@ -7,11 +7,13 @@ from typing import BinaryIO
 
 from infra.sources.base import Allowance, Parsed, Parser, ParseRequest, Refused, SourceFormat
 from infra.sources.decoding import blank
+from infra.sources.excel import parse_xlsx
+from infra.sources.html import parse_html
 from infra.sources.listing import decompressed, open_source, split_codec
-from infra.sources.office import parse_rtf, parse_xlsx
 from infra.sources.pdf import parse_pdf
+from infra.sources.rtf import parse_rtf
 from infra.sources.tabular import parse_csv, parse_json, parse_json_lines, parse_parquet
-from infra.sources.text import parse_eml, parse_html, parse_markdown, parse_text
+from infra.sources.text import parse_eml, parse_markdown, parse_text
 from infra.sources.word import parse_docx
 from memagent.config import IngestConfig
 from memagent.errors import SourceError

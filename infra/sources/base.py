@@ -129,3 +129,31 @@ class SourceFormat:
     parse: Parser
     table: bool = False
     """Each row is a document of its own."""
+
+
+_MOST_LETTERS = 63
+
+
+def counted(count: int, style: str) -> str:
+    """Write a count of a list as Word's ``numFmt`` says; formats of other scripts are written as decimals."""
+    if style == "none":
+        return ""
+    if style in ("lowerLetter", "upperLetter") and count > 0:  # a ... z, aa, bb, ...
+        letters = chr(ord("a") + (count - 1) % 26) * min((count - 1) // 26 + 1, _MOST_LETTERS)
+        return letters if style == "lowerLetter" else letters.upper()
+    if style in ("lowerRoman", "upperRoman") and 0 < count < 4000:
+        roman = _roman(count)
+        return roman if style == "lowerRoman" else roman.upper()
+    return f"{count:02}" if style == "decimalZero" else str(count)
+
+
+def _roman(count: int) -> str:
+    text = ""
+    for value, letters in zip(
+        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
+        ("m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"),
+        strict=True,
+    ):
+        text += letters * (count // value)
+        count %= value
+    return text

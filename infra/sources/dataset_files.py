@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
-from hashlib import sha256
+from hashlib import file_digest
 from itertools import chain, count
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from infra.store.location import file_system
 from memagent.errors import UsageError
-from memagent.evaluation.records import KNOWN_COLUMNS, Columns, Parse, TaskRecord, parser
+from memagent.evaluation.records import KNOWN_COLUMNS, Columns, Parse, parser
 from memagent.quality.curation import Qa, families
 from memagent.questions import FileRow, json_rows
 from memagent.records import text_hash
@@ -56,7 +56,7 @@ class DatasetFile:
             self.content_hash = file_hash(str(local))
             laid_out = f"{folder}/texts.arrow"
             with pa.OSFile(laid_out, "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
-                self._read(read_records(local, columns, format, shown=path), writer)
+                self._read(*open_records(local, columns, format, shown=path), writer)
             self._texts = pa.ipc.open_file(pa.memory_map(laid_out))
 
     def text(self, content_hash: str) -> str:
@@ -65,11 +65,12 @@ class DatasetFile:
         data: bytes = self._texts.get_batch(batch)["text"][row].as_py()
         return data.decode("utf-8")
 
-    def _read(self, records: Iterator[tuple[str, TaskRecord]], writer: "pa.ipc.RecordBatchFileWriter") -> None:
+    def _read(self, rows: Iterator[FileRow], parse: Parse, writer: "pa.ipc.RecordBatchFileWriter") -> None:
         waiting: list[bytes] = []
         batches = 0
         seen: dict[str, tuple[str, int]] = {}
-        for where, record in records:
+        for given in rows:
+            where, record = given.where, parse(given)
             stream = tuple(text_hash(text) for text in record.documents)
             for name, text in zip(stream, record.documents, strict=True):
                 if name not in self._places:
@@ -93,38 +94,16 @@ class DatasetFile:
         self.rows = _with_families(self.rows)
 
 
-def read_records(
-    path: Path, columns: Columns | None = None, format: str | None = None, shown: str = ""
-) -> Iterator[tuple[str, TaskRecord]]:
-    """Yield the records of a file, each with its place (file, and line or row), lazily.
-
-    Args:
-        path: the file.
-        columns: as of `DatasetFile`.
-        format: as of `DatasetFile`.
-        shown: the file's name in messages; by default its path.
-
-    Raises:
-        UsageError: as `DatasetFile`; what is wrong with a record is raised when it is reached.
-    """
-    rows, parse = open_records(path, columns, format, shown)
-    for row in rows:
-        yield row.where, parse(row)
-
-
 def open_records(
     path: Path, columns: Columns | None = None, format: str | None = None, shown: str = ""
 ) -> tuple[Iterator[FileRow], Parse]:
-    """Return the raw records of a file, lazily, and what reads each.
+    """Return the raw records of a file, lazily, and what reads each; arguments are as of `DatasetFile`.
 
-    Args:
-        path: the file.
-        columns: as of `DatasetFile`.
-        format: as of `DatasetFile`.
-        shown: the file's name in messages; by default its path.
+    `shown` is the file's name in messages, by default its path.
 
     Raises:
-        UsageError: the file cannot be read, or is of no known format.
+        UsageError: the file cannot be read, or is of no known format; what is wrong with a record is raised when it is
+            reached or read.
     """
     suffix, name = path.suffix.lower(), shown or str(path)
     if suffix not in (*PARQUET, *_JSON):
@@ -142,14 +121,11 @@ def file_hash(path: str) -> str:
     Raises:
         UsageError: it cannot be read.
     """
-    total = sha256()
     try:
         with file_system(path).open(path.removeprefix("s3://"), "rb") as file:
-            while data := file.read(_BUFFER):
-                total.update(data)
+            return file_digest(file, "sha256").hexdigest()[:32]
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    return total.hexdigest()[:32]
 
 
 def split_rows(rows: Sequence[Qa]) -> tuple[list[Qa], list[Qa]]:

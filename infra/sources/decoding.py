@@ -4,7 +4,7 @@ import codecs
 import re
 from collections import Counter
 
-from charset_normalizer import from_bytes
+import chardet
 
 from memagent.errors import SourceError
 
@@ -32,14 +32,27 @@ _MAGIC = (
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
 _CONTROL_SHARE = 0.02
 _SAMPLE = 256 * 1024
-_WIDE_LEGACY = ["cp932", "cp949", "euc_jp", "euc_kr", "gb18030", "big5"]
-_LEGACY = [
-    *(f"cp{number}" for number in (1250, 1251, 1252, 1253, 1254, 1255, 1256, 1257, 1258, 874)),
-    *("koi8_r", "koi8_u", "iso8859_2", "iso8859_5", "iso8859_7", "iso8859_15", *_WIDE_LEGACY),
-]
-_WESTERN_SHARE = 0.1
-"""Western European languages have fewer accented letters than this."""
-_EASTERN = {"Polish", "Czech", "Slovak", "Hungarian", "Romanian", "Croatian", "Slovene", "Turkish", "Lithuanian"}
+_LATIN = [*(f"cp{number}" for number in (1250, 1252, 1254, 1257, 1258)), "iso8859-2"]
+_WIDE = ["cp932", "euc_jis_2004", "cp949", "gb18030", "big5hkscs"]
+_OTHERS = [*(f"cp{number}" for number in (1251, 1253, 1255, 1256, 874)), "koi8-r", "koi8-u", "iso8859-5", "iso8859-7"]
+_BROWSER_LABELS = {
+    **dict.fromkeys(("ascii", "us-ascii", "iso8859-1", "iso-8859-1", "latin1", "latin-1", "iso_8859-1"), "cp1252"),
+    **dict.fromkeys(("iso-8859-9", "iso8859-9", "latin5"), "cp1254"),
+    **dict.fromkeys(("iso-8859-11", "iso8859-11", "tis-620"), "cp874"),
+    **dict.fromkeys(("shift_jis", "shift-jis", "sjis", "x-sjis", "ms_kanji", "csshiftjis", "windows-31j"), "cp932"),
+    **dict.fromkeys(("gb2312", "gb_2312-80", "csgb2312", "gbk", "x-gbk", "chinese"), "gb18030"),
+    **dict.fromkeys(("euc-kr", "ks_c_5601-1987", "ks_c_5601-1989", "ksc5601", "ksc_5601", "korean"), "cp949"),
+    **dict.fromkeys(("big5", "big5-hkscs", "big-5", "csbig5", "x-x-big5", "cn-big5"), "big5hkscs"),
+}
+"""What a label means in browsers (WHATWG Encoding, 4.2), where it is a larger code page than the one it names."""
+_ESCAPES = (
+    (re.compile(rb"\x1b\$[@B]|\x1b\([BIJ]"), "iso2022_jp_ext"),
+    (re.compile(rb"\x1b\$\)C"), "iso2022_kr"),
+)
+"""Escape sequences of encodings of seven bits (ECMA-35); without them such a text is ASCII, and so UTF-8."""
+_LATIN_SHARE = 0.15
+"""Languages in Latin letters have fewer accented ones than this; those in other letters have more."""
+_LEAST_SURE = 0.07
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = re.compile("[\\s\x00\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufffd]*")
 
@@ -88,10 +101,17 @@ def detect(data: bytes, declared: str | None = None, complete: bool = True) -> s
             return wide
         if controls > _CONTROL_SHARE * len(sample):
             raise SourceError("binary", "not a text file: too many control characters")
+    for escape, encoding in _ESCAPES:
+        if escape.search(sample) and _decodes(data, encoding, complete):
+            return encoding
+    label = (declared or "").strip().lower()
+    if label in ("utf-7", "unicode-1-1-utf-7") and _decodes(data, "utf-7", complete):
+        return "utf-7"
     if _decodes(data, "utf-8", complete) or _damaged_utf8(sample):
         return "utf-8"
-    if declared and _decodes(data, declared, complete):
-        return codecs.lookup(declared).name
+    for name in dict.fromkeys((_BROWSER_LABELS.get(label, label), "cp950" if "big5" in label else label)):
+        if name and _decodes(data, name, complete):
+            return codecs.lookup(name).name
     if b"\0" in sample:
         raise SourceError("binary", "not a text file: NUL bytes, and not UTF-8")
     return _legacy(data, sample, complete)
@@ -148,15 +168,12 @@ def _damaged_utf8(sample: bytes) -> bool:
 
 def _legacy(data: bytes, sample: bytes, complete: bool) -> str:
     high = sum(byte > 127 for byte in sample) / len(sample)
-    matches = [m for m in from_bytes(sample, cp_isolation=_LEGACY) if _decodes(data, m.encoding, complete)]
-    best = matches[0] if matches else None
-    if best is not None and high < _WESTERN_SHARE and best.language not in _EASTERN:
-        # Most accents stand at the same place in all Latin code pages; the common one wins a draw.
-        close = (m for m in matches if m.encoding == "cp1252" and m.coherence > best.coherence - 0.05)
-        best = next(close, best)
-    if best is not None and (best.coherence > 0.1 or (best.encoding in _WIDE_LEGACY and high > 0.3)):
-        return str(best.encoding)
+    pages = [*_LATIN, *_WIDE] if high < _LATIN_SHARE else [*_LATIN, *_WIDE, *_OTHERS]
+    for found in chardet.detect_all(sample, ignore_threshold=True, prefer_superset=True, include_encodings=pages):
+        name = codecs.lookup(found["encoding"] or "ascii").name
+        if found["confidence"] >= _LEAST_SURE and _decodes(data, name, complete):
+            return name
     # A short Western text with few accents gives no statistics.
-    if high < 2 * _WESTERN_SHARE and _decodes(data, "cp1252", complete):
+    if high < 2 * _LATIN_SHARE and _decodes(data, "cp1252", complete):
         return "cp1252"
     raise SourceError("encoding", "encoding unknown; save it as UTF-8")

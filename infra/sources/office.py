@@ -1,19 +1,71 @@
-"""Rich text and workbooks of office programs, and the check of their archives."""
+"""Files of office programs that are archives of XML parts (Office Open XML, ECMA-376 part 2).
 
-import warnings
+Names are compared without their namespace: the strict variant of the format has others.
+"""
+
+import posixpath
 import zipfile
 from collections.abc import Iterator
-from datetime import date, datetime
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, within
-from infra.sources.decoding import clean
-from infra.sources.listing import seekable
+from infra.sources.base import ParseRequest
 from memagent.errors import SourceError
 
 _OLE = b"\xd0\xcf\x11\xe0"
 _RATIO_FROM = 2**24
 """Inflated bytes below which no ratio counts as a bomb: XML compresses well."""
+_SAFE = {"resolve_entities": False, "no_network": True, "remove_comments": True, "remove_pis": True}
+
+
+class OfficeArchive:
+    """The parts of a file. Reading one that is not there raises KeyError; what is no XML raises a SyntaxError."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        top = self.related("")
+        self.main = next((path for kind, path in top.values() if kind == "officeDocument"), "")
+        """The part with the document itself."""
+        self._core = next((path for kind, path in top.values() if kind == "core-properties"), None)
+
+    def title(self) -> str:
+        """Return the title of the core properties; empty: none."""
+        root = self.xml(self._core) if self._core in self._archive.namelist() else ()
+        return next((one.text or "" for one in root if local_name(one) == "title"), "")
+
+    def related(self, part: str) -> dict[str, tuple[str, str]]:
+        """Return the kind and path of the parts that a part refers to, by their ids; only those that are there."""
+        folder, name = posixpath.split(part)
+        path = posixpath.join(folder, "_rels", f"{name}.rels")
+        names = set(self._archive.namelist())
+        if part and path not in names:
+            return {}
+        found = {
+            one.get("Id", ""): (
+                one.get("Type", "").rpartition("/")[2],
+                posixpath.normpath(posixpath.join("/", folder, one.get("Target", ""))).lstrip("/"),
+            )
+            for one in self.xml(path)
+        }
+        return {key: (kind, target) for key, (kind, target) in found.items() if target in names}
+
+    def xml(self, part: str | None) -> Any:
+        """Return the root element of a part (lxml); no entity of it is resolved."""
+        from lxml import etree  # type: ignore[import-untyped]
+
+        return etree.fromstring(self._archive.read(part or ""), etree.XMLParser(**_SAFE))
+
+    def elements(self, part: str | None, name: str) -> Iterator[Any]:
+        """Yield the elements of a name in a part, one at a time in memory; nothing for None."""
+        from lxml import etree
+
+        if part is None:
+            return
+        with self._archive.open(part) as file:
+            for _, element in etree.iterparse(file, events=("end",), tag=f"{{*}}{name}", **_SAFE):
+                yield element
+                element.clear()
+                while element.getprevious() is not None:
+                    del element.getparent()[0]
 
 
 def check_archive(file: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> None:
@@ -49,71 +101,19 @@ def check_archive(file: BinaryIO, request: ParseRequest, kind: str, suffix: str)
     file.seek(0)
 
 
-def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
-    """Yield the document's text.
-
-    Raises:
-        SourceError: ``broken``, ``bomb``, ``too-large``.
-    """
-    from striprtf.striprtf import rtf_to_text
-
-    source = stream.read().decode("latin-1")  # letters beyond ASCII are written as escapes
-    if not source.lstrip().startswith("{\\rtf"):
-        raise SourceError("broken", "it is no rich text; save it again as .rtf")
-    try:
-        text = rtf_to_text(source, errors="replace")
-    except (ValueError, LookupError, IndexError, TypeError) as error:
-        raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
-    request.allowance.check(len(text))
-    yield Parsed(clean(text), "", "text/rtf")
+def local_name(element: Any) -> str:
+    """Return an element's name without its namespace."""
+    tag = element.tag
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
-_XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+def child(element: Any, name: str) -> Any:
+    """Return the first child of a name; None: there is none."""
+    return None if element is None else next((one for one in element if local_name(one) == name), None)
 
 
-def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
-    """Yield the workbook's text: each sheet's name, then its rows with tabs between the cells; empty rows are left out.
-
-    Of a formula it has the value that was last computed.
-
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
-    """
-    import openpyxl
-
-    file = seekable(stream)
-    check_archive(file, request, "Excel workbook", ".xlsx")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a reader of values does not need: styles, validation
-            workbook = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
-            text = "\n".join(within(request.allowance, _sheet_lines(workbook)))
-            title = workbook.properties.title or ""
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, SyntaxError, zipfile.BadZipFile) as error:
-        # openpyxl raises what it stumbles over
-        raise SourceError("broken", "it is no Excel workbook, or a damaged one; save it again as .xlsx") from error
-    yield Parsed(clean(text), clean(title), _XLSX)
-
-
-def _sheet_lines(workbook: Any) -> Iterator[str]:
-    several = len(workbook.worksheets) > 1
-    for sheet in workbook.worksheets:
-        sheet.reset_dimensions()  # a file may claim to have a billion cells
-        if several:
-            yield f"{sheet.title}\n"
-        for row in sheet.iter_rows(values_only=True):
-            cells = [_cell(value) for value in row]
-            if line := "\t".join(cells).rstrip("\t"):
-                yield line
-        if several:
-            yield ""
-
-
-def _cell(value: object) -> str:
-    if value is None:
+def attribute(element: Any, name: str) -> str:
+    """Return an attribute without regard to its namespace; empty: there is none."""
+    if element is None:
         return ""
-    if isinstance(value, datetime) and not (value.hour or value.minute or value.second):
-        value = value.date()
-    if isinstance(value, date):
-        return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
-    return " ".join(str(value).split())
+    return next((value for key, value in element.attrib.items() if key.rpartition("}")[2] == name), "")

@@ -13,6 +13,8 @@ _SOFT_HYPHEN = re.compile("[\x02\ufffe]")
 """What pdfium writes for a hyphen at a line's end."""
 _PASSWORD_ERROR = 4
 _BETWEEN_PAGES = "\n\n"
+_NOTICE_CHARS = 2_000
+"""Characters below which the page of an XFA form is what viewers show that do not know the format."""
 
 
 def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
@@ -35,9 +37,12 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     try:
         pages = list(within(request.allowance, (page_text(document, i) for i in range(len(document)))))
         title = clean(document.get_metadata_dict().get("Title") or "")
+        form = document.get_formtype()
     finally:
         document.close()
     text = _BETWEEN_PAGES.join(pages)
+    if form == pypdfium2.raw.FORMTYPE_XFA_FULL and len(text) < _NOTICE_CHARS:
+        raise SourceError("no-text", "it is an XFA form whose page holds only a notice; print it to a new PDF")
     if blank(text):
         raise SourceError("no-text", "its pages have no text, only images; run OCR on it first")
     yield Parsed(text, title, "application/pdf", page_starts=page_starts(pages))
@@ -54,6 +59,10 @@ def page_text(document: Any, index: int) -> str:
     import pypdfium2
 
     try:
+        page = document[index]
+        # Else the values of forms and free-text notes are no text of the page.
+        pypdfium2.raw.FPDFPage_Flatten(page, pypdfium2.raw.FLAT_NORMALDISPLAY)
+        page.close()
         page = document[index]
         text: str = page.get_textpage().get_text_range()
         page.close()

@@ -2,19 +2,18 @@
 
 Tracked insertions count and deletions do not. Notes, comments and text boxes follow the paragraph that has their mark;
 headers stand before the body and footers after it, each once. Numbers of lists are computed as Word shows them, so that
-"Breach of 2.2" has its target. Names are compared without their namespace: the strict variant of the format has others.
+"Breach of 2.2" has its target.
 """
 
-import posixpath
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, within
+from infra.sources.base import Parsed, ParseRequest, counted, within
 from infra.sources.decoding import clean
 from infra.sources.listing import seekable
-from infra.sources.office import check_archive
+from infra.sources.office import OfficeArchive, attribute, check_archive, child, local_name
 from memagent.errors import SourceError
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
@@ -53,9 +52,9 @@ def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     check_archive(file, request, "Word document", ".docx")
     try:
         with zipfile.ZipFile(file) as archive:
-            document = _Document(archive)
+            document = _Document(OfficeArchive(archive))
             text = "\n".join(within(request.allowance, document.lines()))
-            title = document.title()
+            title = document.title
     except (KeyError, ValueError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
         # lxml's errors are SyntaxErrors; a RuntimeError is of zipfile, or elements that nest too deeply
         raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
@@ -65,62 +64,27 @@ def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 class _Document:
     """The parts of a file, and the text of them in order."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        top = self._related("")
-        self._main = next((target for kind, target in top.values() if kind == "officeDocument"), "")
-        self._core = next((target for kind, target in top.values() if kind == "core-properties"), None)
-        self._parts = self._related(self._main)
+    def __init__(self, archive: OfficeArchive) -> None:
+        self._archive, self.title = archive, archive.title()
+        self._parts = archive.related(archive.main)
         self._numbers = _Numbers(self._of_kind("numbering"), self._of_kind("styles"))
-        self._notes = {kind: self._note_elements(kind) for kind in _NOTE_LABELS}
-
-    def title(self) -> str:
-        """Return the title of the core properties; empty: none."""
-        root = self._xml(self._core) if self._core else None
-        return "" if root is None else next((one.text or "" for one in root if _name(one) == "title"), "")
+        self._notes = {kind: {attribute(one, "id"): one for one in self._of_kind(kind)} for kind in _NOTE_LABELS}
 
     def lines(self) -> Iterator[str]:
         """Yield headers, body and footers."""
-        body = self._xml(self._main)
-        used = [_value(one, "id") for one in body.iter() if _name(one) in ("headerReference", "footerReference")]
+        body = self._archive.xml(self._archive.main)
+        used = [one for one in body.iter() if local_name(one) in ("headerReference", "footerReference")]
+        beside = [self._parts.get(name, ("", "")) for name in dict.fromkeys(attribute(one, "id") for one in used)]
         for kind in ("header", "", "footer"):
             if not kind:
                 yield from _Text(self._numbers, self._notes).blocks(body)
-            for name in dict.fromkeys(used):
-                part_kind, part = self._parts.get(name, ("", ""))
-                if part_kind == kind and kind:
-                    lines = _Text(self._numbers, self._notes).blocks(self._xml(part))
-                    yield from (line for line in lines if line.strip())
-
-    def _xml(self, part: str) -> Any:
-        from lxml import etree  # type: ignore[import-untyped]
-
-        parser = etree.XMLParser(
-            resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True, remove_pis=True
-        )
-        return etree.fromstring(self._archive.read(part), parser)
-
-    def _related(self, part: str) -> dict[str, tuple[str, str]]:
-        """Return the kind and path of the parts that a part refers to, by their ids."""
-        folder, name = posixpath.split(part)
-        path = posixpath.join(folder, "_rels", f"{name}.rels")
-        if part and path not in self._archive.namelist():
-            return {}
-        return {
-            one.get("Id", ""): (
-                one.get("Type", "").rpartition("/")[2],
-                posixpath.normpath(posixpath.join("/", folder, one.get("Target", ""))).lstrip("/"),
-            )
-            for one in self._xml(path)
-            if one.get("TargetMode") != "External"
-        }
+            for part in (path for found, path in beside if found and found == kind):
+                lines = _Text(self._numbers, self._notes).blocks(self._archive.xml(part))
+                yield from (line for line in lines if line.strip())
 
     def _of_kind(self, kind: str) -> Any:
-        part = next((target for found, target in self._parts.values() if found == kind), None)
-        return self._xml(part) if part is not None and part in self._archive.namelist() else ()
-
-    def _note_elements(self, kind: str) -> dict[str, Any]:
-        return {_value(note, "id"): note for note in self._of_kind(kind)}
+        part = next((path for found, path in self._parts.values() if found == kind), None)
+        return self._archive.xml(part) if part is not None else ()
 
 
 class _Text:
@@ -136,25 +100,28 @@ class _Text:
 
     def blocks(self, element: Any) -> Iterator[str]:
         """Yield the lines of paragraphs and tables."""
-        for child in element:
-            name = _name(child)
+        for part in element:
+            name = local_name(part)
             if name == "p":
-                yield from self._paragraph(child)
+                yield from self._paragraph(part)
             elif name == "tbl":
-                yield from self._table(child)
+                yield from self._table(part)
             elif name == "AlternateContent":
-                yield from self.blocks(_chosen(child))
+                yield from self.blocks(_chosen(part))
             elif name not in _HIDDEN:
-                yield from self.blocks(child)
+                yield from self.blocks(part)
+        if self._joined:
+            yield self._joined
+            self._joined = ""
 
     def _paragraph(self, paragraph: Any) -> Iterator[str]:
-        settings = _child(paragraph, "pPr")
+        settings = child(paragraph, "pPr")
         words: list[str] = []
         self._inline(paragraph, words)
         text = self._joined + self._numbers.next(settings) + "".join(words)
         self._fields = [state for state in self._fields if state != "code"]  # a damaged field must not swallow the rest
-        mark = _child(settings, "rPr")
-        if _child(mark, "del") is not None or _child(mark, "moveFrom") is not None:
+        mark = child(settings, "rPr")
+        if child(mark, "del") is not None or child(mark, "moveFrom") is not None:
             self._joined = text
             return
         self._joined = ""
@@ -163,28 +130,28 @@ class _Text:
         yield from asides
 
     def _inline(self, element: Any, words: list[str]) -> None:
-        for child in element:
-            name = _name(child)
+        for part in element:
+            name = local_name(part)
             if name in _HIDDEN:
                 continue
-            if name == "r" and _is_hidden(child):
-                self._inline(child, [])  # for the fields that begin and end in it
+            if name == "r" and _is_hidden(part):
+                self._inline(part, [])  # for the fields that begin and end in it
             elif name == "fldChar":
-                self._field(child, words)
+                self._field(part, words)
             elif name in _NOTES:
-                self._note(_NOTES[name], _value(child, "id"))
+                self._note(_NOTES[name], attribute(part, "id"))
             elif name == "txbxContent":
-                lines = _Text(self._numbers, self._notes).blocks(child)
+                lines = _Text(self._numbers, self._notes).blocks(part)
                 self._asides += [line for line in lines if line.strip()]
             elif name == "AlternateContent":
-                self._inline(_chosen(child), words)
+                self._inline(_chosen(part), words)
             elif name not in _WORDS:
-                self._inline(child, words)
+                self._inline(part, words)
             elif "code" not in self._fields:
-                words.append(_word(child))
+                words.append(_word(part))
 
     def _field(self, mark: Any, words: list[str]) -> None:
-        kind = _value(mark, "fldCharType")
+        kind = attribute(mark, "fldCharType")
         if kind == "begin":
             words.append(_form_value(mark))
             self._fields.append("code")
@@ -203,20 +170,20 @@ class _Text:
         """Yield a table's rows; a cell that is merged over several rows stands in each of them."""
         above: dict[int, str] = {}
         for row in _inside(table, "tr"):
-            settings = _child(row, "trPr")
-            if _child(settings, "del") is not None:
+            settings = child(row, "trPr")
+            if child(settings, "del") is not None:
                 continue
-            texts = [""] * min(_number(_child(settings, "gridBefore"), 0), _MOST_COLUMNS)
+            texts = [""] * min(_number(child(settings, "gridBefore"), 0), _MOST_COLUMNS)
             local: dict[int, str] = {}
             for cell in _inside(row, "tc"):
-                shape = _child(cell, "tcPr")
-                merge, column = _child(shape, "vMerge"), len(texts)
-                if merge is not None and _value(merge, "val") in ("", "continue") and column in above:
+                shape = child(cell, "tcPr")
+                merge, column = child(shape, "vMerge"), len(texts)
+                if merge is not None and attribute(merge, "val") in ("", "continue") and column in above:
                     text = above[column]
                 else:
                     text = " ".join(line for line in self.blocks(cell) if line.strip())
                 local[column] = text
-                span = min(max(_number(_child(shape, "gridSpan"), 1), 1), _MOST_COLUMNS)
+                span = min(max(_number(child(shape, "gridSpan"), 1), 1), _MOST_COLUMNS)
                 texts += [text, *[""] * (span - 1)]
             yield "\t".join(texts).rstrip("\t")
             above = local
@@ -251,24 +218,24 @@ class _Numbers:
         self._abstract: dict[str, str] = {}
         """A list's number -> the definition that it shares with others."""
         self._starts: dict[str, dict[int, int]] = {}
-        self._styles = {_value(one, "styleId"): one for one in styles if _name(one) == "style"}
+        self._styles = {attribute(one, "styleId"): one for one in styles if local_name(one) == "style"}
         links: dict[str, str] = {}
         for one in numbering:
-            if _name(one) == "abstractNum":
-                key = _value(one, "abstractNumId")
+            if local_name(one) == "abstractNum":
+                key = attribute(one, "abstractNumId")
                 self._lists[key] = _List({_number_of(level): _level(level) for level in _inside(one, "lvl")})
-                if (link := _child(one, "numStyleLink")) is not None:
-                    links[key] = _value(link, "val")
-            elif _name(one) == "num":
-                number = _value(one, "numId")
-                self._abstract[number] = _value(_child(one, "abstractNumId"), "val")
+                if (link := child(one, "numStyleLink")) is not None:
+                    links[key] = attribute(link, "val")
+            elif local_name(one) == "num":
+                number = attribute(one, "numId")
+                self._abstract[number] = attribute(child(one, "abstractNumId"), "val")
                 self._starts[number] = {
-                    _number_of(over): _number(_child(over, "startOverride"), 1)
+                    _number_of(over): _number(child(over, "startOverride"), 1)
                     for over in _inside(one, "lvlOverride")
-                    if _child(over, "startOverride") is not None
+                    if child(over, "startOverride") is not None
                 }
         for key, style in links.items():  # a definition may stand for that of a style
-            number = _value(_child(_child(_child(self._styles.get(style), "pPr"), "numPr"), "numId"), "val")
+            number = attribute(child(child(child(self._styles.get(style), "pPr"), "numPr"), "numId"), "val")
             self._lists[key] = self._lists.get(self._abstract.get(number, ""), self._lists[key])
 
     def next(self, settings: Any) -> str:
@@ -292,23 +259,23 @@ class _Numbers:
         for above in range(depth + 1):
             upper = found.levels.get(above, level)
             count = counts.setdefault(above, upper.start)
-            text = text.replace(f"%{above + 1}", _counted(count, "decimal" if level.legal else upper.format))
+            text = text.replace(f"%{above + 1}", counted(count, "decimal" if level.legal else upper.format))
         return f"{text}{level.glue}" if text else ""
 
     def _place(self, settings: Any) -> tuple[str, int]:
         """Return a paragraph's list and level, by itself or by its style; an empty name: none."""
-        given = _child(settings, "numPr")
-        if (number := _value(_child(given, "numId"), "val")) or given is not None:
-            depth = _number(_child(given, "ilvl"), 0)
+        given = child(settings, "numPr")
+        if (number := attribute(child(given, "numId"), "val")) or given is not None:
+            depth = _number(child(given, "ilvl"), 0)
             if number:
                 return number, depth
-        style = _value(_child(settings, "pStyle"), "val")
+        style = attribute(child(settings, "pStyle"), "val")
         for name in self._family(style):
-            of_style = _child(_child(self._styles[name], "pPr"), "numPr")
-            if number := _value(_child(of_style, "numId"), "val"):
+            of_style = child(child(self._styles[name], "pPr"), "numPr")
+            if number := attribute(child(of_style, "numId"), "val"):
                 levels = self._lists.get(self._abstract.get(number, ""), _List({})).levels
                 named = (depth for depth, level in levels.items() if level.style == style)
-                return number, next(named, _number(_child(of_style, "ilvl"), 0))
+                return number, next(named, _number(child(of_style, "ilvl"), 0))
         return "", 0
 
     def _family(self, style: str) -> Iterator[str]:
@@ -317,65 +284,40 @@ class _Numbers:
         while style in self._styles and style not in seen:
             seen.add(style)
             yield style
-            style = _value(_child(self._styles[style], "basedOn"), "val")
+            style = attribute(child(self._styles[style], "basedOn"), "val")
 
 
 def _level(element: Any) -> _Level:
     return _Level(
-        format=_value(_child(element, "numFmt"), "val") or "decimal",
-        text=_value(_child(element, "lvlText"), "val"),
-        start=_number(_child(element, "start"), 0),
-        style=_value(_child(element, "pStyle"), "val"),
-        legal=_child(element, "isLgl") is not None,
-        glue="" if _value(_child(element, "suff"), "val") == "nothing" else " ",
+        format=attribute(child(element, "numFmt"), "val") or "decimal",
+        text=attribute(child(element, "lvlText"), "val"),
+        start=_number(child(element, "start"), 0),
+        style=attribute(child(element, "pStyle"), "val"),
+        legal=child(element, "isLgl") is not None,
+        glue="" if attribute(child(element, "suff"), "val") == "nothing" else " ",
     )
 
 
 def _number_of(level: Any) -> int:
-    value = _value(level, "ilvl")
+    value = attribute(level, "ilvl")
     return int(value) if value.isdigit() and int(value) < _MOST_LEVELS else 0
-
-
-def _counted(count: int, style: str) -> str:
-    """Write a count as Word's ``numFmt`` says; formats of other scripts are written as decimals."""
-    if style == "none":
-        return ""
-    if style in ("lowerLetter", "upperLetter") and count > 0:  # a ... z, aa, bb, ...
-        letters = chr(ord("a") + (count - 1) % 26) * min((count - 1) // 26 + 1, _MOST_COLUMNS)
-        return letters if style == "lowerLetter" else letters.upper()
-    if style in ("lowerRoman", "upperRoman") and 0 < count < 4000:
-        roman = _roman(count)
-        return roman if style == "lowerRoman" else roman.upper()
-    return f"{count:02}" if style == "decimalZero" else str(count)
-
-
-def _roman(count: int) -> str:
-    text = ""
-    for value, letters in zip(
-        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
-        ("m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"),
-        strict=True,
-    ):
-        text += letters * (count // value)
-        count %= value
-    return text
 
 
 def _word(element: Any) -> str:
     if element.tag.endswith("}t"):
         return element.text or ""
-    return _symbol(_value(element, "char")) if _name(element) == "sym" else _BREAKS[_name(element)]
+    return _symbol(attribute(element, "char")) if local_name(element) == "sym" else _BREAKS[local_name(element)]
 
 
 def _form_value(mark: Any) -> str:
     """Return what an old form field shows that has no result of its own: a check box, the choice of a list."""
-    form = _child(mark, "ffData")
-    if (box := _child(form, "checkBox")) is not None:
-        state = _child(box, "checked")
-        return _TICKED if _is_on(state if state is not None else _child(box, "default")) else _EMPTY
-    if (choice := _child(form, "ddList")) is not None:
-        entries = [_value(one, "val") for one in choice if _name(one) == "listEntry"]
-        index = _number(_child(choice, "result"), 0)
+    form = child(mark, "ffData")
+    if (box := child(form, "checkBox")) is not None:
+        state = child(box, "checked")
+        return _TICKED if _is_on(state if state is not None else child(box, "default")) else _EMPTY
+    if (choice := child(form, "ddList")) is not None:
+        entries = [attribute(one, "val") for one in choice if local_name(one) == "listEntry"]
+        index = _number(child(choice, "result"), 0)
         return entries[index] if index < len(entries) else ""
     return ""
 
@@ -390,44 +332,28 @@ def _symbol(code: str) -> str:
 
 def _chosen(alternatives: Any) -> Any:
     """Return the newer of two forms of the same content, unless only the older one has text."""
-    choices = [one for one in alternatives if _name(one) in ("Choice", "Fallback")]
-    with_text = (one for one in choices if any(_name(part) in ("t", "sym") for part in one.iter()))
+    choices = [one for one in alternatives if local_name(one) in ("Choice", "Fallback")]
+    with_text = (one for one in choices if any(local_name(part) in ("t", "sym") for part in one.iter()))
     return next(with_text, choices[0] if choices else ())
 
 
 def _is_hidden(run: Any) -> bool:
-    return _is_on(_child(_child(run, "rPr"), "vanish"))
+    return _is_on(child(child(run, "rPr"), "vanish"))
 
 
 def _is_on(switch: Any) -> bool:
-    return switch is not None and _value(switch, "val") not in ("0", "false", "off")
+    return switch is not None and attribute(switch, "val") not in ("0", "false", "off")
 
 
 def _inside(element: Any, name: str) -> Iterator[Any]:
     """Yield the elements of a name, also those in content controls, custom XML or tracked insertions around them."""
-    for child in element:
-        if _name(child) == name:
-            yield child
-        elif _name(child) in ("sdt", "sdtContent", "customXml", "ins", "moveTo"):
-            yield from _inside(child, name)
-
-
-def _name(element: Any) -> str:
-    tag = element.tag
-    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
-
-
-def _child(element: Any, name: str) -> Any:
-    return None if element is None else next((one for one in element if _name(one) == name), None)
-
-
-def _value(element: Any, name: str) -> str:
-    """Return an attribute without regard to its namespace; empty: there is none."""
-    if element is None:
-        return ""
-    return next((value for key, value in element.attrib.items() if key.rpartition("}")[2] == name), "")
+    for part in element:
+        if local_name(part) == name:
+            yield part
+        elif local_name(part) in ("sdt", "sdtContent", "customXml", "ins", "moveTo"):
+            yield from _inside(part, name)
 
 
 def _number(element: Any, default: int) -> int:
-    value = _value(element, "val")
+    value = attribute(element, "val")
     return int(value) if value.isdigit() and len(value) < 10 else default

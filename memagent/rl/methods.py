@@ -10,9 +10,8 @@ from itertools import pairwise
 from typing import Literal, Protocol
 
 from memagent.registry import Registry
-from memagent.rl.loss import Baseline, add_turns, turn_advantages, with_advantages
 from memagent.rl.reward import Answered, Trace
-from memagent.rl.trajectory import Group, Trajectory
+from memagent.rl.trajectory import Baseline, Group, Trajectory, add_turns, turn_advantages, with_advantages
 
 Memories = Literal["none", "last", "all"]
 """Memories from which the learner scores a rollout's gold answer: none, the last one, or that after each update."""
@@ -31,7 +30,7 @@ class Assign(Protocol):
 
         Args:
             group: with rewards.
-            baseline: of the trajectories' rewards (`memagent.rl.loss.advantages`).
+            baseline: of the trajectories' rewards (`memagent.rl.trajectory.advantages`).
             weight: of what the method adds to the answer's reward (``method.weight``).
             likelihoods: empty for a method without `Method.memories`.
         """

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-import openpyxl
+
 import pytest
 
 from memagent.errors import EXTRAS
@@ -60,7 +60,7 @@ def done(tmp_path_factory, model_folder) -> dict[str, tuple[int, str]]:
     (site / "sitecustomize.py").write_text(_HIDES)
     (notes / "gate.txt").write_text("The access code of cedar-gate is 4471902. " * 3)
     (notes / "page.html").write_text("<p>The access code of frosty-grove is 8812345.</p>")
-    openpyxl.Workbook().save(notes / "prices.xlsx")
+    (notes / "letter.rtf").write_text(r"{\rtf1 The gate is open.}")
     (folder / "questions.csv").write_text(f"question\n{QUESTION}\n")
     reader = (*ASK, str(model_folder))
     commands = [
@@ -85,8 +85,8 @@ def done(tmp_path_factory, model_folder) -> dict[str, tuple[int, str]]:
 
 
 def test_folders_are_read_and_reported_without_any_extra(done):
-    assert done["ingest"][0] == 1 and "openpyxl is not installed: pip install 'memagent[office]'" in done["quarantine"][1]
-    assert done["ask"][0] == 1 and "4471902" in done["ask"][1], "the workbook failed, and the others are answered"
+    assert done["ingest"][0] == 1 and "striprtf is not installed: pip install 'memagent[office]'" in done["quarantine"][1]
+    assert done["ask"][0] == 1 and "4471902" in done["ask"][1], "the letter failed, and the others are answered"
     assert done["digest"][0] == done["report"][0] == 0, done["digest"][1] + done["report"][1]
 
 

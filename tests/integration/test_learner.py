@@ -16,7 +16,8 @@ from infra.learner.weights import Rendezvous, receive
 from memagent.errors import TrainingError
 from memagent.rl import model as head
 from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
-from memagent.rl.loss import Clipping, token_loss, with_advantages
+from memagent.rl.trajectory import with_advantages
+from memagent.rl.loss import Clipping, token_loss
 from memagent.rl.model import load_model
 from memagent.rl.packing import Packed, PackedItem, Unit, balance, items, pack, units
 from memagent.rl.reward import Reward

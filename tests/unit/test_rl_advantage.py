@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.rl.loss import advantages, with_advantages
 from memagent.rl.reward import Reward
 from memagent.rl.rollout import Batch, pass_rate
-from memagent.rl.trajectory import Group, from_dict, minibatches
+from memagent.rl.trajectory import Group, advantages, from_dict, minibatches, with_advantages
 from tests.support.rl_samples import group
 
 REWARDS = st.lists(st.floats(-2, 2), min_size=2, max_size=16)

@@ -112,3 +112,43 @@ def test_a_workbook_that_would_inflate_beyond_all_limits_is_refused(tmp_path):
     with pytest.raises(SourceError) as caught:
         parsed(tmp_path / "a.xlsx", max_bytes=2**20)
     assert caught.value.reason in ("bomb", "too-large")
+
+
+def rtf(tmp_path, body: str):
+    (tmp_path / "a.rtf").write_text("{\\rtf1\\ansi" + body + "}")
+    (document,) = parsed(tmp_path / "a.rtf")
+    return document
+
+
+def test_rich_text_has_its_notes_headers_and_shapes_without_what_is_deleted_or_hidden(tmp_path):
+    title = r"{\info{\title Lease of the mill}}"
+    notes = r"{\header Ref KX-9\par}The mill is let.{\footnote\pard Except for the wheel.}"
+    notes += r"{\shp{\*\shpinst{\shptxt Boxed.\par}}}"
+    gone = r"{\deleted struck}{\v hidden}\v also hidden\v0  {\*\unknown SECRET}"
+    document = rtf(tmp_path, title + notes + gone + r"The rent is {\deleted 900}{\revised 1,275} euros.")
+    for said in ("Ref KX-9", "The mill is let.", "Except for the wheel.", "Boxed.", "The rent is 1,275 euros."):
+        assert said in document.text
+    for said in ("struck", "hidden", "SECRET", "900"):
+        assert said not in document.text
+    assert document.title == "Lease of the mill"
+
+
+def several(*parts: tuple[str, str], kind: str = "mixed") -> bytes:
+    bodies = "".join(f"--b\nContent-Type: {given}; charset=utf-8\n\n{text}\n" for given, text in parts)
+    return f'Subject: s\nMIME-Version: 1.0\nContent-Type: multipart/{kind}; boundary="b"\n\n{bodies}--b--\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("mail", "said", "unsaid"),
+    [
+        (several(("text/plain", "one"), ("image/png", "x"), ("text/plain", "two")), ["one", "two", "image/png"], []),
+        (several(("text/plain", " \n"), ("text/html", "<p>offer</p>"), kind="alternative"), ["offer"], ["<p>"]),
+        (several(("text/plain", "plain"), ("text/html", "<p>rich</p>"), kind="alternative"), ["plain"], ["rich"]),
+        (several(("text/html", "<p>body</p>"), ("text/plain", "list footer")), ["body", "list footer"], ["<p>"]),
+        (several(("text/calendar", "SUMMARY:Boiler\nLOCATION:Room 404\nUID:77")), ["Boiler", "Room 404"], ["77"]),
+    ],
+)
+def test_all_texts_of_a_mail_are_read_and_of_several_forms_one(tmp_path, mail, said, unsaid):
+    (tmp_path / "a.eml").write_bytes(mail)
+    (document,) = parsed(tmp_path / "a.eml")
+    assert all(one in document.text for one in said) and not any(one in document.text for one in unsaid)

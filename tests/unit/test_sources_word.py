@@ -243,3 +243,7 @@ def test_entities_and_other_files_are_not_read(tmp_path):
             new.writestr(name, content)
     (document,) = parse_docx(io.BytesIO(file.getvalue()), ParseRequest("a.docx", IngestConfig()))
     assert document.text == "seen"
+
+
+def test_a_deleted_end_of_the_last_paragraph_loses_nothing():
+    assert text(paragraph(run("the end"), "<w:rPr><w:del/></w:rPr>")) == "the end"

@@ -1,0 +1,199 @@
+"""Excel workbooks (.xlsx): the cells as they are shown, from the XML of the sheets (ECMA-376 part 1, 18)."""
+
+import re
+import zipfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any, BinaryIO
+
+from infra.sources.base import Parsed, ParseRequest, within
+from infra.sources.decoding import clean
+from infra.sources.listing import seekable
+from infra.sources.office import OfficeArchive, attribute, check_archive, child, local_name
+from memagent.errors import SourceError
+
+_MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+_FORMATS = {
+    **{1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00", 9: "0%", 10: "0.00%", 11: "0.00E+00"},
+    **dict.fromkeys((*range(14, 18), *range(27, 37), *range(50, 59)), "yyyy-mm-dd"),
+    **dict.fromkeys((18, 20), "h:mm"),
+    **dict.fromkeys((19, 21), "h:mm:ss"),
+    **dict.fromkeys((37, 38, 41, 42), "#,##0"),
+    **dict.fromkeys((39, 40, 43, 44), "#,##0.00"),
+    **{22: "yyyy-mm-dd h:mm", 45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss"},
+}
+"""Formats that a file names by number alone (18.8.30)."""
+_MOST_COLUMNS = 16_384
+_LONGEST_FORMAT = 255
+"""Characters of a format in Excel."""
+_COLUMN = re.compile(r"[A-Z]{1,3}")
+_ESCAPE = re.compile(r"_x([0-9A-Fa-f]{4})_")
+_SECTION = re.compile(r'(?:"[^"]*"|\\.|\[[^\]]*\]|[^;"\\\[])*')
+_MARK = re.compile(r"\[(?!h+\]|m+\]|s+\]|\$)[^\]]*\]|_.|\*.", re.I)
+"""Colours, conditions, and what pads a cell."""
+_CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
+_LITERAL = re.compile(r'"([^"]*)"|\\(.)')
+_DIGITS = re.compile(r"[0#?][0#?,.]*(?:E[+-][0#?]+)?|\.[0#?]+")
+_DURATION = re.compile(r"\[(h+|m+|s+)\]", re.I)
+
+
+def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+    """Yield the workbook's text: each sheet's name, then its rows with tabs between the cells; empty rows are left out.
+
+    Numbers are as their format shows them, dates as ISO 8601. Of a formula it has the value that was last computed.
+
+    Raises:
+        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    """
+    file = seekable(stream)
+    check_archive(file, request, "Excel workbook", ".xlsx")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            workbook = _Workbook(OfficeArchive(archive))
+            text = "\n".join(within(request.allowance, workbook.lines()))
+            title = workbook.title
+    except (KeyError, ValueError, IndexError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
+        raise SourceError("broken", "it is no Excel workbook, or a damaged one; save it again as .xlsx") from error
+    yield Parsed(clean(text), clean(title), _MEDIA_TYPE)
+
+
+class _Workbook:
+    """The sheets of a file with what they share: strings, formats, the first day."""
+
+    def __init__(self, archive: OfficeArchive) -> None:
+        self._archive, self.title = archive, archive.title()
+        parts = archive.related(archive.main)
+        root = archive.xml(archive.main)
+        self._sheets = [
+            (attribute(sheet, "name"), parts[attribute(sheet, "id")][1])
+            for sheet in _children(root, "sheets")
+            if parts.get(attribute(sheet, "id"), ("", ""))[0] == "worksheet"
+        ]
+        first_is_1904 = attribute(child(root, "workbookPr"), "date1904") in ("1", "true")
+        self._first_day = datetime(1904, 1, 1) if first_is_1904 else datetime(1899, 12, 30)
+        paths = {kind: path for kind, path in parts.values()}
+        self._strings = [_string(one) for one in archive.elements(paths.get("sharedStrings"), "si")]
+        styles = archive.xml(paths["styles"]) if "styles" in paths else None
+        own = {attribute(one, "numFmtId"): attribute(one, "formatCode") for one in _children(styles, "numFmts")}
+        cells = (attribute(one, "numFmtId") for one in _children(styles, "cellXfs"))
+        self._formats = [own.get(name) or _FORMATS.get(int(name or 0), "") for name in cells]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the names of the sheets, if there are several, and their rows."""
+        several = len(self._sheets) > 1
+        for name, path in self._sheets:
+            if several:
+                yield f"{name}\n"
+            for row in self._archive.elements(path, "row"):
+                if line := self._row(row):
+                    yield line
+            if several:
+                yield ""
+
+    def _row(self, row: Any) -> str:
+        texts: list[str] = []
+        for cell in row:
+            if local_name(cell) != "c":
+                continue
+            place = _COLUMN.match(attribute(cell, "r"))
+            column = min(_number(place.group()), _MOST_COLUMNS) - 1 if place else len(texts)
+            texts += [""] * (column - len(texts))
+            texts.append(" ".join(self._cell(cell).split()))
+        return "\t".join(texts).rstrip("\t")
+
+    def _cell(self, cell: Any) -> str:
+        kind, value = attribute(cell, "t") or "n", child(cell, "v")
+        said = "" if value is None else value.text or ""
+        if kind == "s":
+            return self._strings[int(said)] if said else ""
+        if kind == "inlineStr":
+            inline = child(cell, "is")
+            return _string(inline) if inline is not None else ""
+        if kind == "b":
+            return "TRUE" if said == "1" else "FALSE"
+        if kind != "n" or not said:
+            return _unescaped(said)
+        style = int(attribute(cell, "s") or 0)
+        return shown(float(said), self._formats[style] if style < len(self._formats) else "", self._first_day)
+
+
+def shown(value: float, code: str, first_day: datetime) -> str:
+    """Return a number as a cell of a format shows it; dates and times in ISO 8601.
+
+    Args:
+        value: of the cell.
+        code: of the format (18.8.31), as ``0.0%``; empty: general.
+        first_day: the day 0 of dates.
+    """
+    sections = [one for one in _SECTION.findall(code[:_LONGEST_FORMAT]) if one]
+    negative = value < 0 and len(sections) > 1
+    section = sections[1] if negative else sections[2] if value == 0 and len(sections) > 2 else "".join(sections[:1])
+    section = _CURRENCY.sub(lambda found: f'"{found.group(1)}"', _MARK.sub("", section))
+    bare = _LITERAL.sub("", section).lower()
+    if not bare or bare == "general" or "@" in bare:
+        return _general(value) if bare != "" or not section else section.strip('"')
+    if set(bare) & set("ymdhs"):
+        return _moment(value, bare, first_day)
+    digits = _DIGITS.search(_LITERAL.sub(lambda found: "\0" * len(found.group()), section))
+    if digits is None or "/" in bare:
+        return _general(value)
+    before, after = (_LITERAL.sub(r"\1\2", part) for part in (section[: digits.start()], section[digits.end() :]))
+    return f"{before}{_figure(abs(value) if negative else value, digits.group(), percent='%' in bare)}{after}"
+
+
+def _figure(value: float, code: str, *, percent: bool) -> str:
+    whole, _, part = code.partition("E")[0].partition(".")
+    value = value * 100 if percent else value
+    while whole.endswith(",") or part.endswith(","):  # each scales by a thousand
+        value, whole, part = value / 1000, whole.removesuffix(","), part.removesuffix(",")
+    if "E" in code:
+        return f"{value:.{len(part)}E}"
+    text = f"{value:{',' if ',' in whole else ''}.{len(part)}f}"
+    if spare := len(part) - part.count("0"):
+        kept = text.rstrip("0") if spare == len(part) else text[:-spare] + text[-spare:].rstrip("0")
+        text = kept.rstrip(".")
+    sign, text = ("-", text[1:]) if text.startswith("-") else ("", text)
+    head, dot, tail = text.partition(".")
+    return f"{sign}{head.zfill(whole.count('0')) if ',' not in whole else head}{dot}{tail}"
+
+
+def _general(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
+
+
+def _moment(value: float, code: str, first_day: datetime) -> str:
+    if _DURATION.search(code):
+        seconds = round(value * 86_400)
+        text = f"{seconds // 3600}:{seconds // 60 % 60:02}"
+        return f"{text}:{seconds % 60:02}" if "s" in code else text
+    try:
+        at = first_day + timedelta(days=value + (0 < value < 60 and first_day.year == 1899))  # 1900 had no 29 February
+    except OverflowError:
+        return _general(value)
+    at = (at + timedelta(milliseconds=500)).replace(microsecond=0)
+    has_time = bool(set(code) & set("hs"))
+    has_day = bool(set(code) & set("yd")) or not has_time
+    clock = at.strftime("%H:%M:%S" if at.second or "s" in code else "%H:%M")
+    return " ".join([*([at.date().isoformat()] if has_day else []), *([clock] if has_time else [])])
+
+
+def _string(element: Any) -> str:
+    """Return a string without its guide to pronunciation."""
+    runs = [element, *(one for one in element if local_name(one) == "r")]
+    return _unescaped("".join(one.text or "" for run in runs for one in run if local_name(one) == "t"))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found.group(1), 16)), text) if "_x" in text else text
+
+
+def _children(element: Any, name: str) -> Any:
+    found = child(element, name)
+    return () if found is None else found
+
+
+def _number(letters: str) -> int:
+    number = 0
+    for letter in letters:
+        number = number * 26 + ord(letter) - ord("A") + 1
+    return number

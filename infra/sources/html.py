@@ -1,0 +1,236 @@
+"""HTML: the text that a browser shows, laid out by inscriptis."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from inscriptis import Inscriptis
+from inscriptis.model.attribute import DEFAULT_ATTRIBUTE_MAP
+from inscriptis.model.config import ParserConfig
+from inscriptis.model.css import CssParse
+from inscriptis.model.tag import CustomHtmlTagHandlerMapping
+from inscriptis.model.tag.table_tag import table_end_handler
+
+from infra.sources.base import Allowance, Parsed, ParseRequest, counted
+from infra.sources.decoding import clean, decode
+from memagent.errors import SourceError
+
+_CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
+_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
+_END_TAGS = re.compile(r"</(?:html|body)\s*>", re.I)
+"""They may be left out, and browsers read what follows them as if they were; libxml2 drops it."""
+
+
+def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+    """Yield the page's text; its ``<title>`` is the title.
+
+    Raises:
+        SourceError: ``too-deep`` where libxml2 would drop what lies below its limit of nesting, ``bomb`` and
+            ``too-large`` where the layout would make too much of it.
+    """
+    from lxml.etree import ParserError  # type: ignore[import-untyped]
+    from lxml.html import HTMLParser, document_fromstring  # type: ignore[import-untyped]
+
+    data = stream.read()
+    declared = _CHARSET.search(data[:4096])
+    source, encoding = decode(data, declared.group(1).decode("ascii", "replace") if declared else None)
+    parser = HTMLParser(no_network=True, huge_tree=True)  # else a long text ends the page without a word
+    try:
+        tree = document_fromstring(_END_TAGS.sub("", _DECLARATION.sub("", source)), parser=parser)
+    except ParserError:  # nothing but comments or white space
+        yield Parsed("", "", "text/html", encoding)
+        return
+    if any("depth" in entry.message for entry in parser.error_log):
+        raise SourceError("too-deep", "its elements nest too deeply to be read in full; flatten it")
+    titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
+    title = next(titles, "")
+    prepare(tree)
+    text = page_text(tree, request.allowance).replace("\xad", "")
+    yield Parsed(clean(text), title, "text/html", encoding)
+
+
+def prepare(tree: Any) -> None:
+    """Change a page's tree (lxml) so that its layout as text says what a browser shows.
+
+    Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
+    """
+    for element in list(tree.iter(*_NOT_SHOWN)):
+        element.drop_tree()
+    for element in tree.xpath("//*[@hidden or contains(@style, 'hidden') or contains(@style, 'none')]"):
+        if element.get("hidden") is not None or _UNSEEN.search(element.get("style", "")):
+            element.drop_tree()
+    for element in list(tree.iter("dt", "dd")):
+        element.tag = "div"
+    for element in tree.iter("sup"):
+        before = element.getprevious()
+        said = (element.getparent().text if before is None else before.tail) or ""
+        if said[-1:].isdigit() and (element.text or "").strip().isdigit():
+            element.text = f"^{(element.text or '').strip()}"
+    for listing in list(tree.iter("ol")):
+        _number(listing)
+    spare = _SPARE_CELLS + len(tree.xpath("//td | //th"))
+    for table in list(tree.iter("table")):
+        spare = _spread(table, spare)
+
+
+def _number(listing: Any) -> None:
+    """Write the numbers of an ordered list into its items, where they are not 1, 2, 3, as the layout writes them."""
+    items, own = listing.findall("li"), ("type", "start", "reversed")
+    if not any(listing.get(name) is not None for name in own) and all(item.get("value") is None for item in items):
+        return
+    step = -1 if listing.get("reversed") is not None else 1
+    count = _integer(listing.get("start"), len(items) if step < 0 else 1)
+    style = _LIST_STYLES.get(listing.get("type", ""), "decimal")
+    for item in items:
+        count = _integer(item.get("value"), count)
+        item.text = f"{counted(count, style)}. {(item.text or '').lstrip()}"
+        item.tag = "div"
+        count += step
+    listing.tag = "div"
+
+
+def _spread(table: Any, spare: int) -> int:
+    """Put cells where merged ones reach, with the text of one that reaches down if it is short.
+
+    Returns `spare`, the number of cells that may be made, without those that were: beyond it, columns are as written.
+    """
+    reaching: dict[int, tuple[int, str]] = {}
+    for row in table.iter("tr"):
+        if next(row.iterancestors("table"), None) is not table:
+            continue
+        column = 0
+        for cell in [one for one in row if one.tag in ("td", "th")]:
+            while column in reaching and spare > 0:
+                cell.addprevious(_from_above(row, column, reaching))
+                column, spare = column + 1, spare - 1
+            wide = min(max(_integer(cell.get("colspan"), 1), 1), _MOST_COLUMNS)
+            tall = _integer(cell.get("rowspan"), 1)
+            said = " ".join(cell.itertext()).strip() if tall > 1 else ""
+            for offset in range(wide if spare >= wide else 1):
+                if tall > 1:
+                    reaching[column + offset] = (tall - 1, said if not offset and len(said) <= _REPEATED else "")
+                if offset:
+                    cell.addnext(cell.makeelement("td"))
+                    spare -= 1
+            column += wide
+        while column in reaching and spare > 0:
+            row.append(_from_above(row, column, reaching))
+            column, spare = column + 1, spare - 1
+    return spare
+
+
+def _from_above(row: Any, column: int, reaching: dict[int, tuple[int, str]]) -> Any:
+    left, said = reaching.pop(column)
+    if left > 1:
+        reaching[column] = (left - 1, said)
+    made = row.makeelement("td")
+    made.text = said
+    return made
+
+
+def _integer(value: str | None, default: int) -> int:
+    return int(value) if value is not None and re.fullmatch(r"\s*-?\d{1,6}\s*", value) else default
+
+
+_NOT_SHOWN = ("template", "iframe", "object", "noframes", "datalist")
+_UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
+_LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_MOST_COLUMNS = 63
+_SPARE_CELLS = 10_000
+"""Cells that merged ones may add to a page, besides as many as it has."""
+_REPEATED = 200
+"""Characters of a merged cell that are said again in its other rows."""
+_PADDING = 8
+_MARGIN = 2
+"""Characters and empty lines that an element's style may ask for: more is for the eye, or there to do harm."""
+_DIRECTIVE_CHARS = 200
+
+
+def page_text(tree: Any, allowance: Allowance) -> str:
+    """Return the text of a page.
+
+    Args:
+        tree: its root element (lxml).
+        allowance: how long the text may be. Padding counts with it before it is laid out.
+
+    Raises:
+        SourceError: ``bomb`` or ``too-large``.
+    """
+    budget = _Budget(allowance)
+    config = ParserConfig(custom_html_tag_handler_mapping=CustomHtmlTagHandlerMapping({}, {"table": budget.table}))
+    config.attribute_handler.attribute_mapping = {**DEFAULT_ATTRIBUTE_MAP, "style": _style}
+    text: str = _Page(tree, config, budget).get_text()
+    return text
+
+
+class _Budget:
+    """What the layout has made so far."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._allowance = allowance
+        self._chars = 0
+
+    def spend(self, chars: int) -> None:
+        self._chars += chars
+        self._allowance.check(self._chars)
+
+    def table(self, state: Any) -> None:
+        """Lay out a table that ends, if it is not too large."""
+        if state.current_table:
+            lines, chars = _extent(state.current_table[-1])
+            self.spend(chars + lines * (1 + state.tags[-2].canvas.left_margin))
+        table_end_handler(state)
+
+
+class _Page(Inscriptis):  # type: ignore[misc]
+    """Counts the padding that each text will be given."""
+
+    def __init__(self, tree: Any, config: ParserConfig, budget: _Budget) -> None:
+        self._budget = budget
+        super().__init__(tree, config)
+
+    def _parse_html_tree(self, state: Any, tree: Any) -> Any:
+        if text := tree.text or "":
+            self._indent(text, state.tags[-1].canvas.left_margin + _PADDING)
+        if tail := tree.tail or "":
+            self._indent(tail, state.tags[-1].canvas.left_margin)
+        return super()._parse_html_tree(state, tree)
+
+    def _indent(self, text: str, margin: int) -> None:
+        # All its lines count, as if it were preformatted: that is at most its length times the margin too much.
+        self._budget.spend(len(text) + margin * (1 + text.count("\n")))
+
+
+def _extent(table: Any) -> tuple[int, int]:
+    """Return the lines and characters of a table once its cells are filled up."""
+    widths: list[int] = []
+    heights: list[int] = []
+    for row in table.rows:
+        height = 0
+        for column, cell in enumerate(row.columns):
+            cell.flush_inline()
+            lines = [len(line) for block in cell.blocks for line in block.split("\n")]
+            height = max(height, len(lines))
+            if column == len(widths):
+                widths.append(0)
+            widths[column] = max(widths[column], *lines, 0) if lines else widths[column]
+        heights.append(max(height, 1))
+    total = [0]
+    for width in widths:
+        total.append(total[-1] + width + len(table.cell_separator))
+    chars = sum(height * total[len(row.columns)] for row, height in zip(table.rows, heights, strict=True))
+    return sum(heights), chars
+
+
+def _style(style: str, element: Any) -> None:
+    """Apply an element's style, without what is out of all proportion."""
+    for directive in style.split(";"):
+        if len(directive) > _DIRECTIVE_CHARS:  # the library's patterns take long for it
+            continue
+        try:
+            CssParse.attr_style(directive, element)
+        except (ValueError, OverflowError):  # a length that is no number, or endless
+            continue
+        element.padding_inline = max(0, min(element.padding_inline, _PADDING))
+        element.margin_before = max(0, min(element.margin_before, _MARGIN))
+        element.margin_after = max(0, min(element.margin_after, _MARGIN))

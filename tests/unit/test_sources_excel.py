@@ -1,0 +1,62 @@
+"""Excel workbooks: cells as they are shown."""
+
+from datetime import datetime
+
+import openpyxl
+import pytest
+
+from infra.sources import parse
+from infra.sources.excel import shown
+from memagent.config import IngestConfig
+
+DAY_0 = datetime(1899, 12, 30)
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "text"),
+    [
+        (0.075, "0.0%", "7.5%"),
+        (501, "00000", "00501"),
+        (0.1 + 0.2, "0.00", "0.30"),
+        (0.1 + 0.2, "", "0.3"),
+        (1234567.5, '"$"#,##0.00', "$1,234,567.50"),
+        (1234567.5, "[$€-407]\\ #,##0", "€ 1,234,568"),
+        (-5, '0;[Red]"minus "0', "minus 5"),
+        (0, '0;-0;"none"', "none"),
+        (-1234.5, "#,##0.0#", "-1,234.5"),
+        (12.5, '0.0\\ "days"', "12.5 days"),
+        (1500000, '#,##0.0,,"M"', "1.5M"),
+        (12345, "0.00E+00", "1.23E+04"),
+        (3.25, "# ?/?", "3.25"),
+        (7, "General", "7"),
+        (7, "@", "7"),
+        (46082, "yyyy\\-mm\\-dd", "2026-03-01"),
+        (46082.75, "d/m/yyyy\\ h:mm", "2026-03-01 18:00"),
+        (0.395833333333333, "hh:mm", "09:30"),
+        (1.0625, "[h]:mm", "25:30"),
+        (1.0625, "[h]:mm:ss", "25:30:00"),
+        (1, "yyyy-mm-dd", "1900-01-01"),
+        (1e12, "yyyy-mm-dd", "1000000000000"),
+        (46082, '"m"0', "m46082"),
+    ],
+)
+def test_numbers_are_as_their_format_shows_them(value, code, text):
+    assert shown(float(value), code, DAY_0) == text
+
+
+def test_days_may_count_from_1904():
+    assert shown(44620.0, "yyyy-mm-dd", datetime(1904, 1, 1)) == "2026-03-01"
+
+
+def test_a_workbook_is_its_sheets_with_cells_in_their_columns(tmp_path):
+    book = openpyxl.Workbook()
+    book.properties.title = "Rates"
+    sheet = book.active
+    sheet.title = "One"
+    sheet["A1"], sheet["C1"], sheet["A3"] = "rate", 0.075, True
+    sheet["C1"].number_format = "0.0%"
+    book.create_sheet("Two")["B2"] = "line\nbreak"
+    book.save(tmp_path / "a.xlsx")
+    (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
+    assert document.title == "Rates"
+    assert document.text.splitlines() == ["One", "", "rate\t\t7.5%", "TRUE", "", "Two", "", "\tline break"]

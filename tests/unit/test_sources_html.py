@@ -1,0 +1,110 @@
+"""HTML: what a browser shows is the text, and nothing ends a page early."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.sources.base import ParseRequest
+from infra.sources.html import parse_html
+from memagent.config import IngestConfig
+
+
+def page(source: str | bytes) -> str:
+    data = source if isinstance(source, bytes) else source.encode()
+    (document,) = parse_html(io.BytesIO(data), ParseRequest("a.html", IngestConfig()))
+    return document.text
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "<template>SECRET</template>",
+        "<iframe>SECRET</iframe>",
+        "<p hidden>SECRET</p>",
+        '<p style="color: red; display : none">SECRET</p>',
+        '<p style="visibility:hidden">SECRET</p>',
+        "<script>SECRET</script>",
+        "<style>SECRET</style>",
+    ],
+)
+def test_what_is_not_shown_is_no_text_and_what_follows_it_is(hidden):
+    assert "SECRET" not in page(f"<p>before</p>{hidden}<p>after</p>")
+    assert page(f"<p>before</p>{hidden}<p>after</p>").split() == ["before", "after"]
+
+
+@pytest.mark.parametrize("end", ["</html>", "</body></html>", "</BODY >", "</body><!-- x -->"])
+def test_a_page_goes_on_after_its_end(end):
+    assert page(f"<html><body><p>first</p>{end}<p>second</p> loose").split() == ["first", "second", "loose"]
+
+
+def test_a_long_text_does_not_end_the_page():
+    long = "Nothing to note. " * 700_000  # beyond libxml2's limit for one text
+    assert page(f"<p>{long}</p><p>The last keeper is Vos.</p>").rstrip().endswith("The last keeper is Vos.")
+
+
+def test_merged_cells_leave_their_columns_and_stand_in_their_rows():
+    rows = "<tr><th>Room</th><th>Key</th></tr><tr><td rowspan=2>Attic</td><td>K1</td></tr><tr><td>K2</td></tr>"
+    assert [line.split() for line in page(f"<table>{rows}</table>").splitlines() if line.strip()] == [
+        ["Room", "Key"],
+        ["Attic", "K1"],
+        ["Attic", "K2"],
+    ]
+    lines = page(
+        "<table><tr><td>Name</td><td>Jan</td><td>Feb</td></tr><tr><td colspan=2>Lund</td><td>7</td></tr></table>"
+    )
+    months, lund = (line for line in lines.splitlines() if line.strip())
+    assert lund.index("7") == months.index("Feb")
+
+
+def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():
+    rows = "<tr>" + "<td colspan=1000 rowspan=60000>x</td>" * 300 + "</tr>" + "<tr><td>last</td></tr>" * 300
+    text = page(f"<table>{rows}</table>")
+    assert text.count("last") == 300
+
+
+@pytest.mark.parametrize(
+    ("listing", "numbers"),
+    [
+        ("<ol start=4><li>x<li>x</ol>", ["4.", "5."]),
+        ("<ol type=a><li>x<li>x</ol>", ["a.", "b."]),
+        ("<ol type=I><li>x<li value=9>x<li>x</ol>", ["I.", "IX.", "X."]),
+        ("<ol reversed><li>x<li>x</ol>", ["2.", "1."]),
+        ("<ol><li>x<li>x</ol>", ["1.", "2."]),
+    ],
+)
+def test_lists_have_the_numbers_that_are_shown(listing, numbers):
+    assert [word for word in page(listing).split() if word != "x"] == numbers
+
+
+def test_terms_powers_and_soft_hyphens():
+    assert page("<dl><dt>Term<dd>Meaning</dl>").split() == ["Term", "Meaning"]
+    assert "10^3 kg" in page("<p>10<sup>3</sup> kg") and "longword" in page("<p>long&shy;word")
+
+
+def test_the_title_of_a_drawing_is_not_the_pages():
+    drawing = "<svg><title>icon</title></svg>"
+    (document,) = parse_html(io.BytesIO(f"<body>{drawing}<p>x".encode()), ParseRequest("a.html", IngestConfig()))
+    assert document.title == ""
+
+
+@pytest.mark.parametrize(
+    ("label", "encoding", "text"),
+    [
+        ("iso-8859-1", "cp1252", "“Never” – 40 €"),
+        ("Shift_JIS", "cp932", "第①条 髙橋"),
+        ("gb2312", "gb18030", "朱镕基"),
+        ("iso-8859-9", "cp1254", "‘ışık’ – Şişli"),
+        ("euc-kr", "cp949", "똠양꿍"),
+        ("big5", "cp950", "倉庫粧恒"),
+        ("iso-2022-jp", "iso2022_jp", "倉庫の鍵"),
+    ],
+)
+def test_labels_mean_what_they_mean_in_browsers(label, encoding, text):
+    assert page(f'<meta charset="{label}"><p>{text}</p>'.encode(encoding)).strip() == text
+
+
+@given(st.lists(st.text(st.characters(categories=["L", "N"]), min_size=1), min_size=1, max_size=6))
+def test_no_paragraph_is_lost(words):
+    assert page('<meta charset="utf-8">' + "".join(f"<p>{word}</p>" for word in words)).split() == words
