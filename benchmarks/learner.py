@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from benchmarks.record import Row, arguments, result, write
 from infra.store.location import Store
 from memagent.nano import bundled
-from memagent.rl.trajectory import with_advantages
 from memagent.rl.model import load_model
 from memagent.rl.packing import Packed, PackedItem, balance, items, pack, units
+from memagent.rl.trajectory import with_advantages
 from pipelines.training.checkpoints import Checkpoints
 
 _T = TypeVar("_T")

@@ -1,41 +1,155 @@
-"""Questions from a file: JSON lines, CSV or TOML."""
+"""Rows of users' files, each knowing where it stands; and questions from a file: JSON lines, CSV or TOML."""
 
 import csv
 import io
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from memagent.errors import UsageError
 from memagent.records import Json, Question, half, stable_hash
 
 _CELL = 2**24
 """Characters of a CSV cell at most; Python's own limit, 131,072, is less than a long quote."""
+_BLANK = b" \t\r\n"
+_MARK = b"\xef\xbb\xbf"
+"""The byte order mark of UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A row, and where it is."""
+    """A row, or a JSON object, and where it stands: file and line, or file and index in a list.
+
+    The methods return a field as what it must be; what is wrong with one is a `UsageError` that names file, line, field
+    and what is needed.
+    """
 
     where: str
-    """File and line."""
     values: Json
+
+    def wrong(self, field: str, what: str) -> UsageError:
+        """Return the error that says what is wrong with a field."""
+        return UsageError(f"{self.where}, field {field!r}: {what}")
+
+    def get(self, field: str) -> Any:
+        """Return a field that must be there."""
+        if field not in self.values:
+            known = ", ".join(self.values) or "nothing"
+            raise self.wrong(field, f"missing; the record holds {known}. Add the field, or give another format.")
+        return self.values[field]
+
+    def text(self, field: str, *, blank: bool = False) -> str:
+        """Return a text, not blank unless `blank`."""
+        return self._text(field, self.get(field), blank=blank)
+
+    def texts(self, field: str, *, blank: bool = False) -> tuple[str, ...]:
+        """Return a list of one or more texts, none blank unless `blank`."""
+        values = self.list(field)
+        if not values:
+            raise self.wrong(field, "an empty list; at least one text is needed.")
+        return tuple(self._text(f"{field}[{i}]", value, blank=blank) for i, value in enumerate(values))
+
+    def several(self, field: str) -> tuple[str, ...]:
+        """Return texts or numbers, a list of them or one, as texts that may be blank."""
+        value = self.get(field)
+        if not isinstance(value, list):
+            return (self._text(field, _written(value), blank=True),)
+        return tuple(self._text(f"{field}[{i}]", _written(item), blank=True) for i, item in enumerate(value))
+
+    def whole(self, field: str) -> int:
+        """Return a whole number, 0 or more."""
+        value = self.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.wrong(field, f"{_kind(value)}; a whole number from 0 is needed.")
+        return value
+
+    def name(self, field: str) -> str:
+        """Return an identifier, a text or a whole number, as text."""
+        value = self.get(field)
+        return self._text(field, _written(value) if isinstance(value, int) else value, blank=False)
+
+    def flag(self, field: str, *, default: bool) -> bool:
+        """Return true or false; `default` where the field is missing."""
+        value = self.values.get(field, default)
+        if not isinstance(value, bool):
+            raise self.wrong(field, f"{_kind(value)}; true or false is needed.")
+        return value
+
+    def list(self, field: str) -> list[Any]:
+        """Return a list."""
+        value = self.get(field)
+        if not isinstance(value, list):
+            raise self.wrong(field, f"{_kind(value)}; a list is needed.")
+        return value
+
+    def rows(self, field: str) -> "Iterator[FileRow]":
+        """Yield the objects of a list."""
+        for i, value in enumerate(self.list(field)):
+            if not isinstance(value, dict):
+                raise self.wrong(f"{field}[{i}]", f"{_kind(value)}; an object is needed.")
+            yield FileRow(f"{self.where}, {field}[{i}]", value)
+
+    def _text(self, field: str, value: Any, *, blank: bool) -> str:
+        if not isinstance(value, str):
+            raise self.wrong(field, f"{_kind(value)}; a text is needed.")
+        if not blank and not value.strip():
+            raise self.wrong(field, "blank; a text is needed.")
+        if surrogate := half(value):
+            raise self.wrong(field, f"holds {surrogate}, an unpaired surrogate. Write the file again as UTF-8.")
+        return value
+
+
+def _written(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _kind(value: Any) -> str:
+    names = {
+        str: "a text",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "an object",
+    }
+    # A Parquet file has more kinds: bytes, dates, decimals.
+    return "null" if value is None else names.get(type(value), f"a value of type {type(value).__name__}")
+
+
+class RowNames:
+    """The identifiers of a file's rows, none twice."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+
+    def add(self, row: FileRow, field: str, name: str) -> str:
+        """Return `name`, new to the file.
+
+        Raises:
+            UsageError: a row before has it.
+        """
+        if (before := self._first.setdefault(name, row.where)) is not row.where:
+            raise row.wrong(field, f"{name!r} is the one of another record ({before}). Give each its own.")
+        return name
 
 
 def read_text(path: Path, what: str) -> str:
     """Return a file's text, without a byte order mark.
 
     Raises:
-        UsageError: there is no such file (`what` says of which kind), or it cannot be read as UTF-8.
+        UsageError: there is no such file (`what` says of which kind), or it cannot be read as UTF-8: names the line.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return _decode(path, path.read_bytes(), 1)
     except FileNotFoundError as error:
         raise UsageError(f"no {what} {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def json_lines(path: Path, text: str, fields: str) -> Iterator[FileRow]:
@@ -45,16 +159,85 @@ def json_lines(path: Path, text: str, fields: str) -> Iterator[FileRow]:
         UsageError: a line is no JSON, or no object; `fields` says which fields it should have.
     """
     for number, line in enumerate(text.split("\n"), 1):  # texts of documents may hold line ends of other kinds
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{where}: not JSON ({error})") from error
-        if not isinstance(values, dict):
-            raise UsageError(f"{where}: must be an object with {fields}")
-        yield FileRow(where, values)
+        if line.strip():
+            yield _row(f"{path}, line {number}", _parse(path, line, number), fields)
+
+
+def json_rows(path: Path) -> Iterator[FileRow]:
+    """Yield the records of a file: JSON lines one by one, lazily; the items of a JSON list; or one JSON document.
+
+    A list or document is parsed as a whole and so held in memory.
+
+    Raises:
+        UsageError: the file cannot be read, is empty, is no UTF-8 or no JSON; names file and line (or index).
+    """
+    try:
+        with path.open("rb") as file:
+            number, first = _first_line(file, path)
+            opening = first.removeprefix(_MARK).lstrip(_BLANK)
+            document = opening.startswith(b"[") or opening.strip(_BLANK) == b"{"
+            if document or (path.suffix.lower() == ".json" and not _complete(first)):
+                yield from _document(path, first + file.read(), number)
+                return
+            for place, line in enumerate(chain([first], file), number):
+                if line.strip(_BLANK):
+                    yield _row(f"{path}, line {place}", _parse(path, _decode(path, line, place), place))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Give a file that can be.") from error
+
+
+def _first_line(file: Iterable[bytes], path: Path) -> tuple[int, bytes]:
+    for number, line in enumerate(file, 1):
+        if line.removeprefix(_MARK).strip(_BLANK):
+            return number, line
+    raise UsageError(f"{path}, line 1: the file is empty. Give one with records.")
+
+
+def _complete(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _document(path: Path, data: bytes, line: int) -> Iterator[FileRow]:
+    value = _parse(path, _decode(path, data, line), line)
+    if isinstance(value, dict):
+        yield FileRow(str(path), value)
+        return
+    if not value:
+        raise UsageError(f"{path}, line {line}: the list is empty. Give a file with records.")
+    for i, item in enumerate(value):
+        yield _row(f"{path}, index {i}", item)
+
+
+def _row(where: str, value: Any, fields: str = "") -> FileRow:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}: {_kind(value)}; a record (JSON object) is needed{fields and f', with {fields}'}.")
+    return FileRow(where, value)
+
+
+def _decode(path: Path, data: bytes, line: int) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        bad_line = line + data.count(b"\n", 0, error.start)
+        raise UsageError(
+            f"{path}, line {bad_line}: byte 0x{data[error.start]:02x} is not UTF-8. Write the file again as UTF-8."
+        ) from error
+
+
+def _parse(path: Path, text: str, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{path}, line {line + error.lineno - 1}, column {error.colno}: not JSON ({error.msg}). "
+            "The file may be cut off or damaged; get it again."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}, line {line}: not JSON that can be read ({error}).") from error
 
 
 def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
@@ -109,7 +292,8 @@ def ask(text: str, where: str = "the question") -> Question:
     text = text.strip()
     if not text:
         raise UsageError(f"{where} is empty")
-    _check_whole(where, text)
+    if surrogate := half(text):
+        raise UsageError(f"{where} holds {surrogate}, an unpaired surrogate: write it again as UTF-8")
     return Question(stable_hash(text)[:12], text)
 
 
@@ -140,50 +324,18 @@ def load_questions(path: str) -> list[Question]:
     return questions
 
 
-def _question(given: FileRow) -> Question:
-    where, row = given.where, given.values
-    unknown = set(row) - _KEYS
-    if unknown:
-        raise UsageError(f"{where}: unknown field {sorted(unknown)[0]!r}; known: {', '.join(sorted(_KEYS))}")
-    for name, value in row.items():
-        for item in value if isinstance(value, list) else [value]:
-            _check_whole(f"{where}: field {name!r}", item)
-    text = row.get("question")
-    if not isinstance(text, str) or not text.strip():
-        raise UsageError(f"{where}: field 'question' must be a text")
-    documents = _texts(given, "documents") or ()
-    answers = _texts(given, "answers")
+def _question(row: FileRow) -> Question:
+    if unknown := sorted(set(row.values) - _KEYS):
+        raise UsageError(f"{row.where}: unknown field {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
+    # A field that is null is not there.
+    given = FileRow(row.where, {name: value for name, value in row.values.items() if value is not None})
+    text = given.text("question").strip()
+    documents = given.several("documents") if "documents" in given.values else ()
+    answers = given.several("answers") if "answers" in given.values else None
     if answers is not None and not any(answer.strip() for answer in answers):
         answers = ("",)
-    identity = row.get("id")
-    if identity is not None and (
-        isinstance(identity, bool) or not isinstance(identity, str | int) or not str(identity).strip()
-    ):
-        raise UsageError(f"{where}: field 'id' must be a text")
-    question_id = stable_hash(text.strip(), documents)[:12] if documents else stable_hash(text.strip())[:12]
-    return Question(str(identity) if identity is not None else question_id, text.strip(), documents, answers)
-
-
-def _check_whole(where: str, value: object) -> None:
-    if isinstance(value, str) and (surrogate := half(value)):
-        raise UsageError(f"{where} holds {surrogate}, an unpaired surrogate: write the file again as UTF-8")
-
-
-def _texts(row: FileRow, name: str) -> tuple[str, ...] | None:
-    value = row.values.get(name)
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return (str(value),)
-    if isinstance(value, list) and all(isinstance(i, str | int | float) and not isinstance(i, bool) for i in value):
-        return tuple(str(item) for item in value)
-    raise UsageError(f"{row.where}: field {name!r} must be a text or a list of texts")
-
-
-def _json_lines(path: Path, text: str) -> Iterator[FileRow]:
-    return json_lines(path, text, "a field 'question'")
+    derived = stable_hash(text, documents) if documents else stable_hash(text)
+    return Question(given.name("id") if "id" in given.values else derived[:12], text, documents, answers)
 
 
 def _csv(path: Path, text: str) -> Iterator[FileRow]:
@@ -209,4 +361,10 @@ def _toml(path: Path, text: str) -> Iterator[FileRow]:
         yield FileRow(f"{path}, question {number}", row if isinstance(row, dict) else {})
 
 
-_READERS = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _csv, ".toml": _toml}
+_json_lines = partial(json_lines, fields="a field 'question'")
+_READERS: dict[str, Callable[[Path, str], Iterator[FileRow]]] = {
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".csv": _csv,
+    ".toml": _toml,
+}

@@ -12,8 +12,6 @@ from typing import Any
 from memagent.evaluation.contracts import DATE, ENTITIES, YES_NO
 from memagent.evaluation.metrics import containment, normalise
 
-__all__ = ["durations", "parse_date", "parties", "right", "says_yes"]
-
 _DATES = ("Agreement Date", "Effective Date", "Expiration Date")
 _DURATIONS = ("Renewal Term", "Notice Period To Terminate Renewal")
 _DESCRIBED = ("Warranty Duration", "Competitive Restriction Exception")

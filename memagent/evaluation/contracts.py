@@ -1,7 +1,8 @@
-"""Real contracts (CUAD, The Atticus Project, CC BY 4.0): questions, where the answers stand, what to note."""
+"""Real contracts (CUAD, The Atticus Project, CC BY 4.0, arXiv 2103.06268): questions, where the answers stand, what to
+note. CUAD is a folder: gold.jsonl beside contracts/.
+"""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from memagent.errors import UsageError
-from memagent.evaluation.loaders.public import Gold, read_contract, read_gold
 from memagent.evaluation.texts import Sample, Whole
+from memagent.questions import FileRow, RowNames, json_rows, read_text
 from memagent.records import Segment
 
 
@@ -46,6 +47,43 @@ class Fact:
     def answer(self, noted: NeedlePlace | None) -> str:
         """Return the answer from the noted place; empty for "not found"."""
         return noted.value if noted is not None and noted in self.places else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """CUAD's annotation of one category in one contract."""
+
+    file: str
+    category: str
+    question: str
+    """CUAD's wording; empty if the file gives none."""
+    answer: str
+    """Empty: the contract does not say."""
+    spans: tuple[str, ...]
+    """Annotated clauses, some not verbatim."""
+    row: FileRow
+
+
+def read_gold(folder: Path) -> Iterator[Gold]:
+    """Yield the rows of CUAD's ``gold.jsonl``, lazily.
+
+    Raises:
+        UsageError: it is missing or malformed: names file, line and field.
+    """
+    path = folder / "gold.jsonl"
+    if not path.is_file():
+        raise UsageError(f"{folder} has no gold.jsonl. Give the folder that holds gold.jsonl and contracts/.")
+    names = RowNames()
+    for row in json_rows(path):
+        file, category = row.text("file"), row.text("category")
+        if Path(file).name != file:
+            raise row.wrong("file", f"{file!r} is no name of a file in contracts/.")
+        names.add(row, "category", f"{file}/{category}")
+        question = "" if row.values.get("question") is None else " ".join(row.text("question").split())
+        spans = row.texts("spans", blank=True) if row.list("spans") else ()
+        answer = row.text("answer", blank=True).strip()
+        kept = tuple(span for span in spans if span.strip())
+        yield Gold(file, category, question=question, answer=answer, spans=kept, row=row)
 
 
 Category = Literal["Document Name", "Agreement Date", "Governing Law"]
@@ -136,30 +174,20 @@ def load_contracts(folder: Path) -> list[Contract]:
     Raises:
         UsageError: the folder does not hold them.
     """
-    gold = folder / "gold.jsonl"
-    if not gold.is_file():
-        raise UsageError(f"{folder} has no gold.jsonl. Give the folder that holds gold.jsonl and contracts/.")
-    rows: dict[str, dict[str, tuple[str, list[str]]]] = {}
-    for line in gold.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        rows.setdefault(row["file"], {})[row["category"]] = (row["answer"], row["spans"])
-    contracts = []
-    for name in sorted(rows):
-        path = folder / "contracts" / name
-        if path.is_file():
-            contracts.append(_contract(name, path.read_text(encoding="utf-8", errors="replace"), rows[name]))
-    if not contracts:
-        raise UsageError(f"{folder}/contracts holds none of the files that {gold} names.")
-    return contracts
+    rows: dict[str, dict[str, Gold]] = {}
+    for gold in read_gold(folder):
+        rows.setdefault(gold.file, {})[gold.category] = gold
+    files = [path for name in sorted(rows) if (path := folder / "contracts" / name).is_file()]
+    if not files:
+        raise UsageError(f"{folder}/contracts holds none of the files that gold.jsonl names.")
+    return [_contract(file.name, file.read_text(encoding="utf-8", errors="replace"), rows[file.name]) for file in files]
 
 
 def split(contracts: Sequence[Contract]) -> tuple[list[Contract], list[Contract]]:
     """Return (training, held out) contracts."""
     apart = held_out(contract.name for contract in contracts)
-    return (
-        [contract for contract in contracts if contract.name not in apart],
-        [contract for contract in contracts if contract.name in apart],
-    )
+    training = [contract for contract in contracts if contract.name not in apart]
+    return training, [contract for contract in contracts if contract.name in apart]
 
 
 def remove_answer(text: str, spans: Iterable[tuple[int, int]]) -> str:
@@ -185,17 +213,15 @@ def law_places(text: str, start: int, end: int, answer: str) -> list[NeedlePlace
     return []
 
 
-def _contract(name: str, text: str, rows: dict[str, tuple[str, list[str]]]) -> Contract:
-    answers: dict[Category, str] = {}
-    places: dict[Category, tuple[NeedlePlace, ...]] = {}
-    spans_of: dict[Category, tuple[tuple[int, int], ...]] = {}
+def _contract(name: str, text: str, rows: dict[str, Gold]) -> Contract:
+    contract = Contract(name, text, {}, places={}, spans={})
     for category in CATEGORIES:
-        answer, spans = rows.get(category, ("", []))
-        answers[category] = answer
-        where = [match.span() for span in spans if span.strip() for match in _spaced(span).finditer(text)]
-        spans_of[category] = tuple(sorted(set(where)))
-        places[category] = tuple(_notes(category, text, spans_of[category], answer))
-    return Contract(name, text, answers, places=places, spans=spans_of)
+        gold = rows.get(category)
+        answer = gold.answer if gold else ""
+        where = {match.span() for span in (gold.spans if gold else ()) for match in _spaced(span).finditer(text)}
+        contract.answers[category], contract.spans[category] = answer, tuple(sorted(where))
+        contract.places[category] = tuple(_notes(category, text, contract.spans[category], answer))
+    return contract
 
 
 def _notes(category: Category, text: str, spans: tuple[tuple[int, int], ...], answer: str) -> list[NeedlePlace]:
@@ -349,7 +375,7 @@ def contract_samples(folder: str | Path, categories: Iterable[str] | None = None
         # Which contracts are held out hangs on all of their names.
         raise UsageError(f"{folder / 'contracts'} lacks {len(missing)} contracts of gold.jsonl, first {missing[0]!r}.")
     for file in sorted(held_out(by_file)):
-        text = read_contract(folder, file)
+        text = read_text(folder / "contracts" / file, "contract")
         whole = Whole(text)
         for gold in by_file[file]:
             if gold.category in wanted:

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from memagent.errors import UsageError
 from memagent.evaluation import contracts, needles
+from memagent.evaluation.metrics import JUDGEMENTS
 from memagent.evaluation.texts import Sample
 from memagent.records import stable_hash
 
@@ -21,7 +22,6 @@ NEUTRAL = "This page holds no text. It stands in the place of one that was not h
 """The text that replaces the document."""
 
 _AT_ONCE = 65_536
-_YES_NO = {"yes", "no"}
 
 
 def control(samples: Iterable[Sample], name: Control, seed: int) -> Iterator[Sample]:
@@ -114,7 +114,7 @@ def _with_text_of(sample: Sample, others: Sequence[Sample]) -> Sample:
 
 
 def _words(sample: Sample) -> list[str]:
-    return [answer for answer in sample.answers if answer.lower() not in _YES_NO]
+    return [answer for answer in sample.answers if answer.lower() not in JUDGEMENTS]
 
 
 def _holds(text: str, words: Sequence[str]) -> bool:

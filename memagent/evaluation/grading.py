@@ -1,12 +1,14 @@
 """Grading: scores of samples by their own metrics, means with intervals, and causes of wrong answers."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, TypedDict, get_args
 
 from memagent.errors import UsageError
 from memagent.evaluation.contract_match import right
-from memagent.evaluation.metrics import MATCHES, containment, exact_match, normalise
+from memagent.evaluation.metrics import JUDGEMENTS, MATCHES, containment, exact_match, normalise
 from memagent.evaluation.stats import Score, balanced_accuracy, mean
 from memagent.evaluation.texts import Sample
 from memagent.records import Turn
@@ -60,7 +62,10 @@ def lines(judged: Sequence[Judged]) -> list[Line]:
     where the text says so, or made up where it does not, have lines of their own; so have the questions whose wording
     no training of the bundled reader has (`memagent.evaluation.controls`).
     """
-    scored = [_line(task, length, group) for (task, length), group in _grouped(judged).items()]
+    groups: dict[tuple[str, int], list[Judged]] = defaultdict(list)
+    for result in judged:
+        groups[result.sample.task, result.sample.length].append(result)
+    scored = [_line(task, length, group) for (task, length), group in groups.items()]
     lengths = dict.fromkeys(result.sample.length for result in judged)
     if len({result.sample.task for result in judged}) > 1:
         scored += [
@@ -85,7 +90,7 @@ def lines(judged: Sequence[Judged]) -> list[Line]:
 
 def overall(judged: Sequence[Judged]) -> Score:
     """Return the mean over all samples."""
-    return _mean(judged)
+    return mean("score", [result.score for result in judged])
 
 
 def not_found(judged: Iterable[Judged]) -> Score:
@@ -123,19 +128,8 @@ def row(judged: Judged) -> JudgedRow:
     }
 
 
-def _grouped(judged: Sequence[Judged]) -> dict[tuple[str, int], list[Judged]]:
-    groups: dict[tuple[str, int], list[Judged]] = {}
-    for result in judged:
-        groups.setdefault((result.sample.task, result.sample.length), []).append(result)
-    return groups
-
-
 def _line(task: str, length: int, group: Sequence[Judged]) -> Line:
-    return Line(task, length, _mean(group), _failed(group))
-
-
-def _mean(group: Sequence[Judged]) -> Score:
-    return mean("score", [result.score for result in group])
+    return Line(task, length, overall(group), _failed(group))
 
 
 def _failed(group: Sequence[Judged]) -> int:
@@ -186,7 +180,7 @@ def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
 
 def _cause(gold: tuple[str, ...], sample: Sample, spans: list[list[Turn]]) -> Failure:
     # "There is no appeal" has the word, not the verdict "no".
-    words = [text for text in gold if normalise(text) not in ("yes", "no")]
+    words = [text for text in gold if normalise(text) not in JUDGEMENTS]
     said_so = any(containment(fact, words) for fact in sample.facts)
     holds = _holder(gold if said_so or not sample.facts else gold + sample.facts)
     noting = [span for span in spans if any(holds(turn) for turn in span)]
@@ -218,15 +212,9 @@ def _lost(noting: list[list[Turn]], spans: list[list[Turn]], holds: Callable[[Tu
 
 
 def _holder(texts: tuple[str, ...]) -> Callable[[Turn], bool]:
-    known: dict[str, bool] = {}
-
-    def holds(turn: Turn) -> bool:
-        # Most turns leave the memory as it was, and normalising it is slow.
-        if turn.memory not in known:
-            known[turn.memory] = containment(turn.memory, texts) == 1.0
-        return known[turn.memory]
-
-    return holds
+    # Most turns leave the memory as it was, and normalising it is slow.
+    holds = cache(lambda memory: containment(memory, texts) == 1.0)
+    return lambda turn: holds(turn.memory)
 
 
 def _spans(turns: Sequence[Turn]) -> list[list[Turn]]:

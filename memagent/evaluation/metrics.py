@@ -62,6 +62,8 @@ def qa_f1(prediction: str, gold: Sequence[str]) -> float:
     return max((_token_f1(prediction, answer) for answer in gold), default=0.0)
 
 
+JUDGEMENTS = frozenset({"yes", "no"})
+"""Answers that are no words of the text."""
 Metric = Callable[[str, Sequence[str]], float]
 
 METRICS: dict[str, Metric] = {

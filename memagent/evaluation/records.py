@@ -8,10 +8,11 @@ OpenRLHF's (`prompt` or `input`, `label`). Other columns are named by `Columns`.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memagent.errors import UsageError
-from memagent.evaluation.loaders.jsonl import JsonRow, split
+from memagent.evaluation.loaders.public import split
+from memagent.questions import FileRow
 
 _TEXT = ("documents", "text", "context")
 _ANSWERS = ("answers", "answer")
@@ -71,7 +72,7 @@ def columns_of(given: Sequence[str]) -> Columns:
     return Columns(**columns)
 
 
-Parse = Callable[[JsonRow], TaskRecord]
+Parse = Callable[[FileRow], TaskRecord]
 """Reads a record; what is wrong with it is a `UsageError` that names file, line and field."""
 
 
@@ -87,17 +88,17 @@ class RecordFormat(NamedTuple):
         return all(any(name in columns for name in names) for names in self.needed)
 
 
-def _own(row: JsonRow) -> TaskRecord:
+def _own(row: FileRow) -> TaskRecord:
     return _record(row, "question", text=_first(row, _TEXT), answers=_first(row, _ANSWERS))
 
 
-def _verl(row: JsonRow) -> TaskRecord:
+def _verl(row: FileRow) -> TaskRecord:
     extra, reward = row.values.get("extra_info"), row.get("reward_model")
     question = extra.get("question") if isinstance(extra, dict) else None
     if not isinstance(reward, dict) or "ground_truth" not in reward:
         raise row.wrong("reward_model", "an object with ground_truth is needed.")
     given = None if reward["ground_truth"] == [] else reward["ground_truth"]  # nobody means by it that there is none
-    gold = JsonRow(row.where, {"reward_model.ground_truth": given})
+    gold = FileRow(row.where, {"reward_model.ground_truth": given})
     answers = _answers(gold, "reward_model.ground_truth")
     prompt = question if isinstance(question, str) and question.strip() else _asked(row, "prompt")
     if "context" not in row.values:
@@ -106,11 +107,11 @@ def _verl(row: JsonRow) -> TaskRecord:
     return TaskRecord(prompt.strip(), _texts(row, "context"), answers)
 
 
-def _memagent(row: JsonRow) -> TaskRecord:
+def _memagent(row: FileRow) -> TaskRecord:
     return _record(row, "input", text="context", answers="answers")
 
 
-def _openrlhf(row: JsonRow) -> TaskRecord:
+def _openrlhf(row: FileRow) -> TaskRecord:
     if row.values.get("question") is not None and row.values.get("context") is not None:
         return _record(row, "question", text="context", answers=_first(row, ("answers", *_LABEL)))
     field = _first(row, _PROMPT)
@@ -161,12 +162,12 @@ def parser(where: str, names: Sequence[str], columns: Columns | None = None, for
     )
 
 
-def _record(row: JsonRow, question: str, text: str, answers: str) -> TaskRecord:
+def _record(row: FileRow, question: str, text: str, answers: str) -> TaskRecord:
     asked = _given(row, question, "question")
     return TaskRecord(asked.text(question).strip(), _texts(row, text), _answers(row, answers))
 
 
-def _given(row: JsonRow, field: str, what: str) -> JsonRow:
+def _given(row: FileRow, field: str, what: str) -> FileRow:
     """Return the row if it has something in a field.
 
     Raises:
@@ -180,35 +181,26 @@ def _given(row: JsonRow, field: str, what: str) -> JsonRow:
     return row
 
 
-def _first(row: JsonRow, names: Sequence[str]) -> str:
+def _first(row: FileRow, names: Sequence[str]) -> str:
     """Return the first of some fields that a record has; the first one where it has none, so that it is missed."""
     return next((name for name in names if row.values.get(name) is not None), names[0])
 
 
-def _texts(row: JsonRow, field: str) -> tuple[str, ...]:
+def _texts(row: FileRow, field: str) -> tuple[str, ...]:
     given = _given(row, field, "context")
     return given.texts(field) if isinstance(given.get(field), list) else (given.text(field),)
 
 
-def _answers(row: JsonRow, field: str) -> tuple[str, ...]:
+def _answers(row: FileRow, field: str) -> tuple[str, ...]:
     """Return the answers of a field: texts or numbers, one or a list; nothing but blank ones: not in the text."""
-    value = _given(row, field, "answer").get(field)
-    if isinstance(value, list):
-        several = JsonRow(row.where, {field: [_plain(item) for item in value]})
-        answers = several.texts(field, blank=True) if value else ("",)
-    else:
-        answers = (JsonRow(row.where, {field: _plain(value)}).text(field, blank=True),)
+    answers = _given(row, field, "answer").several(field)
     given = tuple(answer for answer in answers if answer.strip())
     if given and len(given) < len(answers):
         raise row.wrong(field, "a blank one among the answers. Leave it out, or give it alone: the text does not say.")
     return given or ("",)
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _asked(row: JsonRow, field: str) -> str:
+def _asked(row: FileRow, field: str) -> str:
     """Return a prompt: a text, or the content of the last message of a user."""
     messages = _given(row, field, "question").get(field)
     if not isinstance(messages, list):
@@ -216,10 +208,10 @@ def _asked(row: JsonRow, field: str) -> str:
     turns = [turn for turn in messages if isinstance(turn, dict) and turn.get("role") == "user"]
     if not turns:
         raise row.wrong(field, "a text, or a list with a user's message, is needed.")
-    return _given(JsonRow(row.where, {field: turns[-1].get("content")}), field, "question").text(field)
+    return _given(FileRow(row.where, {field: turns[-1].get("content")}), field, "question").text(field)
 
 
-def _parted(row: JsonRow, field: str, prompt: str) -> tuple[str, str]:
+def _parted(row: FileRow, field: str, prompt: str) -> tuple[str, str]:
     """Return (text, question) of a prompt that holds both."""
     text, question = split(prompt)
     if not question:

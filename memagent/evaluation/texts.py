@@ -1,6 +1,5 @@
 """Texts of samples, which are read piece by piece, and texts that needles are hidden in."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import UsageError
+from memagent.questions import json_rows
 from memagent.records import Json
 
 Match = Literal["all", "part", "f1", "exact", "contract"]
@@ -69,8 +69,7 @@ class Documents:
 
     def __call__(self) -> Iterator[str]:
         """Yield ``Document {i}:``, title and text of each, from 1, a blank line between two (RULER, MemAgent)."""
-        for i, (title, text) in enumerate(self.paragraphs, 1):
-            yield f"{'' if i == 1 else _BETWEEN}Document {i}:\n{title}\n{text}"
+        yield from numbered(self.paragraphs)
 
     def start(self, index: int) -> float:
         """Return where a paragraph (from 0) starts, as a share of the text's characters."""
@@ -81,9 +80,13 @@ class Documents:
         return sum(lengths[:index]) / (sum(lengths) - len(_BETWEEN))
 
 
+def numbered(paragraphs: Iterable[Paragraph]) -> Iterator[str]:
+    """Yield paragraphs with their numbers, from 1, and a blank line between two."""
+    for i, (title, text) in enumerate(paragraphs, 1):
+        yield f"{'' if i == 1 else _BETWEEN}Document {i}:\n{title}\n{text}"
+
+
 _BETWEEN = "\n\n"
-
-
 _SUFFIXES = {".txt", ".md", ".rst"}
 _NAMES = re.compile(r"(?i)^(readme|licen[cs]e|notice|authors|copying|changelog|metadata)")
 _MOST = 60_000
@@ -106,7 +109,7 @@ def load_texts(paths: Iterable[Path], limit: int = 40_000_000) -> list[str]:
         if not path.exists():
             raise UsageError(f"no text at {path}: give files or folders with text.")
         for text in _read(path):
-            if len(text) >= _LEAST and total < limit:
+            if len(text) >= _LEAST and total < limit and "\x00" not in text:
                 texts.append(text)
                 total += len(text)
     if not texts:
@@ -118,19 +121,13 @@ def _read(path: Path) -> Iterator[str]:
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if file.is_file() and (file.suffix in _SUFFIXES or _NAMES.match(file.name)) and file.suffix != ".py":
-                yield from _pieces(file.read_text(encoding="utf-8", errors="ignore")[:_MOST])
+                yield file.read_text(encoding="utf-8", errors="ignore")[:_MOST]
     elif path.suffix == ".jsonl":
-        rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-        yield from _joined(str(row.get("text", "")) for row in rows)
+        yield from _joined(str(row.values.get("text", "")) for row in json_rows(path))
     elif path.suffix == ".json":
-        yield from _joined(_contexts(json.loads(path.read_text(encoding="utf-8"))))
+        yield from _joined(context for row in json_rows(path) for context in _contexts(row.values))
     else:
-        yield from _pieces(path.read_text(encoding="utf-8", errors="ignore"))
-
-
-def _pieces(text: str) -> Iterator[str]:
-    if "\x00" not in text:
-        yield text
+        yield path.read_text(encoding="utf-8", errors="ignore")
 
 
 def _joined(parts: Iterable[str], size: int = 4000) -> Iterator[str]:

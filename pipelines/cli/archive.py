@@ -7,21 +7,13 @@ from typing import Annotated
 
 import typer
 
-from memagent.config import Config
 from memagent.errors import UsageError
-from pipelines.cli.options import (
-    ConfigOption,
-    CorpusArgument,
-    JsonOption,
-    SetOption,
-    StoreOption,
-    configured,
-    display,
-    out,
-)
+from pipelines.cli.options import Common, CorpusArgument, display, open_report, out, show_file, takes
 
 
+@takes()
 def answers(
+    given: Common,
     corpus: CorpusArgument,
     format_: Annotated[
         str | None,
@@ -41,21 +33,15 @@ def answers(
     withheld: Annotated[
         bool, typer.Option("--withheld", help="Show newer withheld answers instead (see release).")
     ] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
 ) -> None:
     """Show the newest answer to each question, per document."""
     from itertools import islice
 
     from infra.store.corpora import check_known
-    from infra.store.location import Corpus, Store
     from pipelines.io.answers import answer_rows, parse, write_answers
     from pipelines.operate.status import find_run
 
-    settings = configured(store, config, set_)
-    conditions = parse(where or [])
-    where_from = Corpus(Store(settings.store), corpus)
+    conditions, where_from = parse(where or []), given.open_corpus(corpus)
     run_id = find_run(where_from.store, run, check_known(where_from).name) if run else None
     if withheld and run:
         raise UsageError("--withheld goes over all withheld digests; --run shows a run's answers, withheld or not")
@@ -63,22 +49,21 @@ def answers(
     write_answers(islice(rows, limit), format_, output)
 
 
+@takes("json")
 def release(
-    run: Annotated[str, typer.Argument(help="Withheld run: run ID, unique prefix, or `last`.")],
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    given: Common, run: Annotated[str, typer.Argument(help="Withheld run: run ID, unique prefix, or `last`.")]
 ) -> None:
     """Release withheld answers."""
-    from infra.store.location import Store
     from pipelines.operate.release import release as run_release
 
-    corpus, runs = run_release(Store(configured(store, config, set_).store), run)
-    out({"corpus": corpus.name, "runs": runs}) if json_ else typer.echo(f"{corpus.name}: released {', '.join(runs)}")
+    corpus, runs = run_release(given.open_store(), run)
+    released = f"{corpus.name}: released {', '.join(runs)}"
+    out({"corpus": corpus.name, "runs": runs}) if given.json else typer.echo(released)
 
 
+@takes()
 def report(
+    given: Common,
     run: Annotated[str, typer.Argument(help="Run ID, unique prefix, or `last`.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write to this file; default: report.html.")
@@ -87,17 +72,12 @@ def report(
         bool, typer.Option("--open", help="Open it in the browser; without -o, the stored report.")
     ] = False,
     review_url: Annotated[str, typer.Option(help="Link answers to the review pages at this URL.")] = "",
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
 ) -> None:
     """Write a run's report as one HTML file."""
-    from infra.store.location import Store
-    from pipelines.cli.options import open_report, show_file
     from pipelines.operate.status import find_run
     from pipelines.report.page import write
 
-    tables = Store(configured(store, config, set_).store)
+    tables = given.open_store()
     run_id = find_run(tables, run)
     if open_ and output is None:
         open_report(tables, run_id)
@@ -108,25 +88,20 @@ def report(
         show_file(path)
 
 
+@takes("json")
 def status(
+    given: Common,
     corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; default: all.")] = None,
     scheduled: Annotated[int | None, typer.Option("--scheduled", min=1, help="Show recent scheduled runs.")] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Show documents, answers, failures and recent runs of a corpus."""
     from pipelines.operate.status import corpus_status, show_status
 
-    if scheduled is not None:
-        _status_of_schedule(corpus, configured(store, config, set_), scheduled, json_)
+    settings = given.settings
+    if scheduled is None:
+        state = corpus_status(settings, corpus)
+        out(state) if given.json else show_status(state)
         return
-    state = corpus_status(configured(store, config, set_), corpus)
-    out(state) if json_ else show_status(state)
-
-
-def _status_of_schedule(corpus: str | None, settings: Config, count: int, json_: bool) -> None:
     from infra.store.corpora import check_known
     from infra.store.location import Corpus, Store
     from pipelines.cli.operate import show_scheduled_runs
@@ -134,49 +109,44 @@ def _status_of_schedule(corpus: str | None, settings: Config, count: int, json_:
 
     if corpus is None:
         raise UsageError("name a corpus: memagent status CORPUS --scheduled 14")
-    scheduled = scheduled_runs_of(check_known(Corpus(Store(settings.store), corpus)), settings.schedule, count)
-    out({"corpus": corpus, "runs": scheduled}) if json_ else show_scheduled_runs(corpus, scheduled)
+    runs = scheduled_runs_of(check_known(Corpus(Store(settings.store), corpus)), settings.schedule, scheduled)
+    out({"corpus": corpus, "runs": runs}) if given.json else show_scheduled_runs(corpus, runs)
 
 
+@takes("json")
 def optimize(
+    given: Common,
     corpus: CorpusArgument,
     retention_days: Annotated[
         float, typer.Option(min=0, help="Keep replaced files this many days; 0: nothing else uses the store.")
     ] = 7.0,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Compact a corpus's small files; delete replaced ones."""
     from pipelines.operate.optimize import optimize as run_optimize
 
-    settings = configured(store, config, set_)
-    with display(json_) as show:
-        summary = run_optimize(corpus, settings, retention_days=retention_days, show=show)
-    if json_:
+    with display(given.json) as show:
+        summary = run_optimize(corpus, given.settings, retention_days=retention_days, show=show)
+    if given.json:
         out(summary)
     else:
         kept = f"; replaced files are deleted after {retention_days:g} days" if retention_days else ""
         typer.echo(f"{corpus}: {summary['files_before']:,} files before, {summary['files_after']:,} now{kept}")
 
 
+@takes("json")
 def check(
+    given: Common,
     corpus: CorpusArgument,
     repair: Annotated[
         bool, typer.Option("--repair", help="Drop damaged files; the next ingest and digest rebuild them.")
     ] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Verify a corpus's files against their hashes and counts."""
     from pipelines.operate.check import check as run_check
 
-    with display(json_) as show:
-        summary = run_check(corpus, configured(store, config, set_), repair=repair, show=show)
-    if json_:
+    with display(given.json) as show:
+        summary = run_check(corpus, given.settings, repair=repair, show=show)
+    if given.json:
         out(summary)
     else:
         for damage in summary["damages"]:
@@ -190,7 +160,9 @@ def check(
     raise typer.Exit(1 if summary["lasting"] else 0)
 
 
+@takes("json")
 def forget(
+    given: Common,
     corpus: CorpusArgument,
     where: Annotated[
         list[str],
@@ -198,17 +170,13 @@ def forget(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be erased; change nothing.")] = False,
     canary: Annotated[list[str] | None, typer.Option(help="Verify that this text is gone afterwards.")] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Erase documents and everything derived from them."""
     from pipelines.operate.forget import forget as run_forget
 
     chosen = [(field, pattern) for field, _, pattern in (item.partition("=") for item in where)]
-    summary = run_forget(corpus, configured(store, config, set_), chosen, dry=dry_run, canaries=canary or ())
-    if json_:
+    summary = run_forget(corpus, given.settings, chosen, dry=dry_run, canaries=canary or ())
+    if given.json:
         out(summary)
     else:
         does = "would forget" if dry_run else "forgot"
@@ -233,15 +201,10 @@ def forget(
     raise typer.Exit(1 if summary["found"] else 0)
 
 
-def quarantine(
-    corpus: CorpusArgument,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
+@takes("json")
+def quarantine(given: Common, corpus: CorpusArgument) -> None:
     """Show failed files, documents and questions with reasons."""
     from pipelines.operate.status import quarantined, show_quarantine
 
-    rows = quarantined(configured(store, config, set_), corpus)
-    out({"corpus": corpus, "quarantined": rows}) if json_ else show_quarantine(rows)
+    rows = quarantined(given.settings, corpus)
+    out({"corpus": corpus, "quarantined": rows}) if given.json else show_quarantine(rows)

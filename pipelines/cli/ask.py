@@ -17,25 +17,17 @@ from rich.text import Text
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.cli.options import (
-    AnswersOption,
-    BudgetOption,
-    ConfigOption,
+    Common,
     CorpusArgument,
-    DryOption,
-    EngineOption,
-    JsonOption,
-    ModelOption,
-    ParallelSpansOption,
-    RunIdOption,
-    SetOption,
-    StoreOption,
-    WaitOption,
-    configured,
+    OpenOption,
     display,
     finish,
+    one_line,
     open_report,
+    show_held,
+    takes,
 )
-from pipelines.views.formatting import cited, number, plain
+from pipelines.views.formatting import cited, exit_status, number
 
 if TYPE_CHECKING:
     from infra.store.data_files import DataFile
@@ -132,9 +124,9 @@ def _cells(row: "GivenAnswer") -> dict[str, Text]:
     place = next((place for place in row["evidence"] if place["quote"]), None) or next(iter(row["evidence"]), None)
     failed = not row["found"]
     return {
-        "document": Text(_one_line(row["document"] or row["title"])),
-        "question": Text(_one_line(row["question"]), style="dim"),
-        "answer": Text("not found", style="dim italic") if failed else Text(_one_line(row["answer"]), style="bold"),
+        "document": Text(one_line(row["document"] or row["title"])),
+        "question": Text(one_line(row["question"]), style="dim"),
+        "answer": Text("not found", style="dim italic") if failed else Text(one_line(row["answer"]), style="bold"),
         "evidence": Text(cited(place["quote"], place["page"]) if place else "", style="dim"),
     }
 
@@ -158,18 +150,15 @@ def _cut(text: Text, width: int) -> Text:
     return text
 
 
-def _one_line(text: object) -> str:
-    return " ".join(plain(text).split())
-
-
 _LOOK_SECONDS = 5.0
 """Between two looks at a watched folder."""
 _PATIENCE = 10
 """A folder that takes long to list is looked at less often: so many times as long between two looks."""
-OpenOption = Annotated[bool, typer.Option("--open", help="Open the run's report in the browser.")]
 
 
+@takes("model", "engine", "parallel_spans", "dry_run", "wait", "budget", "json", "answers", "run_id")
 def ask(
+    given: Common,
     corpus: Annotated[
         str, typer.Argument(metavar="CORPUS|FOLDER", help="A corpus; or a folder, file, glob or s3:// URL.")
     ],
@@ -186,18 +175,6 @@ def ask(
     show: Annotated[int, typer.Option("--show", min=0, help="Print at most this many answers as found.")] = SHOWN,
     open_: OpenOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Keep asking as files arrive, until Ctrl-C.")] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
-    parallel_spans: ParallelSpansOption = None,
-    dry_run: DryOption = False,
-    wait: WaitOption = True,
-    budget: BudgetOption = None,
-    json_: JsonOption = False,
-    answers: AnswersOption = True,
-    run_id: RunIdOption = None,
 ) -> None:
     """Ask questions of a corpus or folder; print answers as found.
 
@@ -209,13 +186,11 @@ def ask(
     from pipelines.ask import AskRequest
     from pipelines.target import find_target
 
-    settings = configured(
-        store, config, set_, model=model, engine=engine, parallel_spans=parallel_spans, wait=wait, budget=budget
-    )
+    settings = given.settings
     texts = [*(text or []), *(question or [])]
     if not texts and not questions:
         raise UsageError("no question: give -q 'a question', or --questions FILE")
-    if paths := [given for given in text or [] if Path(given).exists()]:
+    if paths := [one for one in text or [] if Path(one).exists()]:
         raise UsageError(
             f"{paths[0]!r} is taken for a question: one corpus or folder is asked at a time. "
             "Make a corpus of several by memagent ingest NAME FOLDER FOLDER; a question goes after -q, too"
@@ -223,73 +198,47 @@ def ask(
     wanted = list({each.text: each for each in map(make_question, texts)}.values())
     wanted += load_questions(questions) if questions else []
     whom = find_target(Store(settings.store), corpus, fetch=fetch)
-    if watch and (json_ or dry_run or not whom.sources):
-        what = "--json" if json_ else "--dry-run" if dry_run else f"corpus {corpus!r} as it is: give its folder"
+    if watch and (given.json or given.dry_run or not whom.sources):
+        what = (
+            "--json" if given.json else "--dry-run" if given.dry_run else f"corpus {corpus!r} as it is: give its folder"
+        )
         raise UsageError(f"--watch goes on as files arrive; it does not go with {what}")
-    if dry_run:
+    if given.dry_run:
         from pipelines.operate.dry_run import ask_dry_run
 
-        estimate = ask_dry_run(whom, wanted, settings, archive=archive, reread=reread)
-        finish(estimate, json_, status=0)
-    request = AskRequest(whom.corpus.name, wanted, settings, archive=archive, reread=reread, run_id=run_id)
+        finish(ask_dry_run(whom, wanted, settings, archive=archive, reread=reread), given.json, status=0)
+    request = AskRequest(whom.corpus.name, wanted, settings, archive=archive, reread=reread, run_id=given.run_id)
     if watch:
         _watch(whom, request, show, open_)
         return
-    summary = _answered(whom, request, show, json_)
-    if open_:
-        open_report(Store(settings.store), summary["run_id"])
-    _conclude(settings, summary, json_, answers)
+    _conclude(given, settings, _answered(whom, request, show, given.json), open_=open_)
 
 
+@takes("model", "engine", "parallel_spans", "dry_run", "wait", "budget", "force", "json", "answers", "run_id")
 def digest(
+    given: Common,
     corpus: CorpusArgument,
     questions: Annotated[
         str | None, typer.Option("--questions", help="Replace the default questions by this file.")
     ] = None,
     fetch: Annotated[bool, typer.Option(help="Ingest the corpus's sources first.")] = True,
     open_: OpenOption = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
-    parallel_spans: ParallelSpansOption = None,
-    dry_run: DryOption = False,
-    wait: WaitOption = True,
-    budget: BudgetOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Skip the quality checks; show the answers.")] = False,
-    json_: JsonOption = False,
-    answers: AnswersOption = True,
-    run_id: RunIdOption = None,
 ) -> None:
     """Update a corpus and the answers to its default questions."""
     from infra.store.corpora import check_name
-    from infra.store.location import Store
     from memagent.questions import load_questions
     from pipelines.ask import digest as run_digest
 
-    settings = configured(
-        store,
-        config,
-        set_,
-        model=model,
-        engine=engine,
-        parallel_spans=parallel_spans,
-        wait=wait,
-        budget=budget,
-        force=force,
-    )
+    settings = given.settings
     defaults = load_questions(questions) if questions else None
     check_name(corpus)
-    if dry_run:
+    if given.dry_run:
         from pipelines.operate.dry_run import digest_dry_run
 
-        finish(digest_dry_run(corpus, defaults, settings, fetch=fetch), json_, status=0)
-    with display(json_) as show:
-        summary = run_digest(corpus, defaults, settings, fetch=fetch, run_id=run_id, show=show)
-    if open_:
-        open_report(Store(settings.store), summary["run_id"])
-    _conclude(settings, summary, json_, answers)
+        finish(digest_dry_run(corpus, defaults, settings, fetch=fetch), given.json, status=0)
+    with display(given.json) as show:
+        summary = run_digest(corpus, defaults, settings, fetch=fetch, run_id=given.run_id, show=show)
+    _conclude(given, settings, summary, open_=open_)
 
 
 def _answered(whom: "Target", request: "AskRequest", most: int, json_: bool, *, again: bool = False) -> "RunSummary":
@@ -298,7 +247,6 @@ def _answered(whom: "Target", request: "AskRequest", most: int, json_: bool, *, 
 
     if json_:
         return ask_target(whom, request)
-    from rich.console import Console
 
     from pipelines.cli.live import Display
 
@@ -315,12 +263,10 @@ def _answered(whom: "Target", request: "AskRequest", most: int, json_: bool, *, 
 
 def _watch(whom: "Target", request: "AskRequest", most: int, open_: bool) -> None:
     """Ask, and ask again whenever a source is new, changed or gone, until the user interrupts it."""
-    from rich.console import Console
 
     from infra.cluster.session import lazy_ray
     from infra.store.documents import has_documents
     from infra.store.location import Store
-    from pipelines.cli.options import show_held
     from pipelines.target import news
 
     again, last = False, ""
@@ -340,15 +286,17 @@ def _watch(whom: "Target", request: "AskRequest", most: int, open_: bool) -> Non
             time.sleep(max(_LOOK_SECONDS, _PATIENCE * looked))
 
 
-def _conclude(settings: Config, summary: "RunSummary", json_: bool, answers: bool) -> NoReturn:
-    from pipelines.views.formatting import exit_status
+def _conclude(given: Common, settings: Config, summary: "RunSummary", *, open_: bool) -> NoReturn:
+    from infra.store.location import Store
 
+    if open_:
+        open_report(Store(settings.store), summary["run_id"])
     status = exit_status(summary)
-    if json_ and not answers:
+    if given.json and not given.answers:
         summary.pop("rollup", None)  # it names documents
-    elif json_:
+    elif given.json:
         from pipelines.io.answers import answer_table
 
         rows = answer_table(settings, summary["corpus"], summary["run_id"])
-        finish({"summary": summary, "answers": rows}, json_, status)
-    finish(summary, json_, status)
+        finish({"summary": summary, "answers": rows}, given.json, status)
+    finish(summary, given.json, status)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,31 +13,21 @@ from rich.text import Text
 
 from memagent.errors import UsageError
 from pipelines.cli.live import summary as run_summary
-from pipelines.cli.options import (
-    ConfigOption,
-    EngineOption,
-    JsonOption,
-    ModelOption,
-    RunIdOption,
-    SetOption,
-    StoreOption,
-    configured,
-    display,
-    out,
-)
+from pipelines.cli.options import Common, display, out, takes
 from pipelines.run_names import resolve
 from pipelines.views.formatting import plain
 
 if TYPE_CHECKING:
-    from infra.store.runs import RunSummary, ScoreLine
-    from memagent.config import Config
+    from infra.store.runs import ScoreLine
     from memagent.evaluation.suites import Suite
     from pipelines.evaluate import Evaluation
 
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
+@takes("model", "engine", "json", "run_id")
 def evaluate(
+    given: Common,
     suite: Annotated[str, typer.Option(help="Use this suite: needles, ruler, contracts or files.")] = "needles",
     lengths: Annotated[str, typer.Option(help="Use these lengths in tokens: 8k,128k,3.5m (HotpotQA: documents).")] = "",
     kinds: Annotated[str, typer.Option(help="Use these kinds, comma-separated; default: all.")] = "",
@@ -62,20 +53,9 @@ def evaluate(
     lm_eval: Annotated[
         Path | None, typer.Option("--lm-eval", help="Only write the samples, as lm-evaluation-harness tasks.")
     ] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
-    json_: JsonOption = False,
-    run_id: RunIdOption = None,
 ) -> None:
     """Score a model on needles, RULER, contracts or files."""
-    from infra.store.location import Store
     from memagent.evaluation.suites import Suite
-    from pipelines.evaluate import compare
-    from pipelines.evaluate import evaluate as run
-    from pipelines.report.evaluation import write_evaluation
 
     chosen = Suite(
         suite,  # type: ignore[arg-type]
@@ -92,41 +72,49 @@ def evaluate(
     if write is not None and lm_eval is not None:
         raise UsageError("give --write or --lm-eval, not both")
     texts = tuple(str(path) for path in text or [])
-    sets = [*(set_ or []), *([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
-    settings = configured(store, config, sets, model=policy or model, engine=engine)
+    methods = [*([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
+    given = replace(given, set_=[*(given.set_ or []), *methods], model=policy or given.model)
     if folder := write or lm_eval:
-        _write(chosen, texts, settings, folder=folder, json_=json_, lm_eval=write is None)
-        return
-    with display(json_) as show:
-        summary = run(chosen, settings, texts=texts, run_id=run_id, show=show)
+        _write(chosen, texts, given, folder, lm_eval=write is None)
+    else:
+        _run(chosen, texts, given, against, output)
+
+
+def _run(suite: "Suite", texts: tuple[str, ...], given: Common, against: str | None, output: Path | None) -> None:
+    """Evaluate the model, and another on the same samples; print and keep the scores."""
+    from pipelines.evaluate import compare, evaluate
+    from pipelines.report.evaluation import write_evaluation
+
+    settings = given.settings
+    with display(given.json) as show:
+        summary = evaluate(suite, settings, texts=texts, run_id=given.run_id, show=show)
         if against is not None:
-            other = run(chosen, configured(store, config, sets, model=against, engine=engine), texts=texts, show=show)
+            other = evaluate(suite, replace(given, model=against).settings, texts=texts, show=show)
             failed = other["readings"]["failed"]
             summary["against"] = {"run_id": other["run_id"], "policy_id": other["policy_id"], "failed": failed}
-            summary["paired"] = compare(Store(settings.store), summary["run_id"], other["run_id"]).as_dict()
+            summary["paired"] = compare(given.open_store(), summary["run_id"], other["run_id"]).as_dict()
     if output is not None:
-        summary["report"] = str(write_evaluation(Store(settings.store), summary["run_id"], output))
-    _end(summary, json_)
+        summary["report"] = str(write_evaluation(given.open_store(), summary["run_id"], output))
+    out(summary) if given.json else evaluation_summary(Console(), summary)
+    failed = summary["readings"]["failed"] + summary.get("against", {}).get("failed", 0)
+    raise typer.Exit(1 if failed else 0)
 
 
+@takes("json")
 def scores(
+    given: Common,
     suite: Annotated[str | None, typer.Option(help="Show only this suite.")] = None,
     run: Annotated[list[str] | None, typer.Option(help="Show only this run, or `last`; may be repeated.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Write plots of the shown runs to this folder.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a run's report to this HTML file.")
     ] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Show and plot the scores of all evaluations."""
-    from infra.store.location import Store
     from pipelines.evaluate import by_run, score_table
     from pipelines.report.evaluation import draw, write_evaluation
 
-    tables = Store(configured(store, config, set_).store)
+    tables = given.open_store()
     evaluations = by_run(score_table(tables, suite))
     if not evaluations:
         of = f" of suite {suite}" if suite else ""
@@ -136,10 +124,8 @@ def scores(
     evaluations = [row for row in evaluations if not chosen or row["run_id"] in chosen]
     run_ids_shown = [row["run_id"] for row in evaluations]
     plots = [str(path) for path in draw(tables, run_ids_shown, pictures)] if pictures else []
-    report = ""
-    if output is not None:
-        report = str(write_evaluation(tables, evaluations[-1]["run_id"], output))
-    if json_:
+    report = str(write_evaluation(tables, evaluations[-1]["run_id"], output)) if output is not None else ""
+    if given.json:
         out({"runs": evaluations, "pictures": plots, **({"report": report} if report else {})})
         return
     console = Console()
@@ -151,29 +137,18 @@ def scores(
         console.print(f"report of {evaluations[-1]['run_id']}: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _write(
-    suite: "Suite", texts: tuple[str, ...], settings: "Config", folder: Path, *, json_: bool, lm_eval: bool
-) -> None:
+def _write(suite: "Suite", texts: tuple[str, ...], given: Common, folder: Path, *, lm_eval: bool) -> None:
     from infra.readers import ReaderSpec
     from pipelines.io.lm_eval import write_lm_eval
     from pipelines.stages.make_samples import write_files
 
     write = write_lm_eval if lm_eval else write_files
-    written = write(suite, texts, ReaderSpec(settings).tokenizer, folder)
-    if json_:
+    written = write(suite, texts, ReaderSpec(given.settings).tokenizer, folder)
+    if given.json:
         out({"files": [{"path": str(path), "samples": count} for path, count in written]})
         return
     for path, count in written:
         typer.echo(f"{count:>6} samples  {path}")
-
-
-def _end(summary: "RunSummary", json_: bool) -> None:
-    if json_:
-        out(summary)
-    else:
-        evaluation_summary(Console(), summary)
-    failed = summary["readings"]["failed"] + summary.get("against", {}).get("failed", 0)
-    raise typer.Exit(1 if failed else 0)
 
 
 def _lengths(text: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from pydantic import BaseModel, JsonValue
@@ -14,6 +14,7 @@ from memagent.config import Config, EngineConfig, ReadingConfig, load_config
 from memagent.errors import UsageError
 from memagent.reading.engine import ENGINES
 
+T = TypeVar("T", str, int)
 _WIDTH = 100
 
 
@@ -95,8 +96,8 @@ def init(
         if named := _answer(words, tokenizer, "", ask):
             chosen["engine.tokenizer"] = named
     elif chosen["engine.kind"] == "vllm":
-        chosen["pool.gpus"] = _count("How many GPUs has one engine (0: CPU)?", gpus, 0, ask)
-        chosen["pool.max_size"] = _count("How many engines may run side by side?", engines, 1, ask)
+        chosen["pool.gpus"] = _answer("How many GPUs has one engine (0: CPU)?", gpus, 0, ask)
+        chosen["pool.max_size"] = _answer("How many engines may run side by side?", engines, 1, ask)
         if isinstance(cards := chosen["pool.gpus"], int) and cards > 1:
             chosen["engine.tensor_parallel"] = cards
     text = configuration_file(chosen)
@@ -111,15 +112,8 @@ def _asks() -> bool:
     return sys.stdin.isatty()
 
 
-def _answer(words: str, given: str | None, default: str, ask: bool) -> str:
+def _answer(words: str, given: T | None, default: T, ask: bool) -> T:
     if given is not None or not ask:
         return default if given is None else given
-    answer: str = typer.prompt(words, default=default, err=True)
-    return answer.strip()
-
-
-def _count(words: str, given: int | None, default: int, ask: bool) -> int:
-    if given is not None or not ask:
-        return default if given is None else given
-    answer: int = typer.prompt(words, default=default, type=int, err=True)
-    return answer
+    answer: T = typer.prompt(words, default=default, type=type(default), err=True)
+    return answer.strip() if isinstance(answer, str) else answer

@@ -19,23 +19,7 @@ from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.init import init
 from pipelines.cli.operate import app as engine_app
 from pipelines.cli.operate import backfill, cost
-from pipelines.cli.options import (
-    HOST,
-    ConfigOption,
-    CorpusArgument,
-    EngineOption,
-    HostOption,
-    JsonOption,
-    ModelOption,
-    RunIdOption,
-    SetOption,
-    StoreOption,
-    UrlOption,
-    configured,
-    display,
-    finish,
-    out,
-)
+from pipelines.cli.options import HOST, Common, CorpusArgument, HostOption, UrlOption, display, finish, out, takes
 from pipelines.cli.policies import CheckOption, promotion_spec
 from pipelines.cli.policies import app as policies_app
 from pipelines.cli.train import app as train_app
@@ -124,16 +108,9 @@ def root(
         _show_logs(options.log_format or "text")
 
 
-for _command in (init, ask, digest, backfill, answers, release, report, status, optimize, check, forget, quarantine):
+_SHOWING = (answers, release, report, status, optimize, check, forget, quarantine)
+for _command in (init, ask, digest, backfill, *_SHOWING, review, metrics, serve, mcp, cost, evaluate, scores, harvest):
     app.command()(_command)
-app.command()(review)
-app.command()(metrics)
-app.command()(serve)
-app.command()(mcp)
-app.command()(cost)
-app.command()(evaluate)
-app.command()(scores)
-app.command()(harvest)
 app.command()(feedback)
 app.add_typer(qa, name="qa")
 app.add_typer(policies_app, name="policies")
@@ -141,33 +118,23 @@ app.add_typer(engine_app, name="engine")
 
 
 @app.command()
-def doctor(
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
-    json_: JsonOption = False,
-) -> None:
+@takes("model", "engine", "json")
+def doctor(given: Common) -> None:
     """Check this machine: engine, Ray, store, Prefect, memory, cores."""
     from pipelines.operate.doctor import examine, show
 
-    settings = configured(store, config, set_, model=model, engine=engine)
-    checks = examine(settings)
-    out({"checks": checks}) if json_ else show(checks)
+    checks = examine(given.settings)
+    out({"checks": checks}) if given.json else show(checks)
     raise typer.Exit(0 if all(check["ok"] for check in checks) else 1)
 
 
 @app.command()
+@takes("json", "run_id")
 def ingest(
+    given: Common,
     corpus: CorpusArgument,
     sources: Annotated[list[str], typer.Argument(help="Folders, files, globs, s3:// URLs.")],
     tag: Annotated[list[str] | None, typer.Option(help="Tag these documents, for example sensitive.")] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-    run_id: RunIdOption = None,
 ) -> None:
     """Add documents to a corpus; skip unchanged ones."""
     from infra.cluster.session import lazy_ray
@@ -179,26 +146,23 @@ def ingest(
     from pipelines.stages.ingest import ingest as run_ingest
     from pipelines.target import absolute
 
-    settings = configured(store, config, set_)
-    target, run_id = Corpus(Store(settings.store), check_name(corpus)), run_id_or_new(run_id)
+    settings = given.settings
+    target, run_id = Corpus(Store(settings.store), check_name(corpus)), run_id_or_new(given.run_id)
     paths = [absolute(source) for source in sources]
     if tag:
         set_tags(target, paths, tag)  # before: no document may be in the corpus without its tag
-    with display(json_) as show, lazy_ray(settings.ray):
+    with display(given.json) as show, lazy_ray(settings.ray):
         summary = run_ingest(target, sources, settings, run_id=run_id, progress=show)
     remember(target, sources=paths)
     keep_ingest(target.store, run_id, summary)
     status = 1 if summary["quarantined"] else 0
-    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, json_, status)
+    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, given.json, status)
 
 
 @app.command()
+@takes("model", "engine")
 def up(
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
+    given: Common,
     cron: Annotated[str, typer.Option(help="Schedule the digest by this cron line.")] = "0 2 * * *",
     scores_cron: Annotated[str, typer.Option(help="Schedule the evaluation by this cron line.")] = "0 5 * * *",
     optimize_cron: Annotated[str, typer.Option(help="Schedule compaction by this cron line.")] = "0 4 * * *",
@@ -233,7 +197,7 @@ def up(
         at_once=at_once,
     )
     plan.check_schedules()
-    run_up(configured(store, config, set_, model=model, engine=engine), plan, Address(port, host, url), review_port)
+    run_up(given.settings, plan, Address(port, host, url), review_port)
 
 
 def main() -> None:

@@ -6,24 +6,14 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from memagent.errors import UsageError
-from pipelines.cli.options import (
-    BudgetOption,
-    ConfigOption,
-    CorpusArgument,
-    EngineOption,
-    JsonOption,
-    ModelOption,
-    RunIdOption,
-    SetOption,
-    StoreOption,
-    WaitOption,
-    configured,
-    display,
-    finish,
-    out,
-)
+from pipelines.cli.options import Common, CorpusArgument, JsonOption, display, finish, out, takes
+from pipelines.views.formatting import RUN_ID_CHARS, duration, exit_status, number, plain
 
 if TYPE_CHECKING:
     from infra.engines.warm import WarmEngineInfo
@@ -32,7 +22,9 @@ if TYPE_CHECKING:
     from pipelines.stages.planned_readings import Missing
 
 
+@takes("model", "engine", "wait", "budget", "json", "run_id")
 def backfill(
+    given: Common,
     corpus: CorpusArgument,
     first: Annotated[
         str | None, typer.Option("--from", help="Start at this date, such as 2026-11-01; default: the first.")
@@ -41,20 +33,10 @@ def backfill(
     missing: Annotated[bool, typer.Option("--missing", help="Ask questions never asked.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Ask again where reading failed.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Do both, and replace answers of other model versions.")] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
-    wait: WaitOption = True,
-    budget: BudgetOption = None,
-    json_: JsonOption = False,
-    run_id: RunIdOption = None,
 ) -> None:
     """Answer default questions that past scheduled runs missed or failed."""
     from pipelines.operate.backfill import Dates
     from pipelines.operate.backfill import backfill as run_backfill
-    from pipelines.views.formatting import exit_status
 
     if not (missing or failed or every):
         raise UsageError("specify --missing, --failed or --all")
@@ -64,25 +46,18 @@ def backfill(
     if failed or every:
         only.append("failed")
     dates = Dates(day(first, "--from") if first else None, day(last, "--to") if last else None)
-    settings = configured(store, config, set_, model=model, engine=engine, wait=wait, budget=budget)
-    with display(json_) as show:
-        summary = run_backfill(corpus, settings, dates, only, every=every, run_id=run_id, show=show)
-    finish(summary, json_, exit_status(summary))
+    with display(given.json) as show:
+        summary = run_backfill(corpus, given.settings, dates, only, every=every, run_id=given.run_id, show=show)
+    finish(summary, given.json, exit_status(summary))
 
 
 def show_scheduled_runs(corpus: str, scheduled_runs: Sequence["ScheduledRunStatus"]) -> None:
     """Print a table of scheduled runs."""
-    from rich.console import Console
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    from pipelines.views.formatting import number
-
     console = Console()
     if not scheduled_runs:
         console.print(Text(f"{corpus}: no scheduled run yet: memagent digest {corpus} --questions FILE"))
         return
-    grid = Grid(box=None, header_style="dim", pad_edge=False)  # narrow: 80 columns hold it
+    grid = Table(box=None, header_style="dim", pad_edge=False)  # narrow: 80 columns hold it
     for name in ("date", "state", "run"):
         grid.add_column(name, no_wrap=True)
     for name in ("asked", "failed", "left"):
@@ -102,23 +77,21 @@ _SHOWN = 50
 """Rows on the terminal; --json has them all."""
 
 
+@takes("json")
 def cost(
+    given: Common,
     corpus: Annotated[str | None, typer.Argument(help="Name of the corpus; default: all.")] = None,
     by: Annotated[str, typer.Option("--by", help="Group by run, question, policy or corpus.")] = "run",
     since: Annotated[
         str | None, typer.Option("--since", help="Count runs since this day (UTC), such as 2026-11-24.")
     ] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Show tokens, engine time and money spent on reading."""
     from pipelines.operate.cost import cost as run_cost
 
     first = None if since is None else datetime.combine(day(since, "--since"), datetime.min.time(), UTC)
-    table = run_cost(configured(store, config, set_), corpus, by, first)  # type: ignore[arg-type]
-    out(table) if json_ else _show_costs(table)
+    table = run_cost(given.settings, corpus, by, first)  # type: ignore[arg-type]
+    out(table) if given.json else _show_costs(table)
 
 
 def day(text: str, option: str) -> date:
@@ -130,14 +103,8 @@ def day(text: str, option: str) -> date:
 
 
 def _show_costs(table: "CostTable") -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table as Grid
-    from rich.text import Text
 
-    from pipelines.views.formatting import RUN_ID_CHARS, duration, number, plain
-
-    grid = Grid(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    grid = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     is_run = table["by"] == "run"  # to be copied, whatever the terminal's width
     grid.add_column(table["by"], overflow="fold", no_wrap=is_run, min_width=RUN_ID_CHARS if is_run else None)
     for name in ("runs", "tokens read", "from cache", "written", "engine time", table["currency"] or ""):

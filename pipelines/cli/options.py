@@ -4,10 +4,13 @@ import json
 import os
 import tempfile
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property, wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,7 +23,7 @@ from pipelines.views.formatting import breached, number, plain, withheld_by
 
 if TYPE_CHECKING:
     from infra.cluster.board import Progress
-    from infra.store.location import Store
+    from infra.store.location import Corpus, Store
     from infra.store.runs import QuestionRollup
 
 
@@ -29,62 +32,99 @@ StoreOption = Annotated[
 ]
 ConfigOption = Annotated[str | None, typer.Option("--config", help="Read configuration from this TOML file.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Set a key: section.key=value; may be repeated.")]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", help="Use this model: nano, a folder, or a Hugging Face name.")
-]
-EngineOption = Annotated[
-    str | None, typer.Option("--engine", help="Use this engine: vllm, openai, scripted, or a plugin's.")
-]
-HOST = "127.0.0.1"
-HostOption = Annotated[
-    str,
-    typer.Option(help="Listen on this address; put a TLS proxy before it."),
-]
-UrlOption = Annotated[str | None, typer.Option(help="Accept requests under this URL of a proxy.")]
-ParallelSpansOption = Annotated[
-    int | None, typer.Option("--parallel-spans", help="Read a document in this many parts in parallel.")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
-AnswersOption = Annotated[bool, typer.Option("--answers/--no-answers", help="Include answers in the --json output.")]
-RunIdOption = Annotated[str | None, typer.Option("--run-id", hidden=True, help="Name this run.")]
-WaitOption = Annotated[
-    bool,
-    typer.Option("--wait/--no-wait", help="Wait for conflicting runs."),
-]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Estimate the work; read nothing.")]
+HOST = "127.0.0.1"
+HostOption = Annotated[str, typer.Option(help="Listen on this address; put a TLS proxy before it.")]
+UrlOption = Annotated[str | None, typer.Option(help="Accept requests under this URL of a proxy.")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Open the run's report in the browser.")]
+CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
 log_format: str | None = None
 """`--log-format`, which stands before the command; None: as configured."""
-BudgetOption = Annotated[
-    str | None,
-    typer.Option("--budget", help="Stop at this budget: 90min, 2h, 5Mtok or 12.50EUR (`cost.budget`)."),
+
+
+@dataclass(frozen=True)
+class Common:
+    """The options that several commands have, as the user gave them; those that a command lacks keep their defaults."""
+
+    store: StoreOption = None
+    config: ConfigOption = None
+    set_: SetOption = None
+    model: Annotated[str | None, typer.Option(help="Use this model: nano, a folder, or a Hugging Face name.")] = None
+    engine: Annotated[str | None, typer.Option(help="Use this engine: vllm, openai, scripted, or a plugin's.")] = None
+    parallel_spans: Annotated[int | None, typer.Option(help="Read a document in this many parts in parallel.")] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate the work; read nothing.")] = False
+    wait: Annotated[bool, typer.Option(help="Wait for conflicting runs.")] = True
+    budget: Annotated[
+        str | None, typer.Option(help="Stop at this budget: 90min, 2h, 5Mtok or 12.50EUR (`cost.budget`).")
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="Skip the quality checks; show the answers.")] = False
+    json: JsonOption = False
+    answers: Annotated[bool, typer.Option(help="Include answers in the --json output.")] = True
+    run_id: Annotated[str | None, typer.Option(hidden=True, help="Name this run.")] = None
+
+    @cached_property
+    def settings(self) -> Config:
+        """The configuration that they give."""
+        return configured(
+            self.store,
+            self.config,
+            self.set_,
+            engine__model=self.model,
+            engine__kind=self.engine,
+            reading__parallel_spans=self.parallel_spans,
+            wait=None if self.wait else False,
+            cost__budget=self.budget,
+            quality__withhold=False if self.force else None,
+        )
+
+    def open_store(self) -> "Store":
+        """Return the store that the configuration names."""
+        from infra.store.location import Store
+
+        return Store(self.settings.store)
+
+    def open_corpus(self, name: str) -> "Corpus":
+        """Return a corpus of that store."""
+        from infra.store.location import Corpus
+
+        return Corpus(self.open_store(), name)
+
+
+Command = Callable[..., None]
+OptionName = Literal[
+    "model", "engine", "parallel_spans", "dry_run", "wait", "budget", "force", "json", "answers", "run_id"
 ]
-CorpusArgument = Annotated[str, typer.Argument(help="Name of the corpus.")]
 
 
-def configured(
-    store: str | None,
-    config: str | None,
-    sets: list[str] | None,
-    model: str | None = None,
-    engine: str | None = None,
-    parallel_spans: int | None = None,
-    wait: bool = True,
-    budget: str | None = None,
-    force: bool = False,
-) -> Config:
-    """Return the configuration from a command's options."""
-    settings = load_config(
-        config,
-        sets,
-        store=store,
-        engine__model=model,
-        engine__kind=engine,
-        reading__parallel_spans=parallel_spans,
-        wait=None if wait else False,
-        logging__format=log_format,
-        cost__budget=budget,
-        quality__withhold=False if force else None,
-    )
+def takes(*names: OptionName) -> Callable[[Command], Command]:
+    """Give a command --store, --config and --set, and those of the other common options that are named.
+
+    The command gets them as one `Common`, its first argument. Typer reads the options from a command's signature, which
+    then has them after the command's own.
+    """
+    taken = ("store", "config", "set_", *names)
+    shared = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(Common)
+        if field.name in taken
+    ]
+
+    def bind(command: Command) -> Command:
+        @wraps(command)
+        def bound(**values: Any) -> None:
+            command(Common(**{name: values.pop(name) for name in taken}), **values)
+
+        plain_signature = signature(command)
+        _, *own = plain_signature.parameters.values()
+        bound.__signature__ = plain_signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        return bound
+
+    return bind
+
+
+def configured(store: str | None, config: str | None, sets: list[str] | None, **overrides: object) -> Config:
+    """Return the configuration from a file, `sets` and single keys, with the store as an absolute path or a URL."""
+    settings = load_config(config, sets, store=store, logging__format=log_format, **overrides)
     if "://" not in settings.store:
         # Ray workers and Prefect runs have other working directories.
         folder = Path(settings.store).expanduser().resolve()
@@ -123,8 +163,6 @@ def finish(summary: Mapping[str, Any], json_: bool, status: int) -> NoReturn:
     if json_:
         out(summary)
     else:
-        from rich.console import Console
-
         from pipelines.cli.live import summary as show_summary
 
         console = Console()
@@ -209,8 +247,13 @@ def _others(count: int) -> str:
     return f", and {number(count)} more" if count > 0 else ""
 
 
+def one_line(text: object) -> str:
+    """Return a text as it can stand in a line of the terminal."""
+    return " ".join(plain(text).split())
+
+
 def _short(text: str, most: int = _CHARS) -> str:
-    line = " ".join(plain(text).split())
+    line = one_line(text)
     return line if len(line) <= most else line[: most - 1] + "…"
 
 

@@ -3,23 +3,18 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from memagent.errors import UsageError
-from pipelines.cli.options import (
-    ConfigOption,
-    EngineOption,
-    JsonOption,
-    ModelOption,
-    SetOption,
-    StoreOption,
-    configured,
-    display,
-    out,
-)
+from pipelines.cli.options import Common, JsonOption, display, out, takes
+from pipelines.views.formatting import plain
 
 if TYPE_CHECKING:
     from infra.store.location import Store
@@ -90,31 +85,22 @@ ColumnsOption = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def policies(
-    context: typer.Context,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
+@takes("json")
+def policies(given: Common, context: typer.Context) -> None:
     """Show the versions of the reader and their status."""
     if context.invoked_subcommand is None:
-        _list(store, config, set_, json_)
-    elif store or config or set_ or json_:
+        _list(given)
+    elif given != Common():
         raise UsageError(f"options go after the command: memagent policies {context.invoked_subcommand} ... --store S")
 
 
-@app.command("list")
-def _list(
-    store: StoreOption = None, config: ConfigOption = None, set_: SetOption = None, json_: JsonOption = False
-) -> None:
+def _list(given: Common) -> None:
     """List all versions, oldest first."""
-    from infra.store.location import Store
     from infra.store.policies import policies as registered
 
-    tables = Store(configured(store, config, set_).store)
+    tables = given.open_store()
     rows = registered(tables)
-    if json_:
+    if given.json:
         out({"policies": rows})
     elif rows:
         from rich.console import Console
@@ -124,21 +110,17 @@ def _list(
         typer.echo(f"no versions in {tables.url}: configured models are used directly")
 
 
-@app.command()
-def show(
-    policy_id: IdArgument,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Show all details of a version."""
-    from infra.store.location import Store
-    from infra.store.policies import policy
-    from pipelines.views.formatting import plain
+app.command("list")(takes("json")(_list))
 
-    row = policy(Store(configured(store, config, set_).store), policy_id)
-    if json_:
+
+@app.command()
+@takes("json")
+def show(given: Common, policy_id: IdArgument) -> None:
+    """Show all details of a version."""
+    from infra.store.policies import policy
+
+    row = policy(given.open_store(), policy_id)
+    if given.json:
         out(row)
         return
     for name, value in row.items():
@@ -150,67 +132,54 @@ def show(
 
 
 @app.command()
+@takes("model", "engine", "json")
 def promote(
+    given: Common,
     policy_id: IdArgument,
     force: Annotated[bool, typer.Option("--force", help="Promote without a check, even if refused.")] = False,
     corpus: CorpusOption = None,
     check: CheckOption = None,
     promotion: PromotionOption = None,
     columns: ColumnsOption = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Promote a version if it beats the promoted one."""
-    from infra.store.location import Store
     from infra.store.policies import policy
     from infra.store.policies import promote as run_promote
 
-    settings, spec = (
-        configured(store, config, set_, model=model, engine=engine),
-        promotion_spec(check, corpus, promotion, columns),
-    )
-    tables = Store(settings.store)
+    spec, tables = promotion_spec(check, corpus, promotion, columns), given.open_store()
     row = policy(tables, policy_id)
     candidate = row["policy_id"]
-    sets = [*_engine_of(row, config), *(set_ or [])]
-    settings = configured(store, config, sets, model=model, engine=engine)
+    settings = replace(given, set_=[*_engine_of(row, given.config), *(given.set_ or [])]).settings
     if force:
         row = run_promote(tables, candidate, "by hand", force=True)
-        out(row) if json_ else typer.echo(f"{row['policy_id']} is promoted: {row['reason']}")
+        out(row) if given.json else typer.echo(f"{row['policy_id']} is promoted: {row['reason']}")
         return
     from pipelines.promote import run_promotion
 
-    with display(json_) as show_:
+    with display(given.json) as show_:
         record = run_promotion(settings, candidate, spec=spec, show=show_)
-    _print_record(record, json_)
+    out(record) if given.json else show_comparison(record)
     raise typer.Exit(0 if record["promoted"] else 1)
 
 
 @app.command()
+@takes("json")
 def rollback(
+    given: Common,
     name: Annotated[str | None, typer.Argument(help="Lineage; optional if only one has a promoted version.")] = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Return to the previously promoted version."""
-    from infra.store.location import Store
     from infra.store.policies import policies as registered
     from infra.store.policies import rollback as run_rollback
 
-    tables = Store(configured(store, config, set_).store)
+    tables = given.open_store()
     if name is None:
         names = sorted({row["name"] for row in registered(tables) if row["status"] == "promoted"})
         if len(names) != 1:
             raise UsageError(f"roll back which lineage? There are promoted versions of: {', '.join(names) or 'none'}")
         name = names[0]
     row = run_rollback(tables, name)
-    if json_:
+    if given.json:
         out({"name": name, "promoted": row})
     elif row is None:
         typer.echo(f"no version of {name} is promoted any more: its base model is used")
@@ -219,35 +188,25 @@ def rollback(
 
 
 @app.command()
+@takes("engine", "json")
 def compare(
+    given: Common,
     a: Annotated[str, typer.Argument(help="Policy ID, unique prefix, `promoted`, nano@shipped, or a folder.")],
     b: Annotated[str, typer.Argument(help="Version to compare with.")],
     corpus: CorpusOption = None,
     check: CheckOption = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    engine: EngineOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Compare two versions; change no status."""
-    from infra.store.location import Store
     from pipelines.promote import compare_policies
 
-    settings, spec = configured(store, config, set_, engine=engine), promotion_spec(check, corpus)
-    tables = Store(settings.store)
-    with display(json_) as show_:
-        record = compare_policies(settings, _model(tables, a), _model(tables, b), spec=spec, show=show_)
-    _print_record(record, json_)
+    spec, tables = promotion_spec(check, corpus), given.open_store()
+    with display(given.json) as show_:
+        record = compare_policies(given.settings, _model(tables, a), _model(tables, b), spec=spec, show=show_)
+    out(record) if given.json else show_comparison(record)
 
 
-def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
+def versions_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return registered versions as a table for the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from pipelines.views.formatting import plain
-
     styles = {"promoted": "bold green", "refused": "red", "retired": "dim"}
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for name in ("policy", "status", "parent", "made", "check", "reason"):
@@ -264,12 +223,6 @@ def versions_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 def show_comparison(record: "PromotionRecord | Mapping[str, Any]") -> None:
     """Print a comparison, by group and overall: p is of a loss of the margin in groups, and overall of no gain."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from pipelines.views.formatting import plain
-
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for name in ("samples", "n", "docs", "candidate", "incumbent", "difference", "95% interval", "p", "failed"):
         table.add_column(name, justify="left" if name == "samples" else "right")
@@ -303,10 +256,6 @@ def _engine_of(row: "PolicyRow", config: str | None) -> list[str]:
 
     recipe = row["config"] or {}
     return beneath({name: recipe.get(name) or {} for name in ("engine", "pool")}, config)
-
-
-def _print_record(record: "PromotionRecord", json_: bool) -> None:
-    out(record) if json_ else show_comparison(record)
 
 
 def _model(store: "Store", argument: str) -> str:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -68,30 +69,26 @@ def up(config: Config, plan: ServingPlan, address: Address, review_port: int | N
         signal.signal(sign, signal.default_int_handler)
     with Server(address, {**os.environ, **variables(address, auth)}) as server:
         server.wait()
-        url = server.url
-        spec = json.dumps(asdict(plan))
-        runner = subprocess.Popen(
-            ends_with_us("pipelines.cli.up", config.store, spec),
-            env=_environment(config, url, auth),
-            start_new_session=True,
-        )
-        watch = subprocess.Popen(
-            ends_with_us("pipelines.cli.up", config.store), env=_environment(config, url, auth), start_new_session=True
-        )
-        review = _review(config, review_at) if review_at else None
+        # The whole configuration, so that later edits of a file do not change a run; not on the command line, which all
+        # users of the machine can read.
+        settings = {"MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
+        prefect = {**settings, "PREFECT_API_URL": f"{server.url}/api", "PREFECT_API_AUTH_STRING": auth}
+        runner = _start(prefect, "pipelines.cli.up", config.store, json.dumps(asdict(plan)))
+        started = [runner, _start(prefect, "pipelines.cli.up", config.store)]
+        if review_at is not None:  # the pages print their address and a login link, or why they cannot be served
+            listens = ("--port", str(review_at.port), "--host", review_at.host)
+            started.append(_start(settings, "pipelines.cli", "review", *listens))
         try:
             _tell(config, plan, address, log_in=shown)
-            if review is None:
+            if review_at is None:
                 print("check answers, in another terminal: memagent review")
             print("(stop with Ctrl-C)", flush=True)
             _wait(server, runner)
         except KeyboardInterrupt:
             print("stopped", flush=True)
         finally:
-            end_process(runner)
-            end_process(watch)
-            if review is not None:
-                end_process(review)
+            for process in started:
+                end_process(process)
 
 
 def _tell(config: Config, plan: ServingPlan, address: Address, *, log_in: str) -> None:
@@ -116,11 +113,9 @@ def _wait(server: Server, runner: "subprocess.Popen[bytes]") -> NoReturn:
     raise MemagentError(f"serving ended unexpectedly with status {status}: start memagent up again")
 
 
-def _review(config: Config, address: Address) -> "subprocess.Popen[bytes]":
-    """Start the review pages; they print their address and a login link, or why they cannot be served."""
-    environment = {**os.environ, "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
-    command = ends_with_us("pipelines.cli", "review", "--port", str(address.port), "--host", address.host)
-    return subprocess.Popen(command, env=environment, start_new_session=True)
+def _start(environment: Mapping[str, str], *command: str) -> "subprocess.Popen[bytes]":
+    """Start a module of ours, which ends with this process; flow runs inherit its environment."""
+    return subprocess.Popen(ends_with_us(*command), env={**os.environ, **environment}, start_new_session=True)
 
 
 def _check_schedule(option: str, cron: str, timezone: str) -> None:
@@ -148,16 +143,6 @@ def _auth() -> tuple[str, str]:
 
     file = Path(get_current_settings().home) / "memagent" / "auth"
     return auth_string(file), f"cat {shlex.quote(str(file))}"
-
-
-def _environment(config: Config, url: str, auth: str) -> dict[str, str]:
-    """Return the runner's environment, which its flow runs inherit.
-
-    It has the whole configuration, so that later edits of a file do not change a run. It is not passed on the command
-    line, which all users of the machine can read.
-    """
-    environment = {**os.environ, "PREFECT_API_URL": f"{url}/api", "PREFECT_API_AUTH_STRING": auth}
-    return {**environment, "MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
 
 
 if __name__ == "__main__":

@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memagent.errors import UsageError
-from pipelines.cli.options import (
-    HOST,
-    ConfigOption,
-    EngineOption,
-    HostOption,
-    ModelOption,
-    SetOption,
-    StoreOption,
-    UrlOption,
-    configured,
-)
+from pipelines.cli.options import HOST, Common, HostOption, UrlOption, takes
 
 if TYPE_CHECKING:
     from pipelines.web.server import ServerPart
@@ -28,7 +18,9 @@ ReviewerOption = Annotated[
 ]
 
 
+@takes("model", "engine")
 def serve(
+    given: Common,
     port: Annotated[int, typer.Option(help="Listen on this port.")] = 4400,
     part: Annotated[
         list[str] | None, typer.Option(help="Serve only this part: api, metrics or review; may be repeated.")
@@ -42,11 +34,6 @@ def serve(
     reviewer: ReviewerOption = None,
     host: HostOption = HOST,
     url: UrlOption = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
 ) -> None:
     """Serve OpenAI endpoint, MCP tools, review pages and metrics."""
     if split is not None and split not in _SPLITS:
@@ -57,7 +44,7 @@ def serve(
     from pipelines.web.address import Address
     from pipelines.web.server import serve as run
 
-    settings = configured(store, config, set_, model=model, engine=engine)
+    settings = given.settings
 
     def parts(address: Address) -> "list[ServerPart]":
         made: list[ServerPart] = []
@@ -82,18 +69,15 @@ def serve(
     run(parts, address)
 
 
+@takes("model", "engine")
 def review(
+    given: Common,
     port: Annotated[int, typer.Option(help="Listen on this port.")] = 4300,
     reviewer: ReviewerOption = None,
     link: Annotated[str | None, typer.Option(help="Print a new login link for this person; start nothing.")] = None,
     host: HostOption = HOST,
     url: UrlOption = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the pages in the browser.")] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
 ) -> None:
     """Serve local pages for checking answers against documents."""
     from pipelines.web.access import login_link
@@ -107,40 +91,34 @@ def review(
     from pipelines.web.review.app import ReviewPart
     from pipelines.web.server import serve as run
 
-    settings = configured(store, config, set_, model=model, engine=engine)
+    settings = given.settings
     run(lambda at: [ReviewPart(settings, reviewer or (), at, show=open_)], address)
 
 
+@takes()
 def metrics(
+    given: Common,
     port: Annotated[int, typer.Option(help="Listen on this port; 0: any free one.")] = 9464,
     host: Annotated[str, typer.Option(help="Listen on this address; 0.0.0.0 in a container.")] = HOST,
     token_file: Annotated[
         Path | None, typer.Option(help="Read Prometheus's token from this file; default: your own.")
     ] = None,
     days: Annotated[float, typer.Option(min=0, help="Count runs of the last days.")] = 30,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
 ) -> None:
     """Serve the store's metrics to Prometheus."""
     from pipelines.web.address import Address
     from pipelines.web.metrics import metrics_part
     from pipelines.web.server import serve as run
 
-    settings = configured(store, config, set_)
+    settings = given.settings
     # Prometheus calls a pod by its address: the token alone decides who reads metrics on another address.
     names = None if host == HOST else ["*"]
     run(lambda at: [metrics_part(settings, at, token_file, days)], Address(port, host), names)
 
 
-def mcp(
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    model: ModelOption = None,
-    engine: EngineOption = None,
-) -> None:
+@takes("model", "engine")
+def mcp(given: Common) -> None:
     """Serve the store as MCP tools on standard input and output."""
     from pipelines.web.api.mcp_server import serve_stdio
 
-    serve_stdio(configured(store, config, set_, model=model, engine=engine))
+    serve_stdio(given.settings)

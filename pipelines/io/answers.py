@@ -1,9 +1,5 @@
 """Export the answers of a corpus."""
 
-import codecs
-import csv
-import io
-import json
 import re
 import sys
 from collections import defaultdict
@@ -12,18 +8,15 @@ from datetime import datetime
 from fnmatch import translate
 from itertools import islice
 from pathlib import Path
-from typing import IO, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from infra.store.buckets import buckets
 from infra.store.corpora import check_known
 from infra.store.data_files import DataFile
-from infra.store.delta import Table
-from infra.store.documents import current_documents, documents_count, has_documents, present
+from infra.store.documents import current_documents, documents_count, has_documents
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.pages import CitedEvidence, PageNumbers
@@ -33,9 +26,10 @@ from infra.store.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Review, Status
-from pipelines.io.writer import output_file
+from pipelines.io.writer import WRITERS, Row, TableLayout, flat, write_file
 from pipelines.runs import run_answers
-from pipelines.views.visible_answers import CONCATENATED, HiddenRuns, visible_answers
+from pipelines.views.formatting import rounded
+from pipelines.views.visible_answers import CONCATENATED, HiddenRuns, documents_with, visible_answers
 
 FIELDS = (
     *("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id", "review"),
@@ -90,33 +84,26 @@ def _comparison(name: str, words: str) -> Callable[[object], bool]:
     return lambda value: isinstance(value, float) and (value < limit if below else value > limit)
 
 
+_DOCUMENT = ["doc_id", "content_hash", "title", "source"]
+_TEXTS = pa.list_(pa.string())
 COLUMNS = pa.schema(
-    [
-        ("document", pa.string()),
-        ("title", pa.string()),
-        ("source", pa.string()),
-        ("question_id", pa.string()),
-        ("question", pa.string()),
-        ("answer", pa.string()),
-        ("found", pa.bool_()),
-        ("evidence", pa.list_(pa.struct([*EVIDENCE, ("page", pa.int32())]))),
-        ("gold", pa.list_(pa.string())),
-        ("policy_id", pa.string()),
-        ("reading_id", pa.string()),
-        ("run_id", pa.string()),
-        ("answered_at", pa.timestamp("us", tz="UTC")),
-        ("review", pa.string()),
-        ("reviewed_by", pa.list_(pa.string())),
-        ("engine_answer", pa.string()),
-        ("confidence", pa.float32()),
-    ]
+    {
+        **dict.fromkeys(("document", "title", "source", "question_id", "question", "answer"), pa.string()),
+        "found": pa.bool_(),
+        "evidence": pa.list_(pa.struct([*EVIDENCE, ("page", pa.int32())])),
+        "gold": _TEXTS,
+        **dict.fromkeys(("policy_id", "reading_id", "run_id"), pa.string()),
+        "answered_at": pa.timestamp("us", tz="UTC"),
+        "review": pa.string(),
+        "reviewed_by": _TEXTS,
+        "engine_answer": pa.string(),
+        "confidence": pa.float32(),
+    }
 )
 """Columns of all formats; csv and xlsx have only the first piece of evidence, as quote and position."""
 _SHOWN = 1_000
 """Most rows of a table on the terminal."""
 _BINARY = ("xlsx", "parquet")
-_BATCH = 10_000
-"""Rows of a Parquet row group."""
 
 
 class AnsweredDocument(TypedDict):
@@ -208,75 +195,78 @@ def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path
         if next(remaining, None) is not None:
             Console(stderr=True).print(f"only the first {_SHOWN:,} are shown: see --limit, --where and --format")
         return
-    writers: dict[str, Callable[[Iterable[GivenAnswer], IO[bytes]], None]]
-    writers = {"csv": _csv, "xlsx": _xlsx, "jsonl": _jsonl, "parquet": _parquet}
-    if format_ not in writers:
+    if format_ not in WRITERS:
         where = f"{output} has no known format" if output else f"there is no format {format_!r}"
         raise UsageError(f"{where}: give --format csv, xlsx, jsonl or parquet (or table, on the terminal)")
     if output is not None:
-        with output_file(output) as aside, aside.open("wb") as file:
-            if format_ == "csv":
-                file.write(codecs.BOM_UTF8)  # by which a spreadsheet knows the encoding
-            writers[format_](rows, file)
+        write_file(output, rows, format_, _LAYOUT)
     elif format_ in _BINARY and sys.stdout.isatty():
         raise UsageError(f"{format_} is not for the terminal: give -o FILE")
     else:
-        writers[format_](rows, sys.stdout.buffer)
+        WRITERS[format_](rows, _LAYOUT, sys.stdout.buffer)
 
 
 def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
-    columns = ["doc_id", "content_hash", "title", "source"]
     try:
         for bucket, table in plan_parts(corpus, run_id):
             plan: list[PlannedReading] = table.to_pylist()
-            documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
+            documents: list[AnsweredDocument] = current_documents(corpus, _DOCUMENT, bucket).to_pylist()
             by_id = {document["doc_id"]: document for document in documents}
             answers, reviews = run_answers(corpus, plan), Reviews(corpus, bucket)
             pages = PageNumbers.cited_by(corpus, answers.values())
             for row in plan:
-                answer = answers.get(row["reading_id"])
-                if answer is not None:
-                    document = by_id.get(row["doc_id"]) or _document(row)
-                    exported = _row(document, answer, review=reviews.of(answer), pages=pages)
-                    yield {**exported, "question_id": row["question_id"], "gold": row["gold"]}
+                if (answer := answers.get(row["reading_id"])) is not None:
+                    document = by_id.get(row["doc_id"]) or _planned_document(row)
+                    yield _given(document, answer, pages, review=reviews.of(answer), planned=row)
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
 
 
-def _document(row: PlannedReading) -> AnsweredDocument:
-    """Return a changed or deleted document from the plan."""
-    return {"doc_id": row["doc_id"], "title": row["title"], "source": ""}
+def _planned_document(row: PlannedReading, source: str = "") -> AnsweredDocument:
+    """Return a document from the plan: it may have been changed or deleted since."""
+    return {
+        "doc_id": row["doc_id"],
+        "title": CONCATENATED if row["scope"] == "archive" else row["title"],
+        "source": source,
+    }
 
 
 def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
-    hidden, columns = HiddenRuns.of(corpus), ["doc_id", "content_hash", "title", "source"]
+    hidden = HiddenRuns.of(corpus)
     for bucket in buckets(documents_count(corpus)):
-        documents: list[AnsweredDocument] = current_documents(corpus, columns, bucket).to_pylist()
+        documents: list[AnsweredDocument] = current_documents(corpus, _DOCUMENT, bucket).to_pylist()
         by_text: dict[str, list[AnswerRow]] = defaultdict(list)
         for answer in visible_answers(corpus, bucket, hidden, withheld=withheld).to_pylist():
             by_text[answer["content_hash"]].append(answer)
         reviews, pages = Reviews(corpus, bucket), PageNumbers(corpus, bucket)
         for document in documents:
             for answer in by_text[document["content_hash"]]:
-                yield _row(document, answer, review=reviews.of(answer), pages=pages)
+                yield _given(document, answer, pages, review=reviews.of(answer))
     whole: AnsweredDocument = {"doc_id": "", "title": CONCATENATED, "source": ""}
     shown: list[AnswerRow] = visible_answers(corpus, None, hidden, withheld=withheld).to_pylist()
     reviews, pages = Reviews(corpus), PageNumbers.cited_by(corpus, shown)
-    yield from (_row(whole, answer, review=reviews.of(answer), pages=pages) for answer in shown)
+    yield from (_given(whole, answer, pages, review=reviews.of(answer)) for answer in shown)
 
 
-def _row(document: AnsweredDocument, answer: AnswerRow, *, review: Review | None, pages: PageNumbers) -> GivenAnswer:
+def _given(
+    document: AnsweredDocument,
+    answer: AnswerRow,
+    pages: PageNumbers,
+    review: Review | None = None,
+    planned: PlannedReading | None = None,
+) -> GivenAnswer:
+    """Return an answer as it is exported; `planned` is its row of a run's plan, where it is given as that run's."""
     corrected = review is not None and review.status == "corrected"
     return {
         "document": document["doc_id"],
         "title": document["title"],
         "source": document["source"],
-        "question_id": answer["question_id"],
+        "question_id": (planned or answer)["question_id"],
         "question": answer["question"],
         "answer": review.answer if review else answer["answer"],
         "found": bool(review.answer) if review and corrected else answer["found"],
         "evidence": pages.cite(answer["evidence"], document["doc_id"]),
-        "gold": None,
+        "gold": planned["gold"] if planned else None,
         "policy_id": answer["policy_id"],
         "reading_id": answer["reading_id"],
         "run_id": answer["run_id"],
@@ -288,59 +278,24 @@ def _row(document: AnsweredDocument, answer: AnswerRow, *, review: Review | None
     }
 
 
-def rounded(confidence: float | None) -> float | None:
-    """Return a confidence without the digits that a 32-bit number does not have."""
-    return None if confidence is None else round(confidence, 6)
+_WHOLE_CELLS = [name for name in COLUMNS.names if name != "evidence"]
+_PLACE_CELLS = ("quote", "segment", "char_start", "char_end", "quote_start", "quote_end", "page")
 
 
-_FLAT = (*(name for name in COLUMNS.names if name != "evidence"), "quote", "segment", "char_start", "char_end")
-_FLAT_COLUMNS = (*_FLAT, "quote_start", "quote_end", "page")
-"""Columns of csv and xlsx: `char_start` to `char_end` is the segment, `quote_start` to `quote_end` the quote in it;
-`page` is of a PDF, from 1."""
+def _cells(row: Row) -> Iterator[object]:
+    first: Row = row["evidence"][0] if row["evidence"] else {}
+    yield from (flat(row.get(name)) for name in _WHOLE_CELLS)
+    for name in _PLACE_CELLS:
+        place = first.get("segment_index" if name == "segment" else name)
+        yield "" if place in (-1, None) else place  # -1: it does not stand there verbatim
 
 
-def _flat(row: GivenAnswer) -> list[object]:
-    first: Mapping[str, object] = row["evidence"][0] if row["evidence"] else {}
-    joined = {"gold": "|".join(row.get("gold") or ()), "reviewed_by": "|".join(row.get("reviewed_by") or ())}
-    cells = [joined.get(name, row.get(name, "")) for name in COLUMNS.names if name != "evidence"]
-    keys = ("quote", "segment_index", "char_start", "char_end", "quote_start", "quote_end", "page")
-    places = [first.get(key, "") for key in keys]
-    return [*cells, *("" if place in (-1, None) else place for place in places)]  # -1: it does not stand there verbatim
+_LAYOUT = TableLayout(COLUMNS, [*_WHOLE_CELLS, *_PLACE_CELLS], _cells)
+"""Of CSV and workbooks: `char_start` to `char_end` is the segment, `quote_start` to `quote_end` the quote in it; `page`
+is of a PDF, from 1."""
 
 
-def _csv(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    writer = csv.writer(text)
-    writer.writerow(_FLAT_COLUMNS)
-    for row in rows:
-        writer.writerow([escape(cell) for cell in _flat(row)])
-    text.detach()  # the file stays open
-
-
-def _xlsx(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
-    from pipelines.io.writer import write_xlsx
-
-    write_xlsx(_FLAT_COLUMNS, map(_flat, rows), file)
-
-
-def escape(cell: object) -> object:
-    """Return a cell with a prefix if a spreadsheet would run it as a formula."""
-    return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
-
-
-def _jsonl(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
-    for row in rows:
-        file.write((json.dumps(row, default=str, ensure_ascii=False) + "\n").encode("utf-8"))
-
-
-def _parquet(rows: Iterable[GivenAnswer], file: IO[bytes]) -> None:
-    source = iter(rows)
-    with pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer:
-        while batch := list(islice(source, _BATCH)):
-            writer.write_table(pa.Table.from_pylist(batch, schema=COLUMNS))
-
-
-_COLUMNS = ["reading_id", "answered_by", "doc_id", "title", "content_hash", "question_id", "gold", "state", "scope"]
+_PLANNED = ["reading_id", "answered_by", "doc_id", "title", "content_hash", "question_id", "gold", "state", "scope"]
 _ROWS = 500
 """Planned readings whose answers are looked up at once."""
 
@@ -348,14 +303,13 @@ _ROWS = 500
 def answered_before(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
     """Yield the answers that a run's plan takes from earlier runs, a part of the plan at a time."""
     for _, table in plan_parts(corpus, run_id):
-        plan = table.select(_COLUMNS).filter(pc.equal(table["state"], "answered"))
+        plan = table.select(_PLANNED).filter(pc.equal(table["state"], "answered"))
         for first in range(0, plan.num_rows, _ROWS):
             rows: list[PlannedReading] = plan.slice(first, _ROWS).to_pylist()
             answers = run_answers(corpus, rows)
-            sources, pages = _sources(corpus, rows), PageNumbers.cited_by(corpus, answers.values())
-            for row in rows:
-                if (answer := answers.get(row["reading_id"])) is not None:
-                    yield _given(row, answer, sources=sources, pages=pages)
+            yield from _at_once(
+                corpus, [(row, answers[row["reading_id"]]) for row in rows if row["reading_id"] in answers]
+            )
 
 
 def newly_answered(corpus: Corpus, run_id: str, files: Sequence[DataFile]) -> Iterator[GivenAnswer]:
@@ -366,44 +320,16 @@ def newly_answered(corpus: Corpus, run_id: str, files: Sequence[DataFile]) -> It
     for file in files:
         answers: list[AnswerRow] = corpus.store.read_part("answers", file["path"]).to_pylist()
         names = pa.array([answer["reading_id"] for answer in answers], pa.string())
-        plan: list[PlannedReading] = read_plan(
-            corpus, run_id, _COLUMNS, filters=pc.field("reading_id").isin(names)
-        ).to_pylist()
         planned: dict[str, list[PlannedReading]] = defaultdict(list)
-        for row in plan:
+        for row in read_plan(corpus, run_id, _PLANNED, filters=pc.field("reading_id").isin(names)).to_pylist():
             planned[row["reading_id"]].append(row)
-        sources, pages = _sources(corpus, plan), PageNumbers.cited_by(corpus, answers)
-        for answer in answers:
-            for row in planned[answer["reading_id"]]:
-                yield _given(row, answer, sources=sources, pages=pages)
+        yield from _at_once(corpus, [(row, answer) for answer in answers for row in planned[answer["reading_id"]]])
 
 
-def _sources(corpus: Corpus, rows: Sequence[PlannedReading]) -> dict[str, str]:
-    """Return the source of each document, by its id."""
-    hashes = pa.array({row["content_hash"] for row in rows if row["scope"] == "document"}, pa.string())
-    columns = ["doc_id", "content_hash", "source", "state", "seen_at"]
-    table = Table(corpus.store, "documents").read(corpus.name, columns, ds.field("content_hash").isin(hashes))
-    return {row["doc_id"]: row["source"] for row in present(table, "doc_id").to_pylist()}
-
-
-def _given(row: PlannedReading, answer: AnswerRow, *, sources: dict[str, str], pages: PageNumbers) -> GivenAnswer:
-    whole = row["scope"] == "archive"
-    return {
-        "document": row["doc_id"],
-        "title": CONCATENATED if whole else row["title"],
-        "source": sources.get(row["doc_id"], ""),
-        "question_id": row["question_id"],
-        "question": answer["question"],
-        "answer": answer["answer"],
-        "found": answer["found"],
-        "evidence": pages.cite(answer["evidence"], row["doc_id"]),
-        "gold": row["gold"],
-        "policy_id": answer["policy_id"],
-        "reading_id": answer["reading_id"],
-        "run_id": answer["run_id"],
-        "answered_at": answer["answered_at"],
-        "review": "",  # nobody has looked at it yet
-        "reviewed_by": [],
-        "engine_answer": answer["answer"],
-        "confidence": rounded(answer["confidence"]),
-    }
+def _at_once(corpus: Corpus, pairs: Sequence[tuple[PlannedReading, AnswerRow]]) -> Iterator[GivenAnswer]:
+    """Yield answers of a run while it runs, as the engine gave them, with the present sources of their documents."""
+    hashes = {row["content_hash"] for row, _ in pairs if row["scope"] == "document"}
+    sources = {document["doc_id"]: document["source"] for document in documents_with(corpus, hashes)}
+    pages = PageNumbers.cited_by(corpus, [answer for _, answer in pairs])
+    for row, answer in pairs:
+        yield _given(_planned_document(row, sources.get(row["doc_id"], "")), answer, pages, planned=row)

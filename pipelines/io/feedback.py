@@ -11,11 +11,11 @@ from infra.store.location import Store
 from infra.store.qa import answers_of
 from infra.store.rows import FeedbackRow
 from memagent.errors import UsageError
+from memagent.quality.verdicts import COUNTING
 from memagent.questions import FileRow, csv_rows, json_lines, read_text
 from memagent.records import Json, half
-from pipelines.io.writer import xlsx_rows
+from pipelines.io.writer import without_prefix, xlsx_rows
 
-VERDICTS = ("accepted", "rejected", "corrected")
 _NEEDED = ("reading_id", "verdict")
 _MOST_SHOWN = 5
 
@@ -53,12 +53,9 @@ def load_verdicts(path: Path) -> tuple[list[FileVerdict], int]:
     Raises:
         UsageError: the file is malformed; the message has file and line.
     """
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise UsageError(f"{path}: a feedback file is .csv, .xlsx or .jsonl")
     verdicts: dict[str, FileVerdict] = {}
     empty = 0
-    for row in reader(path):
+    for row in _file_rows(path):
         verdict = _verdict(row.where, row.values)
         if verdict is None:
             empty += 1
@@ -79,7 +76,7 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
     """
     verdicts, empty = load_verdicts(path)
     if not verdicts:
-        raise UsageError(f"{path} holds no verdict: fill the column verdict with {', '.join(VERDICTS)}")
+        raise UsageError(f"{path} holds no verdict: fill the column verdict with {', '.join(COUNTING)}")
     corpora: dict[str, list[str]] = defaultdict(list)
     for row in answers_of(store, corpus, [verdict.reading_id for verdict in verdicts]):
         corpora[row["reading_id"]].append(row["corpus"])
@@ -134,22 +131,17 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
     verdict = values["verdict"].strip().lower()
     if not verdict:
         return None
-    if verdict not in VERDICTS:
-        raise UsageError(f"{where}: verdict {values['verdict']!r} is none of {', '.join(VERDICTS)}")
+    if verdict not in COUNTING:
+        raise UsageError(f"{where}: verdict {values['verdict']!r} is none of {', '.join(COUNTING)}")
     if not values["reading_id"].strip():
         raise UsageError(f"{where}: the reading_id is empty")
     if verdict == "corrected" and "answer" not in row:
         raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
     if verdict == "accepted" and row.get("review") == "corrected":  # what was shown, and accepted, is the correction
         verdict = "corrected"
-    answer = _unescaped(values["answer"].strip()) if verdict == "corrected" else ""
+    answer = without_prefix(values["answer"].strip()) if verdict == "corrected" else ""
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
     return FileVerdict(values["reading_id"].strip(), kind, answer, where)
-
-
-def _unescaped(cell: str) -> str:
-    """Remove the prefix that `pipelines.io.answers` adds to formulas."""
-    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@") else cell
 
 
 _ADVICE = (
@@ -158,16 +150,13 @@ _ADVICE = (
 )
 
 
-def _json_lines(path: Path) -> Iterator[FileRow]:
-    return json_lines(path, read_text(path, "feedback file"), "reading_id and verdict")
-
-
-def _csv(path: Path) -> Iterator[FileRow]:
-    return csv_rows(path, read_text(path, "feedback file"), _NEEDED, _ADVICE)
-
-
-def _xlsx(path: Path) -> Iterator[FileRow]:
-    return xlsx_rows(path, _NEEDED, _ADVICE)
-
-
-_READERS = {".csv": _csv, ".xlsx": _xlsx, ".jsonl": _json_lines, ".ndjson": _json_lines}
+def _file_rows(path: Path) -> Iterator[FileRow]:
+    suffix = path.suffix.lower()
+    if suffix == ".xlsx":
+        return xlsx_rows(path, _NEEDED, _ADVICE)
+    if suffix not in (".csv", ".jsonl", ".ndjson"):
+        raise UsageError(f"{path}: a feedback file is .csv, .xlsx or .jsonl")
+    text = read_text(path, "feedback file")
+    if suffix == ".csv":
+        return csv_rows(path, text, _NEEDED, _ADVICE)
+    return json_lines(path, text, "reading_id and verdict")

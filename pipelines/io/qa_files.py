@@ -1,16 +1,13 @@
-"""Training rows as files, in the columns of other tools (`pipelines.io.qa_files`), in and out."""
+"""Training rows as files, in the columns of other tools, in and out."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from infra.sources.dataset_files import PARQUET, open_records
 from infra.store.claims import used
@@ -25,26 +22,28 @@ from memagent.evaluation.records import Columns, IncompleteRecord
 from memagent.quality.curation import Qa, split_of
 from memagent.records import text_hash
 from pipelines.harvest import settle
-from pipelines.io.writer import output_file
+from pipelines.io.writer import TableLayout, write_file
 from pipelines.run_names import run_id_or_new
 
 _JOIN = "\n\n"
+_TEXT, _LONG, _TEXTS = pa.string(), pa.large_string(), pa.list_(pa.string())
 _EXTRA = pa.struct(
-    [
-        ("index", pa.int64()),
-        ("question", pa.string()),
-        ("split", pa.string()),
-        ("source", pa.string()),
-        ("qa_id", pa.string()),
-        ("documents", pa.list_(pa.string())),
-        ("reading_id", pa.string()),
-        ("policy_id", pa.string()),
-        ("share", pa.float64()),
-        ("pass_rate", pa.float64()),
-    ]
+    {"index": pa.int64()}
+    | dict.fromkeys(("question", "split", "source", "qa_id"), _TEXT)
+    | {"documents": _TEXTS, "reading_id": _TEXT, "policy_id": _TEXT, "share": pa.float64(), "pass_rate": pa.float64()}
 )
+_VERL = {
+    "data_source": _TEXT,
+    "prompt": pa.list_(pa.struct({"role": _TEXT, "content": _TEXT})),
+    "context": _LONG,
+    "ability": _TEXT,
+    "reward_model": pa.struct({"style": _TEXT, "ground_truth": _TEXTS}),
+    "extra_info": _EXTRA,
+}
+_OPENRLHF = {"prompt": _LONG, "label": _TEXT, "question": _TEXT, "context": _LONG, "answers": _TEXTS}
+_MEMAGENT = {"index": pa.int64(), "input": _TEXT, "context": _LONG, "answers": _TEXTS, "num_docs": pa.int64()}
+_OWN = {"question": _TEXT, "documents": pa.list_(_LONG), "answers": _TEXTS, "split": _TEXT, "source": _TEXT}
 _KEPT = ("source", "qa_id", "reading_id", "policy_id", "share", "pass_rate")
-_TEXTS = pa.list_(pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +59,6 @@ class ExportedRow:
     def context(self) -> str:
         """The texts as one."""
         return _JOIN.join(self.texts)
-
-
-@dataclass(frozen=True, slots=True)
-class QaFormat:
-    """Columns, and how a row fills them."""
-
-    schema: pa.Schema
-    record: Callable[[ExportedRow], dict[str, Any]]
 
 
 def _verl(row: ExportedRow) -> dict[str, Any]:
@@ -113,68 +104,19 @@ def _own(row: ExportedRow) -> dict[str, Any]:
     }
 
 
-FORMATS: dict[str, QaFormat] = {
-    "verl": QaFormat(
-        pa.schema(
-            [
-                ("data_source", pa.string()),
-                ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
-                ("context", pa.large_string()),
-                ("ability", pa.string()),
-                ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", _TEXTS)])),
-                ("extra_info", _EXTRA),
-            ]
-        ),
-        _verl,
-    ),
-    "openrlhf": QaFormat(
-        pa.schema(
-            [
-                ("prompt", pa.large_string()),
-                ("label", pa.string()),
-                ("question", pa.string()),
-                ("context", pa.large_string()),
-                ("answers", _TEXTS),
-            ]
-        ),
-        _openrlhf,
-    ),
-    "memagent": QaFormat(
-        pa.schema(
-            [
-                ("index", pa.int64()),
-                ("input", pa.string()),
-                ("context", pa.large_string()),
-                ("answers", _TEXTS),
-                ("num_docs", pa.int64()),
-            ]
-        ),
-        _memagent,
-    ),
-    "own": QaFormat(
-        pa.schema(
-            [
-                ("question", pa.string()),
-                ("documents", pa.list_(pa.large_string())),
-                ("answers", _TEXTS),
-                ("split", pa.string()),
-                ("source", pa.string()),
-            ]
-        ),
-        _own,
-    ),
+FORMATS: dict[str, tuple[pa.Schema, Callable[[ExportedRow], dict[str, Any]]]] = {
+    "verl": (pa.schema(_VERL), _verl),
+    "openrlhf": (pa.schema(_OPENRLHF), _openrlhf),
+    "memagent": (pa.schema(_MEMAGENT), _memagent),
+    "own": (pa.schema(_OWN), _own),
 }
-"""By the names of `memagent.evaluation.records.FORMATS`."""
+"""Columns, and how a row fills them, by the names of `memagent.evaluation.records.FORMATS`."""
 
 
 _SOURCE = "qa:"
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _ROWS = 64
 _TITLE_CHARS = 80
-
-
-class _Writer(Protocol):
-    def write(self, records: list[dict[str, Any]]) -> None: ...
 
 
 def export_qa(corpus: Corpus, path: Path, format: str | None = None) -> int:
@@ -206,9 +148,9 @@ def export_qa(corpus: Corpus, path: Path, format: str | None = None) -> int:
     rows = [row for row in read_qa(corpus.store, corpus.name) if index.place(row).documents]
     if not rows:
         raise UsageError(f"corpus {corpus.name!r} has no rows to export: memagent harvest {corpus.name}")
-    with output_file(path) as aside, _writer(aside, FORMATS[name], parquet=parquet) as writer:
-        for batch in _exported(corpus, rows):
-            writer.write([FORMATS[name].record(row) for row in batch])
+    schema, record = FORMATS[name]
+    kind = "parquet" if parquet else "jsonl"
+    write_file(path, map(record, _exported(corpus, rows)), kind, TableLayout(schema, group=_ROWS))
     return len(rows)
 
 
@@ -270,41 +212,13 @@ def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None,
     return summary
 
 
-class _ParquetWriter:
-    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
-        self._writer, self._schema = writer, schema
-
-    def write(self, records: list[dict[str, Any]]) -> None:
-        self._writer.write_table(pa.Table.from_pylist(records, schema=self._schema))
-
-
-class _JsonWriter:
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def write(self, records: list[dict[str, Any]]) -> None:
-        self._file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
-@contextmanager
-def _writer(path: Path, format: QaFormat, *, parquet: bool) -> Iterator[_Writer]:
-    if parquet:
-        with pq.ParquetWriter(path, format.schema, compression="zstd") as writer:
-            yield _ParquetWriter(writer, format.schema)
-    else:
-        with path.open("w", encoding="utf-8") as file:
-            yield _JsonWriter(file)
-
-
-def _exported(corpus: Corpus, rows: Sequence[Qa]) -> Iterator[list[ExportedRow]]:
+def _exported(corpus: Corpus, rows: Sequence[Qa]) -> Iterator[ExportedRow]:
     ordered = sorted(rows, key=lambda row: (row.stream, row.qa_id))  # rows of one document share its text
     for start in range(0, len(ordered), _ROWS):
         batch = ordered[start : start + _ROWS]
         texts = dict(document_texts(corpus, {name for row in batch for name in row.stream}))
-        yield [
-            ExportedRow(corpus.name, index, row, [texts[name] for name in row.stream])
-            for index, row in enumerate(batch, start)
-        ]
+        for index, row in enumerate(batch, start):
+            yield ExportedRow(corpus.name, index, row, [texts[name] for name in row.stream])
 
 
 def _write(writer: DocumentWriter, text: str, content_hash: str, first_seen: datetime) -> None:

@@ -1,7 +1,14 @@
-"""Tables as Excel workbooks, in and out (openpyxl). Rows are streamed: a workbook of a million rows needs no memory."""
+"""Tables as files: CSV, Excel workbooks, JSON lines and Parquet out, workbooks in.
 
+Rows are streamed: a file of a million rows needs no memory.
+"""
+
+import codecs
+import csv
+import io
+import json
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,8 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from memagent.errors import UsageError
 from memagent.questions import FileRow
+
+Row = Mapping[str, Any]
 
 
 @contextmanager
@@ -37,20 +49,105 @@ def output_file(path: Path) -> Iterator[Path]:
             aside.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """The columns of a table as a file."""
+
+    schema: pa.Schema
+    """Of Parquet; rows have its names."""
+    names: Sequence[str] = ()
+    """Columns of CSV and workbooks, whose cells hold one value each; by default those of the schema."""
+    cells: Callable[[Row], Iterable[object]] | None = None
+    """Gives a row's cells for `names`; by default `flat` of each value."""
+    group: int = 10_000
+    """Rows of a Parquet row group, which are in memory at once."""
+
+    @property
+    def header(self) -> Sequence[str]:
+        """The columns of CSV and workbooks."""
+        return self.names or self.schema.names
+
+    def flat_rows(self, rows: Iterable[Row]) -> Iterator[list[object]]:
+        """Yield the cells of rows."""
+        for row in rows:
+            yield list(self.cells(row)) if self.cells else [flat(row[name]) for name in self.header]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cell that leads to an address. A workbook shows `text`; CSV has the address itself."""
+
+    address: str
+    text: str
+
+
+def flat(value: object) -> object:
+    """Return a value as one cell: texts of a list are joined by ``|``; None leaves a cell empty."""
+    return "|".join(value) if isinstance(value, list | tuple) else value
+
+
+def write_file(path: Path, rows: Iterable[Row], kind: str, layout: TableLayout) -> None:
+    """Write rows to a file atomically.
+
+    Args:
+        path: the file.
+        rows: what is written.
+        kind: one of `WRITERS`. CSV begins with the mark by which spreadsheets know UTF-8.
+        layout: the columns.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    with output_file(path) as aside, aside.open("wb") as file:
+        if kind == "csv":
+            file.write(codecs.BOM_UTF8)
+        WRITERS[kind](rows, layout, file)
+
+
+def _csv_cell(cell: object) -> object:
+    """Return a cell with a prefix if a spreadsheet would run it as a formula."""
+    if isinstance(cell, Link):
+        return cell.address
+    return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+
+
+def without_prefix(cell: str) -> str:
+    """Remove the prefix that CSV files have before formulas."""
+    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@") else cell
+
+
+def _csv(rows: Iterable[Row], layout: TableLayout, file: IO[bytes]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text)
+    writer.writerow(layout.header)
+    writer.writerows(map(_csv_cell, cells) for cells in layout.flat_rows(rows))
+    text.detach()  # the file stays open
+
+
+def _json_lines(rows: Iterable[Row], layout: TableLayout, file: IO[bytes]) -> None:
+    file.writelines((json.dumps(row, default=str, ensure_ascii=False) + "\n").encode() for row in rows)
+
+
+def _parquet(rows: Iterable[Row], layout: TableLayout, file: IO[bytes]) -> None:
+    waiting = iter(rows)
+    with pq.ParquetWriter(file, layout.schema, compression="zstd") as writer:
+        while group := list(islice(waiting, layout.group)):
+            writer.write_table(pa.Table.from_pylist(group, schema=layout.schema))
+
+
+WRITERS: Mapping[str, Callable[[Iterable[Row], TableLayout, IO[bytes]], None]] = {
+    "csv": _csv,
+    "xlsx": lambda rows, layout, file: write_xlsx(layout.header, layout.flat_rows(rows), file),
+    "jsonl": _json_lines,
+    "parquet": _parquet,
+}
+"""What writes rows to an open file, by format."""
 _ROWS = 1_048_576
 """Of a sheet at most, its header among them."""
 _CELL = 32_767
 """Characters of a cell at most."""
 _LINKS = 65_530
 """Links of a sheet at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A cell that leads to an address."""
-
-    address: str
-    text: str
 
 
 def write_xlsx(names: Sequence[str], rows: Iterable[Sequence[object]], file: IO[bytes]) -> None:

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from infra.store.delta import Table
-from infra.store.documents import document_texts, quarantined
+from infra.store.documents import quarantined
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.pages import CitedEvidence, PageNumbers
@@ -23,6 +22,7 @@ from memagent.errors import UsageError
 from memagent.evaluation.metrics import containment
 from memagent.quality.verdicts import Review
 from memagent.records import Json
+from pipelines.runs import run_answers
 
 READINGS = 20_000
 """Most readings in a report; more do not fit a file that opens quickly."""
@@ -31,25 +31,12 @@ _POINTS = 240
 """Most points of a curve; more cannot be distinguished on a screen."""
 
 
-class SpeedPoint(TypedDict):
-    """A point of the curves that ``chart.js`` draws."""
-
-    t: float
-    """Seconds since the start."""
-    segments: float
-    """Per second, as are `prompt` and `output` (tokens)."""
-    prompt: float
-    output: float
-    cached: float
-    """Share of the prompt tokens from the prefix cache, 0 to 1."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
     """A finished run: a row of table ``runs``."""
 
+    corpus: Corpus
     run_id: str
-    corpus: str
     kind: str
     status: str
     started_at: datetime
@@ -104,64 +91,53 @@ def load_run(store: Store, run_id: str) -> ReportedRun:
             "to finish a run that was interrupted"
         )
     row = rows[-1]
-    return ReportedRun(
-        run_id=run_id,
-        corpus=row["corpus"],
-        kind=row["kind"],
-        status=row["status"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        config=json.loads(row["config"] or "{}"),
-        summary=json.loads(row["summary"] or "{}"),
-    )
+    told = {name: json.loads(row[name] or "{}") for name in ("config", "summary")}
+    facts = {name: row[name] for name in ("run_id", "kind", "status", "started_at", "ended_at")}
+    return ReportedRun(corpus=Corpus(store, row["corpus"]), **facts, **told)
 
 
-def load_rows(store: Store, run: ReportedRun, failures: list[FailureRow]) -> list[ReportRow]:
+def load_rows(run: ReportedRun, failures: list[FailureRow]) -> list[ReportRow]:
     """Return the run's readings in the order of its plan; a run without a plan has none.
 
     Of a run with more than `READINGS`, the failed and then the first other readings.
     """
     reasons = {failure["item"]: failure for failure in failures if failure["stage"] == "read"}
-    plan = _plan(Corpus(store, run.corpus), run, failed=[item.rpartition(" ? ")[0] for item in reasons])
-    reading_ids = pa.array([entry["answered_by"] or entry["reading_id"] for entry in plan], pa.string())
-    table = Table(store, "answers").read(run.corpus, filters=ds.field("reading_id").isin(reading_ids))
-    answers = {answer["reading_id"]: answer for answer in table.to_pylist()}
-    corpus = Corpus(store, run.corpus)
-    rows, reviews, pages = [], Reviews(corpus), PageNumbers.cited_by(corpus, answers.values())
+    plan = _plan(run, failed=[item.rpartition(" ? ")[0] for item in reasons])
+    answers = run_answers(run.corpus, plan)
+    rows, reviews, pages = [], Reviews(run.corpus), PageNumbers.cited_by(run.corpus, answers.values())
     for entry in plan:
-        answer = answers.get(entry["answered_by"] or entry["reading_id"])
-        failure = None if answer else reasons.get(reading_item(entry))
-        evidence = pages.cite(answer["evidence"], entry["doc_id"]) if answer else []
-        rows.append(ReportRow(entry, answer, failure, reviews.of(answer) if answer else None, evidence=evidence))
+        if (answer := answers.get(entry["reading_id"])) is None:
+            rows.append(ReportRow(entry, None, reasons.get(reading_item(entry))))
+        else:
+            evidence = pages.cite(answer["evidence"], entry["doc_id"])
+            rows.append(ReportRow(entry, answer, None, reviews.of(answer), evidence))
     return rows
 
 
-def load_failures(store: Store, run: ReportedRun) -> list[FailureRow]:
+def load_failures(run: ReportedRun) -> list[FailureRow]:
     """Return the run's quarantine rows, followed by those of earlier ingests that are still in quarantine."""
-    failures: list[FailureRow] = (
-        Table(store, "quarantine").read(run.corpus, filters=ds.field("run_id") == run.run_id).to_pylist()
-    )
-    current = quarantined(Corpus(store, run.corpus)).to_pylist()
+    mine = ds.field("run_id") == run.run_id
+    failures: list[FailureRow] = Table(run.corpus.store, "quarantine").read(run.corpus.name, filters=mine).to_pylist()
+    current = quarantined(run.corpus).to_pylist()
     earlier = [row for row in current if row["stage"] in ("ingest", "segment") and row["run_id"] != run.run_id]
     return failures + earlier
 
 
-def load_titles(store: Store, run: ReportedRun, hashes: Iterable[str]) -> dict[str, DocumentRow]:
+def load_titles(corpus: Corpus, hashes: Iterable[str]) -> dict[str, DocumentRow]:
     """Return doc_id, title, source, chars and media_type of documents by content hash, from the newest row."""
     columns = ["doc_id", "title", "source", "chars", "media_type", "content_hash", "seen_at"]
     selected = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
     present = ds.field("state") == "present"  # the row of a deleted document has no text
-    table = Table(store, "documents").read(run.corpus, columns, selected & present).sort_by("seen_at")
+    table = Table(corpus.store, "documents").read(corpus.name, columns, selected & present).sort_by("seen_at")
     return {row["content_hash"]: row for row in table.to_pylist()}
 
 
-def load_texts(store: Store, run: ReportedRun, hashes: Iterable[str]) -> dict[str, str]:
-    """Return the texts of documents by content hash."""
-    return dict(document_texts(Corpus(store, run.corpus), set(hashes)))
+def load_progress(store: Store, run_id: str) -> list[Json]:
+    """Return the run's speed over time as ``chart.js`` draws it, a point per interval.
 
-
-def load_progress(store: Store, run_id: str) -> list[SpeedPoint]:
-    """Return the run's speed over time, a point per interval."""
+    `t` is in seconds since the start, `segments`, `prompt` and `output` (tokens) are per second; `cached` is the share
+    of the prompt tokens from the prefix cache, 0 to 1.
+    """
     try:
         lines = store.read_bytes("runs", run_id, "progress.jsonl").decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
@@ -177,16 +153,16 @@ def load_progress(store: Store, run_id: str) -> list[SpeedPoint]:
     return [_speed(a, b) for a, b in pairwise(points) if b["t"] > a["t"]]
 
 
-def _plan(corpus: Corpus, run: ReportedRun, failed: list[str]) -> list[PlannedReading]:
+def _plan(run: ReportedRun, failed: list[str]) -> list[PlannedReading]:
     total = (run.summary.get("readings") or {}).get("total") or 0
     try:
         if total <= READINGS:
-            plan: list[PlannedReading] = read_plan(corpus, run.run_id).to_pylist()
+            plan: list[PlannedReading] = read_plan(run.corpus, run.run_id).to_pylist()
             return plan
         failed_ids = pa.array(failed[:READINGS], pa.string())
-        plan = read_plan(corpus, run.run_id, filters=ds.field("doc_id").isin(failed_ids)).to_pylist()
+        plan = read_plan(run.corpus, run.run_id, filters=ds.field("doc_id").isin(failed_ids)).to_pylist()
         listed = {row["reading_id"] for row in plan}
-        for _, part in plan_parts(corpus, run.run_id):
+        for _, part in plan_parts(run.corpus, run.run_id):
             if len(plan) >= READINGS:
                 break
             rows: list[PlannedReading] = part.slice(0, READINGS - len(plan)).to_pylist()
@@ -196,7 +172,7 @@ def _plan(corpus: Corpus, run: ReportedRun, failed: list[str]) -> list[PlannedRe
     return plan
 
 
-def _speed(a: Mapping[str, float], b: Mapping[str, float]) -> SpeedPoint:
+def _speed(a: Mapping[str, float], b: Mapping[str, float]) -> Json:
     seconds = b["t"] - a["t"]
     # A restarted run counts from zero again: a negative difference is no speed.
     gain = {key: max(0.0, b.get(key, 0) - a.get(key, 0)) for key in _COUNTS}

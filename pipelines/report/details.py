@@ -1,19 +1,22 @@
 """The report's details: memories of readings and passages of documents, up to the size limit."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from infra.store.buckets import groups_of
 from infra.store.delta import Table
-from infra.store.location import Store
-from infra.store.rows import EvidenceRow
-from pipelines.report.data import ReportedRun, ReportRow, load_texts
+from infra.store.documents import document_texts
+from infra.store.location import Corpus
+from infra.store.rows import EvidenceRow, SegmentRange
+from memagent.records import Json
+from pipelines.report.data import ReportRow
 from pipelines.report.html import size
-from pipelines.views.memory import Timeline, noted, timelines, unpack
+from pipelines.views.memory import MemoryHistory, histories
+from pipelines.views.passages import Excerpt, Span, excerpt, place_of
 
 _READINGS_AT_ONCE = 1_000
 _CHARS_AT_ONCE = 20_000_000
@@ -24,33 +27,7 @@ _MEMORY_SHARE = 0.6
 _SAFE = 0.97
 """Margin for what JSON escapes add to the sizes of passages."""
 _SPAN_BYTES = 100
-"""Size of `Change.characters` and `Change.noted`, which are added later."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownPlace:
-    """A span of characters of a document that the report refers to."""
-
-    start: int
-    end: int
-
-
-class Excerpt(TypedDict):
-    """Passages of a document, as ``document.js`` reads them."""
-
-    chars: int
-    """Characters of the document."""
-    pieces: list[tuple[int, str]]
-    """Offset of the first character, and text."""
-
-
-class _Segmented(TypedDict):
-    content_hash: str
-    part: str
-    first_row: int
-    segments: int
-
-
+"""Size of a change's characters, which are looked up later."""
 Bounds = list[tuple[int, int]]
 """First and last character (exclusive) of each segment of a document."""
 
@@ -59,7 +36,7 @@ Bounds = list[tuple[int, int]]
 class Details:
     """The memories and passages that fit the file."""
 
-    memories: dict[str, Timeline] = field(default_factory=dict)
+    memories: dict[str, MemoryHistory] = field(default_factory=dict)
     """By reading_id."""
     documents: dict[str, Excerpt] = field(default_factory=dict)
     """By content hash."""
@@ -67,7 +44,7 @@ class Details:
     documents_left_out: int = 0
 
 
-def gather(store: Store, run: ReportedRun, rows: list[ReportRow], chars: dict[str, int], room: int) -> Details:
+def gather(corpus: Corpus, rows: list[ReportRow], chars: dict[str, int], room: int) -> Details:
     """Collect memories and passages of `rows` into at most `room` bytes.
 
     Readings that found an answer come first. `chars` has the length of each document by content hash.
@@ -76,23 +53,22 @@ def gather(store: Store, run: ReportedRun, rows: list[ReportRow], chars: dict[st
     room = int(room * _SAFE)
     answered = [row for row in rows if row.answer is not None]
     answered.sort(key=lambda row: not (row.answer and row.answer["found"]))
-    left = room - _take_memories(store, run, answered, room=int(room * _MEMORY_SHARE), details=details)
+    left = room - _take_memories(corpus, answered, room=int(room * _MEMORY_SHARE), details=details)
     shown: dict[str, list[ReportRow]] = defaultdict(list)
     for row in answered:
         for content_hash in _touched(row, details.memories.get(row.reading_id)):
             shown[content_hash].append(row)
     todo = len(shown)
-    for batch in _batches(list(shown), chars):
-        texts = load_texts(store, run, batch)
-        bounds = _segment_bounds(store, run, batch)
+    sizes = ((name, chars.get(name, _UNKNOWN_CHARS)) for name in shown)
+    for batch in groups_of(sizes, _CHARS_AT_ONCE):
+        texts = dict(document_texts(corpus, batch))
+        bounds = _segment_bounds(corpus, batch)
         for content_hash in batch:
             allowance, todo = max(0, left // todo), todo - 1
             passages, places = None, []
-            if content_hash in texts:
-                places = _places(
-                    content_hash, texts[content_hash], bounds[content_hash], rows=shown[content_hash], details=details
-                )
-                passages = excerpt(texts[content_hash], places, allowance)
+            if (text := texts.get(content_hash)) is not None:
+                places = _places(content_hash, text, bounds[content_hash], rows=shown[content_hash], details=details)
+                passages = excerpt(text, places, allowance)
             if passages is None:
                 details.documents_left_out += bool(places)
                 continue
@@ -101,79 +77,93 @@ def gather(store: Store, run: ReportedRun, rows: list[ReportRow], chars: dict[st
     return details
 
 
-def _take_memories(store: Store, run: ReportedRun, rows: list[ReportRow], room: int, details: Details) -> int:
+def timeline(row: ReportRow, history: MemoryHistory, document: Callable[[str], object]) -> Json:
+    """Return a history as ``reading.js`` reads it; `document` names a document by its content hash."""
+    strip, positions = history.stream(row.plan["segments"] or 0, (row.answer or row.plan)["carried_segments"] or 0)
+    changes = [
+        {
+            "kind": change.kind,
+            "position": position,
+            "span": change.span,
+            "document": document(change.content_hash) if change.content_hash else -1,
+            "segment": change.segment,
+            "memory": pack(change.before, change.after),
+            "cut": change.cut,
+        }
+        | ({"characters": change.characters, "noted": change.noted} if change.characters else {})
+        for change, position in zip(history.changes, positions, strict=True)
+    ]
+    return {"strip": strip, "changes": changes, "cut": history.answer_cut}
+
+
+def pack(before: str, after: str) -> tuple[int, int, str]:
+    """Encode a memory as a difference from the one before: (head, tail, the text between).
+
+    `head` and `tail` are the lengths of the common prefix and suffix in UTF-16 units, as JavaScript counts.
+    """
+    head = _shared(before, after)
+    room = min(len(before), len(after)) - head
+    tail = _shared(before[::-1][:room], after[::-1][:room])
+    return _units(after[:head]), _units(after[len(after) - tail :]), after[head : len(after) - tail]
+
+
+def _shared(a: str, b: str) -> int:
+    """Return the length of the common prefix."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _units(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _take_memories(corpus: Corpus, rows: list[ReportRow], room: int, details: Details) -> int:
     used = 0
     for start in range(0, len(rows), _READINGS_AT_ONCE):
         batch = rows[start : start + _READINGS_AT_ONCE]
-        logged = timelines(store, run, batch)
+        logged = histories(corpus, [row.reading_id for row in batch])
         for row in batch:
-            timeline = logged.get(row.reading_id)
-            if timeline is None:
-                details.memories_left_out += 1
-                continue
-            needed = size(timeline) + _SPAN_BYTES * len(timeline["changes"])
-            if used + needed > room:
+            history, needed = logged.get(row.reading_id), room
+            if history is not None:
+                needed = size(timeline(row, history, str)) + _SPAN_BYTES * len(history.changes)
+            if history is None or used + needed > room:
                 details.memories_left_out += 1
                 continue
             used += needed
-            details.memories[row.reading_id] = timeline
+            details.memories[row.reading_id] = history
         if used > room * 0.98:
             details.memories_left_out += len(rows) - start - len(batch)
             break
     return used
 
 
-def _touched(row: ReportRow, timeline: Timeline | None) -> list[str]:
+def _touched(row: ReportRow, history: MemoryHistory | None) -> list[str]:
     """Return the content hashes of the documents that a reading's details refer to."""
     hashes = [evidence["content_hash"] for evidence in row.evidence]
-    hashes += [change["document"] for change in (timeline["changes"] if timeline else []) if change["document"]]
+    hashes += history.documents if history else []
     hashes += [row.plan["content_hash"]] if row.plan["scope"] == "document" else []
     return list(dict.fromkeys(hashes))
 
 
-def _batches(hashes: list[str], chars: dict[str, int]) -> Iterator[list[str]]:
-    """Split `hashes` into batches whose texts fit in memory."""
-    batch: list[str] = []
-    size = 0
-    for content_hash in hashes:
-        batch.append(content_hash)
-        size += chars.get(content_hash, _UNKNOWN_CHARS)
-        if size > _CHARS_AT_ONCE:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
 def _places(
     content_hash: str, text: str, segmentations: list[Bounds], rows: list[ReportRow], details: Details
-) -> list[ShownPlace]:
-    """Return what to show of a document; also adds the spans of each change to the timelines."""
-    evidence: list[ShownPlace] = []
-    taken: list[ShownPlace] = []
-    changed: list[ShownPlace] = []
+) -> list[Span]:
+    """Return what to show of a document; also looks up the place of each change of a memory in it."""
+    evidence: list[Span] = []
+    noted: list[Span] = []
+    changed: list[Span] = []
     for row in rows:
         spots = [spot for spot in row.evidence if spot["content_hash"] == content_hash]
-        for spot in spots:
-            quoted = spot["quote_start"] is not None and spot["quote_start"] >= 0
-            evidence.append(
-                ShownPlace(spot["quote_start"], spot["quote_end"])
-                if quoted
-                else ShownPlace(spot["char_start"], spot["char_end"])
-            )
-        timeline = details.memories.get(row.reading_id)
+        evidence += map(place_of, spots)
+        history = details.memories.get(row.reading_id)
         bounds = _segmentation_of(row, segmentations, spots)
-        if timeline is None or bounds is None:
+        if history is None or bounds is None:
             continue
-        for change, (before, after) in zip(timeline["changes"], unpack(timeline["changes"]), strict=True):
-            if change["document"] != content_hash or not 0 <= change["segment"] < len(bounds):
-                continue
-            start, end = bounds[change["segment"]]
-            change["characters"] = [start, end]
-            change["noted"] = [[start + a, start + b] for a, b in noted(before, after, text[start:end])]
-            taken += [ShownPlace(a, b) for a, b in change["noted"]]
-            changed += [] if change["noted"] else [ShownPlace(start, end)]
-    return evidence + taken + changed
+        for change in history.changes:
+            if change.content_hash == content_hash and 0 <= change.segment < len(bounds):
+                change.locate_in(text, *bounds[change.segment])
+                noted += [Span(*place) for place in change.noted]
+                changed += [] if change.noted else [Span(*bounds[change.segment])]
+    return evidence + noted + changed
 
 
 def _segmentation_of(row: ReportRow, segmentations: list[Bounds], spots: Sequence[EvidenceRow]) -> Bounds | None:
@@ -190,85 +180,19 @@ def _segmentation_of(row: ReportRow, segmentations: list[Bounds], spots: Sequenc
     return None
 
 
-def _segment_bounds(store: Store, run: ReportedRun, hashes: list[str]) -> dict[str, list[Bounds]]:
+def _segment_bounds(corpus: Corpus, hashes: list[str]) -> dict[str, list[Bounds]]:
     """Return the segmentations of documents, newest first."""
     columns = ["content_hash", "part", "first_row", "segments", "written_at"]
     selected = ds.field("content_hash").isin(pa.array(hashes, pa.string()))
-    table = Table(store, "segmented").read(run.corpus, columns, selected).sort_by([("written_at", "descending")])
-    by_part: dict[str, list[_Segmented]] = defaultdict(list)
-    for document in table.to_pylist():
+    table = Table(corpus.store, "segmented").read(corpus.name, columns, selected)
+    by_part: dict[str, list[SegmentRange]] = defaultdict(list)
+    for document in table.sort_by([("written_at", "descending")]).to_pylist():
         by_part[document["part"]].append(document)
     result: dict[str, list[Bounds]] = defaultdict(list)
     for part, documents in by_part.items():
-        segments = store.read_part(part, columns=["char_start", "char_end"])
+        segments = corpus.store.read_part(part, columns=["char_start", "char_end"])
         for document in documents:
             rows = segments.slice(document["first_row"], document["segments"])
             pairs = zip(rows["char_start"].to_pylist(), rows["char_end"].to_pylist(), strict=True)
             result[document["content_hash"]].append(list(pairs))
     return result
-
-
-_CONTEXTS = (2_000, 800, 300, 120)
-"""Characters of context on either side of a place, widest first."""
-_WHOLE = 400_000
-"""Longest document that is embedded whole, in characters: the browser lays out all of it."""
-_LONGEST = 2_000
-"""Most characters of one place; evidence is short, but a segment can be a chapter."""
-
-
-def excerpt(text: str, places: list[ShownPlace], allowance: int) -> Excerpt | None:
-    """Choose the passages of `text` to show.
-
-    Args:
-        text: the document.
-        places: spans to show, most important first.
-        allowance: most bytes, in UTF-8.
-
-    Returns:
-        The whole document if it fits, else windows around the places, as wide as the allowance permits. None if not
-        even one place fits.
-    """
-    if len(text) <= min(_WHOLE, allowance) and _size(text) <= allowance:
-        return {"chars": len(text), "pieces": [(0, text)] if text else []}
-    shown = [ShownPlace(max(0, p.start), min(p.end, p.start + _LONGEST, len(text))) for p in places]
-    for context in _CONTEXTS:
-        pieces = _cut(text, shown, context)
-        if pieces and sum(_size(piece) for _, piece in pieces) <= allowance:
-            return {"chars": len(text), "pieces": pieces}
-    while shown:
-        pieces = _cut(text, shown, _CONTEXTS[-1])
-        if sum(_size(piece) for _, piece in pieces) <= allowance:
-            return {"chars": len(text), "pieces": pieces}
-        shown = shown[: len(shown) // 2]
-    return None
-
-
-def _cut(text: str, places: list[ShownPlace], context: int) -> list[tuple[int, str]]:
-    spans: list[list[int]] = []
-    for piece in sorted(places, key=lambda p: p.start):
-        low, high = _low(text, piece.start - context), _high(text, piece.end + context)
-        if spans and low <= spans[-1][1] + 1:
-            spans[-1][1] = max(high, spans[-1][1])
-        else:
-            spans.append([low, high])
-    return [(low, text[low:high]) for low, high in spans]
-
-
-def _low(text: str, offset: int) -> int:
-    """Return the start of a word near an offset."""
-    if offset <= 0:
-        return 0
-    space = text.find(" ", offset, offset + 40)
-    return offset if space < 0 else space + 1
-
-
-def _high(text: str, offset: int) -> int:
-    """Return the end of a word near an offset."""
-    if offset >= len(text):
-        return len(text)
-    space = text.rfind(" ", offset - 40, offset)
-    return offset if space < 0 else space
-
-
-def _size(text: str) -> int:
-    return len(text.encode("utf-8"))

@@ -6,17 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypedDict
 
 from infra.store.location import Corpus, Store
 from infra.store.rows import ResultRow, ScoreRow
 from infra.store.turns import resume_points
-from memagent.records import Turn
+from memagent.records import Json, Turn
 from pipelines.evaluate import run_results, score_table
 from pipelines.report import plots as pictures
 from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
 from pipelines.views.formatting import plain
-from pipelines.views.memory import DiffPassage, difference
+from pipelines.views.memory import MemoryHistory, ShownChanges, histories
 
 _READINGS_AT_ONCE = 20
 _ROOM = 8 * 2**20
@@ -26,85 +25,32 @@ _CHANGES_MOST = 24
 _TEXT_CHARS = 4_000
 
 
-class SampleChange(TypedDict):
-    """A turn that changed the memory."""
+def shown_samples(corpus: Corpus, rows: Sequence[ResultRow], most: int) -> list[Json]:
+    """Return at most `most` samples as the template shows them, wrong ones first, with memories while there is room.
 
-    where: str
-    pieces: list[DiffPassage]
-
-
-class ShownMemory(TypedDict):
-    """How the memory of a reading changed."""
-
-    changes: list[SampleChange]
-    left_out: int
-    """Changes that are not among them."""
-
-
-class ShownSample(TypedDict):
-    """A sample as the template shows it."""
-
-    anchor: str
-    sample_id: str
-    wrong: bool
-    cause: str
-    """Why the answer is wrong; of a right one, "right"."""
-    question: str
-    gold: list[str]
-    answer: str
-    score: str
-    facts: str
-    memory: ShownMemory | None
-    """None: the log has none, or the page has no room left for it."""
-
-
-def shown_samples(corpus: Corpus, rows: Sequence[ResultRow], most: int) -> list[ShownSample]:
-    """Return at most `most` samples, wrong ones first, each with its memory as long as there is room."""
+    A memory is a `ShownChanges`; None: the log has none, or the page has no room left for it.
+    """
     wrong_first = sorted(enumerate(rows, 1), key=lambda numbered: not numbered[1]["failure"])[:most]
-    samples: list[ShownSample] = []
+    samples: list[Json] = []
     room = _ROOM
     for start in range(0, len(wrong_first), _READINGS_AT_ONCE):
         batch = wrong_first[start : start + _READINGS_AT_ONCE]
-        logs = resume_points(corpus, {row["reading_id"] for _, row in batch}) if room > 0 else {}
+        logs = histories(corpus, [row["reading_id"] for _, row in batch]) if room > 0 else {}
         for number, row in batch:
             memory = _memory(logs[row["reading_id"]], row["lost_step"]) if row["reading_id"] in logs else None
-            room -= _size(memory)
-            samples.append(_sample(number, row, memory if room > 0 else None))
+            room -= sum(len(part.text) for change in memory.changes for part in change.parts) if memory else 0
+            samples.append(_sample(number, row) | {"memory": memory if room > 0 else None})
     return samples
 
 
-def memory_changes(turns: Sequence[Turn]) -> Iterator[SampleChange]:
-    """Yield what each turn changed in the memory of its span; `turns` are those that changed it, in order."""
-    memories: dict[int, str] = {}
-    for turn in turns:
-        memory = plain(turn.memory)
-        yield {"where": _where(turn), "pieces": difference(memories.get(turn.span, ""), memory)}
-        memories[turn.span] = memory
-
-
-def _memory(turns: Sequence[Turn], lost_step: int | None) -> ShownMemory:
+def _memory(history: MemoryHistory, lost_step: int | None) -> ShownChanges:
     """Return how a memory changed; of many changes those around the one that lost the answer, else the last ones."""
-    changing = [turn for turn in turns if turn.changed and turn.kind != "answer"]
-    changes = list(memory_changes(changing))
-    lost = next((i for i, turn in enumerate(changing) if turn.step == lost_step), len(changing))
-    start = max(0, min(lost - _CHANGES_MOST // 2, len(changing) - _CHANGES_MOST))
-    shown = changes[start : start + _CHANGES_MOST]
-    return {"changes": shown, "left_out": len(changes) - len(shown)}
+    changes = history.changes
+    lost = next((number for number, change in enumerate(changes) if change.step == lost_step), len(changes))
+    return history.shown(_CHANGES_MOST, lost - _CHANGES_MOST // 2)
 
 
-def _size(memory: ShownMemory | None) -> int:
-    changes = memory["changes"] if memory else []
-    return sum(len(piece.text) for change in changes for piece in change["pieces"])
-
-
-def _where(turn: Turn) -> str:
-    if turn.kind == "merge":
-        return "The memories of the spans are put together"
-    span = f", span {turn.span + 1}" if turn.span else ""
-    return f"Segment {turn.segment_index + 1:,}{span}" + (", carried over" if turn.kind == "carried" else "")
-
-
-def _sample(number: int, row: ResultRow, memory: ShownMemory | None) -> ShownSample:
+def _sample(number: int, row: ResultRow) -> Json:
     answer = "(failed)" if row["answer"] is None else row["answer"] or "not found"
     lost = f", at segment {row['lost_segment'] + 1:,}" if row["lost_segment"] is not None else ""
     return {
@@ -117,7 +63,6 @@ def _sample(number: int, row: ResultRow, memory: ShownMemory | None) -> ShownSam
         "answer": plain(answer)[:_TEXT_CHARS],
         "score": f"{row['score']:.2f}",
         "facts": " · ".join(_facts(row)),
-        "memory": memory,
     }
 
 
@@ -209,7 +154,7 @@ def evaluation_page(store: Store, run_id: str) -> str:
         run_id=run_id,
         suite=scores[0]["suite"],
         what=_summary(scores[0], len(rows)),
-        scores=[_score(row) for row in scores],
+        scores=scores,
         pictures=_pictures(store, run_id),
         causes=[{"name": k, "count": n, "meaning": _MEANINGS[k]} for k, n in counts.most_common()],
         samples=samples,
@@ -263,15 +208,3 @@ def _summary(row: ScoreRow, n: int) -> str:
     if suite["kinds"]:
         parts.append(", ".join(suite["kinds"]))
     return " · ".join([*parts, f"run {row['run_id']}"])
-
-
-def _score(row: ScoreRow) -> dict[str, str | int]:
-    return {
-        "task": row["task"],
-        "metric": row["metric"],
-        "n": row["n"],
-        "failed": row["failed"],
-        "length": f"{row['length']:,}" if row["length"] else "as it is",
-        "value": f"{row['value']:.1%}",
-        "interval": f"{row['low']:.1%} to {row['high']:.1%}",
-    }

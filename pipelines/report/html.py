@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,6 +14,7 @@ from markupsafe import Markup
 
 from pipelines.io.writer import output_file
 from pipelines.report.panels import darkened
+from pipelines.views.formatting import number, plain
 
 
 class EmbeddedPicture(TypedDict):
@@ -26,20 +28,47 @@ class EmbeddedPicture(TypedDict):
     """The same for pages of dark colours."""
 
 
-def sheet(template: str, **values: Any) -> str:
+def asset(name: str) -> str:
+    """Return a file of this package."""
+    return files("pipelines.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def sheet(template: str, style: str = "", script: str = "", **values: Any) -> str:
     """Render a template of this package; values are escaped, and a missing value is an error.
 
-    The template also gets ``style``, and ``style_hash`` for its content security policy.
+    Args:
+        template: its file.
+        style: a style sheet; by default that of evaluations. The template also gets its hash, as ``style_hash``, for
+            its content security policy.
+        script: as `style`; none by default.
+        values: of the template.
     """
-    home = files("pipelines.report")
-    style = home.joinpath("evaluation.css").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
-    html: str = environment.from_string(home.joinpath(template).read_text(encoding="utf-8")).render(
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"plain": plain, "when": when, "number": number, "figure": figure}
+    style = style or asset("evaluation.css")
+    html: str = environment.from_string(asset(template)).render(
         style=Markup(style),  # noqa: S704  our own
-        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        script=Markup(script),  # noqa: S704
+        style_hash=_sha(style),
+        script_hash=_sha(script),
         **values,
     )
     return html
+
+
+def _sha(text: str) -> str:
+    """Return the hash of an inline element's text for a content security policy."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def when(value: datetime | None) -> str:
+    """Format a timestamp."""
+    return "" if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def figure(value: float | None) -> str:
+    """Format a score."""
+    return "–" if value is None else f"{value:.3f}"
 
 
 def write_sheet(path: Path, html: str) -> Path:

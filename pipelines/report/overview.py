@@ -3,62 +3,44 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import Literal, TypedDict
+from typing import Any, Literal, NamedTuple
 
 from infra.store.rows import DocumentRow, FailureRow, PlannedReading
 from memagent.records import Json
 from pipelines.report.data import ReportedRun, ReportRow
-from pipelines.report.html import size
+from pipelines.report.details import timeline
+from pipelines.report.html import size, when
 from pipelines.views.formatting import breached, duration, number, pace, percent, withheld_by
-from pipelines.views.memory import Timeline
+from pipelines.views.memory import MemoryHistory
 
 _QUOTE = 240
 """Characters of a quote in the list."""
 
 
-class KeyFigure(TypedDict):
-    """A headline figure; `tone` is a class of the style sheet."""
+class KeyFigure(NamedTuple):
+    """A headline figure."""
 
     label: str
     value: str
-    note: str
-    tone: str
+    note: str = ""
+    tone: str = ""
+    """A class of the style sheet."""
 
 
-class ListedDocument(TypedDict):
-    """A document in the page's data."""
-
-    id: str
-    title: str
-    source: str
-    chars: int | None
-
-
-class ListedQuestion(TypedDict):
-    """A question in the page's data."""
-
-    id: str
-    text: str
+def overview(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -> Json:
+    """Return what the head and the provenance of the page are made of, as the template has it."""
+    return {
+        "run": run,
+        "facts": _facts(run, rows, failures),
+        "scores": run.summary.get("scores") or [],
+        "origin": _origin(run),
+        "policies": _shares(rows, "policy_id"),
+        "configs": _shares(rows, "config_hash"),
+        "settings": list(_settings(run.config)),
+    }
 
 
-class ListingData(TypedDict):
-    """The list of readings; rows refer to documents and questions by number and have the FIELDS of ``dom.js``."""
-
-    documents: list[ListedDocument]
-    questions: list[ListedQuestion]
-    rows: list[list[object]]
-
-
-class ReadingDetails(TypedDict):
-    """What an opened reading shows; documents are numbers."""
-
-    evidence: list[dict[str, object]]
-    timeline: dict[str, object] | None
-    origin: dict[str, object]
-
-
-def facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -> list[KeyFigure]:
+def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -> list[KeyFigure]:
     """Return the headline figures in their order on the page."""
     summary = run.summary
     counts = summary.get("readings") or {}
@@ -69,39 +51,40 @@ def facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -
     segments, seconds = summary.get("segments") or 0, summary.get("seconds") or 0.0
     earlier = sum(failure["stage"] in ("ingest", "segment") for failure in failures)
     speed = f", {pace(summary)}" if pace(summary) else ""
+    corrected = sum(row.review is not None and row.review.status == "corrected" for row in rows)
     return [
-        _fact("Documents", number(summary.get("documents") or 0)),
-        _fact(
+        KeyFigure("Documents", number(summary.get("documents") or 0)),
+        KeyFigure(
             "Target",
             number(total),
             f"{number(counts.get('read_now', 0))} read in this run, {number(before)} known before",
         ),
-        _fact("Answer found", percent(found_count, total), f"{number(found_count)} of {number(total)} asked"),
-        _fact(
+        KeyFigure("Answer found", percent(found_count, total), f"{number(found_count)} of {number(total)} asked"),
+        KeyFigure(
             "Failures",
             number(failed),
             f"{number(earlier)} more when documents were taken in" if earlier else "questions without an answer",
             "bad" if failed else "",
         ),
-        _fact(
+        KeyFigure(
             "Checked by people",
             number(sum(row.review is not None for row in rows)),
-            f"{number(sum(row.review is not None and row.review.status == 'corrected' for row in rows))} corrected",
+            f"{number(corrected)} corrected",
         ),
-        _fact("Time", duration(seconds), f"{number(segments)} parts of documents{speed}"),
+        KeyFigure("Time", duration(seconds), f"{number(segments)} parts of documents{speed}"),
     ]
 
 
-def origin(run: ReportedRun) -> list[tuple[str, str]]:
+def _origin(run: ReportedRun) -> list[tuple[str, str]]:
     """Return the run's metadata as (label, value)."""
     summary = run.summary
     prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
     pairs = [
-        ("ReportedRun", run.run_id),
+        ("Run", run.run_id),
         ("Kind", run.kind),
         ("Status", f"{run.status}, withheld" if withheld_by(summary) else run.status),
         ("Quality", "; ".join(breached(summary))),
-        ("Corpus", run.corpus),
+        ("Corpus", run.corpus.name),
         ("Started", when(run.started_at)),
         ("Ended", when(run.ended_at)),
         ("Model", str(summary.get("policy") or "")),
@@ -115,47 +98,23 @@ def origin(run: ReportedRun) -> list[tuple[str, str]]:
     return [(label, value) for label, value in pairs if value]
 
 
-def shares(rows: list[ReportRow], key: Literal["policy_id", "config_hash", "run_id"]) -> list[tuple[str, int]]:
+def _shares(rows: list[ReportRow], key: Literal["policy_id", "config_hash"]) -> list[tuple[str, int]]:
     """Count the answers by value of `key`, most frequent first."""
     return Counter(str(row.answer[key]) for row in rows if row.answer).most_common()
 
 
-def settings(config: Json, prefix: str = "") -> Iterable[tuple[str, str]]:
+def _settings(config: Json, prefix: str = "") -> Iterable[tuple[str, str]]:
     """Yield the configuration as dotted keys and values."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
-            yield from settings(value, f"{prefix}{key}.")
+            yield from _settings(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def when(value: datetime | None) -> str:
-    """Format a timestamp."""
-    return "" if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def figure(value: float | None) -> str:
-    """Format a score."""
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _fact(label: str, value: str, note: str = "", tone: str = "") -> KeyFigure:
-    return {"label": label, "value": value, "note": note, "tone": tone}
-
-
 _ORIGIN = (
-    "policy_id",
-    "config_hash",
-    "run_id",
-    "answered_at",
-    "carried_from",
-    "carried_segments",
-    "content_hash",
-    "conversations",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "seconds",
+    *("policy_id", "config_hash", "run_id", "answered_at", "carried_from", "carried_segments", "content_hash"),
+    *("conversations", "prompt_tokens", "cached_tokens", "output_tokens", "seconds"),
 )
 
 
@@ -167,7 +126,7 @@ class FileListing:
         self._titles = titles
         self._numbers: dict[str, int] = {}
         self._questions: dict[tuple[str, str], int] = {}
-        self.data: ListingData = {"documents": [], "questions": [], "rows": []}
+        self.data: dict[str, list[Any]] = {"documents": [], "questions": [], "rows": []}
 
     def take(self, rows: list[ReportRow], room: int) -> list[ReportRow]:
         """Add rows while they and their details take at most `room` bytes; return the added rows."""
@@ -197,19 +156,13 @@ class FileListing:
             )
         return self._numbers[content_hash]
 
-    def reading(self, row: ReportRow, timeline: Timeline | None = None) -> ReadingDetails:
-        """Return the details of an answered reading."""
-        shown: dict[str, object] | None = None
-        if timeline is not None:
-            changes = [
-                {**change, "document": self.document(change["document"]) if change["document"] else -1}
-                for change in timeline["changes"]
-            ]
-            shown = {**timeline, "changes": changes}
+    def reading(self, row: ReportRow, history: MemoryHistory | None = None) -> Json:
+        """Return what an opened reading shows: evidence, timeline and origin; documents are numbers."""
         evidence = [{**piece, "content_hash": self.document(piece["content_hash"])} for piece in row.evidence]
         answer = row.answer.items() if row.answer else ()
         origin = {key: value for key, value in answer if key in _ORIGIN and value not in (None, "")}
-        return {"evidence": evidence, "timeline": shown, "origin": origin}
+        told = timeline(row, history, self.document) if history else None
+        return {"evidence": evidence, "timeline": told, "origin": origin}
 
     def _row(self, row: ReportRow) -> list[object]:
         plan, answer = row.plan, row.answer

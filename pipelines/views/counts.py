@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,16 +39,10 @@ class CorpusCounts(TypedDict):
     """Newer answers of withheld digests, which nobody is shown."""
 
 
-class _Kept(TypedDict):
-    """The last counts, in ``counts/<corpus>.json``."""
-
-    of: str
-    """Hash of what was counted: the tables' versions, and the hidden runs."""
-    counts: CorpusCounts
-
-
 def corpus_counts(corpus: Corpus, shown: Collection[str] = ()) -> CorpusCounts:
     """Count what a corpus has; again only if documents, answers or hidden runs are others than when last counted.
+
+    The last counts are kept in ``counts/<corpus>.json``, with a hash of the tables' versions and the hidden runs.
 
     Args:
         corpus: what is counted.
@@ -57,13 +51,14 @@ def corpus_counts(corpus: Corpus, shown: Collection[str] = ()) -> CorpusCounts:
     hidden = HiddenRuns.of(corpus, shown)
     # Taken before they are read: what is committed meanwhile is counted again by the next call.
     of = stable_hash([Table(corpus.store, name).version() for name in _COUNTED], hidden)
-    kept = _kept(corpus)
-    if kept is not None and kept["of"] == of:
-        return kept["counts"]
+    file = ("counts", f"{corpus.name}.json")
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # TypeError: a file of something else
+        kept = json.loads(corpus.store.read_bytes(*file))
+        if kept["of"] == of:
+            return cast(CorpusCounts, kept["counts"])
     counts = _counted(corpus, hidden)
     try:
-        data: _Kept = {"of": of, "counts": counts}
-        corpus.store.write_bytes(json.dumps(data).encode(), *_file(corpus))
+        corpus.store.write_bytes(json.dumps({"of": of, "counts": counts}).encode(), *file)
     except OSError as error:  # who may only read the store counts each time
         _log.debug("the counts are not kept: %s", error)
     return counts
@@ -87,19 +82,8 @@ def _counted_task(shown: Sequence[str], corpus: Corpus) -> CorpusCounts:
     return corpus_counts(corpus, shown)
 
 
-def _file(corpus: Corpus) -> tuple[str, str]:
-    return "counts", f"{corpus.name}.json"
-
-
-def _kept(corpus: Corpus) -> _Kept | None:
-    with suppress(FileNotFoundError, ValueError):
-        kept: _Kept = json.loads(corpus.store.read_bytes(*_file(corpus)))
-        return kept if isinstance(kept, dict) and set(kept) == set(_Kept.__annotations__) else None
-    return None
-
-
 def _counted(corpus: Corpus, hidden: HiddenRuns) -> CorpusCounts:
-    counts: Counter[str] = Counter()
+    counts = Counter(dict.fromkeys(CorpusCounts.__annotations__, 0))
     with ThreadPoolExecutor(usable_cores()) as threads:  # Arrow computes outside the interpreter's lock
         parts = buckets(documents_count(corpus), _BUCKET)
         for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, hidden), parts):
@@ -109,13 +93,7 @@ def _counted(corpus: Corpus, hidden: HiddenRuns) -> CorpusCounts:
     counts["found"] += pc.sum(archive["found"]).as_py() or 0
     if hidden.withheld:
         counts["withheld"] += visible_answers(corpus, None, hidden, [], withheld=True).num_rows
-    return {
-        "documents": counts["documents"],
-        "chars": counts["chars"],
-        "answers": counts["answers"],
-        "found": counts["found"],
-        "withheld": counts["withheld"],
-    }
+    return cast(CorpusCounts, dict(counts))
 
 
 def _bucket_counts(corpus: Corpus, bucket: Bucket, hidden: HiddenRuns) -> dict[str, int]:

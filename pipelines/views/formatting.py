@@ -67,6 +67,11 @@ def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f}%" if whole else "–"
 
 
+def rounded(confidence: float | None) -> float | None:
+    """Return a confidence without the digits that a 32-bit number does not have."""
+    return None if confidence is None else round(confidence, 6)
+
+
 def failures(summary: Mapping[str, Any]) -> dict[str, int]:
     """Count the failures in a run's summary by reason: readings, and sources of its ingest."""
     reasons = Counter(summary.get("failures_by_reason") or {})

@@ -1,4 +1,4 @@
-"""A document's text as pieces to be shown, with marks, and where its words are found."""
+"""Passages of documents around evidence: with marks, as excerpts of a bounded size, and as the page of a PDF."""
 
 import io
 import json
@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple, TypedDict
+
+from cachetools import LRUCache
 
 from infra.sources.listing import decompressed, open_source, split_codec
 from infra.sources.pdf import page_text
@@ -18,6 +19,7 @@ from infra.sources.sandbox import parser_environment
 from infra.store.buckets import WHOLE, Bucket
 from infra.store.documents import document_texts
 from infra.store.location import Corpus, Store
+from infra.store.rows import EvidenceRow
 from infra.system.confinement import confine
 from infra.system.naming import unquoted
 from infra.system.processes import usable_cores
@@ -37,13 +39,28 @@ _SHOWN |= {code: "\ufffd" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *
 _SHOWN |= {0x0D: " ", 0x0C: " "}
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Characters of a document to be marked."""
+class Span(NamedTuple):
+    """Characters of a document that are shown, and what they are marked as."""
 
     start: int
     end: int
-    mark: Mark
+    mark: Mark = "segment"
+
+
+def place_of(piece: EvidenceRow) -> Span:
+    """Return where a piece of evidence stands: its quote, or its segment if it has no verbatim quote."""
+    if piece["quote_start"] is not None and piece["quote_start"] >= 0:
+        return Span(piece["quote_start"], piece["quote_end"], "evidence")
+    return Span(piece["char_start"], piece["char_end"], "segment")
+
+
+def in_context(text: str, span: Span, around: int) -> tuple[str, str, str]:
+    """Return the `around` characters before a span, the span, and as many after it."""
+    return (
+        text[max(0, span.start - around) : span.start],
+        text[span.start : span.end],
+        text[span.end : span.end + around],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +117,67 @@ def passage(text: str, spans: Iterable[Span], at: int | None = None) -> Passage:
     return Passage(pieces, start, end, len(text))
 
 
+_CONTEXTS = (2_000, 800, 300, 120)
+"""Characters of context on either side of a place, widest first."""
+_WHOLE = 400_000
+"""Longest document that is shown whole, in characters: the browser lays out all of it."""
+_LONGEST = 2_000
+"""Most characters of one place; evidence is short, but a segment can be a chapter."""
+
+
+class Excerpt(TypedDict):
+    """Passages of a document, as ``document.js`` reads them."""
+
+    chars: int
+    """Characters of the document."""
+    pieces: list[tuple[int, str]]
+    """Offset of the first character, and text."""
+
+
+def excerpt(text: str, places: Sequence[Span], allowance: int) -> Excerpt | None:
+    """Choose the passages of a text to show.
+
+    Args:
+        text: the document.
+        places: what to show, most important first.
+        allowance: most bytes, in UTF-8.
+
+    Returns:
+        The whole document if it fits, else windows around the places, as wide as the allowance permits. None if not
+        even one place fits.
+    """
+    if len(text) <= min(_WHOLE, allowance) and _size(text) <= allowance:
+        return {"chars": len(text), "pieces": [(0, text)] if text else []}
+    contexts: Sequence[int] = _CONTEXTS
+    while places:
+        for context in contexts:
+            pieces = _windows(text, places, context)
+            if sum(_size(piece) for _, piece in pieces) <= allowance:
+                return {"chars": len(text), "pieces": pieces}
+        places, contexts = places[: len(places) // 2], _CONTEXTS[-1:]
+    return None
+
+
+def _windows(text: str, places: Sequence[Span], context: int) -> list[tuple[int, str]]:
+    """Return the characters around places, from the start of a word to the end of one; what overlaps is one window."""
+    windows: list[tuple[int, int]] = []
+    for place in sorted(places):
+        start, end = place.start - context, min(place.end, place.start + _LONGEST) + context
+        space = text.find(" ", start, start + 40) if start > 0 else -1
+        start = max(0, start if space < 0 else space + 1)
+        space = text.rfind(" ", end - 40, end) if end < len(text) else -1
+        end = min(len(text), end if space < 0 else space)
+        if windows and start <= windows[-1][1] + 1:
+            earlier = windows.pop()
+            start, end = earlier[0], max(earlier[1], end)
+        windows.append((start, end))
+    return [(start, text[start:end]) for start, end in windows]
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8"))
+
+
 def find_words(text: str, words: str, after: int = 0) -> tuple[int, int] | None:
     """Find words after a place, ignoring case and white space, and then from the beginning; return (start, end)."""
     parts = words.split()
@@ -116,39 +194,29 @@ class DocumentTexts:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
+        # A text that is longer than the cache fills it alone.
+        self._kept: LRUCache[tuple[str, str], str] = LRUCache(_CACHE_CHARS, lambda text: min(len(text), _CACHE_CHARS))
 
     def kept(self, corpus: str, content_hash: str) -> str | None:
         """Return a text if it was looked at a short time ago."""
-        key = (corpus, content_hash)
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            text: str | None = self._kept.get((corpus, content_hash))
+            return text
 
     def get(self, corpus: str, content_hash: str) -> str | None:
         """Return a text; None: there is none, or no longer."""
-        key = (corpus, content_hash)
-        if (known := self.kept(corpus, content_hash)) is not None:
-            return known
-        where = Corpus(self._store, corpus)
-        text = dict(document_texts(where, {content_hash}, _around(content_hash))).get(content_hash)
-        if text is not None:
-            with self._lock:
-                self._kept[key] = text
-                while len(self._kept) > 1 and sum(map(len, self._kept.values())) > _CACHE_CHARS:
-                    self._kept.popitem(last=False)
+        if (text := self.kept(corpus, content_hash)) is None:
+            found = document_texts(Corpus(self._store, corpus), {content_hash}, _around(content_hash))
+            text = dict(found).get(content_hash)
+            if text is not None:
+                with self._lock:
+                    self._kept[corpus, content_hash] = text
         return text
 
 
 def _around(content_hash: str) -> Bucket:
     """Return the smallest bucket that has a hash: only files and row groups that can have it are opened."""
     return Bucket(int(content_hash[:8], 16), 16**8) if _HASH.match(content_hash) else WHOLE
-
-
-def spans_of(pieces: Sequence[tuple[int, int]], mark: Mark) -> list[Span]:
-    """Return characters as spans with a mark; what is empty is left out."""
-    return [Span(start, end, mark) for start, end in pieces if 0 <= start < end]
 
 
 _MOST_BYTES = 256 * 2**20
@@ -187,21 +255,19 @@ class Pages:
     """The pages that were looked at last."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[PageRequest, PagePicture | str] = OrderedDict()
+        self._kept: LRUCache[PageRequest, PagePicture | str] = LRUCache(_KEPT)
         self._lock = threading.Lock()
         self._children = threading.Semaphore(usable_cores())
 
     def get(self, request: PageRequest) -> PagePicture | str:
         """Return the page, or why there is none."""
         with self._lock:
-            if request in self._kept:
-                return self._kept[request]
-        with self._children:
-            found = _in_child(request)
-        with self._lock:
-            self._kept[request] = found
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            found: PagePicture | str | None = self._kept.get(request)
+        if found is None:
+            with self._children:
+                found = _in_child(request)
+            with self._lock:
+                self._kept[request] = found
         return found
 
 

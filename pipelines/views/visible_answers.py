@@ -8,7 +8,9 @@ import pyarrow.compute as pc
 
 from infra.store.buckets import Bucket, first_of_each
 from infra.store.delta import Table
+from infra.store.documents import present
 from infra.store.location import Corpus
+from infra.store.rows import DocumentRow
 from infra.store.runs import sampled_runs, withheld_runs
 
 CONCATENATED = "all documents, concatenated"
@@ -58,6 +60,14 @@ def visible_answers(
     if withheld:
         newest = newest.filter(pc.is_in(newest["run_id"], value_set=pa.array(hidden.withheld, pa.string())))
     return newest.sort_by([("answered_at", "ascending"), ("reading_id", "ascending")])
+
+
+def documents_with(corpus: Corpus, hashes: Collection[str]) -> list[DocumentRow]:
+    """Return doc_id, content_hash and source of the documents that have one of some texts now."""
+    wanted = pc.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
+    columns = ["doc_id", "content_hash", "source", "state", "seen_at"]
+    rows: list[DocumentRow] = present(Table(corpus.store, "documents").read(corpus.name, columns, wanted)).to_pylist()
+    return rows
 
 
 def _without(answers: pa.Table, runs: Sequence[str]) -> pa.Table:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from infra.maintenance.integrity import unreadable
 from infra.sources import Parsed, parse
-from infra.sources.dataset_files import read_records
+from infra.sources.dataset_files import DatasetFile
 from infra.sources.sandbox_child import guarded
 from infra.store.location import Corpus, Store
 from infra.store.schemas import TURNS
@@ -158,10 +158,10 @@ TARGETS: dict[str, Target] = {
     ),
     "data set": Target(
         (b'{"question": "q?", "text": "one a", "answers": ["a"]}\n', _JSON + b"\n"),
-        _refused_plainly(".jsonl", lambda path: list(read_records(path))),
+        _refused_plainly(".jsonl", lambda path: DatasetFile(str(path))),
     ),
     "data set in Parquet": Target(
         (_parquet(question=["q?"], text=["one a"], answers=["a"]),),
-        _refused_plainly(".parquet", lambda path: list(read_records(path))),
+        _refused_plainly(".parquet", lambda path: DatasetFile(str(path))),
     ),
 }

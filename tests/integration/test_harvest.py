@@ -393,7 +393,7 @@ def test_readings_that_nobody_knows_are_counted_and_named(store, tmp_path):
         ("f.csv", "reading_id,verdict\n,accepted\n", "line 2: the reading_id is empty"),
         ("f.csv", "reading_id,verdict\nr0,\n", "holds no verdict"),
         ("f.csv", "reading_id,verdict\nr0,accepted\nr0,rejected\n", "line 3: "),
-        ("f.jsonl", '{"reading_id": "r0", "verdict": "accepted"}\nno\n', "line 2: not JSON"),
+        ("f.jsonl", '{"reading_id": "r0", "verdict": "accepted"}\nno\n', "line 2, column 1: not JSON"),
         ("f.jsonl", '{"verdict": "accepted"}\n', "line 1: no field 'reading_id'"),
         ("f.jsonl", '{"reading_id": 3, "verdict": "accepted"}\n', "line 1: field 'reading_id' must be a text"),
         ("f.ods", "", "a feedback file is .csv, .xlsx or .jsonl"),

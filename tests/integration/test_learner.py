@@ -16,12 +16,11 @@ from infra.learner.weights import Rendezvous, receive
 from memagent.errors import TrainingError
 from memagent.rl import model as head
 from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
-from memagent.rl.trajectory import with_advantages
 from memagent.rl.loss import Clipping, token_loss
 from memagent.rl.model import load_model
 from memagent.rl.packing import Packed, PackedItem, Unit, balance, items, pack, units
 from memagent.rl.reward import Reward
-from memagent.rl.trajectory import Conversation, Group, Trajectory
+from memagent.rl.trajectory import Conversation, Group, Trajectory, with_advantages
 from tests.support.ranks import RANKS
 from tests.support.rl_samples import group
 

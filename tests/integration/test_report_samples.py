@@ -5,8 +5,8 @@ import pytest
 from infra.store.location import Corpus
 from infra.store.turns import TurnWriter
 from memagent.records import Turn
-from pipelines.report.evaluation import memory_changes, shown_samples
-from pipelines.views.memory import DiffPassage
+from pipelines.report.evaluation import shown_samples
+from pipelines.views.memory import DiffPassage, histories
 from tests.support.made_up_run import local_store
 
 
@@ -44,10 +44,9 @@ def test_wrong_samples_come_first_and_keep_their_numbers(corpus):
     ]
     assert [one["answer"] for one in shown] == ["not found", "(failed)", "4711"]
     assert shown[0]["gold"] == ["4711", "not in the text"]
-    assert shown[0]["memory"] == {
-        "changes": [{"where": "Segment 1", "pieces": [DiffPassage("added", "4711")]}],
-        "left_out": 0,
-    }
+    (change,) = shown[0]["memory"].changes
+    assert (change.where, change.parts) == ("Segment 1", [DiffPassage("added", "4711")])
+    assert shown[0]["memory"].left_out == 0
     assert shown[1]["memory"] is None and shown[2]["memory"] is None, "the log has none"
 
 
@@ -56,9 +55,9 @@ def test_of_many_changes_those_around_the_loss_are_shown(corpus, lost, first, la
     turns = [turn("r1", step, f"memory {step}") for step in range(40)]
     log(corpus, *turns, turn("r1", 40, "memory 39", kind="answer", changed=False))
     (shown,) = shown_samples(corpus, [row(1, "noted and overwritten", lost)], 9)
-    changes = [change["where"] for change in shown["memory"]["changes"]]
+    changes = [change.where for change in shown["memory"].changes]
     assert (changes[0], changes[-1], len(changes)) == (f"Segment {first}", f"Segment {last}", 24)
-    assert shown["memory"]["left_out"] == 16
+    assert shown["memory"].left_out == 16
     assert shown["cause"] == "noted and overwritten" + (f", at segment {lost + 1}" if lost is not None else "")
 
 
@@ -70,13 +69,28 @@ def test_a_page_has_room_for_so_many_memories(corpus, monkeypatch):
     assert [one["memory"] is not None for one in shown] == [True, False, False]
 
 
-def test_spans_have_memories_of_their_own():
-    turns = [turn("r", 0, "a b"), turn("r", 5, "c", span=1), turn("r", 6, "a b c", span=2, kind="merge")]
-    changes = list(memory_changes([*turns, turn("r", 9, "c d", span=1)]))
-    assert [change["where"] for change in changes] == [
+def test_spans_have_memories_of_their_own(corpus):
+    log(corpus, turn("r", 0, "a b"), turn("r", 5, "c", span=1), turn("r", 9, "c d", span=1))
+    log(corpus, turn("r", 0, "a b c d", span=2, kind="merge"))
+    history = histories(corpus, ["r"])["r"]
+    assert [change.where for change in history.changes] == [
         "Segment 1",
         "Segment 6, span 2",
-        "The memories of the spans are put together",
         "Segment 10, span 2",
+        "The memories of the spans are put together",
     ]
-    assert changes[3]["pieces"] == [DiffPassage("same", "c"), DiffPassage("added", " d")]
+    assert history.changes[2].parts == [DiffPassage("same", "c"), DiffPassage("added", " d")]
+    assert history.stream(20, 0) == ("c" + "n" * 14 + "c" + "n" * 3 + "c", [0, 15, 19, -1])
+
+
+def test_of_a_resumed_reading_the_logs_of_all_its_runs_are_told(corpus):
+    later = TurnWriter(corpus, "later", "toy@0000")
+    later.add(turn("r1", 1, "second"))
+    later.flush()
+    log(corpus, turn("r1", 0, "first"), turn("r2", 0, "alone"))
+    told = histories(corpus, ["r1"], "later") | histories(corpus, ["r2"], "run")
+    assert {name: [change.after for change in one.changes] for name, one in told.items()} == {
+        "r1": ["first", "second"],
+        "r2": ["alone"],
+    }
+    assert histories(corpus, ["nothing"], "run") == {}

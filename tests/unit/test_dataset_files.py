@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.sources.dataset_files import DatasetFile, file_hash, read_records, split_rows
+from infra.sources.dataset_files import DatasetFile, file_hash, split_rows
 from memagent.errors import UsageError
 from memagent.evaluation.records import columns_of
 from memagent.records import text_hash
@@ -95,14 +95,14 @@ def test_a_parquet_file_with_damaged_names_or_values_is_refused(tmp_path):
     for damaged in (b"question", b"one a"):
         path.write_bytes(whole.replace(damaged, b"\xff" * len(damaged)))
         with pytest.raises(UsageError, match="is not a readable Parquet file"):
-            list(read_records(path))
+            DatasetFile(str(path))
 
 
 @pytest.mark.parametrize("value", [b"a", date(2026, 11, 25), Decimal("1.5")])
 def test_a_parquet_column_of_another_type_is_named(tmp_path, value):
     path = parquet(tmp_path / "a.parquet", [{"question": "q?", "text": value, "answers": ["a"]}])
     with pytest.raises(UsageError, match=rf"row 1.*text.*a value of type {type(value).__name__}; a text is needed"):
-        list(read_records(Path(path)))
+        DatasetFile(path)
 
 
 def test_files_that_are_no_data_set_are_refused(tmp_path):

@@ -2,9 +2,12 @@
 
 import csv
 import io
+import json
 from datetime import UTC, datetime
 
 import openpyxl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +16,7 @@ from memagent.errors import UsageError
 from pipelines.io import writer as workbook
 from pipelines.io.answers import write_answers
 from pipelines.io.feedback import load_verdicts
-from pipelines.io.writer import Link, write_xlsx, xlsx_rows
+from pipelines.io.writer import Link, TableLayout, flat, write_file, write_xlsx, xlsx_rows
 
 PLACE = {
     "content_hash": "h",
@@ -120,6 +123,25 @@ def test_links_can_be_clicked_as_far_as_a_sheet_has_room(tmp_path, monkeypatch):
         "http://127.0.0.1/0?a=b&c",
         "http://127.0.0.1/1?a=b&c",
     ]
+
+
+def test_rows_become_files_of_every_kind(tmp_path):
+    def cells(row):
+        return [flat(row["tags"]), Link(row["name"], "open")]
+
+    layout = TableLayout(pa.schema({"name": pa.string(), "tags": pa.list_(pa.string())}), ["tags", "name"], cells, 2)
+    rows = [{"name": f"=n{n}", "tags": ["a", "b"] if n else None} for n in range(5)]
+    for kind in ("csv", "xlsx", "jsonl", "parquet"):
+        write_file(tmp_path / kind, iter(rows), kind, layout)
+    assert (tmp_path / "csv").read_text("utf-8-sig").splitlines()[:3] == ["tags,name", ",=n0", "a|b,=n1"]
+    assert [json.loads(line) for line in (tmp_path / "jsonl").read_text().splitlines()] == rows
+    table = pq.ParquetFile(tmp_path / "parquet")
+    assert table.read().to_pylist() == rows and table.num_row_groups == 3
+    (tmp_path / "xlsx").rename(tmp_path / "a.xlsx")
+    assert [row.values for row in xlsx_rows(tmp_path / "a.xlsx", ["name"])][1] == {"tags": "a|b", "name": "open"}
+    whole = TableLayout(layout.schema)
+    write_file(tmp_path / "csv", rows, "csv", whole)
+    assert (tmp_path / "csv").read_text("utf-8-sig").splitlines()[:3] == ["name,tags", "'=n0,", "'=n1,a|b"]
 
 
 def test_what_cannot_be_written_leaves_no_file(tmp_path):

@@ -7,13 +7,13 @@ square) or sixty-four (the cube).
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 import pytest
 
-from infra.sources import decoding, text
+from infra.sources import decoding, excel, html, rtf, text
 from memagent.evaluation import contracts, needles
 from memagent.evaluation.contract_match import _DURATION
-from memagent.evaluation.loaders import jsonl as ruler
 from memagent.evaluation.loaders import public
 from memagent.evaluation.ruler import haystack as haystacks
 from memagent.evaluation.ruler import qa as documents
@@ -53,10 +53,16 @@ HOSTILE = {
     "a haystack's sentence": (searched(haystacks._END), "{}x", ".)"),
     "a document's sentence": (searched(documents._SENTENCE), "a{}x", ".)"),
     "a paragraph's sentence": (searched(public._SENTENCE_END), "{}x", ".'"),
-    "RULER's question": (searched(ruler._QUESTION), "{}", "Question: "),
-    "RULER's needle": (searched(ruler._QUESTION), "What is the special magic {}", "x "),
+    "RULER's question": (searched(public._QUESTION), "{}", "Question: "),
+    "RULER's needle": (searched(public._QUESTION), "What is the special magic {}", "x "),
     "nothing": (decoding.blank, "{}x", " \u200b"),
-    "an XML declaration": (searched(text._DECLARATION), "<?xml {}", "?"),
+    "an XML declaration": (searched(html._DECLARATION), "<?xml {}", "?"),
+    "the end of a page": (html._END_TAGS.findall, "{}", "</html "),
+    "a style": (searched(html._UNSEEN), "{}", "display "),
+    "lines of a calendar": (text._CALENDAR.findall, "{}", "SUMMARY;"),
+    "marks of rich text": (rtf._RTF.findall, "{}", "\\v"),
+    "the title of rich text": (searched(rtf._RTF_TITLE), "{}", "{\\title "),
+    "a number's format": (lambda code: excel.shown(1.0, code, datetime(1900, 1, 1)), "{}", "[$"),
     "a place in a text": (lambda text: evidence.locate("a a a a b", text), "{}", "a "),
     "a place in white space": (lambda text: evidence.locate("a b", text), "{}", "a  "),
 }

@@ -35,9 +35,9 @@ def test_toml(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("q.jsonl", '{"question": "a"}\n{"question": \n', r"q\.jsonl, line 2: not JSON"),
-        ("q.jsonl", "[1]\n", "line 1: must be an object"),
-        ("q.jsonl", '{"question": ""}\n', "line 1: field 'question'"),
+        ("q.jsonl", '{"question": "a"}\n{"question": \n', r"q\.jsonl, line 2, column 14: not JSON"),
+        ("q.jsonl", "[1]\n", r"line 1: a list; a record \(JSON object\) is needed, with a field 'question'"),
+        ("q.jsonl", '{"question": ""}\n', "line 1, field 'question': blank; a text is needed"),
         ("q.jsonl", '{"question": "a", "gold": "b"}\n', "unknown field 'gold'"),
         ("q.jsonl", '{"question": "a", "answers": {"x": 1}}\n', "field 'answers'"),
         (
@@ -47,7 +47,7 @@ def test_toml(tmp_path):
         ),
         ("q.jsonl", '{"question": "a"}\n\n{"question": "a "}\n', "line 3: the same question as in .*line 1"),
         ("q.jsonl", '{"question": "a", "id": true}\n', "field 'id'"),
-        ("q.jsonl", '{"question": "a", "answers": [true]}\n', "field 'answers'"),
+        ("q.jsonl", '{"question": "a", "answers": [true]}\n', r"field 'answers\[0\]': true or false"),
         ("q.jsonl", "[" * 100_000, "line 1: not JSON"),
         ("q.jsonl", "", "holds no questions"),
         ("q.csv", "text\nx\n", "no column 'question'"),
@@ -83,7 +83,7 @@ def test_missing_file_and_empty_question(tmp_path):
     ],
 )
 def test_half_a_character_is_refused_with_its_row_and_field(tmp_path, row, field):
-    with pytest.raises(UsageError, match=rf"q\.jsonl, line 2: field '{field}' holds \\ud"):
+    with pytest.raises(UsageError, match=rf"q\.jsonl, line 2, field '{field}(\[\d\])?': holds \\ud"):
         load(tmp_path, "q.jsonl", '{"question": "A pair is a character: \\ud83d\\ude42"}\n' + row + "\n")
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from memagent.errors import UsageError
 from pipelines.report.data import load_progress
-from pipelines.report.details import ShownPlace, excerpt
+from pipelines.report.details import pack
 from pipelines.report.page import build, write
-from pipelines.views.memory import noted, pack, unpack
+from pipelines.views.memory import noted_spans
+from pipelines.views.passages import Span, excerpt
 from tests.support.made_up_run import QUESTIONS, RUN, MadeUpRun, contracts, local_store
 
 HOSTILE = (
@@ -62,6 +63,19 @@ class Page(HTMLParser):
         }
 
 
+def unpack(changes: list[dict[str, Any]]) -> list[str]:
+    """The memories after each change, as diff.js makes them."""
+    memories: dict[int, str] = {}
+    result = []
+    for change in changes:
+        units = memories.get(change["span"], "").encode("utf-16-le", "surrogatepass")
+        head, tail, between = change["memory"]
+        after = units[: 2 * head].decode("utf-16-le") + between + units[len(units) - 2 * tail :].decode("utf-16-le")
+        memories[change["span"]] = after
+        result.append(after)
+    return result
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     run = contracts(local_store(tmp_path_factory.mktemp("report")), 20)
@@ -98,7 +112,7 @@ def test_a_reading_holds_evidence_memory_and_document(page: Page):
     timeline = reading["timeline"]
     assert timeline["strip"].count("c") == 2 == len(timeline["changes"])
     assert set(timeline["strip"]) == {"c", "u"}
-    memories = [after for _, after in unpack(timeline["changes"])]
+    memories = unpack(timeline["changes"])
     assert memories[0] == "Parties: Alpha Metals Inc." and memories[1].endswith(spot["quote"])
     start, end = timeline["changes"][1]["noted"][0]
     assert text[start:end] in spot["quote"] and end - start > 40
@@ -134,7 +148,7 @@ def test_hostile_text_stays_text(tmp_path: Path):
     assert "img" not in page.tags and page.tags.count("script") == 4  # data, one reading, one document, the code
     assert page.data()["rows"][0][3] == HOSTILE
     assert page.data("document-0")["pieces"][0][1].startswith(HOSTILE)
-    assert unpack(page.data("reading-0")["timeline"]["changes"])[0][1] == HOSTILE
+    assert unpack(page.data("reading-0")["timeline"]["changes"])[0] == HOSTILE
     assert not re.search("[\x00\x1b\u2028\u2029\u202e]", page.text)
 
 
@@ -247,7 +261,7 @@ def test_packed_memories_come_back(memories: list[str]):
     for memory in memories:
         changes.append({"span": 0, "memory": pack(before, memory)})
         before = memory
-    assert [after for _, after in unpack(changes)] == memories
+    assert unpack(changes) == memories
 
 
 @given(
@@ -256,7 +270,7 @@ def test_packed_memories_come_back(memories: list[str]):
     st.integers(0, 9000),
 )
 def test_excerpts_are_true_and_within_their_allowance(text: str, spots: list[tuple[int, int]], allowance: int):
-    places = [ShownPlace(min(start, len(text)), min(start + length, len(text))) for start, length in spots]
+    places = [Span(min(start, len(text)), min(start + length, len(text))) for start, length in spots]
     chosen = excerpt(text, places, allowance)
     if chosen is None:
         return
@@ -273,7 +287,7 @@ def test_excerpts_are_true_and_within_their_allowance(text: str, spots: list[tup
 
 def test_noted_finds_what_the_memory_took_word_by_word():
     text = "Intro. The  price is\n40 dollars per unit. End."
-    places = noted("Old line", "Old line\n- The price is 40 dollars per unit.\nsomething else entirely", text)
+    places = noted_spans("Old line", "Old line\n- The price is 40 dollars per unit.\nsomething else entirely", text)
     assert [text[a:b] for a, b in places] == ["The  price is\n40 dollars per unit"]
 
 

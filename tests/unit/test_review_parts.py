@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from infra.store.schemas import ANSWERS as ANSWERS_SCHEMA
 from memagent.errors import UsageError
-from pipelines.views.passages import WINDOW, Span, find_words, passage
+from pipelines.views.passages import WINDOW, Span, find_words, in_context, passage, place_of
 from pipelines.web.address import token_file
 from pipelines.web.review import listing
 from pipelines.web.review.app import _own
@@ -168,6 +168,14 @@ def test_a_long_document_is_shown_around_its_evidence():
     assert passage(text, [], at=10**9).end == len(text)
     assert find_words(text, "000000002  000000003") == (20, 39) and find_words(text, "nope") is None
     assert find_words("Aa aa", "aa", 1) == (3, 5) and find_words("Aa aa", "aa", 4) == (0, 2)
+
+
+def test_evidence_stands_where_its_quote_does_or_where_its_segment_does():
+    piece = dict(content_hash="h", segment_index=0, char_start=2, char_end=9, quote="b", quote_start=3, quote_end=4)
+    unquoted = piece | dict(quote="", quote_start=-1, quote_end=-1)
+    assert place_of(piece) == Span(3, 4, "evidence")
+    assert place_of(unquoted) == place_of(unquoted | {"quote_start": None}) == Span(2, 9, "segment")
+    assert in_context("0123456789", Span(3, 5), 4) == ("012", "34", "5678")
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))

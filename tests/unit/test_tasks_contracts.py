@@ -124,5 +124,9 @@ def test_a_folder_without_gold_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"gold\.jsonl"):
         load_contracts(tmp_path)
     (tmp_path / "gold.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"gold\.jsonl, line 1: the file is empty"):
+        load_contracts(tmp_path)
+    row = {"file": "a.txt", "category": "Governing Law", "answer": "", "spans": []}
+    (tmp_path / "gold.jsonl").write_text(json.dumps(row), encoding="utf-8")
     with pytest.raises(UsageError, match="none of the files"):
         load_contracts(tmp_path)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from memagent.errors import UsageError
 from memagent.evaluation.loaders import FORMATS, NAMES, load_samples
-from memagent.evaluation.loaders.jsonl import split
-from memagent.evaluation.loaders.public import sentence
+from memagent.evaluation.loaders.public import sentence, split
 from memagent.evaluation.texts import Documents
 
 NEEDLE = {
@@ -335,13 +334,13 @@ def test_an_id_that_comes_twice(tmp_path, good):
         ("a.jsonl", b"", "line 1: the file is empty"),
         ("a.json", b" \n\n", "line 1: the file is empty"),
         ("a.json", b"[]", "line 1: the list is empty"),
-        ("a.jsonl", b'{"index": 0, "inp', "line 1, column 14: no JSON"),
+        ("a.jsonl", b'{"index": 0, "inp', "line 1, column 14: not JSON"),
         ("a.jsonl", b'\n{"index": 0}\nnot json\n', "line 2: fields index"),
         ("a.jsonl", b"3\n", "line 1: a number; a record"),
         ("a.json", b'[\n{"a": 1},\n{"b": ', "line 3, column"),
         ("a.json", b"[1]", "index 0: a number; a record"),
         ("a.json", b'{"data": [\n{"title": "\xff"}]}', "line 2: byte 0xff is not UTF-8"),
-        ("a.json", b"[" * 100_000, "no JSON"),
+        ("a.json", b"[" * 100_000, "not JSON"),
         ("a.jsonl", b'{"a": "\xe9"}\n', "line 1: byte 0xe9 is not UTF-8"),
         ("a.jsonl", b'{"a": 1}\n', "fields a are of no known format"),
     ],

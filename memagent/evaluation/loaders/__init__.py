@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memagent.errors import UsageError
+from memagent.evaluation.contracts import contract_samples
 from memagent.evaluation.loaders import hotpot, public
-from memagent.evaluation.loaders import jsonl as ruler
-from memagent.evaluation.loaders.jsonl import JsonRow, read_rows
 from memagent.evaluation.texts import Sample
+from memagent.questions import FileRow, json_rows
 from memagent.registry import Registry
 
 
@@ -18,19 +18,21 @@ class FileFormat(NamedTuple):
 
     fields: frozenset[str]
     """Of a record; a file is recognised by them."""
-    read: Callable[[Path, Iterable[JsonRow]], Iterator[Sample]]
-    """Yields the samples of a file's records. What is wrong with one it says by `Row.wrong`."""
+    read: Callable[[Path, Iterable[FileRow]], Iterator[Sample]]
+    """Yields the samples of a file's records. What is wrong with one it says by `FileRow.wrong`."""
 
 
 FORMATS: Registry[FileFormat] = Registry(
     "memagent.formats",
     "format",
     {
-        "ruler": FileFormat(ruler.FIELDS, ruler.read),
-        "memagent": FileFormat(public.MEMAGENT_FIELDS, public.read_memagent),
-        "longbench": FileFormat(public.LONGBENCH_FIELDS, public.read_longbench),
-        "hotpot": FileFormat(hotpot.FIELDS, hotpot.read),
-        "squad": FileFormat(public.SQUAD_FIELDS, public.read_squad),
+        "ruler": FileFormat(frozenset({"index", "input", "outputs", "length"}), public.read_ruler),
+        "memagent": FileFormat(frozenset({"context", "input", "answers", "index"}), public.read_memagent),
+        "longbench": FileFormat(
+            frozenset({"input", "context", "answers", "length", "dataset", "_id"}), public.read_longbench
+        ),
+        "hotpot": FileFormat(frozenset({"_id", "question", "answer", "context", "supporting_facts"}), hotpot.read),
+        "squad": FileFormat(frozenset({"data"}), public.read_squad),
     },
     fits=lambda member: isinstance(member, FileFormat) and bool(member.fields),
 )
@@ -70,11 +72,8 @@ def load_samples(
         raise UsageError(f"{documents} documents: give 1 or more.")
     if format == "cuad" or (format is None and path.is_dir()):
         _no_growth(passages, documents, "cuad")
-        # The suite reads its folder with this package.
-        from memagent.evaluation.contracts import contract_samples
-
         return contract_samples(path)
-    rows = read_rows(path)
+    rows = json_rows(path)
     first = next(rows)
     known = format or recognise(first)
     everything = chain([first], rows)
@@ -84,7 +83,7 @@ def load_samples(
     return FORMATS[known].read(path, everything)
 
 
-def recognise(row: JsonRow) -> str:
+def recognise(row: FileRow) -> str:
     """Return the format that a record has most of the fields of, more than half.
 
     Other packages' formats are looked at only where the record has not all fields of one that is built in.
@@ -107,7 +106,7 @@ def recognise(row: JsonRow) -> str:
     return best
 
 
-def _share(fields: frozenset[str], row: JsonRow) -> float:
+def _share(fields: frozenset[str], row: FileRow) -> float:
     return len(fields & row.values.keys()) / len(fields)
 
 

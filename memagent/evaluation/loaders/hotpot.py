@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import UsageError
-from memagent.evaluation.loaders.jsonl import ColumnNames, JsonRow, read_rows
-from memagent.evaluation.metrics import normalise
+from memagent.evaluation.metrics import JUDGEMENTS, normalise
 from memagent.evaluation.texts import Documents, Paragraph, Sample
-
-FIELDS = frozenset({"_id", "question", "answer", "context", "supporting_facts"})
+from memagent.questions import FileRow, RowNames, json_rows
 
 
 class Passages:
@@ -19,7 +17,7 @@ class Passages:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.paragraphs: list[Paragraph] = list(
-            dict.fromkeys((row.text("title"), row.text("text")) for row in read_rows(path))
+            dict.fromkeys((row.text("title"), row.text("text")) for row in json_rows(path))
         )
         self._lower = [f"{title}\n{text}".lower() for title, text in self.paragraphs]
         self._words = [f" {normalise(text)} " for text in self._lower]
@@ -48,13 +46,13 @@ class Passages:
 
     def _gives(self, i: int, answer: str) -> bool:
         words = normalise(answer)
-        if words in ("yes", "no"):
+        if words in JUDGEMENTS:
             return False
         return answer.strip().lower() in self._lower[i] or (bool(words) and f" {words} " in self._words[i])
 
 
 def read(
-    path: Path, rows: Iterable[JsonRow], passages: Path | None = None, documents: int | None = None, seed: int = 0
+    path: Path, rows: Iterable[FileRow], passages: Path | None = None, documents: int | None = None, seed: int = 0
 ) -> Iterator[Sample]:
     """Yield the questions of a file, each over its own paragraphs among `documents` in all from `passages`.
 
@@ -64,14 +62,20 @@ def read(
     published files have a few) is left out of the facts.
     """
     others = Passages(passages) if passages and documents else None
-    names = ColumnNames()
+    names = RowNames()
     for row in rows:
         name = names.add(row, "_id", row.name("_id"))
         own = own_paragraphs(row)
         supporting = supporting_sentences(row, own)
         answer = row.text("answer")
         rng = random.Random(f"{seed} {name}")
-        drawn = _more(row, own, others, answer=answer, documents=documents, rng=rng)
+        drawn = []
+        if documents and documents != len(own):
+            if documents < len(own):
+                raise row.wrong("context", f"{len(own)} paragraphs, more than the {documents} documents asked for.")
+            if others is None:
+                raise UsageError(f"{documents} documents need passages. Give a file of JSON lines with title and text.")
+            drawn = others.draw(documents - len(own), {title.strip().lower() for title in own}, answer, rng)
         order = [*((title, "".join(sentences)) for title, sentences in own.items()), *drawn]
         rng.shuffle(order)
         text = Documents(tuple(order))
@@ -90,24 +94,7 @@ def read(
         )
 
 
-def _more(
-    row: JsonRow,
-    own: dict[str, list[str]],
-    others: Passages | None,
-    answer: str,
-    documents: int | None,
-    rng: random.Random,
-) -> list[Paragraph]:
-    if not documents or documents == len(own):
-        return []
-    if documents < len(own):
-        raise row.wrong("context", f"{len(own)} paragraphs, more than the {documents} documents asked for.")
-    if others is None:
-        raise UsageError(f"{documents} documents need passages. Give a file of JSON lines with title and text.")
-    return others.draw(documents - len(own), {title.strip().lower() for title in own}, answer, rng)
-
-
-def own_paragraphs(row: JsonRow) -> dict[str, list[str]]:
+def own_paragraphs(row: FileRow) -> dict[str, list[str]]:
     """Return the sentences of a question's own paragraphs, by title.
 
     Raises:
@@ -125,7 +112,7 @@ def own_paragraphs(row: JsonRow) -> dict[str, list[str]]:
     return own
 
 
-def supporting_sentences(row: JsonRow, own: dict[str, list[str]]) -> dict[str, list[str]]:
+def supporting_sentences(row: FileRow, own: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the sentences that tell the answer, by the title of their paragraph.
 
     Raises:

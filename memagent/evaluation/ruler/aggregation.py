@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import repeat
 
-from memagent.errors import UsageError
 from memagent.evaluation.ruler.haystack import FILLER, Filler, weave
-from memagent.evaluation.ruler.kinds import Draft, DraftRequest, DrawnNames, Kind, MakeDraft, Meter, NameMeter
-from memagent.reading.tokens import Tokenizer
+from memagent.evaluation.ruler.kinds import Draft, DraftRequest, DrawnNames, Kind, MakeDraft, Meter, name_meter
 
 _LETTERS = 6
 _NOISE = "......"
@@ -19,74 +17,57 @@ _AT_ONCE = 256
 _NUMBERS = {3: "three", 10: "ten"}
 
 
-class CommonWords:
-    """A list, a word a line: the asked words stand in it `often` times, all others `seldom` times."""
+def common_words(request: DraftRequest) -> MakeDraft:
+    """Make lists, a word a line: the asked words stand in it `often` times, all others `seldom` times."""
+    kind, cost = request.kind, name_meter(Meter(request.tokenizer, "amber"))
 
-    def __init__(self, kind: Kind, length: int, tokenizer: Tokenizer) -> None:
-        """Prepare for lists of `length` tokens."""
-        self._kind = kind
-        self._length = length
-        self._cost = NameMeter(Meter(tokenizer, "amber"))
-
-    def draft(self, index: int, rng: random.Random, depth: float) -> Draft:
-        """Make a sample; words have no depth."""
-        kind = self._kind
+    def draft(index: int, rng: random.Random, depth: float) -> Draft:
         names = DrawnNames(rng)
-        left = self._length - kind.often * sum(self._cost(names.words(i)) for i in range(kind.asked))
+        left = request.length - kind.often * sum(cost(names.words(i)) for i in range(kind.asked))
         words = kind.asked
-        while (cost := kind.seldom * self._cost(names.words(words))) <= left:
-            left -= cost
+        while (more := kind.seldom * cost(names.words(words))) <= left:
+            left -= more
             words += 1
         if words == kind.asked:
-            raise UsageError(f"{kind.name} does not fit into {self._length} tokens: ask for a greater length.")
-        counts = partial(_common, kind, words)
+            raise request.too_short()
         common = tuple(names(i) for i in range(kind.asked))
-        number = _NUMBERS.get(kind.asked, str(kind.asked))
-        return Draft(
-            pieces=partial(_listed, names, counts, rng.getrandbits(64)),
-            question=f"Which {number} words stand in the list most often?",
-            answers=common,
-            match="all",
-            facts=common,
-            about={"words": words},
-        )
+        counts = partial(_common, kind, words)
+        return _list_draft(kind, "list most often", common, words, partial(_listed, names, counts, rng.getrandbits(64)))
+
+    return draft
 
 
-class FrequentWords:
-    """Coded words whose counts fall with their rank as the zeta distribution does; the first rank is dots."""
+def frequent_words(request: DraftRequest) -> MakeDraft:
+    """Make coded texts of words whose counts fall with their rank as the zeta distribution does; the first is dots."""
+    kind, meter = request.kind, Meter(request.tokenizer, "amber")
 
-    def __init__(self, kind: Kind, length: int, tokenizer: Tokenizer) -> None:
-        """Prepare for texts of `length` tokens."""
-        self._kind = kind
-        self._length = length
-        self._meter = Meter(tokenizer, "amber")
-
-    def draft(self, index: int, rng: random.Random, depth: float) -> Draft:
-        """Make a sample; words have no depth."""
-        kind = self._kind
+    def draft(index: int, rng: random.Random, depth: float) -> Draft:
         coded = _Coded(rng)
-        cost = cache(lambda rank: self._meter("\n" + coded(rank)))
-        low, high = 0, self._length
+        cost = cache(lambda rank: meter("\n" + coded(rank)))
+        low, high = 0, request.length
         while low < high:  # the most times of the first rank whose text fits
             middle = (low + high + 1) // 2
-            if sum(cost(i) * count for i, count in enumerate(_zeta(middle, kind.alpha))) <= self._length:
+            if sum(cost(i) * count for i, count in enumerate(_zeta(middle, kind.alpha))) <= request.length:
                 low = middle
             else:
                 high = middle - 1
         counts = _zeta(low, kind.alpha)
         leading = list(counts[: kind.asked + 2])
         if len(leading) < kind.asked + 2 or len(set(leading)) < len(leading):
-            raise UsageError(f"{kind.name} does not fit into {self._length} tokens: ask for a greater length.")
+            raise request.too_short()
         answers = tuple(coded(rank) for rank in range(1, kind.asked + 1))
-        number = _NUMBERS.get(kind.asked, str(kind.asked))
-        return Draft(
-            pieces=partial(_listed, coded, partial(_zeta, low, kind.alpha), rng.getrandbits(64)),
-            question=f"Which {number} words stand in the coded text most often, apart from the dots?",
-            answers=answers,
-            match="all",
-            facts=answers,
-            about={"words": len(counts)},
-        )
+        pieces = partial(_listed, coded, partial(_zeta, low, kind.alpha), rng.getrandbits(64))
+        return _list_draft(kind, "coded text most often, apart from the dots", answers, len(counts), pieces)
+
+    return draft
+
+
+def _list_draft(
+    kind: Kind, where: str, answers: tuple[str, ...], words: int, pieces: Callable[[], Iterator[str]]
+) -> Draft:
+    """Return the draft of a list of `words` different words; they have no depth."""
+    question = f"Which {_NUMBERS.get(kind.asked, str(kind.asked))} words stand in the {where}?"
+    return Draft(pieces, question, answers, match="all", facts=answers, about={"words": words})
 
 
 class _Coded:
@@ -135,43 +116,39 @@ def _listed(word: Callable[[int], str], counts: Callable[[], Sequence[int]], see
 _NAME_LETTERS = 5
 
 
-class Tracking:
-    """Chains of assignments in order, spread over a filler."""
+def tracking(request: DraftRequest) -> MakeDraft:
+    """Make chains of assignments in order, spread over a filler; one assignment of the asked chain is at the depth."""
+    kind, meter = request.kind, Meter(request.tokenizer)
+    filler = Filler(meter)
 
-    def __init__(self, kind: Kind, length: int, tokenizer: Tokenizer) -> None:
-        """Prepare the haystack for texts of `length` tokens."""
-        self._kind = kind
-        self._length = length
-        self._meter = Meter(tokenizer)
-        self._filler = Filler(self._meter)
-
-    def draft(self, index: int, rng: random.Random, depth: float) -> Draft:
-        """Make a sample with one assignment of the asked chain at `depth`, the others anywhere."""
-        size = self._kind.hops + 1
-        names = _names(rng, size * self._kind.chains)
-        values = [str(value) for value in rng.sample(range(10_000, 100_000), self._kind.chains)]
+    def draft(index: int, rng: random.Random, depth: float) -> Draft:
+        size = kind.hops + 1
+        names = _names(rng, size * kind.chains)
+        values = [str(value) for value in rng.sample(range(10_000, 100_000), kind.chains)]
         chains = [_chain(names[size * i : size * i + size], value) for i, value in enumerate(values)]
-        budget = self._length - sum(self._meter(" " + sentence) for chain in chains for sentence in chain)
-        count = self._filler.within(budget)
+        budget = request.length - sum(meter(" " + sentence) for chain in chains for sentence in chain)
+        count = filler.within(budget)
         if count < 1:
-            raise UsageError(f"{self._kind.name} does not fit into {self._length} tokens: ask for a greater length.")
+            raise request.too_short()
         shares = [[rng.random() for _ in chain] for chain in chains]
         shares[0][0] = depth
-        places = [sorted(self._filler.within(share * budget) for share in chain) for chain in shares]
+        places = [sorted(filler.within(share * budget) for share in chain) for chain in shares]
         inserts = [
             (position, sentence)
             for stands, chain in zip(places, chains, strict=True)
             for position, sentence in zip(stands, chain, strict=True)
         ]
         return Draft(
-            pieces=partial(weave, self._filler, count, inserts),
+            pieces=partial(weave, filler, count, inserts),
             question=f"Which variables have the value {values[0]}? Give all of them.",
             answers=tuple(names[:size]),
             match="all",
             facts=tuple(chains[0]),
-            depths=tuple(self._filler.tokens(position) / budget for position in places[0]),
-            about={"hops": self._kind.hops},
+            depths=tuple(filler.tokens(position) / budget for position in places[0]),
+            about={"hops": kind.hops},
         )
+
+    return draft
 
 
 def _chain(names: list[str], value: str) -> list[str]:
@@ -188,18 +165,3 @@ def _names(rng: random.Random, count: int) -> list[str]:
         if name not in taken and name not in names:
             names.append(name)
     return names
-
-
-def common_words(request: DraftRequest) -> MakeDraft:
-    """Make lists of common words."""
-    return CommonWords(request.kind, request.length, request.tokenizer).draft
-
-
-def frequent_words(request: DraftRequest) -> MakeDraft:
-    """Make coded texts of words by their frequency."""
-    return FrequentWords(request.kind, request.length, request.tokenizer).draft
-
-
-def tracking(request: DraftRequest) -> MakeDraft:
-    """Make chains of variables in a filler."""
-    return Tracking(request.kind, request.length, request.tokenizer).draft

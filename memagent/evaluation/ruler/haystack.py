@@ -48,32 +48,40 @@ class Haystack(Protocol):
         """Yield the text of units `start` to `stop`, a few thousand characters at a time."""
 
 
-class Filler:
+class _Repeated:
+    """Units that begin again with the first when they run out; `_sums` has the tokens of the first 0, 1, ... units."""
+
+    _sums: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self._sums) - 1
+
+    def within(self, tokens: float) -> int:
+        """Return how many whole units from the first on fit into `tokens`."""
+        rounds, rest = divmod(max(0, int(tokens)), self._sums[-1])
+        return rounds * len(self) + bisect_right(self._sums, rest) - 1
+
+    def tokens(self, unit: int) -> int:
+        """Return the tokens of the first `unit` units."""
+        rounds, rest = divmod(unit, len(self))
+        return rounds * self._sums[-1] + self._sums[rest]
+
+
+class Filler(_Repeated):
     """The same few sentences over and over, a line each time."""
 
     def __init__(self, meter: Meter, sentences: Sequence[str] = FILLER) -> None:
         """Count the sentences once."""
-        self._units = len(sentences)
         units = [("\n" if i == 0 else " ") + sentence for i, sentence in enumerate(sentences)]
         self._sums = [0, *accumulate(map(meter, units))]
         self._text = "".join(units) * _REPEATS
         self._ends = [0, *accumulate(map(len, units * _REPEATS))]
 
-    def within(self, tokens: float) -> int:
-        """Return how many whole units from the first on fit into `tokens`."""
-        rounds, rest = divmod(max(0, int(tokens)), self._sums[-1])
-        return rounds * self._units + bisect_right(self._sums, rest) - 1
-
-    def tokens(self, unit: int) -> int:
-        """Return the tokens of the first `unit` units."""
-        rounds, rest = divmod(unit, self._units)
-        return rounds * self._sums[-1] + self._sums[rest]
-
     def run(self, start: int, stop: int) -> Iterator[str]:
         """Yield the text of units `start` to `stop`."""
         size = len(self._ends) - 1
         while start < stop:
-            first = start % self._units
+            first = start % len(self)
             last = min(size, first + stop - start)
             yield self._text[self._ends[first] : self._ends[last]]
             start += last - first
@@ -110,7 +118,7 @@ class Lines:
             yield "".join("\n" + self._line(i) for i in range(first, min(stop, first + _LINES)))
 
 
-class HaystackTexts:
+class HaystackTexts(_Repeated):
     """Real texts cut at sentence ends, one after the other, from the first again when they run out."""
 
     def __init__(self, texts: Iterable[str], tokenizer: Tokenizer, tokens: int) -> None:
@@ -122,22 +130,19 @@ class HaystackTexts:
         self._texts: list[str] = []
         self._ends: list[array[int]] = []
         self._firsts = array("q")
-        self._sums = array("q", [0])
+        self._sums = sums = array("q", [0])
         for text in texts:
             if not text.strip():
                 continue
             ends = array("q", chain([len(text) - len(text.lstrip())], _ends(text)))
-            self._firsts.append(len(self._sums) - 1)
+            self._firsts.append(len(self))
             self._texts.append(text)
             self._ends.append(ends)
-            self._count(text, ends, tokenizer)
+            sums.extend(_counted(text, ends, tokenizer, sums[-1]))
             if self._sums[-1] >= tokens:
                 break
         if not self._texts:
             raise UsageError("this task hides needles in real text: give texts, each a string with some sentences.")
-
-    def __len__(self) -> int:
-        return len(self._sums) - 1
 
     def holds(self, text: str) -> bool:
         """Tell whether `text` stands in one of the texts."""
@@ -148,16 +153,6 @@ class HaystackTexts:
         starts = [rng.randrange(len(self)) for _ in range(tries)]
         begun = [TextsFrom(self, start) for start in starts]
         return max(begun, key=lambda texts: texts.tokens(texts.within(tokens)))
-
-    def tokens(self, unit: int) -> int:
-        """Return the tokens of the first `unit` units."""
-        rounds, rest = divmod(unit, len(self))
-        return rounds * self._sums[-1] + self._sums[rest]
-
-    def within(self, tokens: float) -> int:
-        """Return how many whole units from the first on fit into `tokens`."""
-        rounds, rest = divmod(max(0, int(tokens)), self._sums[-1])
-        return rounds * len(self) + bisect_right(self._sums, rest) - 1
 
     def run(self, start: int, stop: int) -> Iterator[str]:
         """Yield the text of units `start` to `stop`."""
@@ -173,18 +168,21 @@ class HaystackTexts:
                 yield self._texts[i][begin : min(ends[last], begin + _WINDOW)]
             start += last - first
 
-    def _count(self, text: str, ends: "array[int]", tokenizer: Tokenizer) -> None:
-        index = 0
-        while index < len(ends) - 1:
-            begin = ends[index]
-            last = max(index + 1, bisect_right(ends, begin + _WINDOW) - 1)
-            # As in a long text: after another sentence, and after a blank line where a text begins.
-            before = _BEFORE if index else _BEFORE + "\n\n"
-            _, offsets = tokenizer.encode_with_offsets(before + text[begin : ends[last]])
-            counted = self._sums[-1] - bisect_left(offsets, (len(_BEFORE),))
-            for end in ends[index + 1 : last + 1]:
-                self._sums.append(counted + bisect_left(offsets, (len(before) + end - begin,)))
-            index = last
+
+def _counted(text: str, ends: "array[int]", tokenizer: Tokenizer, total: int) -> Iterator[int]:
+    """Yield the tokens up to each of `ends` after the first, beginning with `total`."""
+    index = 0
+    while index < len(ends) - 1:
+        begin = ends[index]
+        last = max(index + 1, bisect_right(ends, begin + _WINDOW) - 1)
+        # As in a long text: after another sentence, and after a blank line where a text begins.
+        before = _BEFORE if index else _BEFORE + "\n\n"
+        _, offsets = tokenizer.encode_with_offsets(before + text[begin : ends[last]])
+        counted = total - bisect_left(offsets, (len(_BEFORE),))
+        for end in ends[index + 1 : last + 1]:
+            total = counted + bisect_left(offsets, (len(before) + end - begin,))
+            yield total
+        index = last
 
 
 class TextsFrom:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal
 from memagent.errors import UsageError
 from memagent.evaluation.needles import ADJECTIVES, NOUNS
 from memagent.evaluation.needles import Kind as ValueKind
-from memagent.evaluation.texts import Match
+from memagent.evaluation.texts import Match, Paragraph
 from memagent.reading.tokens import Tokenizer
 from memagent.records import Json
 from memagent.registry import Registry
 
 if TYPE_CHECKING:
-    from memagent.evaluation.ruler.qa import Asked, Paragraph
+    from memagent.evaluation.ruler.qa import Asked
 
 
 class Meter:
@@ -90,17 +90,10 @@ class Uuids:
         return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{'89ab'[int(h[16], 16) % 4]}{h[17:20]}-{h[20:]}"
 
 
-class NameMeter:
-    """Counts the tokens of names on lines of their own from those of their words."""
-
-    def __init__(self, meter: Meter) -> None:
-        """Count with `meter`, whose text ends in a letter."""
-        self._first = cache(lambda word: meter("\n" + word))
-        self._next = cache(lambda word: meter("-" + word))
-
-    def __call__(self, words: tuple[str, ...]) -> int:
-        """Return the tokens of a line with the name of `words`."""
-        return self._first(words[0]) + sum(map(self._next, words[1:]))
+def name_meter(meter: Meter) -> Callable[[tuple[str, ...]], int]:
+    """Return what counts the tokens of a name on its own line, from those of its words, after a text in letters."""
+    first, following = cache(lambda word: meter("\n" + word)), cache(lambda word: meter("-" + word))
+    return lambda words: first(words[0]) + sum(map(following, words[1:]))
 
 
 def _walk(rng: random.Random, size: int) -> tuple[int, int]:
@@ -171,12 +164,16 @@ class DraftRequest:
     texts: Iterable[str] = ()
     """What needles are hidden in by the kinds with real text (``--text``): read as far as `length` needs, repeated
     where they are shorter."""
-    paragraphs: "Iterable[Paragraph]" = ()
+    paragraphs: Iterable[Paragraph] = ()
     """What the questions' own paragraphs are hidden among; repeated where they are few, which `Sample.about` says."""
     questions: "Sequence[Asked]" = ()
     """What the question kinds ask: sample i question i."""
     documents: int | None = None
     """For question kinds: how many documents in place of a length, which is then 0."""
+
+    def too_short(self) -> UsageError:
+        """Return the error of a length that the kind does not fit into."""
+        return UsageError(f"{self.kind.name} does not fit into {self.length} tokens: ask for a greater length.")
 
 
 MakeDraft = Callable[[int, random.Random, float], Draft]
@@ -187,11 +184,11 @@ FAMILIES: Registry[Family] = Registry(
     "memagent.evaluation",
     "task family",
     {
-        "needles": "memagent.evaluation.ruler.needles:drafts",
+        "needles": "memagent.evaluation.ruler.needles:needles",
         "tracking": "memagent.evaluation.ruler.aggregation:tracking",
         "common words": "memagent.evaluation.ruler.aggregation:common_words",
         "frequent words": "memagent.evaluation.ruler.aggregation:frequent_words",
-        "documents": "memagent.evaluation.ruler.qa:drafts",
+        "documents": "memagent.evaluation.ruler.qa:QaDocuments",
     },
 )
 """What makes the samples of kinds that differ by their parameters alone. One of another package is a kind as well, of

@@ -11,16 +11,14 @@ from pathlib import Path
 
 from memagent.errors import UsageError
 from memagent.evaluation.loaders import hotpot, public, recognise
-from memagent.evaluation.loaders.jsonl import JsonRow, read_rows
-from memagent.evaluation.ruler.kinds import Draft, DraftRequest, Kind, MakeDraft, Meter
-from memagent.reading.tokens import Tokenizer
+from memagent.evaluation.metrics import JUDGEMENTS
+from memagent.evaluation.ruler.kinds import Draft, DraftRequest, Meter
+from memagent.evaluation.texts import Paragraph, numbered
+from memagent.questions import FileRow, json_rows
 
-Paragraph = tuple[str, str]
-"""Title and text."""
 _SENTENCE = re.compile(r"\S.*?(?:[.!?][\"')\]\u201d\u2019]*(?=\s|$)|$)", re.MULTILINE)
 _MISSES = 64
 """Paragraphs that may fail to fit before a text counts as full."""
-_YES_NO = {"yes", "no"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,42 +33,33 @@ class Asked:
     """Sentences of the paragraphs, verbatim, that tell the answer. Empty: those that hold it, or else the paragraphs
     themselves (an answer of yes or no stands nowhere)."""
 
+    @property
+    def words(self) -> list[str]:
+        """The answers that are words of the text."""
+        return [answer for answer in self.answers if answer and answer.lower() not in JUDGEMENTS]
+
 
 class QaDocuments:
     """A question's own paragraphs, numbered and shuffled among random others."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        length: int,
-        tokenizer: Tokenizer,
-        paragraphs: Iterable[Paragraph],
-        questions: Sequence[Asked],
-        documents: int | None = None,
-    ) -> None:
-        """Prepare for texts of `length` tokens, or of so many documents.
-
-        Raises:
-            UsageError: there are no paragraphs or no questions.
-        """
-        self._kind = kind
-        self._length = length
-        self._documents = documents
-        self._questions = questions
-        self._pool = list(dict.fromkeys(paragraphs))
-        if not self._pool or not questions:
+    def __init__(self, request: DraftRequest) -> None:
+        """Prepare for texts of the length, or of so many documents. Raises UsageError: no paragraphs or questions."""
+        self._request, self._kind = request, request.kind
+        self._pool = list(dict.fromkeys(request.paragraphs))
+        if not self._pool or not request.questions:
             raise UsageError(
-                f"{kind.name} needs questions with their paragraphs, and other paragraphs to hide them in."
+                f"{self._kind.name} needs questions with their paragraphs, and other paragraphs to hide them in."
             )
-        self._meter = Meter(tokenizer)
+        self._meter = Meter(request.tokenizer)
         self._cost = cache(lambda i: self._tokens(self._pool[i]))
         self._head = cache(lambda digits: self._meter(f"\n\nDocument {'7' * digits}:"))
 
-    def draft(self, index: int, rng: random.Random, depth: float) -> Draft:
+    def __call__(self, index: int, rng: random.Random, depth: float) -> Draft:
         """Make the sample of question `index`, with the first of the paragraphs that tell the answer at `depth`."""
-        if index >= len(self._questions):
-            raise UsageError(f"{self._kind.name} has {len(self._questions)} questions: ask for no more samples.")
-        asked = self._questions[index]
+        questions = self._request.questions
+        if index >= len(questions):
+            raise UsageError(f"{self._kind.name} has {len(questions)} questions: ask for no more samples.")
+        asked = questions[index]
         facts = _facts(asked)
         own = [*asked.paragraphs]
         rng.shuffle(own)
@@ -99,15 +88,15 @@ class QaDocuments:
         """Return which paragraphs of the pool to add, in random order."""
         chosen = array("q")
         foreign = self._foreign(asked, own, rng)
-        if self._documents is not None:
-            if self._documents < len(own):
+        if (documents := self._request.documents) is not None:
+            if documents < len(own):
                 raise UsageError(f"{asked.question!r} has {len(own)} paragraphs: ask for at least as many documents.")
-            chosen.extend(islice(foreign, self._documents - len(own)))
+            chosen.extend(islice(foreign, documents - len(own)))
             return chosen
-        left = self._length - sum(self._tokens(paragraph) for paragraph in own)
+        left = self._request.length - sum(self._tokens(paragraph) for paragraph in own)
         left -= sum(self._head(len(str(i + 1))) for i in range(len(own)))
         if left < 0:
-            raise UsageError(f"{self._kind.name} does not fit into {self._length} tokens: ask for a greater length.")
+            raise self._request.too_short()
         missed = 0
         while missed < _MISSES:
             i = next(foreign)
@@ -120,8 +109,15 @@ class QaDocuments:
         return chosen
 
     def _foreign(self, asked: Asked, own: Sequence[Paragraph], rng: random.Random) -> Iterator[int]:
-        """Yield paragraphs of the pool that may stand beside a question's own, shuffled, over and over."""
-        may = _Foreign(asked, own)
+        """Yield paragraphs of the pool that are not a question's own nor hold the answer, shuffled, over and over."""
+        titles, texts = {title for title, _ in own}, {text for _, text in own}
+        answers = [answer.lower() for answer in asked.words]
+
+        def may(paragraph: Paragraph) -> bool:
+            lowered = "\n".join(paragraph).lower()
+            known = paragraph[0] in titles or paragraph[1] in texts
+            return not known and not any(answer in lowered and _stands(answer, lowered) for answer in answers)
+
         order = array("q", range(len(self._pool)))
         while True:
             rng.shuffle(order)
@@ -140,22 +136,6 @@ class QaDocuments:
         return self._pool[i] if i >= 0 else own[-1 - i]
 
 
-class _Foreign:
-    """Tells whether a paragraph may stand beside a question's own: it is not theirs, nor holds the answer."""
-
-    def __init__(self, asked: Asked, own: Sequence[Paragraph]) -> None:
-        self._titles = {title for title, _ in own}
-        self._texts = {text for _, text in own}
-        self._answers = [answer.lower() for answer in asked.answers if answer and answer.lower() not in _YES_NO]
-
-    def __call__(self, paragraph: Paragraph) -> bool:
-        title, text = paragraph
-        if title in self._titles or text in self._texts:
-            return False
-        lowered = f"{title}\n{text}".lower()
-        return not any(answer in lowered and _stands(answer, lowered) for answer in self._answers)
-
-
 def _stands(answer: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -168,7 +148,7 @@ def _facts(asked: Asked) -> tuple[str, ...]:
             raise UsageError(f"the fact {fact!r} of {asked.question!r} stands in none of its paragraphs.")
     if asked.facts:
         return asked.facts
-    answers = [answer for answer in asked.answers if answer and answer.lower() not in _YES_NO]
+    answers = asked.words
     sentences = (match.group().rstrip() for _, text in asked.paragraphs for match in _SENTENCE.finditer(text))
     facts = tuple(
         dict.fromkeys(sentence for sentence in sentences if any(_stands(answer, sentence) for answer in answers))
@@ -193,17 +173,7 @@ def _stand(facts: Sequence[str], shown: Sequence[Paragraph]) -> list[tuple[str, 
 
 
 def _written(pool: Sequence[Paragraph], own: Sequence[Paragraph], order: "array[int]") -> Iterator[str]:
-    before = ""
-    for number, i in enumerate(order, 1):
-        title, text = pool[i] if i >= 0 else own[-1 - i]
-        yield f"{before}Document {number}:\n{title}\n{text}"
-        before = "\n\n"
-
-
-def drafts(request: DraftRequest) -> MakeDraft:
-    """Make questions over their own paragraphs among others."""
-    parts = request.kind, request.length, request.tokenizer, request.paragraphs, request.questions, request.documents
-    return QaDocuments(*parts).draft
+    return numbered(pool[i] if i >= 0 else own[-1 - i] for i in order)
 
 
 QUESTION_KINDS = {"squad": "qa_1", "hotpot": "qa_2"}
@@ -216,7 +186,7 @@ def question_kind(path: Path) -> str:
     Raises:
         UsageError: none's, or the file cannot be read.
     """
-    return _kind(path, next(read_rows(path)))
+    return _kind(path, next(json_rows(path)))
 
 
 def load_questions(path: Path) -> tuple[list[Asked], list[Paragraph]]:
@@ -225,7 +195,7 @@ def load_questions(path: Path) -> tuple[list[Asked], list[Paragraph]]:
     Raises:
         UsageError: the file is of another format, or malformed: names file, line (or index) and field.
     """
-    rows = list(read_rows(path))
+    rows = list(json_rows(path))
     read = _squad if _kind(path, rows[0]) == "qa_1" else _hotpot
     asked: list[Asked] = []
     pool: list[Paragraph] = []
@@ -235,14 +205,14 @@ def load_questions(path: Path) -> tuple[list[Asked], list[Paragraph]]:
     return asked, pool
 
 
-def _kind(path: Path, first: JsonRow) -> str:
+def _kind(path: Path, first: FileRow) -> str:
     name = recognise(first)
     if name not in QUESTION_KINDS:
         raise UsageError(f"{path} is of format {name}: give qa_1 a file of SQuAD's format, qa_2 one of HotpotQA's.")
     return QUESTION_KINDS[name]
 
 
-def _squad(rows: Iterable[JsonRow]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
+def _squad(rows: Iterable[FileRow]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
     for row in rows:
         for number, article in enumerate(row.rows("data")):
             title = article.text("title") if "title" in article.values else f"Article {number + 1}"
@@ -251,7 +221,7 @@ def _squad(rows: Iterable[JsonRow]) -> Iterator[tuple[list[Paragraph], list[Aske
                 yield [own], [question for asked in paragraph.rows("qas") if (question := _asked(asked, own))]
 
 
-def _asked(asked: JsonRow, own: Paragraph) -> Asked | None:
+def _asked(asked: FileRow, own: Paragraph) -> Asked | None:
     answers, start = public.gold_answers(asked, own[1])
     if start is None:
         return None
@@ -259,7 +229,7 @@ def _asked(asked: JsonRow, own: Paragraph) -> Asked | None:
     return Asked(asked.text("question"), answers, (own,), (fact,))
 
 
-def _hotpot(rows: Iterable[JsonRow]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
+def _hotpot(rows: Iterable[FileRow]) -> Iterator[tuple[list[Paragraph], list[Asked]]]:
     for row in rows:
         paragraphs = hotpot.own_paragraphs(row)
         facts = [fact for facts in hotpot.supporting_sentences(row, paragraphs).values() for fact in facts]

@@ -1,17 +1,14 @@
 """What a request has read: a text of its own, or a corpus of the store. Both give answers as they are found."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 from pydantic import BaseModel
 
 from infra.store.corpora import check_known
 from infra.store.delta import Table
-from infra.store.documents import present
 from infra.store.location import Corpus
 from infra.store.pages import PageNumbers
 from infra.store.rows import AnswerRow
@@ -23,7 +20,8 @@ from pipelines.answers import Answer, Answers
 from pipelines.archive import AsyncAnswers
 from pipelines.ask import AskRequest
 from pipelines.target import Target
-from pipelines.views.passages import DocumentTexts
+from pipelines.views.passages import DocumentTexts, in_context, place_of
+from pipelines.views.visible_answers import documents_with
 from pipelines.web.api.protocol import About, EvidencePlace, FoundAnswer, ReadingProgress, TokenUsage
 
 
@@ -62,10 +60,7 @@ def place(evidence: Evidence, document: str) -> EvidencePlace:
 
 def document_names(corpus: Corpus, hashes: Collection[str]) -> dict[str, str]:
     """Return the id of a document of a corpus that has a text now, by the text's hash."""
-    columns = ["doc_id", "content_hash", "state", "seen_at"]
-    wanted = pa.array(sorted(set(hashes)), pa.string())
-    table = Table(corpus.store, "documents").read(corpus.name, columns, ds.field("content_hash").isin(wanted))
-    return {row["content_hash"]: row["doc_id"] for row in present(table, "doc_id").to_pylist()}
+    return {row["content_hash"]: row["doc_id"] for row in documents_with(corpus, hashes)}
 
 
 def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvidence:
@@ -86,27 +81,16 @@ def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvide
         raise UsageError(
             f"corpus {corpus.name!r} has no answer of reading {reading_id!r}: take reading_id of an answer"
         )
-    row, texts = rows[0], DocumentTexts(corpus.store)
-    evidence = [Evidence(**one) for one in PageNumbers.cited_by(corpus, rows).cite(row["evidence"])]
-    names = document_names(corpus, {one.content_hash for one in evidence})
-    passages = _passages(corpus, evidence, names, texts=texts, around=around)
-    return AnswerEvidence(question=row["question"], answer=row["answer"], passages=list(passages))
-
-
-def _passages(
-    corpus: Corpus, evidence: Iterable[Evidence], names: dict[str, str], *, texts: DocumentTexts, around: int
-) -> Iterable[CitedPassage]:
-    for one in evidence:
-        text = texts.get(corpus.name, one.content_hash)
-        if text is None:  # it was forgotten
+    row, texts, passages = rows[0], DocumentTexts(corpus.store), []
+    evidence = PageNumbers.cited_by(corpus, rows).cite(row["evidence"])
+    names = document_names(corpus, {piece["content_hash"] for piece in evidence})
+    for piece in evidence:
+        if (text := texts.get(corpus.name, piece["content_hash"])) is None:  # it was forgotten
             continue
-        start, end = (one.quote_start, one.quote_end) if one.quote else (one.char_start, one.char_end)
-        yield CitedPassage(
-            place=place(one, names.get(one.content_hash, "")),
-            before=text[max(0, start - around) : start],
-            text=text[start:end],
-            after=text[end : end + around],
-        )
+        before, said, after = in_context(text, place_of(piece), around)
+        shown = place(Evidence(**piece), names.get(piece["content_hash"], ""))
+        passages.append(CitedPassage(place=shown, before=before, text=said, after=after))
+    return AnswerEvidence(question=row["question"], answer=row["answer"], passages=passages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +102,11 @@ class Ended:
     finish_reason: str = "stop"
 
 
-class Reads(Protocol):
-    """One request's reading. It is iterated over once; to end it early, cancel the task that does so."""
-
-    @property
-    def progress(self) -> ReadingProgress:
-        """How far it is now."""
-        ...
-
-    def answers(self) -> AsyncGenerator[FoundAnswer]:
-        """Yield the answers, those that are not found among them."""
-        ...
-
-    def ended(self) -> Ended:
-        """Return the counts, after the last answer."""
-        ...
-
-    def line(self, answer: FoundAnswer) -> str:
-        """Return an answer as the response says it; empty: it is not said."""
-        ...
-
-
 class TextReading:
-    """The reading of a text that came with the request. Nothing of it is kept."""
+    """The reading of a text that came with the request. Nothing of it is kept.
+
+    It is iterated over once, and so is a `CorpusReading`; to end it early, cancel the task that does so.
+    """
 
     def __init__(
         self, request: ReadingRequest, spec: ReadingSpec, run: Callable[..., object], policy_id: str, not_read: int
@@ -271,6 +237,10 @@ class CorpusReading:
             evidence=[place(one, names.get(one.content_hash, answer.document)) for one in answer.evidence],
             reading_id=answer.reading_id,
         )
+
+
+Reads = TextReading | CorpusReading
+"""One request's reading."""
 
 
 def with_options(spec: ReadingSpec, **options: float | int | None) -> ReadingSpec:

@@ -11,8 +11,8 @@ from infra.store.location import Corpus
 from infra.store.rows import AnswerRow
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Verdict, current, disputed
-from pipelines.views.memory import history
-from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, spans_of
+from pipelines.views.memory import histories
+from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, place_of
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter, ListedAnswer
 from pipelines.web.review.pages import Form, posted, render, service_of, session_of
@@ -20,6 +20,8 @@ from pipelines.web.review.service import Opinion, ReviewService, quotes
 
 THRESHOLDS = ("0.5", "0.8", "0.9", "0.95", "0.99")
 """Confidences below which the list's form can choose; an address may name any other."""
+_CHANGES_MOST = 60
+"""Changes of a memory on a page."""
 _SAID = ("accepted", "corrected", "rejected", "absent", "comment")
 
 
@@ -69,6 +71,7 @@ def answer(request: Request) -> Response:
         item=item,
         row=row,
         evidence=evidence,
+        place_of=place_of,
         verdicts=list(reversed(verdicts)),
         disputed=disputed(current(verdicts)),
         mine=_mine(verdicts, item, me),
@@ -98,8 +101,10 @@ def failure(request: Request) -> Response:
 def memory(request: Request) -> Response:
     """Show how the memory changed: a part of the answer's page."""
     item = _item(request)
-    told = history(Corpus(service_of(request).store, item.corpus), item.reading_id, item.run_id)
-    return render(request, "memory.html.j2", item=item, history=told, query=Filter.parse(request.query_params).query)
+    told = histories(Corpus(service_of(request).store, item.corpus), [item.reading_id], item.run_id)
+    history = told.get(item.reading_id)
+    shown = history.shown(_CHANGES_MOST) if history else None
+    return render(request, "memory.html.j2", history=history, shown=shown)
 
 
 def pdf_page(request: Request) -> Response:
@@ -196,10 +201,9 @@ def _done(service: ReviewService, given_at: str | None, me: str) -> tuple[str, d
 
 def _spans(document: str, row: AnswerRow | None, counting: list[Verdict]) -> list[Span]:
     pieces = [piece for piece in quotes(row) if piece["content_hash"] == document]
-    quoted = [(p["quote_start"], p["quote_end"]) for p in pieces]
-    segments = [(p["char_start"], p["char_end"]) for p in pieces]
-    right = [(s.start, s.end) for each in counting for s in each.spans if s.content_hash == document]
-    return [*spans_of(right, "right"), *spans_of(quoted, "evidence"), *spans_of(segments, "segment")]
+    right = [Span(s.start, s.end, "right") for each in counting for s in each.spans if s.content_hash == document]
+    segments = [Span(piece["char_start"], piece["char_end"], "segment") for piece in pieces]
+    return [span for span in (*right, *map(place_of, pieces), *segments) if 0 <= span.start < span.end]
 
 
 def _source(service: ReviewService, item: ListedAnswer, document: str) -> dict[str, str] | None:

@@ -194,17 +194,12 @@ def every(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> Iter
 
 def find(connection: sqlite3.Connection, corpus: str, reading_id: str) -> ListedAnswer | None:
     """Return the item of a reading, whether it is shown in lists or not."""
-    rows = connection.execute(
-        f"{_SELECT} WHERE detail.reading_id = ? AND corpus.name = ?",
-        (reading_id, corpus),
-    ).fetchall()
-    return _item(rows[0]) if rows else None
+    return _one(connection, "detail.reading_id = ? AND corpus.name = ?", reading_id, corpus)
 
 
 def find_failed(connection: sqlite3.Connection, item: int) -> ListedAnswer | None:
     """Return the item of a reading that failed."""
-    row = connection.execute(f"{_SELECT} WHERE item.id = ? AND item.state = 2", (item,)).fetchone()
-    return _item(row) if row else None
+    return _one(connection, "item.id = ? AND item.state = 2", item)
 
 
 def count(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> int:
@@ -244,11 +239,12 @@ def names(connection: sqlite3.Connection) -> list[str]:
 
 
 _SELECT = (
-    "SELECT item.*, corpus.name, question.text, question.question_id, subject.content_hash, subject.doc_id, "
-    "subject.title, subject.copies, detail.reading_id, detail.answer, detail.shown_answer, detail.quote, detail.run_id "
-    "FROM item JOIN corpus ON corpus.id = item.corpus JOIN question ON question.id = item.question "
+    "SELECT item.id, corpus.name AS corpus, reading_id, question.text AS question, question_id, doc_id, title, copies, "
+    'detail.answer, shown_answer AS "right", quote, state, review, reviewers, answered_at, run_id, content_hash, '
+    "confidence FROM item JOIN corpus ON corpus.id = item.corpus JOIN question ON question.id = item.question "
     "JOIN subject ON subject.id = item.subject JOIN detail ON detail.id = item.id"
 )
+"""Columns by the names of `ListedAnswer`."""
 
 
 def _items(connection: sqlite3.Connection, terms: Terms, edge: int, most: int, *, on: bool) -> list[ListedAnswer]:
@@ -263,27 +259,19 @@ def _items(connection: sqlite3.Connection, terms: Terms, edge: int, most: int, *
     return [_item(row) for row in rows]
 
 
+def _one(connection: sqlite3.Connection, where: str, *values: object) -> ListedAnswer | None:
+    row = connection.execute(f"{_SELECT} WHERE {where}", values).fetchone()
+    return _item(row) if row else None
+
+
 def _item(row: sqlite3.Row) -> ListedAnswer:
-    return ListedAnswer(
-        id=row["id"],
-        corpus=row["name"],
-        reading_id=row["reading_id"],
-        question=row["text"],
-        question_id=row["question_id"],
-        doc_id=row["doc_id"],
-        title=row["title"],
-        copies=row["copies"],
-        answer=row["answer"],
-        right=row["shown_answer"],
-        quote=row["quote"],
-        state=STATES[row["state"]],
-        review=REVIEWS[row["review"]],
-        reviewers=row["reviewers"],
-        answered_at=moment(row["answered_at"]),
-        run_id=row["run_id"],
-        content_hash=row["content_hash"],
-        confidence=None if row["confidence"] == UNKNOWN else row["confidence"],
-    )
+    values = {
+        "state": STATES[row["state"]],
+        "review": REVIEWS[row["review"]],
+        "answered_at": moment(row["answered_at"]),
+        "confidence": None if row["confidence"] == UNKNOWN else row["confidence"],
+    }
+    return ListedAnswer(**{**dict(row), **values})
 
 
 def _words(text: str) -> str:

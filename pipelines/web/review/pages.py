@@ -5,7 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
@@ -107,7 +107,7 @@ def _environment() -> Environment:
         "percent": percent,
         "duration": duration,
         "when": _when,
-        "exact": _exact,
+        "exact": datetime.isoformat,  # as forms carry it
         "confidence": _confidence,
     }
     return environment
@@ -123,30 +123,10 @@ def _confidence(value: float) -> str:
     return f"{thousandths / 10:g}%"
 
 
-def _exact(value: datetime) -> str:
-    """Return a time as forms carry it."""
-    return value.isoformat()
-
-
 _RUNS = 50
 _FAILURES = 200
 _QUESTIONS = 20
 _CHARS = 2_000
-
-
-class ShownRun(TypedDict):
-    """A row of the table of runs."""
-
-    run_id: str
-    corpus: str
-    kind: str
-    status: str
-    started_at: datetime
-    seconds: float | None
-    readings: Json
-    tokens: int
-    engine_seconds: float | None
-    failures: dict[str, int]
 
 
 def runs(request: Request) -> Response:
@@ -169,30 +149,17 @@ def runs(request: Request) -> Response:
     )
 
 
-def newest_runs(store: Store, corpus: str | None) -> list[ShownRun]:
+def newest_runs(store: Store, corpus: str | None) -> list[Json]:
     """Return the newest runs, the newest first; one without a heartbeat that has not ended is stopped."""
-    table = Table(store, "runs").read(
-        corpus, ["run_id", "corpus", "kind", "status", "started_at", "ended_at", "summary"]
-    )
-    rows: list[RunRow] = table.sort_by([("started_at", "descending")]).slice(0, _RUNS).to_pylist()
-    return [_shown(store, row) for row in rows]
+    table = Table(store, "runs").read(corpus, ["run_id", "corpus", "kind", "status", "started_at", "summary"])
+    return [_run(store, row) for row in table.sort_by([("started_at", "descending")]).slice(0, _RUNS).to_pylist()]
 
 
-def _shown(store: Store, row: RunRow) -> ShownRun:
+def _run(store: Store, row: RunRow) -> Json:
+    stopped = row["status"] == "running" and not is_alive(store, row["run_id"])
     summary = json.loads(row["summary"] or "{}")
-    ended = row["status"] != "running"
-    return {
-        "run_id": row["run_id"],
-        "corpus": row["corpus"],
-        "kind": row["kind"],
-        "status": row["status"] if ended or is_alive(store, row["run_id"]) else "stopped",
-        "started_at": row["started_at"],
-        "seconds": summary.get("seconds"),
-        "readings": summary.get("readings") or {},
-        "tokens": (summary.get("prompt_tokens") or 0) + (summary.get("output_tokens") or 0),
-        "engine_seconds": summary.get("engine_seconds"),
-        "failures": failures(summary),
-    }
+    status = "stopped" if stopped else row["status"]
+    return {**row, "status": status, "summary": summary, "failures": failures(summary)}
 
 
 def _ask(request: Request, form: Form) -> Response:
