@@ -156,7 +156,7 @@ def main() -> None:
     middle = round(statistics.median(shares), 3)
     print(json.dumps({"median_share": middle}))
     note = (
-        f"passes {', '.join(f'{share:.2f}' for share in shares)}; {given.engines} engines, "
+        f"passes {', '.join(f'{share:.2f}' for share in shares)}; engines: {given.engines}, "
         f"{given.documents} documents of 1 to {given.longest} "
     )
     rows = [
