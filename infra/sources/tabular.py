@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -110,6 +110,8 @@ class ColumnWatch:
 
 _HEAD = 2**20
 _DELIMITERS = ",;\t|"
+_JSON_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+_LAST_CONTROL = 0x9F
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
 """A byte that is not of the file's encoding, as ``surrogateescape`` decodes it."""
 
@@ -126,8 +128,11 @@ def parse_csv(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refu
     with _text_stream(stream) as (head, file, encoding), _field_limit(options.max_bytes):
         if not head.strip():
             raise SourceError("empty", "it has no header line")
-        header = head.splitlines()[0]
-        delimiter, columns = _header(header, options.text_column)
+        beginning = list(io.StringIO(head, newline=""))
+        above = sum(1 for _ in itertools.takewhile(_is_above_header, beginning))
+        delimiter, columns = _header(beginning[above:], options.text_column)
+        for _ in range(above):
+            next(file)
         _check_id_column(columns, options)
         reader = RowReader(options, "text/csv", encoding)
         yield from _rows(csv.reader(file, delimiter=delimiter, strict=True), columns, reader, encoding)
@@ -191,7 +196,17 @@ def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
         yield from parse_json_lines(io.BytesIO(data), request)
         return
     for parsed in parse_text(io.BytesIO(data), request):
-        yield Parsed(parsed.text, "", "application/json", parsed.encoding)
+        yield Parsed(_unescaped(parsed.text), "", "application/json", parsed.encoding)
+
+
+def _unescaped(text: str) -> str:
+    """Return a JSON text with the letters that it writes as escapes; controls, quotes and backslashes stay escaped."""
+
+    def letter(found: re.Match[str]) -> str:
+        code = int(found.group(1), 16) if found.group(1) else 0
+        return chr(code) if code > _LAST_CONTROL and chr(code) not in '"\\' else found.group()
+
+    return clean(_JSON_ESCAPE.sub(letter, text)) if "\\u" in text else text
 
 
 def _json_row(number: int, line: str, reader: RowReader, encoding: str) -> Parsed | Refused:
@@ -237,12 +252,20 @@ def _listed(columns: Sequence[str]) -> str:
     return " ".join(", ".join(columns).split())[:200]
 
 
-def _header(line: str, text_column: str) -> tuple[str, list[str]]:
+def _is_above_header(line: str) -> bool:
+    """Whether a first line is blank, or names the delimiter as Excel wants it (``sep=;``)."""
+    return not line.strip() or (line.lower().startswith("sep=") and len(line.strip()) == len("sep=;"))
+
+
+def _header(lines: Sequence[str], text_column: str) -> tuple[str, list[str]]:
+    """Return the delimiter that gives the text column, and the columns; a name may go over several lines."""
     for delimiter in _DELIMITERS:
-        columns = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
-        if text_column in columns:
-            return delimiter, columns
-    raise SourceError("no-column", f"no column {text_column!r} in the header {line[:200]!r}; set ingest.text_column")
+        with suppress(csv.Error):
+            columns = [" ".join(name.split()) for name in next(csv.reader(lines, delimiter=delimiter), [])]
+            if text_column in columns:
+                return delimiter, columns
+    line = "".join(lines[:1])[:200]
+    raise SourceError("no-column", f"no column {text_column!r} in the header {line!r}; set ingest.text_column")
 
 
 _BATCH_BYTES = 2**24

@@ -30,3 +30,20 @@ def test_a_message_on_columns_is_one_line_whatever_their_names_are(tmp_path: Pat
     with pytest.raises(SourceError, match="no-column") as raised:
         list(parse(str(path), path.name, options))
     assert "among te xt;" in raised.value.detail and "\n" not in raised.value.detail
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["sep=;\nid;text\n1;", "\n \nid,text\n1,", '"number\nof row",text\n1,', "\ufeffsep=,\r\nid,text\r\n1,", "text\n"],
+)
+def test_what_stands_above_a_header_is_passed_over(tmp_path, head):
+    (tmp_path / "a.csv").write_text(f"{head}The fox sleeps.\n", encoding="utf-8")
+    (row,) = parse(str(tmp_path / "a.csv"), "a.csv", IngestConfig())
+    assert row.text == "The fox sleeps."
+
+
+def test_a_json_text_has_its_letters_and_else_stays_as_it_is(tmp_path):
+    source = '{"a": "Gr\\u00f6\\u00dfe \\ud83d\\ude00", "b": "\\u0022\\\\u00e8\\n", "b": 1.0e5}'
+    (tmp_path / "a.json").write_text(source)
+    (document,) = parse(str(tmp_path / "a.json"), "a.json", IngestConfig())
+    assert document.text == '{"a": "Größe 😀", "b": "\\u0022\\\\u00e8\\n", "b": 1.0e5}'
