@@ -35,12 +35,12 @@ _HOMES = {
     "FailedItems": "ray_job",
     "answer_archive": "answering",
     "digest_corpus": "answering",
-    "evaluate_policy": "evaluating",
+    "evaluate_policy": "learning",
     "harvest_qa": "learning",
     "optimize_corpus": "answering",
-    "reap": "reaping",
+    "reap": "operating",
     "retrain": "learning",
-    "watch_schedule": "watching",
+    "watch_schedule": "operating",
     "watcher": "ray_job",
 }
 
