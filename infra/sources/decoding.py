@@ -109,12 +109,18 @@ def detect(data: bytes, declared: str | None = None, complete: bool = True) -> s
         return "utf-7"
     if _decodes(data, "utf-8", complete) or _damaged_utf8(sample):
         return "utf-8"
-    for name in dict.fromkeys((_BROWSER_LABELS.get(label, label), "cp950" if "big5" in label else label)):
+    for name in dict.fromkeys((browser_encoding(label), "cp950" if "big5" in label else label)):
         if name and _decodes(data, name, complete):
             return codecs.lookup(name).name
     if b"\0" in sample:
         raise SourceError("binary", "not a text file: NUL bytes, and not UTF-8")
     return _legacy(data, sample, complete)
+
+
+def browser_encoding(label: str) -> str:
+    """Return the encoding that a label means in browsers, in lower case; one that is not known, as it is."""
+    label = label.strip().lower()
+    return _BROWSER_LABELS.get(label, label)
 
 
 def clean(text: str) -> str:

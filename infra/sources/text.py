@@ -8,7 +8,7 @@ from email.parser import BytesParser
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest
-from infra.sources.decoding import clean, decode
+from infra.sources.decoding import browser_encoding, clean, decode
 from infra.sources.html import parse_html
 from memagent.errors import SourceError
 
@@ -49,6 +49,8 @@ def _heading(line: str) -> str:
 
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
+_ENCODED_WORD = re.compile(rb"=\?([A-Za-z0-9_-]{1,40})(?=\?[bBqQ]\?)")
+"""The label of a header's words in another encoding (RFC 2047)."""
 _CALENDAR = re.compile(r"^(SUMMARY|LOCATION|DTSTART|DTEND|ORGANIZER|DESCRIPTION)(?:;[^:\n]*)?:(.*)$", re.MULTILINE)
 
 
@@ -61,7 +63,8 @@ def parse_eml(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     Raises:
         SourceError: ``broken``, or as `infra.sources.html.parse_html`.
     """
-    message = BytesParser(_class=EmailMessage, policy=policy.default).parse(stream)
+    data = _ENCODED_WORD.sub(_as_in_browsers, stream.read())
+    message = BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(data)
     attached: list[str] = []
     try:
         heads = {name: " ".join(str(message[name]).split()) for name in _HEADERS if message[name]}
@@ -77,6 +80,10 @@ def parse_eml(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     ]
     lines += ["", *(f"Attachment: {' '.join(name.split())}" for name in attached)] if attached else []
     yield Parsed(clean("\n".join(lines)), clean(heads.get("Subject", "")), "message/rfc822")
+
+
+def _as_in_browsers(word: re.Match[bytes]) -> bytes:
+    return b"=?" + browser_encoding(word.group(1).decode("ascii")).encode("ascii")
 
 
 def _texts(part: Any, request: ParseRequest, attached: list[str]) -> Iterator[str]:

@@ -44,12 +44,17 @@ def test_its_segment_fills_whole_cache_blocks(scheme):
     assert prompt.index(9) % 64 == 0
 
 
+def _packages() -> list[Path]:
+    """The pinned packages on whose texts the margins below were set: other texts hide needles at other places."""
+    later = "chardet"
+    return [folder for folder in sorted(PACKAGES.iterdir()) if folder.is_dir() and not folder.name.startswith(later)]
+
+
 # What the shipped weights do, with a margin for other arithmetic. One segment is the hardest: all needles
 # of the document stand side by side in it.
 @pytest.mark.parametrize(("length", "most_wrong"), [(1, 5), (4, 4)])
 def test_needles_are_found_and_missing_ones_are_not(scheme, length, most_wrong):
-    # Of the pinned packages: how many are wrong depends on the texts, so they must not change with our own pages.
-    texts, size = load_texts([PACKAGES])[:200], scheme.config.segment_tokens
+    texts, size = load_texts(_packages())[:200], scheme.config.segment_tokens
     rng = random.Random(length)
     samples = [
         planted_sample(rng, texts, scheme.prompts.tokenizer, kind, length, size)
