@@ -56,6 +56,12 @@ def add_delta_table(
                 listing.add(Source(full, quoted(full), quoted(prefix + relative), size, stamp=f"{size}-{changed}"))
 
 
+_BESIDE = re.compile(
+    r"~\$.+"  # lock files of office programs
+    r"|Thumbs\.db|desktop\.ini|__MACOSX"  # of Windows, and in archives of macOS
+    r"|_SUCCESS|_(?:started|committed)_\w+|_(?:common_)?metadata",  # of Spark and Hadoop, beside a table's files
+    re.IGNORECASE,
+)
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -63,8 +69,8 @@ def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tu
     """Find everything that `arguments` name, each file once, in a stable order.
 
     Folders are read recursively; of one that is a Delta table, the files of its newest version. Links to files are
-    followed where they stay within their folder, links to folders are not. Names that start with a dot are passed over
-    unless given.
+    followed where they stay within their folder, links to folders are not. Names of files that are no documents
+    (`is_passed_over`) are passed over unless given.
 
     Args:
         arguments: folders, globs (``*``, ``?``, ``[..]``, ``**``), files, and ``s3://`` URLs of each kind.
@@ -87,6 +93,11 @@ def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tu
             _list_local(os.path.abspath(os.path.expanduser(argument)), argument, listing, earlier)
     listing.end()
     return listing
+
+
+def is_passed_over(name: str) -> bool:
+    """Whether a file or folder is hidden, or one that a system or a program keeps beside the documents."""
+    return name.startswith(".") or _BESIDE.fullmatch(name) is not None
 
 
 def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
@@ -143,7 +154,7 @@ def _walk(root: str, matches: Callable[[str], bool], depth: int | None, listing:
         if names.get(LOG_FOLDER):
             add_delta_table(folder.rstrip("/"), prefix, listing, _matching(matches))
             continue
-        shown = sorted(name for name in names if not name.startswith("."))
+        shown = sorted(name for name in names if not is_passed_over(name))
         listing.hidden += len(names) - len(shown)
         if depth is None or prefix.count("/") < depth:
             waiting += [f"{prefix}{name}/" for name in reversed(shown) if names[name]]
@@ -227,7 +238,7 @@ def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int,
             add_delta_table(table, table.removeprefix(prefix) + "/", listing, _add_local)
         if log or (inside and path.startswith(inside + "/")):
             continue
-        if any(part.startswith(".") and part.strip(".") for part in relative.split("/")):
+        if any(is_passed_over(part) and part.strip(".") for part in relative.split("/")):
             listing.hidden += 1
         elif matches is None or matches(relative):
             listing.add(Source(path, quoted(path), quoted(relative), size=size, stamp=f"{size}-{etag}"))

@@ -211,7 +211,7 @@ class Listing:
     """A row a source (`FOUND`), each once, in listing order."""
     unusable: list[Unusable] = field(default_factory=list)
     hidden: int = 0
-    """Files and folders whose name starts with a dot; they are passed over."""
+    """Files and folders that are hidden or no documents (`infra.sources.discovery.is_passed_over`)."""
     covers: list[Callable[[str], bool]] = field(default_factory=list)
     """One for each root: whether a source of this name would have been found under it."""
     count: int = 0

@@ -75,6 +75,15 @@ def test_relative_and_home_paths_have_full_sources(tmp_path: Path, monkeypatch: 
         assert (source.doc_id, source.source) == ("a.txt", f"{tmp_path}/in/a.txt")
 
 
+@pytest.mark.parametrize("name", ["~$lease.docx", "Thumbs.db", "desktop.ini", "_SUCCESS", "_committed_77", "_metadata"])
+def test_files_that_programs_keep_beside_documents_are_passed_over_unless_given(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x")
+    (tmp_path / "lease.txt").write_text("x")
+    listing = list_sources([str(tmp_path)])
+    assert (listing.count, listing.hidden, listing.unusable) == (1, 1, [])
+    assert list_sources([str(tmp_path / name)]).count == 1
+
+
 def test_hidden_names_are_passed_over_and_counted(tmp_path: Path) -> None:
     root = tree(tmp_path, "a.txt", ".git/config", ".DS_Store", "d/.x")
     listing = list_sources([str(root)])
