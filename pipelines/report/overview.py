@@ -55,7 +55,7 @@ def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) 
     return [
         KeyFigure("Documents", number(summary.get("documents") or 0)),
         KeyFigure(
-            "Target",
+            "Asked",
             number(total),
             f"{number(counts.get('read_now', 0))} read in this run, {number(before)} known before",
         ),
