@@ -221,7 +221,7 @@ def test_runs_without_anything_new_or_without_a_plan(tmp_path: Path):
     run.save(kind="ingest")
     page = Page(build(run.store, RUN))
     assert page.data()["rows"] == [] and page.data()["progress"] == []
-    assert "Target 0" in " ".join(page.text.split())
+    assert "Asked 0" in " ".join(page.text.split())
 
 
 def test_an_unknown_run_is_refused_with_advice(tmp_path: Path):
