@@ -73,21 +73,23 @@ def up(config: Config, plan: ServingPlan, address: Address, review_port: int | N
         # users of the machine can read.
         settings = {"MEMAGENT_CONFIG": config.model_dump_json(exclude_unset=True)}
         prefect = {**settings, "PREFECT_API_URL": f"{server.url}/api", "PREFECT_API_AUTH_STRING": auth}
-        runner = _start(prefect, "pipelines.cli.up", config.store, json.dumps(asdict(plan)))
-        started = [runner, _start(prefect, "pipelines.cli.up", config.store)]
+        started = {
+            "the flows": _start(prefect, "pipelines.cli.up", config.store, json.dumps(asdict(plan))),
+            "the watch over the store": _start(prefect, "pipelines.cli.up", config.store),
+        }
         if review_at is not None:  # the pages print their address and a login link, or why they cannot be served
             listens = ("--port", str(review_at.port), "--host", review_at.host)
-            started.append(_start(settings, "pipelines.cli", "review", *listens))
+            started["the review pages"] = _start(settings, "memagent", "review", *listens)
         try:
             _tell(config, plan, address, log_in=shown)
             if review_at is None:
                 print("check answers, in another terminal: memagent review")
             print("(stop with Ctrl-C)", flush=True)
-            _wait(server, runner)
+            _wait(server, started)
         except KeyboardInterrupt:
             print("stopped", flush=True)
         finally:
-            for process in started:
+            for process in started.values():
                 end_process(process)
 
 
@@ -105,12 +107,14 @@ def _tell(config: Config, plan: ServingPlan, address: Address, *, log_in: str) -
     print("  prefect deployment run answer-archive/bulk -p corpus=NAME -p 'questions=[\"...\"]'")
 
 
-def _wait(server: Server, runner: "subprocess.Popen[bytes]") -> NoReturn:
-    """Wait until the server or what serves the flows ends. Raises MemagentError: which did."""
-    while (status := runner.poll()) is None:
+def _wait(server: Server, started: Mapping[str, "subprocess.Popen[bytes]"]) -> NoReturn:
+    """Wait until one of the processes ends. Raises MemagentError: which did."""
+    while True:
         server.check()
+        for name, process in started.items():
+            if (status := process.poll()) is not None:
+                raise MemagentError(f"what serves {name} ended with status {status}: start memagent up again")
         time.sleep(_LOOK_SECONDS)
-    raise MemagentError(f"serving ended unexpectedly with status {status}: start memagent up again")
 
 
 def _start(environment: Mapping[str, str], *command: str) -> "subprocess.Popen[bytes]":
