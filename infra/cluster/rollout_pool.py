@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from infra.cluster.placement import EngineActor, GpuSlots, start_engine
 from infra.cluster.session import raised
@@ -17,7 +17,9 @@ from memagent.config import PoolConfig
 from memagent.errors import EngineDied, EngineError, TrainingError
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.engine import Completion, Engine, Sampling
+from memagent.rl.config import Recipe
 from memagent.rl.dataset import Task
+from memagent.rl.methods import METHODS
 from memagent.rl.reward import Reward, check_rewards
 from memagent.rl.rollout import RewardConfig, roll_out_group
 from memagent.rl.trajectory import Group, Trajectory
@@ -25,6 +27,7 @@ from memagent.rl.trajectory import Group, Trajectory
 if TYPE_CHECKING:
     from infra.learner.weights import Rendezvous
 
+T = TypeVar("T")
 _log = logging.getLogger("memagent.training")
 _AT_ONCE = 10_000
 _TRIES = 3
@@ -41,40 +44,32 @@ class Weights:
     """Names these files: after a restart the same version may differ by rounding."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSpec:
-    """How rollouts are sampled and rewarded."""
-
-    reader: ReaderSpec
-    reward: RewardConfig
-    temperature: float
-    top_p: float
-
-
 class RolloutWorker:
     """One engine. An async actor: it works on all groups that it is sent at once."""
 
-    def __init__(self, spec: RolloutSpec) -> None:
+    def __init__(self, reader: ReaderSpec, recipe: Recipe) -> None:
         """Set up; `start` starts the engine."""
-        reader = self._reader = spec.reader
-        self._pay = spec.reward
+        self._reader, self._recipe = reader, recipe
         self._weights = NodeWeights()
         self._version = ""
         self._lasting = True
         """Whether a restarted engine has the current weights."""
-        scheme = reader.scheme
-        sampled = scheme.config.model_copy(update={"temperature": spec.temperature, "top_p": spec.top_p})
-        greedy = scheme.config.model_copy(update={"temperature": 0.0})
-        self._sampled, self._greedy = ReadingSpec(scheme.prompts, sampled), ReadingSpec(scheme.prompts, greedy)
+        prompts, config, rollout = reader.scheme.prompts, reader.scheme.config, recipe.rollout
+        sampling = {"temperature": rollout.temperature, "top_p": rollout.top_p}
+        self._sampled = ReadingSpec(prompts, config.model_copy(update=sampling))
+        self._greedy = ReadingSpec(prompts, config.model_copy(update={"temperature": 0.0}))
         self._engine = SupervisedEngine(self._make, reader.engine_restarts)
 
     async def start(self) -> None:
         """Start the engine.
 
         Raises:
-            ConfigError: a reward cannot be imported on this node.
+            ConfigError: a reward, or the training method, cannot be imported on this node.
         """
-        check_rewards(self._pay.weights)
+        reward = self._recipe.reward
+        check_rewards(reward.weights)
+        method = METHODS.find(self._recipe.method.name)
+        self._pay = RewardConfig(reward.weights, reward.overlong_tokens, method.memories)
         await self._engine.start()
 
     async def update(self, version: str, key: str, names: Sequence[str], *files: bytes) -> None:
@@ -92,16 +87,21 @@ class RolloutWorker:
         self._version = version
         await self._engine.engine.receive(meeting, first, version)  # type: ignore[attr-defined]
 
-    async def group(self, task: Task, size: int) -> Group:
-        """Sample `size` rollouts of one task concurrently."""
-        return await self._read(task, size, self._sampled)
+    async def read(self, task: Task, size: int, *, greedy: bool) -> Group:
+        """Read a task `size` times concurrently."""
+        scheme = self._greedy if greedy else self._sampled
+        try:
+            return await roll_out_group(task, size, scheme, generate=self._generate, pay=self._pay)
+        except EngineDied:
+            if self._lasting:
+                raise
+            import ray
 
-    async def greedy(self, task: Task) -> Group:
-        """Read a task once, greedily."""
-        return await self._read(task, 1, self._greedy)
+            ray.actor.exit_actor()  # the pool replaces this worker, and sends the weights to the new one
+            raise
 
     async def sleep(self) -> None:
-        """Let the engine give its GPU to a learner; no group may be in progress."""
+        """Let the engine give its GPU to the learner; no group may be in progress."""
         await self._engine.engine.sleep()  # type: ignore[attr-defined]
 
     async def wake(self) -> None:
@@ -116,17 +116,6 @@ class RolloutWorker:
         """End the engine and clear its weights away."""
         await self._engine.stop()
         self._weights.leave()
-
-    async def _read(self, task: Task, size: int, scheme: ReadingSpec) -> Group:
-        try:
-            return await roll_out_group(task, size, scheme, generate=self._generate, pay=self._pay)
-        except EngineDied:
-            if self._lasting:
-                raise
-            import ray
-
-            ray.actor.exit_actor()  # the pool replaces this worker, and sends the weights to the new one
-            raise
 
     async def _generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         # Broadcast weights are not on disk: a restarted engine would use the initial ones.
@@ -149,50 +138,41 @@ class RolloutWorker:
 class RolloutPool:
     """A pool of workers. A lost worker is replaced, and its groups are sampled again."""
 
-    def __init__(self, spec: RolloutSpec, pool: PoolConfig, slots: GpuSlots | None = None) -> None:
+    def __init__(self, reader: ReaderSpec, recipe: Recipe, pool: PoolConfig, slots: GpuSlots | None = None) -> None:
         """Set up `pool.max_size` workers.
 
         Args:
-            spec: how they sample.
+            reader: its model and engine.
+            recipe: how they sample, and what is paid.
             pool: the engines.
             slots: the GPUs that they share with a learner; None: their own.
         """
-        self._spec = spec
-        self._slots = slots
+        self._reader, self._recipe, self._pool, self._slots = reader, recipe, pool, slots
         self._size = pool.max_size
-        self._pool = pool
         self._engines: list[EngineActor] = []
         self._mending = asyncio.Lock()
-        self._workers: list[Any] = []
-        self._load: list[int] = []
+        self._load = [0] * self._size
         self._weights: Weights | None = None
-        self._processes = spec.reader.engine_config.tensor_parallel
+        self._processes = reader.engine_config.tensor_parallel
         self.renew: Callable[[int], Awaitable[None]] | None = None
         """Sends the current weights to a replacement engine, if weights are broadcast."""
-        self.failed = 0
-        """Groups that had to be sampled again."""
         self.replaced = 0
         """Workers that were lost."""
 
     async def start(self) -> None:
         """Start all engines."""
-        self._engines = [self._new(place) for place in range(self._size)]
-        self._workers = [engine.actor for engine in self._engines]
-        self._load = [0] * self._size
-        await asyncio.gather(*(worker.start.remote() for worker in self._workers))
+        self._engines = [self._new(place) for place in self.places]
+        await self.call(RolloutWorker.start)
 
     async def update(self, weights: Weights) -> None:
         """Send other weights to all engines."""
         self._weights = weights
-        await asyncio.gather(*(self._give(place) for place in range(self._size)))
+        await asyncio.gather(*(self._give(place) for place in self.places))
 
-    async def sleep(self) -> None:
-        """Let all engines give their GPUs to the learner; no group may be in progress."""
-        await asyncio.gather(*(worker.sleep.remote() for worker in self._workers))
-
-    async def wake(self) -> None:
-        """Undo `sleep`."""
-        await asyncio.gather(*(worker.wake.remote() for worker in self._workers))
+    async def call(self, method: Callable[[RolloutWorker], Awaitable[T]]) -> list[T]:
+        """Call a method of all workers; return their results, by place."""
+        calls = (getattr(engine.actor, method.__name__).remote() for engine in self._engines)
+        return list(await asyncio.gather(*calls))
 
     @property
     def places(self) -> range:
@@ -205,10 +185,9 @@ class RolloutPool:
 
     async def receive(self, meeting: "Rendezvous", version: str, places: Sequence[int]) -> None:
         """Let these engines receive the weights that are broadcast at a rendezvous."""
-        firsts = (1 + i * self._processes for i in range(len(places)))
         calls = (
-            self._workers[place].receive.remote(meeting, first, version)
-            for place, first in zip(places, firsts, strict=True)
+            self._engines[place].actor.receive.remote(meeting, 1 + i * self._processes, version)
+            for i, place in enumerate(places)
         )
         await asyncio.gather(*calls)
 
@@ -218,7 +197,7 @@ class RolloutPool:
         Raises:
             TrainingError: it failed several times over.
         """
-        return await self._tried("group", task, size)
+        return await self._read(task, size)
 
     async def greedy(self, tasks: Sequence[Task]) -> AsyncIterator[Group]:
         """Read tasks once each, greedily; yield them as they come.
@@ -228,89 +207,72 @@ class RolloutPool:
         Raises:
             TrainingError: no task can be read.
         """
-        running = [asyncio.ensure_future(self._greedy(task)) for task in tasks]
         failed = 0
-        for done in asyncio.as_completed(running):
-            group, error = await done
-            failed += error is not None
-            if error is not None:
+
+        async def read(task: Task) -> Group:
+            nonlocal failed
+            try:
+                return await self._read(task, 1, greedy=True)
+            except TrainingError as error:
                 _log.warning("%s; it counts as wrong", error)
+                failed += 1
                 if failed == len(tasks):
-                    raise error
-            yield group
+                    raise
+                return Group(task.sample_id, (Trajectory(task.sample_id, 0, (), Reward(0.0, 0.0, 0.0)),))
 
-    async def _greedy(self, task: Task) -> tuple[Group, TrainingError | None]:
-        try:
-            return await self._tried("greedy", task), None
-        except TrainingError as error:
-            return Group(task.sample_id, (Trajectory(task.sample_id, 0, (), Reward(0.0, 0.0, 0.0)),)), error
-
-    async def deaths(self) -> int:
-        """Return how often engines died."""
-        return sum(await asyncio.gather(*(worker.deaths.remote() for worker in self._workers)))
+        for done in asyncio.as_completed([read(task) for task in tasks]):
+            yield await done
 
     async def stop(self) -> None:
         """End all engines."""
-        await asyncio.gather(*(worker.stop.remote() for worker in self._workers), return_exceptions=True)
+        await asyncio.gather(*(engine.actor.stop.remote() for engine in self._engines), return_exceptions=True)
         for engine in self._engines:
             engine.end()
-        self._workers, self._engines = [], []
+        self._engines = []
 
-    async def _tried(self, method: str, task: Task, *args: Any) -> Group:
+    async def _read(self, task: Task, size: int, *, greedy: bool = False) -> Group:
+        """Call the least loaded worker; if it is lost, or fails, another one."""
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError
+
         last: Exception | None = None
         for _ in range(_TRIES):
+            place = min(self.places, key=self._load.__getitem__)
+            engine = self._engines[place]
+            self._load[place] += 1
+            answer = engine.actor.read.remote(task, size, greedy=greedy)
             try:
-                done: Group = await self._on_a_worker(method, task, *args)
-                return done
-            except _lost() as error:
+                try:
+                    done: Group = await answer
+                    return done
+                except asyncio.CancelledError:
+                    ray.cancel(answer)  # or its engine would go on
+                    raise
+                except RayActorError:
+                    await self._replace(place, engine)
+                    raise
+                finally:
+                    self._load[place] -= 1
+            except (RayActorError, RayTaskError, EngineError) as error:
                 last = error
-                self.failed += 1
         said = raised(last) if last else ""
         raise TrainingError(f"task {task.sample_id} failed {_TRIES} times: {said}") from last
 
-    async def _on_a_worker(self, method: str, *args: Any) -> Any:
-        import ray
-        from ray.exceptions import RayActorError
-
-        place = min(range(self._size), key=self._load.__getitem__)
-        worker = self._workers[place]
-        self._load[place] += 1
-        answer = getattr(worker, method).remote(*args)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            ray.cancel(answer)  # or its engine would go on
-            raise
-        except RayActorError:
-            await self._replace(place, worker)
-            raise
-        finally:
-            self._load[place] -= 1
-
-    async def _replace(self, place: int, lost: Any) -> None:
+    async def _replace(self, place: int, lost: EngineActor) -> None:
         async with self._mending:
-            if self._workers[place] is not lost:
+            if self._engines[place] is not lost:
                 return  # another group noticed it first
             self.replaced += 1
-            self._engines[place].end()
+            lost.end()
             self._engines[place] = self._new(place)
-            self._workers[place] = self._engines[place].actor
-            await self._workers[place].start.remote()
+            await self._engines[place].actor.start.remote()
             await (self.renew(place) if self.renew else self._give(place))
 
     async def _give(self, place: int) -> None:
         if self._weights is not None:
-            files = self._weights.files
-            await self._workers[place].update.remote(
-                self._weights.version, self._weights.key, list(files), *files.values()
-            )
+            version, key, files = self._weights.version, self._weights.key, self._weights.files
+            await self._engines[place].actor.update.remote(version, key, list(files), *files.values())
 
     def _new(self, place: int) -> EngineActor:
         slot = self._slots.engine(place, self._pool) if self._slots else None
-        return start_engine(RolloutWorker, (self._spec,), self._pool, slot, max_concurrency=_AT_ONCE)
-
-
-def _lost() -> tuple[type[Exception], ...]:
-    from ray.exceptions import RayActorError, RayTaskError
-
-    return (RayActorError, RayTaskError, EngineError)
+        return start_engine(RolloutWorker, (self._reader, self._recipe), self._pool, slot, max_concurrency=_AT_ONCE)

@@ -1,13 +1,16 @@
 """Model folders of the learner, and the parameters and optimiser states of a DeepSpeed engine as whole tensors."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -43,27 +46,9 @@ def write_model(weights: dict[str, Tensor], like: Path, folder: Path) -> None:
     for name in _COPIED:
         if (like / name).is_file():
             shutil.copyfile(like / name, folder / name)
-    shards: list[dict[str, Tensor]] = [{}]
-    size = 0
-    for name, tensor in weights.items():
-        if shards[-1] and size + tensor.nbytes > _SHARD_BYTES:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor
-        size += tensor.nbytes
-    files = [_name(i, len(shards)) for i in range(len(shards))]
-    for file, shard in zip(files, shards, strict=True):
-        save_file(shard, folder / file, metadata={"format": "pt"})
-        (folder / file).chmod(0o644)  # safetensors makes the file private to its owner
-    if len(shards) > 1:
-        index = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
-        total = sum(tensor.nbytes for tensor in weights.values())
-        text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)
-        (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
-
-
-def _name(i: int, count: int) -> str:
-    return "model.safetensors" if count == 1 else f"model-{i + 1:05d}-of-{count:05d}.safetensors"
+    save_torch_state_dict(weights, folder, max_shard_size=_SHARD_BYTES)
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)  # safetensors makes the file private to its owner
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -83,19 +68,10 @@ class States:
         named = self._engine.module.model.named_parameters()
         return [(name, parameter) for name, parameter in named if parameter.requires_grad]
 
-    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Return name and whole shape of each trained parameter."""
-        return [(name, self.shape(parameter)) for name, parameter in self.parameters()]
-
-    @staticmethod
-    def shape(parameter: Any) -> tuple[int, ...]:
-        """Return the whole shape of a parameter, which may be sharded."""
-        return tuple(_shape(parameter))
-
     def layout(self) -> list[tuple[str, tuple[int, ...]]]:
         """Return name and shape of each tensor of `model_weights`."""
         named = self._engine.module.model.named_parameters()
-        return [(name, tuple(_shape(one))) for name, one in named if not name.endswith(FACTORS)]
+        return [(name, whole_shape(one)) for name, one in named if not name.endswith(FACTORS)]
 
     def model_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the model's whole weights by their names in its folder; LoRA changes are merged in."""
@@ -126,7 +102,7 @@ class States:
         """Return the whole Adam moment `name`; zeros before the first step."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        zeros = torch.zeros(tuple(_shape(parameter)))
+        zeros = torch.zeros(whole_shape(parameter))
         if not self._sharded:
             kept: Tensor = self._engine.optimizer.state.get(parameter, {}).get(name, zeros)
             return kept
@@ -157,9 +133,9 @@ class States:
                 state["step"] = count.clone()
 
 
-def _shape(parameter: Any) -> Any:
-    # A sharded parameter has no shape of its own.
-    return getattr(parameter, "ds_shape", parameter.shape)
+def whole_shape(parameter: Any) -> tuple[int, ...]:
+    """Return the shape of a parameter, also of a sharded one, which has no shape of its own."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 INDEX = "learner.json"
@@ -184,8 +160,7 @@ class Snapshot:
             save_file(self.tensors[part], file)
         if self.rank == 0:
             files.append(folder / INDEX)
-            data = {"steps": self.index.steps, "shards": self.index.shards, "owners": self.index.owners}
-            files[-1].write_text(json.dumps(data), encoding="utf-8")
+            files[-1].write_text(json.dumps(asdict(self.index)), encoding="utf-8")
         return files
 
 
@@ -196,21 +171,21 @@ class SnapshotIndex:
     steps: int
     """Optimiser steps taken."""
     shards: int
-    """Files of each part; 0: one, as the first version wrote it."""
-    owners: dict[str, int] = field(default_factory=dict)
+    """Files of each part."""
+    owners: dict[str, int]
     """Number of the file that has a parameter."""
 
     def file(self, part: str, shard: int) -> str:
         """Return the name of a file."""
-        return f"{part}-{shard + 1:05d}-of-{self.shards:05d}.safetensors" if self.shards else f"{part}.safetensors"
+        return f"{part}-{shard + 1:05d}-of-{self.shards:05d}.safetensors"
 
     def files_of(self, rank: int, world: int) -> list[str]:
         """Return the files that a rank of so many reads."""
-        return [self.file(part, shard) for shard in range(rank, max(1, self.shards), world) for part in PARTS]
+        return [self.file(part, shard) for shard in range(rank, self.shards, world) for part in PARTS]
 
     def reader_of(self, name: str, world: int) -> int:
         """Return the rank of so many that reads a parameter."""
-        return self.owners.get(name, 0) % world
+        return self.owners[name] % world
 
 
 def read_index(data: bytes) -> SnapshotIndex:
@@ -219,13 +194,15 @@ def read_index(data: bytes) -> SnapshotIndex:
     Raises:
         ValueError: it is none.
     """
-    stored = json.loads(data)
-    return SnapshotIndex(int(stored["steps"]), int(stored.get("shards", 0)), dict(stored.get("owners", {})))
+    try:
+        return SnapshotIndex(**json.loads(data))
+    except TypeError as error:
+        raise ValueError(f"no index of a checkpoint: {error}") from error
 
 
 def take(states: States, rank: int, world: int, steps: int) -> Snapshot:
     """Copy this rank's share of weights and moments to main memory. All ranks call it together."""
-    sizes = [(name, torch.Size(shape).numel()) for name, shape in states.shapes()]
+    sizes = [(name, math.prod(whole_shape(parameter))) for name, parameter in states.parameters()]
     index = SnapshotIndex(steps, world, share_out(sizes, world))
     tensors: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
     for name, parameter in states.parameters():
@@ -263,13 +240,12 @@ def restore(states: States, folder: Path, rank: int, world: int, prepare: Callab
     """
     try:
         index = read_index((folder / INDEX).read_bytes())
-        files = iter(index.files_of(rank, world))
         mine: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
-        for file, part in zip(files, _repeated(PARTS), strict=False):
+        for file, part in zip(index.files_of(rank, world), cycle(PARTS), strict=False):
             mine[part].update(load_file(folder / file))
         prepare()
         for name, parameter in states.parameters():
-            shape, reader = states.shape(parameter), index.reader_of(name, world)
+            shape, reader = whole_shape(parameter), index.reader_of(name, world)
             own = {part: _spread(mine[part].pop(name, None), shape, reader, states.device) for part in PARTS}
             states.restore(parameter, own["weights"], {moment: own[moment] for moment in MOMENTS}, index.steps)
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
@@ -277,12 +253,7 @@ def restore(states: States, folder: Path, rank: int, world: int, prepare: Callab
     return index.steps
 
 
-def _repeated(parts: Sequence[str]) -> Iterator[str]:
-    while True:
-        yield from parts
-
-
-def _spread(mine: Tensor | None, shape: Sequence[int], reader: int, device: torch.device) -> Tensor:
+def _spread(mine: Tensor | None, shape: tuple[int, ...], reader: int, device: torch.device) -> Tensor:
     """Return a tensor that one rank has read, on every rank.
 
     Raises:
@@ -294,9 +265,9 @@ def _spread(mine: Tensor | None, shape: Sequence[int], reader: int, device: torc
     reads = alone or distributed.get_rank() == reader
     if reads and mine is None:
         raise KeyError("a parameter is missing")
-    if reads and mine is not None and tuple(mine.shape) != tuple(shape):
-        raise ValueError(f"a weight has the shape {tuple(shape)}, and the checkpoint's {tuple(mine.shape)}")
-    whole = mine.to(device) if reads and mine is not None else torch.empty(tuple(shape), device=device)
+    if reads and mine is not None and tuple(mine.shape) != shape:
+        raise ValueError(f"a weight has the shape {shape}, and the checkpoint's {tuple(mine.shape)}")
+    whole = mine.to(device) if reads and mine is not None else torch.empty(shape, device=device)
     if not alone:
         distributed.broadcast(whole, reader)
     return whole

@@ -20,12 +20,11 @@ from infra.learner.checkpoint import Snapshot, States, data_types, restore, take
 from infra.learner.weights import Entry, Rendezvous, send
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
-from memagent.rl.loss import Clipping, scale, token_loss
+from memagent.rl.loss import scale, token_loss
 from memagent.rl.model import PolicyModel, adapt, load_model
 from memagent.rl.packing import Packed
 
-_SUFFIXES = {".down": ".lora_A.weight", ".up": ".lora_B.weight"}
-_PREFIX = "base_model.model."
+_PEFT_NAMES = {"down": "lora_A.weight", "up": "lora_B.weight"}
 
 
 def write_adapter(factors: dict[str, Tensor], recipe: Recipe, folder: Path) -> None:
@@ -37,8 +36,11 @@ def write_adapter(factors: dict[str, Tensor], recipe: Recipe, folder: Path) -> N
         folder: is made.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {_PREFIX + _named(name): tensor.contiguous() for name, tensor in factors.items()}
-    layers = {name.rpartition(".")[0] for name in factors}
+    tensors, modules = {}, set()
+    for name, tensor in factors.items():
+        layer, factor = name.rsplit(".", 1)
+        tensors[f"base_model.model.{layer}.{_PEFT_NAMES[factor]}"] = tensor.contiguous()
+        modules.add(layer.rpartition(".")[2])
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -49,16 +51,11 @@ def write_adapter(factors: dict[str, Tensor], recipe: Recipe, folder: Path) -> N
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
-        "target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
+        "target_modules": sorted(modules),
     }
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     (folder / "adapter_model.safetensors").chmod(0o644)  # safetensors makes the file private to its owner
-
-
-def _named(name: str) -> str:
-    layer, _, factor = name.rpartition(".")
-    return layer + _SUFFIXES[f".{factor}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,10 @@ class Learner:
         self._folder = Path(model)
         self._recipe = recipe
         self._rank = rank
-        self._clipping = Clipping(
-            recipe.loss.clip_low, recipe.loss.clip_high, recipe.loss.dual_clip, recipe.loss.tis_cap
-        )
         self._cuda = torch.cuda.is_available() and recipe.learner.gpus > 0
         self._device = torch.device("cuda", 0) if self._cuda else torch.device("cpu")
-        self._steps = 0
+        self.steps = 0
+        """Optimiser steps taken so far."""
         self._norm = math.nan
         self._engine = self._start()
         own = recipe.learner.zero_stage > 0 or self._dtype is torch.bfloat16
@@ -96,11 +91,6 @@ class Learner:
         self._reference: PolicyModel | None = None
         if recipe.loss.kl_coef:
             self._reference = load_model(self._folder, self._dtype).to(self._device).eval().requires_grad_(False)
-
-    @property
-    def steps(self) -> int:
-        """Optimiser steps taken so far."""
-        return self._steps
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -127,7 +117,7 @@ class Learner:
             TrainingError: the loss is not finite. The weights are unchanged; with sharded gradients, continue with
             `load`, since accumulated gradients remain.
         """
-        factor = scale(tokens, self._rank.world, 1)
+        factor = scale(tokens, self._rank.world)
         sums: dict[str, float] = {}
         finite = True
         for i, row in enumerate(rows):
@@ -141,7 +131,7 @@ class Learner:
             raise TrainingError("the loss is NaN or infinite; the weights are unchanged by this minibatch")
         lr = self._set_lr()
         self._engine.step()
-        self._steps += 1
+        self.steps += 1
         norm = self._engine.get_global_grad_norm()
         return {**sums, "gradient_norm": self._norm if norm is None else float(norm), "lr": lr}
 
@@ -192,7 +182,7 @@ class Learner:
 
     def snapshot(self) -> Snapshot:
         """Copy this rank's share of weights and optimiser state to main memory. All ranks call it together."""
-        return take(self._states, self._rank.index, self._rank.world, self._steps)
+        return take(self._states, self._rank.index, self._rank.world, self.steps)
 
     def load(self, folder: Path) -> None:
         """Resume from a checkpoint of which `folder` has at least this rank's files (`infra.learner.checkpoint`).
@@ -200,7 +190,7 @@ class Learner:
         Raises:
             TrainingError: the checkpoint is incomplete or of another model.
         """
-        self._steps = restore(
+        self.steps = restore(
             self._states, folder, rank=self._rank.index, world=self._rank.world, prepare=self._make_states
         )
 
@@ -282,10 +272,9 @@ class Learner:
             new,
             before,
             torch.tensor(row.logprobs, device=self._device),
-            advantage=torch.tensor(row.advantages, device=self._device),
-            clipping=self._clipping,
-            reference=reference,
-            kl_weight=self._recipe.loss.kl_coef,
+            torch.tensor(row.advantages, device=self._device),
+            self._recipe.loss,
+            reference,
         )
         return summed.objective, {**summed.counts, "entropy": entropy.sum().item()}
 
@@ -304,7 +293,7 @@ class Learner:
 
     def _set_lr(self) -> float:
         learner = self._recipe.learner
-        lr = learner.lr * min(1.0, (self._steps + 1) / (learner.warmup_steps + 1))
+        lr = learner.lr * min(1.0, (self.steps + 1) / (learner.warmup_steps + 1))
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         return lr

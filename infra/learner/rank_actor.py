@@ -1,32 +1,33 @@
-"""The Ray actor around a rank of the learner: what it takes from a store, and what it puts there."""
+"""The Ray actor of a rank of the learner: what it takes from a store, and what it puts there."""
 
 import shutil
 import socket
 import tempfile
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from infra.learner.weights import memory_folder
+import torch
+
+from infra.learner.checkpoint import INDEX, read_index
+from infra.learner.rank import Learner, Rank
+from infra.learner.weights import Rendezvous, memory_folder
 from infra.models import local_folder
 from infra.readers import ReaderSpec
 from infra.store.location import Store
 from infra.system.processes import usable_cores
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
-from memagent.rl.packing import Packed
-
-if TYPE_CHECKING:
-    from infra.learner.checkpoint import Snapshot
-    from infra.learner.weights import Rendezvous
 
 
-class RankActor:
-    """One rank in a process of its own."""
+class RankActor(Learner):
+    """A rank whose model and checkpoints are in a store, given by its URL and a path in it."""
 
     def __init__(self) -> None:
-        self._upload: Upload | None = None
+        """Set up; `begin` loads the model, once the address of the first rank is known."""
+        self._uploads = ThreadPoolExecutor(1)
+        self._upload: Future[None] | None = None
 
     def address(self) -> tuple[str, int]:
         """Return an address of this machine with a free port, as rendezvous."""
@@ -38,22 +39,9 @@ class RankActor:
 
     def begin(self, reader: ReaderSpec, recipe: Recipe, index: int, address: str, port: int) -> None:
         """Load the model, which is fetched to this node if need be, and join the other ranks."""
-        import torch
-
-        from infra.learner.rank import Learner, Rank
-
         world = recipe.learner.world_size
         torch.set_num_threads(recipe.learner.threads or max(1, usable_cores() // world))
-        self._learner = Learner(str(local_folder(reader.folder)), recipe, Rank(index, world, address, port))
-        self._rank, self._world = index, world
-
-    def score(self, rows: Sequence[Packed]) -> list[list[float]]:
-        """See `Learner.score`."""
-        return self._learner.score(rows)
-
-    def learn(self, rows: Sequence[Packed], tokens: int, old: Sequence[list[float]] | None) -> dict[str, float]:
-        """See `Learner.learn`."""
-        return self._learner.learn(rows, tokens, old)
+        super().__init__(str(local_folder(reader.folder)), recipe, Rank(index, world, address, port))
 
     def weights(self) -> dict[str, Any]:
         """Return the model's files as references; empty on all ranks but the first."""
@@ -61,93 +49,74 @@ class RankActor:
 
         folder = memory_folder()
         try:
-            self._learner.export(folder, as_trained=True)
+            self.export(folder, as_trained=True)
             return {file.name: ray.put(file.read_bytes()) for file in sorted(folder.iterdir())}
         finally:
             shutil.rmtree(folder)
 
-    def meeting(self, engines: int) -> "Rendezvous":
-        """Return the rendezvous at which so many engine processes receive the current weights."""
-        from infra.learner.weights import Rendezvous
+    def meeting(self, engines: int) -> Rendezvous:
+        """Return the rendezvous at which so many engine processes receive the current weights from the first rank."""
+        return Rendezvous(*self.address(), 1 + engines, self.layout())
 
-        return Rendezvous(*self.address(), 1 + engines, self._learner.layout())
+    def export_to(self, url: str, *parts: str, adapter: bool = False) -> None:
+        """Write the model folder, or that of LoRA's factors.
 
-    def send(self, meeting: "Rendezvous") -> None:
-        """See `Learner.send`."""
-        self._learner.send(meeting)
+        Raises:
+            TrainingError: it cannot be written.
+        """
 
-    def offload(self) -> None:
-        """See `Learner.offload`."""
-        self._learner.offload()
+        def files(folder: Path) -> list[Path]:
+            (self.export_adapter if adapter else self.export)(folder)
+            return sorted(folder.iterdir())
 
-    def reload(self) -> None:
-        """See `Learner.reload`."""
-        self._learner.reload()
-
-    def export(self, url: str, *parts: str) -> None:
-        """Write the model folder into a store."""
-        self._write(self._learner.export, Store(url), parts)
-
-    def export_adapter(self, url: str, *parts: str) -> None:
-        """Write the adapter folder into a store."""
-        self._write(self._learner.export_adapter, Store(url), parts)
-
-    @staticmethod
-    def _write(export: Callable[[Path], None], store: Store, parts: tuple[str, ...]) -> None:
-        with tempfile.TemporaryDirectory() as made:
-            export(Path(made))
-            for file in sorted(Path(made).iterdir()):
-                store.put_file(file, *parts, file.name)
+        _put(files, url, parts)
 
     def save(self, url: str, *parts: str) -> None:
-        """Begin to write this rank's share of a checkpoint into a store; `saved` waits for it."""
+        """Begin to write this rank's share of a checkpoint, while training goes on; `saved` waits for it.
+
+        Raises:
+            TrainingError: the one before it cannot be written.
+        """
         self.saved()
-        self._upload = Upload(self._learner.snapshot(), Store(url), parts)
+        self._upload = self._uploads.submit(_put, self.snapshot().write, url, parts)
 
     def saved(self) -> None:
-        """Wait until what `save` began is in the store. Raises what writing raised."""
+        """Wait until what `save` began is in the store.
+
+        Raises:
+            TrainingError: it cannot be written.
+        """
         upload, self._upload = self._upload, None
         if upload is not None:
-            upload.wait()
+            upload.result()
 
-    def load(self, url: str, *parts: str) -> None:
-        """Go on from a checkpoint in a store, of which this rank fetches a share."""
-        from infra.learner.checkpoint import INDEX, read_index
+    def load_from(self, url: str, *parts: str) -> None:
+        """Go on from a checkpoint, of which this rank fetches a share.
 
+        Raises:
+            TrainingError: it is incomplete, or of another model.
+        """
         store = Store(url)
         with tempfile.TemporaryDirectory() as made:
             try:
                 store.get_file(Path(made) / INDEX, *parts, INDEX)
-                for name in read_index((Path(made) / INDEX).read_bytes()).files_of(self._rank, self._world):
+                for name in read_index((Path(made) / INDEX).read_bytes()).files_of(self._rank.index, self._rank.world):
                     store.get_file(Path(made) / name, *parts, name)
             except (FileNotFoundError, ValueError) as error:
                 raise TrainingError(f"checkpoint {'/'.join(parts)} is not whole: {error}") from error
-            self._learner.load(Path(made))
-
-    def stop(self) -> None:
-        """Leave the process group."""
-        self._learner.stop()
+            self.load(Path(made))
 
 
-class Upload:
-    """Writes a snapshot into a store on a thread of its own."""
+def _put(files: Callable[[Path], Iterable[Path]], url: str, parts: Sequence[str]) -> None:
+    """Write the files that `files` makes in a folder into a store, in its order.
 
-    def __init__(self, snapshot: "Snapshot", store: Store, parts: Sequence[str]) -> None:
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, args=(snapshot, store, tuple(parts)), daemon=True)
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Wait for the end; raise what writing raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self, snapshot: "Snapshot", store: Store, parts: tuple[str, ...]) -> None:
-        try:
-            with tempfile.TemporaryDirectory() as made:
-                for file in snapshot.write(Path(made)):
-                    store.put_file(file, *parts, file.name)
-                    file.unlink()
-        except Exception as error:
-            self._error = error
+    Raises:
+        TrainingError: they cannot be written.
+    """
+    try:
+        with tempfile.TemporaryDirectory() as made:
+            for file in files(Path(made)):
+                Store(url).put_file(file, *parts, file.name)
+                file.unlink()
+    except OSError as error:
+        raise TrainingError(f"{'/'.join(parts)} cannot be written to {url}: {error}") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, get_args, runtime_checkable
 
 from memagent.errors import UsageError
-from memagent.evaluation.metrics import containment, normalise
+from memagent.evaluation.metrics import JUDGEMENTS, containment, normalise
 from memagent.quality.curation import Qa
 from memagent.reading.evidence import says
 from memagent.rl.config import AuditKind
@@ -134,7 +134,6 @@ def _is_right(task: Task, gold: Sequence[str], answer: str) -> bool:
 KINDS: tuple[AuditKind, ...] = get_args(AuditKind)
 STRICT = frozenset({"exact", "task", "format", "abstention"})
 """Rewards that must pay the gold alone. Others may mean to pay for a part of it: what they pay is a warning."""
-_VERDICTS = frozenset({"yes", "no"})
 _LEAST = 1e-9
 
 
@@ -279,7 +278,7 @@ def _answered(task: Task, text: str, gold: Sequence[str]) -> bool:
 
     "yes" and "no" are verdicts, whose words a text need not have.
     """
-    if any(fact in text for fact in task.sample.facts) or _VERDICTS.issuperset(map(normalise, gold)):
+    if any(fact in text for fact in task.sample.facts) or JUDGEMENTS.issuperset(map(normalise, gold)):
         return True
     wanted = gold if task.sample.match == "all" else ()
     return all(says(text, [answer]) for answer in wanted) if wanted else says(text, gold)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from memagent.config import ReadingConfig
-from memagent.evaluation.metrics import normalise
+from memagent.evaluation.metrics import JUDGEMENTS, normalise
 from memagent.evaluation.records import Columns
 from memagent.evaluation.texts import Sample
 from memagent.reading.conversations import ListStream
@@ -23,8 +23,6 @@ from memagent.rl.config import AuditKind
 from memagent.rl.reward import strict_score
 
 _LURED = 0.5
-_VERDICTS = frozenset({"yes", "no"})
-"""Answers whose words say nothing of where a text answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Task:
     @property
     def text(self) -> str:
         """What is read, with a line between parts that do not follow one another."""
-        return joined(self.segments)
+        return segment_places(self.segments)[0]
 
     def stream(self) -> ListStream:
         """Return what a reading reads."""
@@ -75,7 +73,7 @@ class Task:
                     one or (start < at + len(fact) and end > at) for one, (start, end) in zip(held, places, strict=True)
                 ]
                 at = text.find(fact, at + 1)
-        if not any(held) and not _VERDICTS.issuperset(map(normalise, self.gold)):
+        if not any(held) and not JUDGEMENTS.issuperset(map(normalise, self.gold)):
             held = [says(segment.text, self.gold) for segment in self.segments]
         return tuple(held) if any(held) else None
 
@@ -84,13 +82,8 @@ class Task:
         return strict_score(self.sample, answer)
 
 
-def joined(segments: Sequence[Segment]) -> str:
-    """Return the text of segments, with a line between those that do not follow one another in a document."""
-    return segment_places(segments)[0]
-
-
 def segment_places(segments: Sequence[Segment]) -> tuple[str, list[tuple[int, int]]]:
-    """Return `joined` with the start and the end of each segment in it."""
+    """Return the text of segments, with a line between those that do not follow one another, and their places in it."""
     text, places = "", []
     for before, segment in zip((None, *segments), segments, strict=False):
         follows = before and (before.content_hash, before.char_end) == (segment.content_hash, segment.char_start)
@@ -203,7 +196,7 @@ def make_task(
     else:
         chosen = window(len(cut), sorted(wanted), most, rng)
     kept = tuple(cut[i] for i in chosen)
-    text = joined(kept)
+    text = segment_places(kept)[0]
     facts = tuple(fact for fact in sample.facts if fact in text)
     return Task(replace(sample, sample_id=name, pieces=nothing, facts=facts), kept)
 

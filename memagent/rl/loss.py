@@ -9,22 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from memagent.rl.config import LossRecipe
+
 _FAR = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Clipping:
-    """Clipping bounds."""
-
-    low: float = 0.2
-    high: float = 0.2
-    """A value above `low` is clip-higher (0.28 in DAPO, section 3.1)."""
-    dual: float = 3.0
-    """Bound on the loss of tokens with a negative advantage (arXiv 1912.09729); 0 switches it off."""
-    importance: float = 2.0
-    """Cap of the engine-to-learner importance weight (truncated importance sampling); 0 switches it off."""
-    kl: float = 10.0
-    """Bound on a token's KL estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +30,19 @@ def token_loss(
     old: Tensor,
     sampled: Tensor,
     advantage: Tensor,
-    clipping: Clipping,
+    recipe: LossRecipe,
     reference: Tensor | None = None,
-    kl_weight: float = 0.0,
 ) -> Summed:
     """Sum the loss of response tokens, all of shape [n].
+
+    Clipped on both sides (clip-higher: DAPO, section 3.1), and for negative advantages below (arXiv 1912.09729);
+    weighted by truncated importance sampling. The KL term is estimated by k3 (unbiased and never negative).
 
     Args:
         new: log-probabilities under the current weights; has a gradient. old: under the weights at the beginning of the
         step, computed by the learner. sampled: rollout log-probabilities, as returned by the engine. advantage: of each
-        token's trajectory. clipping: the bounds. reference: under the reference policy; needed where `kl_weight` is not
-        0. kl_weight: weight of the KL term, estimated by k3 (unbiased and never negative).
+        token's trajectory. recipe: the bounds and the weight of the KL term. reference: under the reference policy;
+        needed where `kl_coef` is not 0.
 
     Raises:
         ValueError: shapes differ, or the reference is missing.
@@ -62,25 +51,25 @@ def token_loss(
         raise ValueError(f"shapes differ: {new.shape}, {old.shape}, {sampled.shape}, {advantage.shape}")
     ratio = (new - old).clamp(-_FAR, _FAR).exp()
     plain = -advantage * ratio
-    bounded = -advantage * ratio.clamp(1.0 - clipping.low, 1.0 + clipping.high)
+    bounded = -advantage * ratio.clamp(1.0 - recipe.clip_low, 1.0 + recipe.clip_high)
     loss = torch.maximum(plain, bounded)
     clipped = bounded > plain
     dual = torch.zeros_like(clipped)
-    if clipping.dual:
-        floor = -advantage * clipping.dual
+    if recipe.dual_clip:
+        floor = -advantage * recipe.dual_clip
         dual = (advantage < 0) & (loss > floor)
         loss = torch.where(dual, floor, loss)
     weight = torch.ones_like(old)
-    if clipping.importance:
-        weight = (old - sampled).clamp(-_FAR, _FAR).exp().clamp(max=clipping.importance)
+    if recipe.tis_cap:
+        weight = (old - sampled).clamp(-_FAR, _FAR).exp().clamp(max=recipe.tis_cap)
         loss = loss * weight
     total = loss.sum()
     kl = torch.zeros(())
-    if kl_weight:
+    if recipe.kl_coef:
         if reference is None:
             raise ValueError("a KL term needs the reference's log-probabilities")
-        kl = k3(new, reference, clipping.kl).sum()
-        total = total + kl_weight * kl
+        kl = k3(new, reference).sum()
+        total = total + recipe.kl_coef * kl
     with torch.no_grad():
         counts = {
             "tokens": float(new.numel()),
@@ -97,20 +86,19 @@ def token_loss(
 
 
 def k3(new: Tensor, reference: Tensor, bound: float = 10.0) -> Tensor:
-    """Return each token's estimate of KL(new, reference): exp(d) - d - 1 with d = reference - new."""
+    """Return each token's estimate of KL(new, reference): exp(d) - d - 1 with d = reference - new, at most `bound`."""
     away = (reference - new).clamp(-_FAR, _FAR)
-    return (away.exp() - away - 1.0).clamp(-bound, bound)
+    return (away.exp() - away - 1.0).clamp(max=bound)
 
 
-def scale(tokens: int, ranks: int, accumulation: int) -> float:
+def scale(tokens: int, ranks: int) -> float:
     """Return the factor that turns a sum over local tokens into a share of the global token mean.
 
-    Data-parallel training averages gradients over `ranks`, and DeepSpeed divides each of `accumulation`
-    backward passes by their number; both are undone here.
+    Data-parallel training averages gradients over `ranks`, which is undone here.
 
     Raises:
         ValueError: a minibatch without response tokens.
     """
     if tokens < 1:
         raise ValueError("a minibatch without response tokens has no loss")
-    return ranks * accumulation / tokens
+    return ranks / tokens

@@ -4,6 +4,7 @@ A micro-batch is one flat row of tokens in which conversations do not attend to 
 number of micro-batches, which sharded training requires (ZeRO, arXiv 1910.02054).
 """
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,11 +55,6 @@ class Packed:
     targets: list[int]
     logprobs: list[float]
     advantages: list[float]
-
-    @property
-    def response_tokens(self) -> int:
-        """Number of response tokens."""
-        return len(self.targets)
 
 
 def items(trajectories: Sequence[Trajectory], *, equal: bool = False) -> list[PackedItem]:
@@ -163,8 +159,6 @@ def balance(lengths: Sequence[int], ranks: int, budget: int) -> list[list[list[i
 
 
 def _fill(lengths: Sequence[int], order: Sequence[int], count: int) -> list[list[int]]:
-    import heapq
-
     heap = [(0, i) for i in range(count)]
     bins: list[list[int]] = [[] for _ in range(count)]
     for i in order:

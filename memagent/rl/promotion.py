@@ -7,14 +7,15 @@ compared with the same policy on the same samples has a smaller level (`level`).
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypedDict
+from dataclasses import asdict, dataclass, field
+from typing import Literal, TypedDict, cast
 
 import numpy as np
 from pydantic import Field
 
-from memagent.evaluation.stats import Comparison, compare, design_effect, mean, score_test, student
+from memagent.evaluation.stats import Comparison, compare, design_effect, mean, score_test, score_variance, student
 from memagent.settings import Section
 
 SmallGroups = Literal["refuse", "observe"]
@@ -112,25 +113,17 @@ class QuestionGroup:
 
     def record(self, comparison: Comparison) -> GroupRecord:
         """Return means and comparison as plain data."""
-        return {
+        compared = asdict(comparison)
+        compared["documents"] = compared.pop("clusters")
+        means = {
             "name": self.name,
             "candidate": mean("", self.candidate).value,
             "incumbent": mean("", self.incumbent).value,
             "candidate_failed": self.candidate.count(None),
             "incumbent_failed": self.incumbent.count(None),
-            "difference": comparison.difference,
-            "low": comparison.low,
-            "high": comparison.high,
-            "p": comparison.p,
-            "p_margin": comparison.p_margin,
             "margin": self.margin,
-            "n": comparison.n,
-            "documents": comparison.clusters,
-            "better": comparison.better,
-            "worse": comparison.worse,
-            "design_effect": comparison.design_effect,
-            "method": comparison.method,
         }
+        return cast(GroupRecord, means | compared)
 
     def compare(self, correlation: float) -> Comparison:
         """Compare candidate and incumbent."""
@@ -144,16 +137,11 @@ class Decision:
     promoted: bool
     reason: str
     overall: GroupRecord
-    groups: tuple[GroupRecord, ...] = field(default=())
+    groups: list[GroupRecord] = field(default_factory=list)
 
     def record(self) -> DecisionRecord:
         """Return it as plain data."""
-        return {
-            "promoted": self.promoted,
-            "reason": self.reason,
-            "overall": self.overall,
-            "groups": list(self.groups),
-        }
+        return cast(DecisionRecord, asdict(self))
 
 
 def level(alpha: float, look: int) -> float:
@@ -180,13 +168,14 @@ def decide(groups: Sequence[QuestionGroup], alpha: float, correlation: float = 0
     if not everything.candidate or any(len(group.candidate) != len(group.incumbent) for group in groups):
         raise ValueError("a promotion check needs samples that both policies have read")
     overall = everything.compare(correlation)
-    against = [] if overall.difference > 0 and overall.p < alpha else [f"not better beyond chance: {_whole(overall)}"]
+    whole_shown = f"{_shown(overall)}, p={overall.p:.2g}"
+    against = [] if overall.difference > 0 and overall.p < alpha else [f"not better beyond chance: {whole_shown}"]
     comparisons = [group.compare(correlation) for group in groups]
     for group, comparison in zip(groups, comparisons, strict=True):
         if objection := _objection(group, comparison, alpha, correlation):
             against.append(objection)
-    reason = "; ".join(against) or f"better: {_whole(overall)}"
-    records = tuple(group.record(one) for group, one in zip(groups, comparisons, strict=True))
+    reason = "; ".join(against) or f"better: {whole_shown}"
+    records = [group.record(one) for group, one in zip(groups, comparisons, strict=True)]
     return Decision(not against, reason, everything.record(overall), records)
 
 
@@ -201,20 +190,12 @@ def _objection(group: QuestionGroup, comparison: Comparison, alpha: float, corre
     """Return what a group has against the candidate; empty: nothing."""
     if comparison.p_margin < alpha:
         return ""
-    shown = f"{group.name}: {_group(comparison, group.margin)}"
+    shown = f"{group.name}: {_shown(comparison)}, p={comparison.p_margin:.2g} of a loss of {group.margin:g}"
     if too_few(group.documents, group.margin, alpha, correlation):
         if comparison.difference < -group.margin:
             return f"worse on {shown}"
         return f"too few to rule out a loss on {shown}" if group.small == "refuse" else ""
     return f"{'worse on' if comparison.high < 0 else 'a loss is not ruled out on'} {shown}"
-
-
-def _whole(comparison: Comparison) -> str:
-    return f"{_shown(comparison)}, p={comparison.p:.2g}"
-
-
-def _group(comparison: Comparison, margin: float) -> str:
-    return f"{_shown(comparison)}, p={comparison.p_margin:.2g} of a loss of {margin:g}"
 
 
 def _shown(comparison: Comparison) -> str:
@@ -305,11 +286,7 @@ def documents_needed(
         high *= 2
         if high > _MOST:
             return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=suffices)
 
 
 def state(groups: Sequence[PlannedGroup], *, alpha: float, look: int, correlation: float) -> PowerRecord:
@@ -394,11 +371,9 @@ def _variance(group: PlannedGroup, gain: float) -> float:
 def _ruled_out(group: PlannedGroup, gain: float, alpha: float, n: float) -> float:
     """Power of the score test that rules out a loss of the margin, with `n` independent samples' worth."""
     margin, discordance = group.margin, max(group.discordance, abs(gain))
-    lost = (discordance - gain) / 2
-    b = -discordance - (2 - gain) * margin
-    least = (math.sqrt(max(0.0, b * b - 8 * lost * margin * (1 + margin))) - b) / 4
+    variance = score_variance((discordance + gain) / 2, (discordance - gain) / 2, margin)
     expected = math.sqrt(n) * (gain + margin)
-    bound = student(1 - alpha, len(group.sizes)) * math.sqrt(2 * least - margin * (1 + margin))
+    bound = student(1 - alpha, len(group.sizes)) * math.sqrt(variance)
     return _above((expected - bound) / math.sqrt(_variance(group, gain)))
 
 

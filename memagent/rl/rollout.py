@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from memagent.reading.conversations import Generate, ReadingRequest, ReadingSpec
 from memagent.reading.engine import CUT, Completion, Sampling
 from memagent.reading.loop import Reading
-from memagent.records import ReadingResult, Turn, stable_hash
+from memagent.records import Turn, stable_hash
 from memagent.rl.dataset import Task
 from memagent.rl.methods import Memories
 from memagent.rl.reward import Answered, MemoryUpdate, Reward, Trace, overlong, reward
@@ -34,11 +34,9 @@ class _Recorder:
     def __init__(self, generate: Generate, seed: str | None) -> None:
         self._generate = generate
         self._seed = seed
-        self._asked: dict[asyncio.Task[object] | None, tuple[list[int], Completion]] = {}
-        self.kept: dict[tuple[int, int], Conversation] = {}
-        self.turns: dict[tuple[int, int], Turn] = {}
-        self.limits: dict[tuple[int, int], int] = {}
-        self._limit: dict[asyncio.Task[object] | None, int] = {}
+        self._asked: dict[asyncio.Task[object] | None, tuple[list[int], Completion, int]] = {}
+        self.kept: dict[tuple[int, int], tuple[Conversation, Turn, int]] = {}
+        """By span and step: conversation, turn, and the limit of the response in tokens."""
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         # With one seed for the group, all its rollouts would be equal.
@@ -47,17 +45,13 @@ class _Recorder:
         if completion.logprobs is None:
             raise ValueError("the engine gives no log-probabilities, which training needs")
         # Each task records its turn before its next request, also with several spans.
-        task = asyncio.current_task()
-        self._asked[task], self._limit[task] = (ids, completion), sampling.max_tokens
+        self._asked[asyncio.current_task()] = ids, completion, sampling.max_tokens
         return completion
 
     def record(self, turn: Turn) -> None:
-        task = asyncio.current_task()
-        ids, completion = self._asked.pop(task)
+        ids, completion, limit = self._asked.pop(asyncio.current_task())
         assert turn.kind != "carried", "a rollout begins at the beginning"
-        place = (turn.span, turn.step)
-        self.limits[place], self.turns[place] = self._limit.pop(task), turn
-        self.kept[place] = Conversation(
+        conversation = Conversation(
             ids,
             completion.ids,
             list(completion.logprobs or []),
@@ -65,6 +59,7 @@ class _Recorder:
             cut=completion.cut,
             weight_version=completion.weight_version,
         )
+        self.kept[turn.span, turn.step] = conversation, turn, limit
 
 
 async def roll_out(
@@ -79,16 +74,22 @@ async def roll_out(
     name = f"{task.sample_id}/{rollout}"
     request = ReadingRequest(name, task.question, task.stream())
     outcome = await Reading(request, scheme, recorder.generate, recorder.record).run()
-    places = sorted(recorder.kept)
-    conversations = tuple(recorder.kept[place] for place in places)
-    limits = [recorder.limits[place] for place in places]
-    turns = [recorder.turns[place] for place in places]
-    said = _answered(task, outcome, conversations, trace_of(task, turns))
+    kept = [recorder.kept[place] for place in sorted(recorder.kept)]
+    conversations, turns = tuple(one for one, _, _ in kept), [turn for _, turn, _ in kept]
+    said = Answered(
+        outcome.answer,
+        outcome.found,
+        task.gold,
+        formed=not any(conversation.cut for conversation in conversations),
+        judged=task.judge(outcome.answer if outcome.found else ""),
+        every=task.sample.match == "all",
+        trace=trace_of(task, turns),
+    )
     return Trajectory(
         task.sample_id,
         rollout,
         conversations,
-        reward=_paid(said, conversations, limits, pay),
+        reward=_paid(said, [(len(one.response_ids), limit) for one, _, limit in kept], pay),
         answer=outcome.answer,
         trace=said.trace,
         probes=probes(task, scheme, turns, pay.memories),
@@ -141,30 +142,11 @@ async def roll_out_group(
         raise
 
 
-def _answered(
-    task: Task, outcome: ReadingResult, conversations: Sequence[Conversation], trace: Trace | None
-) -> Answered:
-    return Answered(
-        outcome.answer,
-        outcome.found,
-        task.gold,
-        formed=not any(conversation.cut for conversation in conversations),
-        judged=task.judge(outcome.answer if outcome.found else ""),
-        every=task.sample.match == "all",
-        trace=trace,
-    )
-
-
-def _paid(said: Answered, conversations: Sequence[Conversation], limits: Sequence[int], pay: RewardConfig) -> Reward:
+def _paid(said: Answered, lengths: Sequence[tuple[int, int]], pay: RewardConfig) -> Reward:
+    """Pay an answer; `lengths` are the tokens of each response, and its limit."""
     paid = reward(said, pay.weights)
     # The worst response counts, so long readings are not penalised for their number of turns.
-    fine = min(
-        (
-            overlong(len(conversation.response_ids), limit, pay.overlong_tokens)
-            for conversation, limit in zip(conversations, limits, strict=True)
-        ),
-        default=0.0,
-    )
+    fine = min((overlong(length, limit, pay.overlong_tokens) for length, limit in lengths), default=0.0)
     return replace(paid, total=paid.total + fine, parts={**paid.parts, "overlong": fine}) if fine else paid
 
 
@@ -204,11 +186,6 @@ class Batch:
     def missing(self) -> int:
         """Groups still to be sampled; 0 when the batch is full or the limit reached."""
         return min(self.size - len(self.kept), self.left)
-
-    @property
-    def kept_share(self) -> float:
-        """Share of the sampled groups whose rewards differ."""
-        return len(self.kept) / self.seen if self.seen else 0.0
 
     def take(self, group: Group) -> bool:
         """Add a group; return whether it is kept.

@@ -4,7 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from memagent.evaluation.contracts import (
 )
 from memagent.evaluation.contracts import REWORDED as REWORDINGS
 from memagent.evaluation.controls import control
-from memagent.evaluation.metrics import normalise
+from memagent.evaluation.metrics import JUDGEMENTS, normalise
 from memagent.evaluation.needles import KINDS, REWORDED, Kind, make_needles, plant
 from memagent.evaluation.ruler import DraftRequest, find_kind, make_samples
 from memagent.evaluation.texts import Sample
@@ -37,8 +37,6 @@ _DRAWS_A_ROW = 10
 _FACT_CHARS = 400
 _HELD = 64
 """Documents whose segments are cached."""
-JUDGEMENTS = frozenset({"yes", "no"})
-"""Answers that are no words of the text."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,6 @@ class RowDataset:
     seed: int
     alone: bool = False
     """Read a row's documents whole, and nothing beside them; of longer ones as many segments as a task may have."""
-    _kept: dict[str, list[Segment]] = field(default_factory=dict)
     _asked: dict[tuple[str, str], list[Qa]] = field(default_factory=lambda: defaultdict(list))
     """Rows by normalised question and content hash."""
     _orders: dict[int, list[int]] = field(default_factory=dict)
@@ -167,12 +164,10 @@ class RowDataset:
     def _own(self, row: Qa) -> list[Segment]:
         return [segment for name in row.stream for segment in self._of(name)]
 
-    def _of(self, name: str) -> list[Segment]:
-        if name not in self._kept:
-            if len(self._kept) > _HELD:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[name] = [replace(segment, content_hash=name) for segment in self.cut(self.text(name))]
-        return self._kept[name]
+    @cached_property
+    def _of(self) -> Callable[[str], list[Segment]]:
+        """Return the segments of a text by its content hash; some are kept."""
+        return lru_cache(_HELD)(lambda name: [replace(one, content_hash=name) for one in self.cut(self.text(name))])
 
 
 def _name(row: Qa) -> str:
@@ -197,13 +192,13 @@ def is_marked(segment: Segment, row: Qa) -> bool:
     return (segment.content_hash, segment.index) in row.evidence
 
 
-def fit_rows(rows: Sequence[Qa], low: float, high: float) -> list[Qa]:
+def fit_rows(rows: Sequence[Qa]) -> list[Qa]:
     """Return the rows that a policy can learn from (`memagent.quality.curation.teachable`).
 
     Raises:
         UsageError: no row is left, or none has an answer to find: a policy would learn a constant answer.
     """
-    kept = [row for row in rows if teachable(row, low, high)]
+    kept = [row for row in rows if teachable(row)]
     if not kept:
         raise UsageError(f"of {len(rows)} rows none can be trained on: all have pass rate 0 or 1")
     if len({frozenset(row.answers) for row in kept}) < 2 and len(kept) > 1:
@@ -251,7 +246,7 @@ class NeedleDataset:
         rng = random.Random(f"{self.seed} needles {number}")
         for _ in range(_DRAWS):
             try:
-                sample = self._draw(rng)
+                sample = self._own(rng) if rng.random() < _OWN else self._ruler(rng)
                 cut = self.cut(sample.text())
             except UsageError:  # the kind needs a longer text than was drawn
                 continue
@@ -261,9 +256,6 @@ class NeedleDataset:
             f"{self.cut.most} segments of {self.cut.reading.segment_tokens} tokens are too few for needles: raise "
             "rollout.segments"
         )
-
-    def _draw(self, rng: random.Random) -> Sample:
-        return self._own(rng) if rng.random() < _OWN else self._ruler(rng)
 
     def _fits(self, sample: Sample) -> bool:
         """Whether memory and answer have room for all that must be noted; otherwise the task cannot be learnt."""

@@ -60,10 +60,6 @@ class Trajectory:
         """Tokens that are trained on."""
         return sum(len(conversation.response_ids) for conversation in self.conversations)
 
-    def with_advantage(self, advantage: float) -> "Trajectory":
-        """Return it with its advantage set."""
-        return replace(self, advantage=advantage)
-
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
         return asdict(self)
@@ -153,7 +149,7 @@ def with_advantages(group: Group, baseline: Baseline = "mean") -> Group:
     """
     values = advantages(group.rewards, baseline)
     pairs = zip(group.trajectories, values, strict=True)
-    return Group(group.sample_id, tuple(trajectory.with_advantage(value) for trajectory, value in pairs))
+    return Group(group.sample_id, tuple(replace(trajectory, advantage=value) for trajectory, value in pairs))
 
 
 def turn_advantages(values: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -180,8 +176,7 @@ def add_turns(group: Group, turns: Sequence[Sequence[float]], weight: float) -> 
 
 
 def _with_turns(trajectory: Trajectory, turns: Sequence[float], weight: float) -> Trajectory:
-    rest = len(trajectory.conversations) - len(turns)
-    added = (*(weight * value for value in turns), *[0.0] * rest)
-    return (
-        replace(trajectory, advantages=tuple(trajectory.advantage + value for value in added)) if turns else trajectory
-    )
+    if not turns:
+        return trajectory
+    added = (*turns, *[0.0] * (len(trajectory.conversations) - len(turns)))
+    return replace(trajectory, advantages=tuple(trajectory.advantage + weight * value for value in added))

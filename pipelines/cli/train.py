@@ -1,9 +1,9 @@
 """The training commands: a stage of Multi-Conv DAPO, its plan and its reports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,11 +13,12 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from memagent.config import Config
-from pipelines.cli.options import ConfigOption, JsonOption, SetOption, StoreOption, configured, display, out
-from pipelines.cli.policies import CheckOption, promotion_spec, show_comparison
+from pipelines.cli.options import Common, JsonOption, SetOption, StoreOption, display, out, takes
+from pipelines.cli.policies import CheckOption, ColumnsOption, promotion_spec, show_comparison
 from pipelines.views.formatting import duration, number, percent
 
 if TYPE_CHECKING:
+    from infra.cluster.board import Progress
     from memagent.rl.audit import AuditReport
     from memagent.rl.promotion import PromotionSpec
     from pipelines.training.settings import DataFiles
@@ -35,9 +36,6 @@ DatasetOption = Annotated[
 ]
 ValidationOption = Annotated[str, typer.Option(help="Choose the best weights by this file.")]
 PromotionOption = Annotated[str, typer.Option(help="Compare the candidate on this file.")]
-ColumnsOption = Annotated[
-    list[str] | None, typer.Option(help="Name the files' columns: question=NAME, text=NAME, answers=NAME.")
-]
 RunNameOption = Annotated[str, typer.Option("--run", help="Name this training; the same name resumes it.")]
 TextOption = Annotated[list[str] | None, typer.Option(help="Plant needles in the texts of these files or folders.")]
 
@@ -106,20 +104,14 @@ def _show(report: "AuditReport") -> None:
         typer.echo(f"  {kind}: {example}")
 
 
-def exports(
-    run: Annotated[str, typer.Argument(help="Training run, or `last`.")],
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
+@takes("json")
+def exports(given: Common, run: Annotated[str, typer.Argument(help="Training run, or `last`.")]) -> None:
     """List a training run's models in Hugging Face format."""
-    from infra.store.location import Store
     from pipelines.training.records import exported_models, find_training
 
-    tables = Store(configured(store, config, set_).store)
+    tables = given.open_store()
     models = exported_models(tables, find_training(tables, run))
-    if json_:
+    if given.json:
         out([asdict(model) for model in models])
         return
     for model in models:
@@ -135,43 +127,33 @@ _STAGES = {
 }
 
 
-class TrainingProgress:
-    """Progress on standard error, as a context manager: a bar on a terminal, and a line for each step."""
+@contextmanager
+def progress(quiet: bool) -> "Iterator[Progress]":
+    """Show the training loop's events on standard error: a bar on a terminal, and a line for each step."""
+    console = Console(stderr=True, quiet=quiet)
+    bars = Bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+    task = bars.add_task("training", total=None)
 
-    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, quiet=quiet)
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            disable=quiet or not self._console.is_terminal,
-        )
-        self._task = self._bars.add_task("training", total=None)
-
-    def __enter__(self) -> "TrainingProgress":
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
-
-    def show(self, event: Mapping[str, Any]) -> None:
-        """Show an event of the training loop."""
+    def show(event: Mapping[str, Any]) -> None:
         if "groups" in event and "stage" not in event:
-            text = (
-                f"reading: {event['groups']} of {event['groups_total']} groups with signal, {event['sampled']} sampled"
-            )
-            self._bars.update(self._task, description=text)
+            groups = f"{event['groups']} of {event['groups_total']} groups with signal, {event['sampled']} sampled"
+            bars.update(task, description=f"reading: {groups}")
             return
         text = _STAGES.get(str(event["stage"]), str(event["stage"]))
-        self._bars.update(self._task, description=text, total=event.get("steps"), completed=event.get("step"))
+        bars.update(task, description=text, total=event.get("steps"), completed=event.get("step"))
         if event["stage"] == "step":
-            self._console.print(line(event["row"]), highlight=False, soft_wrap=True)
+            console.print(line(event["row"]), highlight=False, soft_wrap=True)
+
+    with bars:
+        yield show
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -186,8 +168,9 @@ def line(row: Mapping[str, Any]) -> str:
     return text
 
 
-def show_summary(summary: Mapping[str, Any], console: Console | None = None) -> None:
+def show_summary(summary: Mapping[str, Any]) -> None:
     """Print a run's summary."""
+    console = Console()
     table = Table(title=f"Training {summary['run_id']}", show_header=False)
     before, best = summary["validation"]["before"], summary["validation"]["best"]
     rows = [
@@ -207,9 +190,9 @@ def show_summary(summary: Mapping[str, Any], console: Console | None = None) -> 
         rows.append(("rows left out", f"{number(int(summary['rows_gone']))}: their documents are gone"))
     for name, value in rows:
         table.add_row(name, str(value))
-    (console or Console()).print(table)
+    console.print(table)
     if summary["candidate"]:
-        (console or Console()).print(f"Promote it: memagent policies promote {summary['candidate']}")
+        console.print(f"Promote it: memagent policies promote {summary['candidate']}")
 
 
 app = typer.Typer(help="Train a reader with Multi-Conv DAPO.", add_completion=False, invoke_without_command=True)
@@ -244,11 +227,11 @@ def _train(
     from pipelines.training.settings import named, prepare
 
     spec = promotion_spec(check, None, [promotion] if promotion else None, columns)  # fails before hours of training
-    given, files = sources(data, dataset, validation, promotion, columns=columns)
+    given, files = sources(data, dataset, validation, promotion, columns)
     run = prepare(config, given, text or [], store=store, sets=set_ or [], model=policy, files=files)
     run = named(run, run_name)
-    with TrainingProgress(quiet=json_) as progress:
-        summary = train(run, replay=replay, show=progress.show)
+    with progress(json_) as show:
+        summary = train(run, replay=replay, show=show)
     if output is not None:
         from infra.store.location import Store
         from pipelines.report.training import write_training
@@ -280,7 +263,7 @@ def _promotion_record(settings: Config, candidate: str, spec: "PromotionSpec", q
 @app.command("plan")
 def _plan(
     gpus: Annotated[int, typer.Option(min=1, help="Use this many GPUs on all nodes.")],
-    config: Annotated[str, typer.Option("--recipe", help="Train by this recipe: a name or a TOML file.")] = "reader-7b",
+    config: RecipeOption = "reader-7b",
     per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="Use this many GPUs per node.")] = 8,
     gpu: Annotated[str, typer.Option(help="Use this GPU: a100-40, a100, l40s, h100, h200 or b200.")] = "h100",
     model_config: Annotated[
@@ -308,41 +291,33 @@ def _plan(
 
 
 @app.command("report")
+@takes()
 def _report(
+    given: Common,
     run: Annotated[str, typer.Argument(help="Training run, or `last`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Write to this HTML file.")] = Path("training.html"),
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
 ) -> None:
     """Write a training run's report as one HTML file."""
-    from infra.store.location import Store
     from pipelines.report.training import write_training
     from pipelines.training.records import find_training
 
-    tables = Store(configured(store, config, set_).store)
+    tables = given.open_store()
     typer.echo(str(write_training(tables, find_training(tables, run), output)))
 
 
 @app.command("curves")
+@takes()
 def _curves(
+    given: Common,
     runs: Annotated[list[str], typer.Argument(help="Training runs, or `last`; one line each.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Write pictures to this folder.")],
     spread: Annotated[bool, typer.Option("--spread", help="Draw mean and range of the runs.")] = False,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
 ) -> None:
     """Plot training runs by step, as SVG and PNG."""
-    from infra.store.location import Store
     from pipelines.report.training import draw
     from pipelines.training.records import find_training, metrics_of
 
-    tables = Store(configured(store, config, set_).store)
+    tables = given.open_store()
     rows = {name: metrics_of(tables, name) for name in (find_training(tables, run) for run in runs)}
     for path in draw(rows, output.expanduser(), spread=spread):
         typer.echo(str(path))
-
-
-if __name__ == "__main__":
-    app()

@@ -15,6 +15,7 @@ from memagent.rl.trajectory import Group, from_dict
 
 HOME = TRAININGS
 """Folder of all training runs."""
+METRICS = "metrics.jsonl"
 MetricsRow = dict[str, Any]
 """A line of ``metrics.jsonl``: the metrics of a step, nested by group (``seconds``, ``validation``)."""
 
@@ -40,11 +41,27 @@ class State:
     """Sums over the run: tokens, trajectories, seconds, training rows without documents."""
 
 
+def read_metrics(store: Store, run_id: str) -> list[MetricsRow]:
+    """Return a run's metrics, sorted by step; none if there are none yet.
+
+    Raises:
+        TrainingError: they cannot be read.
+    """
+    try:
+        lines = store.read_bytes(HOME, run_id, METRICS).decode("utf-8", "replace").splitlines()
+        rows = {int(row["step"]): row for row in map(json.loads, lines)}
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, KeyError) as error:
+        raise TrainingError(f"the metrics of run {run_id} cannot be read: {error}") from error
+    return [rows[step] for step in sorted(rows)]
+
+
 class Checkpoints:
     """The files of one run: ``training/<run_id>/``."""
 
     def __init__(self, store: Store, run_id: str) -> None:
-        self._store, self.run_id = store, run_id
+        self.store, self.run_id = store, run_id
         self.metrics: list[MetricsRow] = []
 
     def read(self) -> State | None:
@@ -54,36 +71,31 @@ class Checkpoints:
             TrainingError: the state cannot be parsed.
         """
         try:
-            state = State(**json.loads(self._store.read_bytes(HOME, self.run_id, "state.json")))
+            state = State(**json.loads(self.store.read_bytes(HOME, self.run_id, "state.json")))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
             raise TrainingError(f"the state of run {self.run_id} cannot be read: {error}") from error
-        try:
-            lines = self._store.read_bytes(HOME, self.run_id, "metrics.jsonl").decode().splitlines()
-        except FileNotFoundError:
-            lines = []
-        rows = [json.loads(line) for line in lines]
         # Steps after the checkpoint are repeated and logged again.
-        self.metrics = [row for row in rows if row["step"] <= state.step]
+        self.metrics = [row for row in read_metrics(self.store, self.run_id) if row["step"] <= state.step]
         return state
 
     def note(self, row: MetricsRow) -> None:
         """Add a row of metrics."""
         self.metrics.append(row)
         text = "".join(json.dumps(row) + "\n" for row in self.metrics)
-        self._store.write_bytes(text.encode(), HOME, self.run_id, "metrics.jsonl")
+        self.store.write_bytes(text.encode(), HOME, self.run_id, METRICS)
 
     def commit(self, state: State) -> None:
         """Write the state, after its checkpoint; delete older checkpoints."""
         data = json.dumps(asdict(state), indent=1).encode()
-        self._store.write_bytes(data, HOME, self.run_id, "state.json")
+        self.store.write_bytes(data, HOME, self.run_id, "state.json")
         kept = {"/".join(self.checkpoint(state.step)), "/".join(self.best(state.best_step))}
-        root = len(self._store.path()) + 1
+        root = len(self.store.path()) + 1
         for name in ("checkpoints", "best"):
-            for path in self._store.list(HOME, self.run_id, name, suffix=""):
+            for path in self.store.list(HOME, self.run_id, name, suffix=""):
                 if path[root:].rpartition("/")[0] not in kept:
-                    self._store.delete(path)
+                    self.store.delete(path)
 
     def checkpoint(self, step: int) -> tuple[str, ...]:
         """Return the store path of a step's checkpoint."""
@@ -102,7 +114,7 @@ class Checkpoints:
         lines = [json.dumps({"cursor": cursor})]
         lines += [json.dumps([trajectory.as_dict() for trajectory in group.trajectories]) for group in groups]
         data = gzip.compress("\n".join(lines).encode(), compresslevel=3)
-        self._store.write_bytes(data, HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
+        self.store.write_bytes(data, HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
 
     def recorded(self, step: int) -> tuple[list[Group], int]:
         """Return the rollouts of a step, and the cursor after it.
@@ -111,7 +123,7 @@ class Checkpoints:
             TrainingError: they were not recorded.
         """
         try:
-            data = self._store.read_bytes(HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
+            data = self.store.read_bytes(HOME, self.run_id, "rollouts", f"step-{step:06d}.jsonl.gz")
         except FileNotFoundError as error:
             raise TrainingError(f"run {self.run_id} has no recorded rollouts of step {step}") from error
         head, *lines = gzip.decompress(data).decode().splitlines()

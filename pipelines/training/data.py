@@ -2,7 +2,7 @@
 
 import logging
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -100,10 +100,17 @@ def harvested(request: DatasetRequest) -> DatasetSplits:
     gone = sum(len(rows[side]) - len(kept[side]) for side in _SIDES)
     if gone and not kept["train"]:
         raise UsageError(f"the documents of all {gone} harvested rows are gone: ingest them again, or harvest others")
-    train = fit_rows(kept["train"], 0.0, 1.0)
+    train = fit_rows(kept["train"])
     if not kept["validation"]:
         raise UsageError("no harvested row is on the validation side: harvest more documents")
-    text = lru_cache(maxsize=256)(_text_loader(store))
+
+    @lru_cache(maxsize=256)
+    def text(content_hash: str) -> str:
+        for name in corpora(store):
+            for _, document in document_texts(Corpus(store, name), [content_hash]):
+                return document
+        raise TrainingError(f"the document {content_hash} of a harvested row is gone: memagent harvest CORPUS again")
+
     validation = RowDataset(request.cut, kept["validation"], text, request.validation_seed)
     return DatasetSplits(RowDataset(request.cut, train, text, request.seed), validation, gone, _OTHER_WORDS)
 
@@ -117,7 +124,7 @@ def from_file(request: DatasetRequest) -> DatasetSplits:
     file = DatasetFile(request.argument, request.columns)
     train, validation = split_rows(file.rows) if request.split else (file.rows, file.rows)
     return DatasetSplits(
-        RowDataset(request.cut, fit_rows(train, 0.0, 1.0), lru_cache(maxsize=256)(file.text), request.seed, alone=True),
+        RowDataset(request.cut, fit_rows(train), lru_cache(maxsize=256)(file.text), request.seed, alone=True),
         RowDataset(request.cut, validation, file.text, request.validation_seed, alone=True),
     )
 
@@ -143,16 +150,6 @@ def _cut(run: TrainingRun) -> Cut:
 
 def _mixed(parts: list[Dataset], seed: int) -> Dataset:
     return parts[0] if len(parts) == 1 else Mixed(tuple(parts), (1.0,) * len(parts), seed)
-
-
-def _text_loader(store: Store) -> Callable[[str], str]:
-    def text(content_hash: str) -> str:
-        for corpus in corpora(store):
-            for _, document in document_texts(Corpus(store, corpus), [content_hash]):
-                return document
-        raise TrainingError(f"the document {content_hash} of a harvested row is gone: memagent harvest CORPUS again")
-
-    return text
 
 
 @lru_cache(maxsize=2)

@@ -77,7 +77,8 @@ def rollout_metrics(sampled: Sampled) -> MetricsRow:
     """Return a batch's metrics: rewards of all sampled groups, lengths, and the share of groups with signal."""
     groups = [group for _, group in sampled.seen]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    tokens = sum(conversation.tokens for trajectory in trajectories for conversation in trajectory.conversations)
+    conversations = [conversation for trajectory in trajectories for conversation in trajectory.conversations]
+    tokens = sum(conversation.tokens for conversation in conversations)
     return {
         "reward": _mean([trajectory.reward.total for trajectory in trajectories]),
         "strict": pass_rate(groups),
@@ -87,10 +88,10 @@ def rollout_metrics(sampled: Sampled) -> MetricsRow:
         "kept_share": len(sampled.groups) / len(groups) if groups else 0.0,
         **sampled.counts,
         "trajectories": len(trajectories),
-        "conversations": sum(len(trajectory.conversations) for trajectory in trajectories),
-        "response_tokens": _mean([float(n) for n in _responses(trajectories)]),
-        "memory_tokens": _mean([float(n) for n in _responses(trajectories, "update")]),
-        "cut_share": _mean([float(c.cut) for trajectory in trajectories for c in trajectory.conversations]),
+        "conversations": len(conversations),
+        "response_tokens": _mean([len(one.response_ids) for one in conversations]),
+        "memory_tokens": _mean([len(one.response_ids) for one in conversations if one.kind == "update"]),
+        "cut_share": _mean([one.cut for one in conversations]),
         **_gates(trajectories),
         "rollout_tokens": tokens,
         "rollout_tokens_per_second": tokens / sampled.seconds if sampled.seconds else 0.0,
@@ -164,15 +165,6 @@ def shares(seconds: dict[str, float]) -> dict[str, float]:
         return {}
     parts = {name: round(value / whole, 4) for name, value in seconds.items()}
     return parts | {"engines_wait": round(1.0 - (seconds["rollout"] + seconds["validate"]) / whole, 4)}
-
-
-def _responses(trajectories: Sequence[Trajectory], kind: str = "") -> list[int]:
-    return [
-        len(c.response_ids)
-        for trajectory in trajectories
-        for c in trajectory.conversations
-        if not kind or c.kind == kind
-    ]
 
 
 def _mean(values: Sequence[float]) -> float:

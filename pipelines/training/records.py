@@ -1,11 +1,9 @@
 """Records of training runs: the summary of a finished run, and look-ups by run id."""
 
-import json
 import re
 import subprocess
 from collections import defaultdict
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,13 +12,11 @@ from infra.store.policies import PolicyRow, policies
 from infra.store.qa import TrainingSummary
 from infra.store.runs import read_summary
 from infra.store.schemas import POLICIES_OF
-from memagent.errors import TrainingError
+from memagent import __version__
 from pipelines.run_names import resolve
-from pipelines.training.checkpoints import HOME, Checkpoints, MetricsRow, State
+from pipelines.training.checkpoints import HOME, METRICS, Checkpoints, MetricsRow, State, read_metrics
 from pipelines.training.settings import TrainingRun
 
-_HOME = "training"
-_METRICS = "metrics.jsonl"
 _ROOT = Path(__file__).parents[2]
 
 
@@ -60,15 +56,12 @@ def code_version() -> str:
         git = subprocess.run(["git", "-C", str(_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
         if git.returncode == 0:
             return git.stdout.strip()
-    try:
-        return version("memagent")
-    except PackageNotFoundError:
-        return ""
+    return __version__
 
 
 def training_runs(store: Store) -> list[str]:
     """Return the ids of all training runs that have metrics, sorted by last write."""
-    paths = store.list(_HOME, suffix=f"/{_METRICS}")
+    paths = store.list(HOME, suffix=f"/{METRICS}")
     return [path.rsplit("/", 2)[-2] for path in sorted(paths, key=lambda path: (store.fs.modified(path), path))]
 
 
@@ -88,12 +81,7 @@ def metrics_of(store: Store, run_id: str) -> list[MetricsRow]:
         UsageError: there is no such run.
         TrainingError: they cannot be read.
     """
-    lines = store.read_bytes(_HOME, find_training(store, run_id), _METRICS).decode("utf-8", "replace").splitlines()
-    try:
-        rows = {int(row["step"]): row for row in map(json.loads, lines)}
-    except (ValueError, TypeError, KeyError) as error:
-        raise TrainingError(f"the metrics of run {run_id} cannot be read: {error}") from error
-    return [rows[step] for step in sorted(rows)]
+    return read_metrics(store, find_training(store, run_id))
 
 
 def summary_of_ended(store: Store, run_id: str) -> dict[str, Any] | None:

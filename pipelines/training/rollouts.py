@@ -5,9 +5,8 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from infra.cluster.board import Progress
 from infra.cluster.rollout_pool import RolloutPool
@@ -35,18 +34,6 @@ class Sampled:
     seconds: float = 0.0
     pending: list[int] = field(default_factory=list)
     """Numbers of tasks that were drawn and are in no batch yet: the first ones to be drawn again after a restart."""
-
-
-class Sampler(Protocol):
-    """A source of batches."""
-
-    async def batch(self, step: int) -> Sampled:
-        """Return the batch of training step `step` (from 1)."""
-        ...
-
-    async def close(self) -> None:
-        """Stop sampling."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +67,7 @@ class EngineSampler:
     _running: dict[asyncio.Task[Group], _Draw] = field(default_factory=dict)
 
     async def batch(self, step: int) -> Sampled:
-        """See `Sampler.batch`.
+        """Return the batch of training step `step` (from 1).
 
         Raises:
             TrainingError: more groups fail than a batch has.
@@ -88,9 +75,9 @@ class EngineSampler:
         began = time.monotonic()
         rollout = self.recipe.rollout
         batch = Batch(rollout.prompts, not rollout.dynamic_sampling, rollout.most_prompts)
-        kept: list[tuple[int, Group]] = []
+        kept: dict[int, Group] = {}
         seen: list[tuple[str, Group]] = []
-        stale = await self._drop_stale(step - 1)
+        stale = await self.close(step - 1 - rollout.max_off_policy_steps)
         while batch.missing:
             self._fill(math.ceil(batch.missing * rollout.oversampling), batch.left, step - 1)
             if not self._running:
@@ -100,29 +87,41 @@ class EngineSampler:
                 if not batch.missing:
                     break  # it stays, for the next batch
                 draw = self._running.pop(finished)
-                group = _result(finished, batch)
-                if group is None:
+                try:
+                    group = finished.result()
+                except TrainingError as error:
+                    batch.failed += 1
+                    _log.warning("%s", error)
+                    if batch.failed > batch.size:
+                        raise TrainingError(f"{batch.failed} groups failed in one step, the last: {error}") from error
                     continue
                 seen.append((draw.name, group))
                 if batch.take(group):
-                    kept.append((draw.number, group))
+                    kept[draw.number] = group
             self.show({"groups": len(batch.kept), "groups_total": batch.size, "sampled": batch.seen})
         if rollout.max_off_policy_steps and step < self.recipe.stage.max_steps:
             self._fill(math.ceil(batch.size * rollout.oversampling), batch.limit, step - 1)  # while the learner works
         else:
-            await self._drop()
-        kept.sort(key=lambda pair: pair[0])
+            await self.close()
         counts = {"all_right": batch.all_right, "all_wrong": batch.all_wrong, "failed": batch.failed, "stale": stale}
-        groups = [group for _, group in kept]
+        groups = [kept[number] for number in sorted(kept)]
         if self.recipe.stage.record:
             self.checkpoints.record(step, groups, self.cursor)
         pending = sorted([*self.pending, *(draw.number for draw in self._running.values())])
         seconds = time.monotonic() - began
         return Sampled(groups, self.cursor, seen, counts=counts, seconds=seconds, pending=pending)
 
-    async def close(self) -> None:
-        """See `Sampler.close`."""
-        await self._drop()
+    async def close(self, oldest: float = math.inf) -> int:
+        """Cancel rollouts whose first weights are older than version `oldest`, by default all; return their number.
+
+        Their tasks are drawn again first.
+        """
+        dropped = [task for task, draw in self._running.items() if draw.version < oldest]
+        for task in dropped:
+            task.cancel()
+        await asyncio.gather(*dropped, return_exceptions=True)
+        self.pending = sorted([*self.pending, *(self._running.pop(task).number for task in dropped)])
+        return len(dropped)
 
     def _fill(self, size: int, most: int, version: int) -> None:
         """Begin rollouts until `size` groups, but at most `most`, are in flight."""
@@ -135,20 +134,6 @@ class EngineSampler:
             rollouts = asyncio.ensure_future(self.pool.group(task, self.recipe.rollout.group_size))
             self._running[rollouts] = _Draw(number, task.sample.task, version)
 
-    async def _drop_stale(self, version: int) -> int:
-        """Drop the groups whose first weights are too far behind version `version`; return their number."""
-        oldest = version - self.recipe.rollout.max_off_policy_steps
-        return await self._drop([task for task, draw in self._running.items() if draw.version < oldest])
-
-    async def _drop(self, tasks: Sequence[asyncio.Task[Group]] | None = None) -> int:
-        """Cancel rollouts; their tasks are drawn again first."""
-        dropped = list(self._running) if tasks is None else tasks
-        for task in dropped:
-            task.cancel()
-        await asyncio.gather(*dropped, return_exceptions=True)
-        self.pending = sorted([*self.pending, *(self._running.pop(task).number for task in dropped)])
-        return len(dropped)
-
 
 @dataclass
 class RecordedSampler:
@@ -157,12 +142,20 @@ class RecordedSampler:
     checkpoints: Checkpoints
 
     async def batch(self, step: int) -> Sampled:
-        """See `Sampler.batch`."""
+        """Return the batch of training step `step` (from 1).
+
+        Raises:
+            TrainingError: it was not recorded.
+        """
         groups, after = self.checkpoints.recorded(step)
         return Sampled(groups, after, seen=[("recorded", group) for group in groups])
 
     async def close(self) -> None:
-        """See `Sampler.close`."""
+        """Do nothing: no rollouts are under way."""
+
+
+Sampler = EngineSampler | RecordedSampler
+"""A source of batches."""
 
 
 def by_task(seen: list[tuple[str, Group]]) -> dict[str, float]:
@@ -171,14 +164,3 @@ def by_task(seen: list[tuple[str, Group]]) -> dict[str, float]:
     for name, group in seen:
         by_name[name] += group.rewards
     return {name: sum(rewards) / len(rewards) for name, rewards in sorted(by_name.items())}
-
-
-def _result(task: "asyncio.Task[Group]", batch: Batch) -> Group | None:
-    try:
-        return task.result()
-    except TrainingError as error:
-        batch.failed += 1
-        _log.warning("%s", error)
-        if batch.failed > batch.size:
-            raise TrainingError(f"{batch.failed} groups failed in one step, the last: {error}") from error
-        return None

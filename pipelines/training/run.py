@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra.cluster.board import Progress
 from infra.cluster.placement import GpuSlots, accelerators
-from infra.cluster.rollout_pool import RolloutPool, RolloutSpec
+from infra.cluster.rollout_pool import RolloutPool
 from infra.cluster.session import ray_session
 from infra.learner.group import LearnerGroup, check_room
 from infra.store.claims import used
@@ -19,8 +19,6 @@ from infra.store.qa import TrainingSummary
 from infra.store.runs import write_run
 from memagent.errors import ConfigError
 from memagent.rl.dataset import DatasetSplits
-from memagent.rl.methods import METHODS
-from memagent.rl.rollout import RewardConfig
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import audited, splits
 from pipelines.training.loop import Loop, Turns
@@ -47,66 +45,48 @@ def train(run: TrainingRun, *, replay: str | None = None, show: Progress | None 
         ConfigError: Ray has not enough resources.
         TrainingError: a step cannot be taken; the last checkpoint stays.
     """
-    store = Store(run.config.store)
+    store, show = Store(run.config.store), show or (lambda _: None)
     claim(store, run)
     # Texts that are forgotten while they are learnt from would be in the policy without anybody saying so.
     with used(Corpus(store, "_training"), run.run_id, wait=run.config.wait, show=show):
-        return _trained(run, store, replay, show or (lambda _: None))
-
-
-def _trained(run: TrainingRun, store: Store, replay: str | None, show: Progress) -> TrainingSummary:
-    started = now()
-    checkpoints = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
-    state = checkpoints.read() or State()
-    stage = run.recipe.stage
-    if not (state.done and (state.step >= stage.max_steps or state.stale >= stage.patience)):
-        data = splits(run) if replay else audited(run)  # before anything is started
-        state.counts["rows_gone"] = data.gone
-        with ray_session(run.config.ray):
-            training = _train(run, data, checkpoints, state, replay=replay, show=show)
-            state = asyncio.run(training)
-    policy_id = _publish(run, store, checkpoints, state)
-    summary = summary_of(run, checkpoints, state, policy_id)
-    write_run(store, summary, started, summary["config"], replace=True)
-    return summary
+        started = now()
+        checkpoints = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
+        state = checkpoints.read() or State()
+        stage = run.recipe.stage
+        if not (state.done and (state.step >= stage.max_steps or state.stale >= stage.patience)):
+            data = splits(run) if replay else audited(run)  # before anything is started
+            state.counts["rows_gone"] = data.gone
+            with ray_session(run.config.ray):
+                state = asyncio.run(_train(run, data, checkpoints, state, replay=replay, show=show))
+        summary = summary_of(run, checkpoints, state, _publish(run, store, checkpoints, state))
+        write_run(store, summary, started, summary["config"], replace=True)
+        return summary
 
 
 async def _train(
     run: TrainingRun, data: DatasetSplits, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
 ) -> State:
-    recipe, store = run.recipe, Store(run.config.store)
+    recipe = run.recipe
     check_room(recipe, None if replay else run.config.pool)
     check_memory(recipe, run.model, accelerators())
     slots = None if replay else _slots(run)
     pool = None if replay else _rollout_pool(run, slots)
-    sampler: Sampler
-    if pool is None:
-        sampler = RecordedSampler(Checkpoints(store, str(replay)))
-    else:
-        sampler = EngineSampler(
-            pool,
-            data.train,
-            recipe,
-            checkpoints=checkpoints,
-            show=show,
-            cursor=state.cursor,
-            pending=list(state.pending),
-        )
+    sampler: Sampler = RecordedSampler(Checkpoints(checkpoints.store, str(replay)))
+    if pool is not None:
+        sampler = EngineSampler(pool, data.train, recipe, checkpoints, show, state.cursor, list(state.pending))
     learner = LearnerGroup(run.reader, recipe, slots)
     turns = Turns(learner, pool, shared=slots is not None)
-    monitors = Monitors(store, checkpoints.run_id, recipe.stage.wandb)
+    monitors = Monitors(checkpoints.store, checkpoints.run_id, recipe.stage.wandb)
     show({"stage": "start", "step": state.step, "steps": recipe.stage.max_steps})
     try:
         await turns.start()
         loop = Loop(
-            checkpoints.run_id,
             recipe,
-            store,
-            checkpoints=checkpoints,
-            learner=learner,
-            sampler=sampler,
-            pool=pool,
-            turns=turns,
+            checkpoints,
+            learner,
+            sampler,
+            pool,
+            turns,
             validation=data.validation,
             monitors=monitors,
             show=show,
@@ -143,13 +123,11 @@ def _slots(run: TrainingRun) -> GpuSlots | None:
 
 
 def _rollout_pool(run: TrainingRun, slots: GpuSlots | None) -> RolloutPool:
-    rollout, reward = run.recipe.rollout, run.recipe.reward
     reader = run.reader
     if slots is not None:
         reader = copy(reader)
         reader.engine_config = reader.engine_config.model_copy(update={"sleep_mode": True})
-    rewards = RewardConfig(reward.weights, reward.overlong_tokens, METHODS.find(run.recipe.method.name).memories)
-    return RolloutPool(RolloutSpec(reader, rewards, rollout.temperature, rollout.top_p), run.config.pool, slots)
+    return RolloutPool(reader, run.recipe, run.config.pool, slots)
 
 
 _SAMPLING = {"temperature", "top_p", "seed"}

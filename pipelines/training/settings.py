@@ -31,15 +31,6 @@ _FILE = "named.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _MOST = 8
 """Differing keys that a message shows."""
-_CURRENT = {
-    "checkpointing": "activation_checkpointing",
-    "ranks": "world_size",
-    "transfer": "weight_sync",
-    "zero": "zero_stage",
-}
-"""Today's names of the keys of the layout."""
-
-
 LAYOUT = (
     "zero_stage",
     "world_size",
@@ -142,15 +133,7 @@ class TrainingRun:
         """
         if self.given_name:
             return self.given_name
-        recipe = self.recipe.model_dump(exclude={"audit": True, "engine": True, "pool": True, "learner": set(LAYOUT)})
-        recipe["stage"] = {"seed": self.recipe.stage.seed}
-        version = self.data_version if any(dataset_name(spec) == "qa" for spec in self.data) else None
-        # A file is known by its content, wherever it is.
-        data = ["file" if dataset_name(spec) == "file" else spec for spec in self.data]
-        parts: tuple[object, ...] = (self.reader.policy.policy_id, self.reader.config_hash, recipe, data, self.texts)
-        code = reward_code(self.recipe.reward.weights)
-        parts += (version, *([self.files.hashes] if self.files.hashes else []), *([code] if code else []))
-        return f"train-{stable_hash(*parts)[:10]}"
+        return f"train-{stable_hash(learnt(self))[:10]}"
 
     def reading_config(self, config: str | None = None) -> Config:
         """Return the configuration for comparing versions: reading as in bulk answering, not as in rollouts.
@@ -193,24 +176,17 @@ def prepare(
     check_rewards(recipe.reward.weights)
     if model is not None:
         recipe = recipe.model_copy(update={"model": model})
-    defaults = {
-        "engine": {"dtype": recipe.learner.dtype, **recipe.engine},
-        "pool": recipe.pool,
-        "reading": recipe.reading,
-    }
+    engine = {"dtype": recipe.learner.dtype, **recipe.engine}
+    defaults = as_settings({"engine": engine, "pool": recipe.pool, "reading": recipe.reading})
     overrides = [item for item in sets if not TrainingRun.is_recipe(item)]
-    config = load_config(None, [*as_settings(defaults), *overrides], store=store, engine__model=recipe.model)
-    if "://" not in config.store:
-        config = config.model_copy(update={"store": str(Path(config.store).expanduser().resolve())})
+    config = load_config(None, [*defaults, *overrides], store=store, engine__model=recipe.model)
+    config = config.model_copy(update={"store": absolute(config.store)})
     if config.engine.kind != "vllm":
         raise UsageError(
             "training samples with vLLM, which gives token ids and log-probabilities: --set engine.kind=vllm"
         )
     reader = ReaderSpec(config)
     _check_method(recipe, reader.reading)
-    version = qa_version(Store(config.store))
-    paths = [str(Path(text).expanduser().resolve()) for text in texts]
-    folder = local_folder(reader.folder)
     return TrainingRun(
         name,
         tuple(sets),
@@ -218,9 +194,9 @@ def prepare(
         config=config,
         reader=reader,
         data=tuple(data),
-        texts=tuple(paths),
-        model=folder,
-        data_version=version,
+        texts=tuple(map(absolute, texts)),
+        model=local_folder(reader.folder),
+        data_version=qa_version(Store(config.store)),
         files=files or DataFiles.of(data),
     )
 
@@ -242,13 +218,11 @@ def _check_method(recipe: Recipe, reading: ReadingConfig) -> None:
 
 
 def check_name(name: str) -> str:
-    """Return a name for a training, if it can be one; an empty one is none.
+    """Return a name for a training, if it can be one.
 
     Raises:
         UsageError: it cannot.
     """
-    if not name:
-        return name
     if not _NAME.fullmatch(name) or name.endswith(("-replay", ".")):
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name.removesuffix("-replay")).strip("-._")[:63]
         hint = f"; did you mean {plain!r}?" if plain and plain != name and _NAME.fullmatch(plain) else ""
@@ -265,7 +239,7 @@ def check_name(name: str) -> str:
 
 
 def named(run: TrainingRun, name: str) -> TrainingRun:
-    """Return a run with a name, if there is one to give.
+    """Return a run with a name; an empty one is none.
 
     Raises:
         UsageError: it cannot be a name.
@@ -277,17 +251,17 @@ def learnt(run: TrainingRun) -> dict[str, JsonValue]:
     """Return all that changes what a run learns, by key: ``learner.lr``, ``reading.gate``, ``data`` and so on."""
     reading = run.reader.reading.model_dump(mode="json")
     reading["template"] = Path(reading["template"]).name  # its folder may differ from machine to machine
-    harvested = any(dataset_name(spec) == "qa" for spec in run.data)
     return {
         "model": run.reader.policy.policy_id,
         **_by_key(run.recipe),
         **{f"reading.{key}": value for key, value in reading.items()},
         "reading, with the template's wording (hash)": run.reader.config_hash,
+        # A file is known by its content, wherever it is.
         "data": ["file" if dataset_name(spec) == "file" else spec for spec in run.data],
         "text": [*run.texts],
         "question files (hashes)": [*run.files.hashes],
         "reward functions (hashes)": [*reward_code(run.recipe.reward.weights)],
-        "version of the qa table": run.data_version if harvested else None,
+        "version of the qa table": run.data_version if "qa" in map(dataset_name, run.data) else None,
     }
 
 
@@ -295,12 +269,11 @@ def _by_key(recipe: Recipe) -> dict[str, JsonValue]:
     """Return the recipe's keys that change what is learnt, as ``section.key``."""
     sections = recipe.model_dump(mode="json", exclude={"model", "reading", "engine", "pool", "audit"})
     sections["stage"] = {"seed": recipe.stage.seed}  # its length and what it keeps may change
-    layout = {_CURRENT.get(key, key) for key in LAYOUT}
     return {
         f"{section}.{key}": value
         for section, keys in sections.items()
         for key, value in keys.items()
-        if section != "learner" or key not in layout
+        if section != "learner" or key not in LAYOUT
     }
 
 
@@ -321,7 +294,7 @@ def claim(store: Store, run: TrainingRun) -> None:
             raise UsageError(
                 f"there is a run {run.given_name!r} that was not begun by --run: choose another name"
             ) from None
-        if near := nearest(store, run.given_name):
+        for near in difflib.get_close_matches(run.given_name, named_runs(store), 1, 0.8):
             _log.warning("%r is a new training; to go on with %r, say --run %s", run.given_name, near, near)
         store.write_bytes(json.dumps(now, indent=1).encode(), HOME, run.given_name, _FILE)
         return
@@ -348,8 +321,3 @@ def _compare(name: str, then: Json, now: Mapping[str, JsonValue]) -> None:
 def named_runs(store: Store) -> list[str]:
     """Return the names that people gave to trainings, sorted."""
     return sorted(path.rsplit("/", 2)[-2] for path in store.list(HOME, suffix=f"/{_FILE}"))
-
-
-def nearest(store: Store, name: str) -> str:
-    """Return the name of another training that a new name looks like, or nothing."""
-    return next(iter(difflib.get_close_matches(name, set(named_runs(store)) - {name}, 1, 0.8)), "")

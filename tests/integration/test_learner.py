@@ -16,7 +16,7 @@ from infra.learner.weights import Rendezvous, receive
 from memagent.errors import TrainingError
 from memagent.rl import model as head
 from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
-from memagent.rl.loss import Clipping, token_loss
+from memagent.rl.loss import token_loss
 from memagent.rl.model import load_model
 from memagent.rl.packing import Packed, PackedItem, Unit, balance, items, pack, units
 from memagent.rl.reward import Reward
@@ -116,7 +116,7 @@ def by_hand(folder, steps=STEPS):
             ids, positions, targets = (torch.tensor(v) for v in (row.ids, row.positions, row.targets))
             new = model(ids, positions, row.blocks, targets)[0]
             sampled, advantage = torch.tensor(row.logprobs), torch.tensor(row.advantages)
-            (token_loss(new, new.detach(), sampled, advantage, Clipping()).objective / tokens).backward()
+            (token_loss(new, new.detach(), sampled, advantage, LossRecipe()).objective / tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for part in optimiser.param_groups:
             part["lr"] = RATE * min(1.0, (step + 1) / 3)

@@ -74,7 +74,7 @@ def test_equal_groups_are_dropped_and_refilled():
     assert not batch.take(group([1, 1])) and not batch.take(group([0, 0]))
     assert batch.take(group([1, 0])) and batch.missing == 1
     assert batch.take(group([0, 1])) and batch.missing == 0
-    assert (batch.all_right, batch.all_wrong, batch.kept_share) == (1, 1, 0.5)
+    assert (batch.all_right, batch.all_wrong, len(batch.kept), batch.seen) == (1, 1, 2, 4)
     with pytest.raises(ValueError, match="full"):
         batch.take(group([1, 0]))
 

@@ -269,9 +269,9 @@ def test_only_the_answer_itself_is_paid(cut, texts, gold, wrong):
 
 def test_rows_that_teach_nothing_are_refused():
     with pytest.raises(UsageError, match="all have pass rate 0 or 1"):
-        fit_rows([Qa("q", ("a",), ("h",), ("d",), "gold", pass_rate=1.0)], 0.0, 1.0)
+        fit_rows([Qa("q", ("a",), ("h",), ("d",), "gold", pass_rate=1.0)])
     with pytest.raises(UsageError, match="same answer"):
-        fit_rows([Qa(f"q{i}", ("a",), ("h",), ("d",), "gold") for i in range(3)], 0.0, 1.0)
+        fit_rows([Qa(f"q{i}", ("a",), ("h",), ("d",), "gold") for i in range(3)])
     with pytest.raises(UsageError, match="no rows"):
         RowDataset(None, [], str, 0)
 

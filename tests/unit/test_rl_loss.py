@@ -5,17 +5,18 @@ import math
 import pytest
 import torch
 
-from memagent.rl.loss import Clipping, k3, scale, token_loss
+from memagent.rl.config import LossRecipe
+from memagent.rl.loss import k3, scale, token_loss
 
 
 def tensors(*rows):
     return [torch.tensor(row, dtype=torch.float64) for row in rows]
 
 
-def run(new, old, advantage, sampled=None, **kwargs):
+def run(new, old, advantage, sampled=None, reference=None, **kwargs):
     new, old, advantage, sampled = tensors(new, old, advantage, sampled or old)
     new.requires_grad_()
-    summed = token_loss(new, old, sampled, advantage, kwargs.pop("clipping", Clipping()), **kwargs)
+    summed = token_loss(new, old, sampled, advantage, LossRecipe(**kwargs), reference)
     summed.objective.backward()
     return summed, new.grad.tolist()
 
@@ -42,14 +43,14 @@ def test_a_case_by_hand():
 def test_clip_higher_lets_rare_tokens_rise_further():
     rise = [math.log(0.5 * 1.25)]
     assert run(rise, [math.log(0.5)], [1.0])[1] == [0.0]
-    assert run(rise, [math.log(0.5)], [1.0], clipping=Clipping(high=0.28))[1] == pytest.approx([-1.25])
+    assert run(rise, [math.log(0.5)], [1.0], clip_high=0.28)[1] == pytest.approx([-1.25])
 
 
 def test_dual_clip_bounds_negative_advantages():
     summed, gradient = run([math.log(0.9)], [math.log(0.1)], [-1.0])
     assert summed.objective.item() == pytest.approx(3.0) and gradient == [0.0]
     assert summed.counts["clipped_dual"] == 1
-    summed, _ = run([math.log(0.9)], [math.log(0.1)], [-1.0], clipping=Clipping(dual=0))
+    summed, _ = run([math.log(0.9)], [math.log(0.1)], [-1.0], dual_clip=0)
     assert summed.objective.item() == pytest.approx(9.0)
 
 
@@ -58,17 +59,17 @@ def test_importance_weights_are_truncated_and_have_no_gradient():
     summed, gradient = run(old, old, [1.0, 1.0], sampled)
     assert summed.objective.item() == pytest.approx(-2.0 - 0.5)
     assert gradient == pytest.approx([-2.0, -0.5])
-    assert run(old, old, [1.0, 1.0], sampled, clipping=Clipping(importance=0))[1] == pytest.approx([-1.0, -1.0])
+    assert run(old, old, [1.0, 1.0], sampled, tis_cap=0)[1] == pytest.approx([-1.0, -1.0])
 
 
 def test_kl_is_k3_and_pulls_to_the_reference():
     reference = torch.tensor([math.log(0.5)], dtype=torch.float64)
     new = math.log(0.25)
-    summed, gradient = run([new], [new], [0.0], reference=reference, kl_weight=0.1)
+    summed, gradient = run([new], [new], [0.0], reference=reference, kl_coef=0.1)
     assert summed.counts["kl"] == pytest.approx(2.0 - math.log(2.0) - 1.0)
     assert gradient == pytest.approx([0.1 * (1.0 - 2.0)])
     with pytest.raises(ValueError, match="reference"):
-        run([new], [new], [0.0], kl_weight=0.1)
+        run([new], [new], [0.0], kl_coef=0.1)
 
 
 def test_k3_is_never_negative_and_its_mean_is_the_divergence():
@@ -90,14 +91,14 @@ def test_far_apart_log_probabilities_stay_finite():
 
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match="shapes"):
-        token_loss(torch.zeros(2), torch.zeros(3), torch.zeros(2), torch.zeros(2), Clipping())
+        token_loss(torch.zeros(2), torch.zeros(3), torch.zeros(2), torch.zeros(2), LossRecipe())
 
 
 def test_the_scale_makes_a_global_token_mean():
     # Two ranks, two micro-batches each: 1, 2, 3 and 4 tokens with a loss of 1 a token.
     tokens = [[1, 2], [3, 4]]
-    factor = scale(10, ranks=2, accumulation=2)
-    averaged = sum(sum(count * factor / 2 for count in rank) for rank in tokens) / 2
+    factor = scale(10, ranks=2)
+    averaged = sum(sum(count * factor for count in rank) for rank in tokens) / 2
     assert averaged == pytest.approx(1.0)
     with pytest.raises(ValueError):
-        scale(0, 1, 1)
+        scale(0, 1)

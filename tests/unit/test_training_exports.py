@@ -23,18 +23,23 @@ class Learner:
     async def learn(self, groups):
         return [{"tokens": 1.0, "trained_tokens": 1.0}]
 
-    async def export(self, store, *parts):
-        store.write_bytes(b"w" * 100, *parts, "model.safetensors")
-        store.write_bytes(b"{}", *parts, "config.json")
+    async def call(self, method, *args, **named):
+        getattr(self, method.__name__)(*args, **named)
 
-    async def export_adapter(self, store, *parts):
-        store.write_bytes(b"a" * 10, *parts, "adapter_model.safetensors")
+    def export_to(self, url, *parts, adapter=False):
+        if adapter:
+            Store(url).write_bytes(b"a" * 10, *parts, "adapter_model.safetensors")
+            return
+        Store(url).write_bytes(b"w" * 100, *parts, "model.safetensors")
+        Store(url).write_bytes(b"{}", *parts, "config.json")
 
-    async def save(self, store, *parts):
-        store.write_bytes(b"c", *parts, "weights.safetensors")
+    def save(self, url, *parts):
+        Store(url).write_bytes(b"c", *parts, "weights.safetensors")
+        self.writing = url, parts
 
-    async def saved(self, store, *parts):
-        assert store.exists(*parts, "weights.safetensors")
+    def saved(self):
+        url, parts = self.writing
+        assert Store(url).exists(*parts, "weights.safetensors")
 
 
 class Sampler:
@@ -57,12 +62,10 @@ def test_every_so_many_steps_and_the_last(tmp_path, lora, monkeypatch):
     recipe, store = load_recipe("smoke", sets), Store(str(tmp_path))
     checkpoints = Checkpoints(store, "train-x")
     loop = Loop(
-        "train-x",
         recipe,
-        store,
-        checkpoints=checkpoints,
-        learner=(learner := Learner()),
-        sampler=Sampler(),
+        checkpoints,
+        learner := Learner(),
+        Sampler(),
         pool=None,
         turns=Turns(learner, None, shared=False),
         validation=None,

@@ -41,20 +41,24 @@ class Learner:
         self._call("restart")
         self.weights = []
 
-    async def load(self, store, *parts):
-        self.weights = json.loads(store.read_bytes(*parts, "weights.json"))
+    async def call(self, method, *args):
+        return [getattr(self, method.__name__)(*args)]
 
-    async def save(self, store, *parts):
+    def load_from(self, url, *parts):
+        self.weights = json.loads(Store(url).read_bytes(*parts, "weights.json"))
+
+    def save(self, *place):
         self._call("save")
-        self.writing = list(self.weights)
+        self.writing = list(self.weights), place
 
-    async def saved(self, store, *parts):
+    def saved(self):
         self._call("saved")
-        store.write_bytes(json.dumps(self.writing).encode(), *parts, "weights.json")
+        weights, (url, *parts) = self.writing
+        Store(url).write_bytes(json.dumps(weights).encode(), *parts, "weights.json")
 
-    async def export(self, store, *parts):
-        self._call("export")
-        store.write_bytes(json.dumps(self.weights).encode(), *parts, "weights.json")
+    def export_to(self, url, *parts):
+        self._call("export_to")
+        Store(url).write_bytes(json.dumps(self.weights).encode(), *parts, "weights.json")
 
 
 class Sampler:
@@ -76,23 +80,13 @@ class Monitors:
 
 
 def loop(tmp_path, learner, *sets):
-    recipe, store = load_recipe("smoke", ["stage.max_steps=6", "stage.save_every=2", *sets]), Store(str(tmp_path))
-    checkpoints = Checkpoints(store, "train-x")
+    recipe = load_recipe("smoke", ["stage.max_steps=6", "stage.save_every=2", *sets])
+    checkpoints = Checkpoints(Store(str(tmp_path)), "train-x")
     parts = {"validation": None, "monitors": Monitors(), "show": lambda _: None, "state": checkpoints.read()}
     if parts["state"] is None:
         del parts["state"]
     turns = Turns(learner, None, shared=False)
-    return Loop(
-        "train-x",
-        recipe,
-        store,
-        checkpoints=checkpoints,
-        learner=learner,
-        sampler=Sampler(),
-        pool=None,
-        turns=turns,
-        **parts,
-    )
+    return Loop(recipe, checkpoints, learner, Sampler(), pool=None, turns=turns, **parts)
 
 
 LOSSES = [
@@ -102,7 +96,7 @@ LOSSES = [
     {"learn": [3], "saved": [1]},
     {"save": [2]},
     {"saved": [3]},
-    {"export": [1]},
+    {"export_to": [1]},
     {"learn": [5], "restart": [1]},
 ]
 
@@ -195,6 +189,9 @@ class Turning:
     def __init__(self, said):
         self.said = said
 
+    async def call(self, method):
+        self.said.append(method.__name__)
+
     def __getattr__(self, method):
         async def say():
             self.said.append(method)
@@ -210,9 +207,7 @@ async def test_learner_and_engines_take_turns_on_a_gpu():
     said.clear()
     async with turns.learners():
         said.append("learn")
-        async with turns.learners():
-            said.append("weights")
-    assert said == ["sleep", "reload", "learn", "weights", "offload", "wake"]
+    assert said == ["sleep", "reload", "learn", "offload", "wake"]
     said.clear()
     apart = Turns(Turning(said), Turning(said), shared=False)
     async with apart.learners():

@@ -11,8 +11,11 @@ class Learner:
     def __init__(self):
         self.sent = []
 
-    async def weights(self, version):
-        return f"files of {version}"
+    async def call(self, method, *args):
+        return [await getattr(self, method.__name__)(*args)]
+
+    async def weights(self):
+        return {"model": "reference"}
 
     async def meeting(self, engines):
         await asyncio.sleep(0)
@@ -47,7 +50,8 @@ async def synced(sync):
 async def test_files_go_to_all_engines():
     learner, pool = Learner(), Pool()
     await synced(WeightSync(learner, pool, "files", lambda: "run:1"))
-    assert (pool.given, pool.renew, learner.sent) == (["files of run:1"], None, [])
+    (weights,) = pool.given
+    assert (weights.version, weights.files, pool.renew, learner.sent) == ("run:1", {"model": "reference"}, None, [])
 
 
 async def test_a_broadcast_meets_all_engines_and_later_one_that_was_replaced():
