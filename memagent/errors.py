@@ -78,6 +78,8 @@ EXTRAS: Mapping[str, str] = {
     "dateutil": "evaluate",
     "matplotlib": "evaluate",
     "scipy": "evaluate",
+    "oxmsg": "office",
+    "rapidocr_onnxruntime": "ocr",
     "PIL": "review",
     "multipart": "review",
     "starlette": "serve",

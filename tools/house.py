@@ -17,10 +17,10 @@ PACKAGES = ("memagent", "infra", "pipelines")
 SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
-    "files": 247,
-    "lines": 48_450,
-    "modules with one importer": 53,
-    "files below 50 lines": 29,
+    "files": 253,
+    "lines": 48_912,
+    "modules with one importer": 57,
+    "files below 50 lines": 30,
     "circles of imports": 0,
     "class names with several meanings": 0,
     "core dependencies": 20,

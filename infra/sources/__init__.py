@@ -5,15 +5,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
-from infra.sources.base import Allowance, Parsed, Parser, ParseRequest, Refused, SourceFormat
+from infra.sources.archive import parse_zip
+from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, SourceFormat
 from infra.sources.decoding import blank
+from infra.sources.epub import parse_epub
 from infra.sources.excel import parse_xlsx
 from infra.sources.html import parse_html
 from infra.sources.listing import decompressed, open_source, split_codec
+from infra.sources.mail import parse_eml, parse_mbox, parse_msg
+from infra.sources.odt import parse_odt
 from infra.sources.pdf import parse_pdf
+from infra.sources.pptx import parse_pptx
 from infra.sources.rtf import parse_rtf
 from infra.sources.tabular import parse_csv, parse_json, parse_json_lines, parse_parquet
-from infra.sources.text import parse_eml, parse_markdown, parse_text
+from infra.sources.text import parse_markdown, parse_text
 from infra.sources.word import parse_docx
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
@@ -34,7 +39,12 @@ FORMATS: Registry[SourceFormat] = Registry(
         ".docx": SourceFormat(parse_docx),
         ".docm": SourceFormat(parse_docx),
         ".xlsx": SourceFormat(parse_xlsx),
+        ".odt": SourceFormat(parse_odt),
+        ".pptx": SourceFormat(parse_pptx),
+        ".epub": SourceFormat(parse_epub),
         ".eml": SourceFormat(parse_eml),
+        ".msg": SourceFormat(parse_msg),
+        ".mbox": SourceFormat(parse_mbox, table=True),
         ".rtf": SourceFormat(parse_rtf),
         ".csv": SourceFormat(parse_csv, table=True),
         ".tsv": SourceFormat(parse_csv, table=True),
@@ -42,6 +52,7 @@ FORMATS: Registry[SourceFormat] = Registry(
         ".ndjson": SourceFormat(parse_json_lines, table=True),
         ".json": SourceFormat(parse_json, table=True),
         ".parquet": SourceFormat(parse_parquet, table=True),
+        ".zip": SourceFormat(lambda stream, request: parse_zip(stream, request, _member), table=True),
     },
     fits=lambda member: isinstance(member, SourceFormat),
 )
@@ -50,11 +61,12 @@ TITLE_CHARS = 300
 """Characters of a title at most."""
 _TEXT = SourceFormat(parse_text)
 _ADVICE = {
-    **dict.fromkeys((".doc", ".odt", ".pages", ".wps"), "save it as .docx"),
+    **dict.fromkeys((".doc", ".pages", ".wps"), "save it as .docx"),
     **dict.fromkeys((".xls", ".xlsb", ".ods", ".numbers"), "save it as .xlsx or .csv"),
-    **dict.fromkeys((".ppt", ".pptx", ".odp", ".key", ".epub", ".mobi", ".djvu"), "save it as .pdf"),
-    **dict.fromkeys((".msg", ".pst", ".mbox"), "save each mail as .eml"),
-    **dict.fromkeys((".zip", ".tar", ".7z", ".rar", ".tgz"), "unpack it"),
+    **dict.fromkeys((".ppt", ".odp", ".key"), "save it as .pptx or .pdf"),
+    **dict.fromkeys((".mobi", ".djvu"), "save it as .epub or .pdf"),
+    ".pst": "save its mails as .mbox or .msg",
+    **dict.fromkeys((".tar", ".7z", ".rar", ".tgz"), "unpack it, or make it a .zip"),
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif", ".heic"), "it is a picture: run OCR on it"),
 }
 """What to do with files that are not read, by suffix."""
@@ -101,11 +113,12 @@ def parse_file(raw: BinaryIO, name: str, options: IngestConfig) -> Iterator[Pars
         SourceError: as `parse`.
     """
     stem, codec = split_codec(name)
-    parser = FORMATS.get(_suffix(name), _TEXT).parse
-    count = 0
-    allowance = Allowance(options, os.fstat(raw.fileno()).st_size, is_table(name))
+    count, size = 0, os.fstat(raw.fileno()).st_size
+    if not size:
+        raise SourceError("empty", "the file has no bytes")
+    allowance = Allowance(options, size, is_table(name))
     with decompressed(raw, codec, options.max_bytes, options.max_ratio) as stream:
-        for record in _parsed(parser, stream, ParseRequest(stem, options, allowance)):
+        for record in _parsed(stream, ParseRequest(stem, options, allowance)):
             count += 1
             if isinstance(record, Parsed):
                 if record.row is None and blank(record.text):
@@ -117,10 +130,18 @@ def parse_file(raw: BinaryIO, name: str, options: IngestConfig) -> Iterator[Pars
         raise SourceError("empty", "there is nothing to read in it")
 
 
-def _parsed(parser: Parser, stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
-    """Parse; say what to do with a file whose kind is known and not read."""
+def _member(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
+    """Parse a file of an archive, which may be no archive and not compressed itself."""
+    suffix = _suffix(request.name)
+    if suffix == ".zip" or split_codec(request.name)[1]:
+        raise SourceError("binary", "an archive in an archive is not read: unpack it")
+    yield from _parsed(stream, request)
+
+
+def _parsed(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
+    """Parse by the suffix; say what to do with a file whose kind is known and not read."""
     try:
-        yield from parser(stream, request)
+        yield from FORMATS.get(_suffix(request.name), _TEXT).parse(stream, request)
     except SourceError as error:
         if error.reason != "binary":
             raise

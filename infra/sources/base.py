@@ -1,7 +1,8 @@
 """What parsers take and give, and the limits on the text of one source."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import BinaryIO, Protocol
 
 from memagent.config import IngestConfig
@@ -91,16 +92,36 @@ class Parsed:
     """The row's id within its table; None for a whole file."""
     page_starts: Sequence[int] | None = None
     """Offset in the text at which each page begins; None where the format has no pages."""
+    warnings: Sequence[str] = ()
+    """What a reader of the text should know: ``part not read: 2 charts``, ``read by OCR: pages 3-5``."""
+
+
+BETWEEN_PAGES = "\n\n"
+
+
+def joined_pages(pages: Sequence[str]) -> tuple[str, list[int]]:
+    """Return the text of a document with pages, and the offset of each page in it."""
+    lengths = (len(page) + len(BETWEEN_PAGES) for page in pages[:-1])
+    return BETWEEN_PAGES.join(pages), list(accumulate(lengths, initial=0))
+
+
+def unread(parts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the warning that parts of a source, a count by each kind's name, are not in its text; none: none."""
+    named = "; ".join(f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in parts.items() if count)
+    return (f"part not read: {named}",) if named else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A row that cannot be a document; the source's other rows go on."""
+    """A row that becomes no document; the source's other rows go on."""
 
     row: str
-    """Number of the row or line, from 1."""
+    """Number of the row or line, from 1; of several, the first."""
     reason: str
+    """``empty`` is no failure."""
     detail: str
+    rows: int = 1
+    """How many it stands for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from fsspec.utils import glob_translate
 
-from infra.sources.listing import Listing, Source, Unusable
+from infra.sources.listing import Listing, Source, Unusable, is_passed_over
 from infra.store.location import file_system, probe, s3_options
 from infra.system.naming import quoted
 from memagent.errors import UsageError
@@ -56,12 +56,6 @@ def add_delta_table(
                 listing.add(Source(full, quoted(full), quoted(prefix + relative), size, stamp=f"{size}-{changed}"))
 
 
-_BESIDE = re.compile(
-    r"~\$.+"  # lock files of office programs
-    r"|Thumbs\.db|desktop\.ini|__MACOSX"  # of Windows, and in archives of macOS
-    r"|_SUCCESS|_(?:started|committed)_\w+|_(?:common_)?metadata",  # of Spark and Hadoop, beside a table's files
-    re.IGNORECASE,
-)
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -93,11 +87,6 @@ def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tu
             _list_local(os.path.abspath(os.path.expanduser(argument)), argument, listing, earlier)
     listing.end()
     return listing
-
-
-def is_passed_over(name: str) -> bool:
-    """Whether a file or folder is hidden, or one that a system or a program keeps beside the documents."""
-    return name.startswith(".") or _BESIDE.fullmatch(name) is not None
 
 
 def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:

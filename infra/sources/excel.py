@@ -2,14 +2,15 @@
 
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, within
+from infra.sources.base import Parsed, ParseRequest, unread, within
 from infra.sources.decoding import clean
 from infra.sources.listing import seekable
-from infra.sources.office import OfficeArchive, attribute, check_archive, child, local_name
+from infra.sources.office import OfficeArchive, attribute, check_archive, child, drawn_lines, local_name, not_read
 from memagent.errors import SourceError
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
@@ -51,10 +52,9 @@ def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         with zipfile.ZipFile(file) as archive:
             workbook = _Workbook(OfficeArchive(archive))
             text = "\n".join(within(request.allowance, workbook.lines()))
-            title = workbook.title
     except (KeyError, ValueError, IndexError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
         raise SourceError("broken", "it is no Excel workbook, or a damaged one; save it again as .xlsx") from error
-    yield Parsed(clean(text), clean(title), _MEDIA_TYPE)
+    yield Parsed(clean(text), clean(workbook.title), _MEDIA_TYPE, warnings=unread(workbook.not_read))
 
 
 class _Workbook:
@@ -62,6 +62,8 @@ class _Workbook:
 
     def __init__(self, archive: OfficeArchive) -> None:
         self._archive, self.title = archive, archive.title()
+        self.not_read = Counter[str]()
+        """Parts that are not in the lines so far."""
         parts = archive.related(archive.main)
         root = archive.xml(archive.main)
         self._sheets = [
@@ -87,8 +89,21 @@ class _Workbook:
             for row in self._archive.elements(path, "row"):
                 if line := self._row(row):
                     yield line
+            yield from self._beside(path)
             if several:
                 yield ""
+
+    def _beside(self, sheet: str) -> Iterator[str]:
+        """Yield the comments of a sheet and the texts of what is drawn on it."""
+        for kind, path in self._archive.related(sheet).values():
+            if kind == "comments":
+                for comment in self._archive.elements(path, "comment"):
+                    said = " ".join("".join(one.text or "" for one in comment.iter("{*}t")).split())
+                    yield f"Comment on {attribute(comment, 'ref')}: {said}"
+            elif kind == "drawing":
+                root = self._archive.xml(path)
+                self.not_read.update(not_read(root))
+                yield from drawn_lines(root)
 
     def _row(self, row: Any) -> str:
         texts: list[str] = []

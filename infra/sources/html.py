@@ -11,7 +11,7 @@ from inscriptis.model.css import CssParse
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_end_handler
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, counted
+from infra.sources.base import Allowance, Parsed, ParseRequest, counted, unread
 from infra.sources.decoding import clean, decode
 from memagent.errors import SourceError
 
@@ -44,9 +44,11 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         raise SourceError("too-deep", "its elements nest too deeply to be read in full; flatten it")
     titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
     title = next(titles, "")
+    frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
     prepare(tree)
     text = page_text(tree, request.allowance).replace("\xad", "")
-    yield Parsed(clean(text), title, "text/html", encoding)
+    warnings = unread({"embedded page": frames})
+    yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
 
 def prepare(tree: Any) -> None:
@@ -132,6 +134,8 @@ def _integer(value: str | None, default: int) -> int:
     return int(value) if value is not None and re.fullmatch(r"\s*-?\d{1,6}\s*", value) else default
 
 
+_EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
+"""Pages in a page that are shown: others count its visitors."""
 _NOT_SHOWN = ("template", "iframe", "object", "noframes", "datalist")
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
 _LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}

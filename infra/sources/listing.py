@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -18,12 +19,23 @@ import pyarrow.compute as pc
 from infra.store.location import file_system
 from memagent.errors import SourceError
 
+_BESIDE = re.compile(
+    r"~\$.+"  # lock files of office programs
+    r"|Thumbs\.db|desktop\.ini|__MACOSX"  # of Windows, and in archives of macOS
+    r"|_SUCCESS|_(?:started|committed)_\w+|_(?:common_)?metadata",  # of Spark and Hadoop, beside a table's files
+    re.IGNORECASE,
+)
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _RATIO_FROM = 2**20
 """Bytes below which no ratio counts as a bomb: a page of blanks compresses well."""
 
 _S3_BLOCK = 8 * 2**20
 """Bytes that are fetched at once."""
+
+
+def is_passed_over(name: str) -> bool:
+    """Whether a file or folder is hidden, or one that a system or a program keeps beside the documents."""
+    return name.startswith(".") or _BESIDE.fullmatch(name) is not None
 
 
 def split_codec(name: str) -> tuple[str, str | None]:
@@ -71,9 +83,9 @@ def decompressed(raw: BinaryIO, codec: str | None, max_bytes: int, max_ratio: fl
     else:
         over = SourceError("too-large", f"inflated it is more than ingest.max_bytes = {max_bytes:,}")
     inner = (
-        cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+        cast(io.BufferedIOBase, gzip.GzipFile(fileobj=raw))
         if codec == "gzip"
-        else cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
+        else cast(io.BufferedIOBase, pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
     )
     bounded = _Bounded(inner, min(ratio_limit, max_bytes), over)
     return cast(BinaryIO, io.BufferedReader(bounded, 2**20))
@@ -84,26 +96,34 @@ def seekable(stream: BinaryIO) -> BinaryIO:
     return stream if stream.seekable() else io.BytesIO(stream.read())
 
 
+_LINE_ENDS_AFTER = {f"Not a gzipped file ({end!r})" for end in (b"\r\n", b"\n", b"\n\n")}
+"""What the library says of a line end after the last member, which programs that send files as text put there."""
+
+
 class _Bounded(io.RawIOBase):
     """A decompressing stream that raises once it has given more than its limits."""
 
-    def __init__(self, inner: BinaryIO, limit: int, over: SourceError) -> None:
+    def __init__(self, inner: io.BufferedIOBase, limit: int, over: SourceError) -> None:
         self._inner = inner
         self._left = limit
         self._over = over
+        self._given = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
         try:
-            data = self._inner.read(len(buffer))
+            data = self._inner.read1(len(buffer))
         except EOFError as error:
             raise SourceError("truncated", "the compressed data ends too early; copy the file again") from error
         except (OSError, zlib.error) as error:
+            if self._given and str(error) in _LINE_ENDS_AFTER:
+                return 0
             if "Truncated" in str(error):
                 raise SourceError("truncated", "the compressed data ends too early; copy the file again") from error
             raise SourceError("broken", "the compressed data is damaged, or the suffix is wrong") from error
+        self._given = self._given or bool(data)
         self._left -= len(data)
         if self._left < 0:
             raise self._over
@@ -211,7 +231,7 @@ class Listing:
     """A row a source (`FOUND`), each once, in listing order."""
     unusable: list[Unusable] = field(default_factory=list)
     hidden: int = 0
-    """Files and folders that are hidden or no documents (`infra.sources.discovery.is_passed_over`)."""
+    """Files and folders that are hidden or no documents (`is_passed_over`)."""
     covers: list[Callable[[str], bool]] = field(default_factory=list)
     """One for each root: whether a source of this name would have been found under it."""
     count: int = 0

@@ -5,6 +5,7 @@ Names are compared without their namespace: the strict variant of the format has
 
 import posixpath
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -50,13 +51,11 @@ class OfficeArchive:
 
     def xml(self, part: str | None) -> Any:
         """Return the root element of a part (lxml); no entity of it is resolved."""
-        from lxml import etree  # type: ignore[import-untyped]
-
-        return etree.fromstring(self._archive.read(part or ""), etree.XMLParser(**_SAFE))
+        return xml(self._archive.read(part or ""))
 
     def elements(self, part: str | None, name: str) -> Iterator[Any]:
         """Yield the elements of a name in a part, one at a time in memory; nothing for None."""
-        from lxml import etree
+        from lxml import etree  # type: ignore[import-untyped]
 
         if part is None:
             return
@@ -66,6 +65,47 @@ class OfficeArchive:
                 element.clear()
                 while element.getprevious() is not None:
                     del element.getparent()[0]
+
+
+def xml(data: bytes) -> Any:
+    """Return the root element of an XML file (lxml); no entity of it is resolved. What is none raises a SyntaxError."""
+    from lxml import etree
+
+    return etree.fromstring(data, etree.XMLParser(**_SAFE))
+
+
+def drawn_lines(element: Any) -> Iterator[str]:
+    """Yield the paragraphs of a drawing that are not empty (DrawingML, ECMA-376 part 1, 21.1.2)."""
+    for paragraph in element.iter("{*}p"):
+        marks = {"t": None, "br": " ", "tab": "\t"}
+        words = (marks[local_name(one)] or one.text or "" for one in paragraph.iter() if local_name(one) in marks)
+        if line := "".join(words).strip():
+            yield line
+
+
+_HALF_A_PAGE = 312 * 360_000**2
+"""Square EMU of half an A4 page: a smaller picture is rarely a scan."""
+
+
+def not_read(root: Any, large: float = _HALF_A_PAGE) -> Counter[str]:
+    """Return what a part draws, or has from other programs, that is not in its text.
+
+    Args:
+        root: its element (lxml).
+        large: square EMU from which a picture counts: it may be a page.
+    """
+    found = Counter[str]()
+    for one in root.iter("{*}graphicData", "{*}OLEObject", "{*}oleObj", "{*}altChunk"):
+        name = local_name(one)
+        kind = attribute(one, "uri").rpartition("/")[2]
+        if name != "graphicData":
+            found["embedded document" if name == "altChunk" else "embedded object"] += 1
+        elif kind in ("chart", "diagram"):
+            found[kind] += 1
+    for one in root.iter("{*}pic"):
+        size = next((ext for ext in one.iter("{*}ext") if ext.get("cx") and ext.get("cy")), None)
+        found["large picture"] += size is not None and int(size.get("cx")) * int(size.get("cy")) >= large
+    return found
 
 
 def check_archive(file: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> None:

@@ -1,20 +1,26 @@
-"""PDF with a text layer (pdfium)."""
+"""PDF (pdfium). A page that is a picture is read by OCR, if the extra `ocr` is installed."""
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, within
+from infra.sources.base import Parsed, ParseRequest, joined_pages, within
 from infra.sources.decoding import blank, clean
 from memagent.errors import SourceError
 
 _SOFT_HYPHEN = re.compile("[\x02\ufffe]")
 """What pdfium writes for a hyphen at a line's end."""
 _PASSWORD_ERROR = 4
-_BETWEEN_PAGES = "\n\n"
 _NOTICE_CHARS = 2_000
 """Characters below which the page of an XFA form is what viewers show that do not know the format."""
+_FEW_CHARS = 100
+"""Characters that a scanner or a stamp may have put on a page that is a picture."""
+_OCR_PIXELS = 2_000
+"""Of the longer side of a page that is read by OCR: 170 to the inch of A4."""
+_SAME_LINE = 0.5
+"""Share of a line's height by which the middles of two words on it may differ."""
 
 
 def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
@@ -26,32 +32,64 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     import pypdfium2
 
     data = stream.read()
-    if not data:
-        raise SourceError("empty", "the file has no bytes")
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
         if getattr(error, "err_code", None) == _PASSWORD_ERROR:
             raise SourceError("encrypted", "it asks for a password; save it without one") from error
         raise SourceError("broken", "it is no PDF, or a damaged one; export it again") from error
+    read = _Read(document)
     try:
-        pages = list(within(request.allowance, (page_text(document, i) for i in range(len(document)))))
+        text, starts = joined_pages(list(within(request.allowance, read.pages())))
         title = clean(document.get_metadata_dict().get("Title") or "")
         form = document.get_formtype()
     finally:
         document.close()
-    text = _BETWEEN_PAGES.join(pages)
     if form == pypdfium2.raw.FORMTYPE_XFA_FULL and len(text) < _NOTICE_CHARS:
         raise SourceError("no-text", "it is an XFA form whose page holds only a notice; print it to a new PDF")
     if blank(text):
-        raise SourceError("no-text", "its pages have no text, only images; run OCR on it first")
-    yield Parsed(text, title, "application/pdf", page_starts=page_starts(pages))
+        how = "OCR found none either" if _ocr_is_there() else "pip install 'memagent[ocr]', or run OCR on it first"
+        raise SourceError("no-text", f"its pages have no text, only images; {how}")
+    yield Parsed(text, title, "application/pdf", page_starts=starts, warnings=read.warnings())
 
 
-def page_starts(pages: Sequence[str]) -> list[int]:
-    """Return the offset of each page in the document's text."""
-    lengths = (len(page) + len(_BETWEEN_PAGES) for page in pages[:-1])
-    return list(accumulate(lengths, initial=0))
+class _Read:
+    """Reads the pages of a document, and notes how."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self._by_ocr: list[int] = []
+        self._not_read: list[int] = []
+
+    def pages(self) -> Iterator[str]:
+        """Yield the text of each page."""
+        for index in range(len(self._document)):
+            text = page_text(self._document, index)
+            if is_picture(self._document[index], text):
+                found = _by_ocr(self._document[index]) if _ocr_is_there() else ""
+                if len(found) > len(text):
+                    text = found
+                    self._by_ocr.append(index + 1)
+                elif not _ocr_is_there():
+                    self._not_read.append(index + 1)
+            yield text
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a reader should know of the pages so far."""
+        said = {"read by OCR: {}": self._by_ocr, "part not read: {} (a picture)": self._not_read}
+        return tuple(words.format(_ranges(numbers)) for words, numbers in said.items() if numbers)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return page numbers in order as people write them: ``pages 1, 3-5``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    written = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"page{'s' if len(numbers) > 1 else ''} {written}"
 
 
 def page_text(document: Any, index: int) -> str:
@@ -69,3 +107,41 @@ def page_text(document: Any, index: int) -> str:
     except pypdfium2.PdfiumError as error:
         raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
     return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n")
+
+
+def is_picture(page: Any, text: str) -> bool:
+    """Whether a page with a text layer `text` is a picture: one covers half of it, and there is hardly any text."""
+    import pypdfium2
+
+    if len(text) >= _FEW_CHARS:
+        return False
+    width, height = page.get_size()
+    pictures = (one.get_bounds() for one in page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE]))
+    return any((right - left) * (top - bottom) >= width * height / 2 for left, bottom, right, top in pictures)
+
+
+@lru_cache(maxsize=1)
+def _ocr_is_there() -> bool:
+    return find_spec("rapidocr_onnxruntime") is not None
+
+
+@lru_cache(maxsize=1)
+def _ocr() -> Any:
+    from rapidocr_onnxruntime import RapidOCR  # type: ignore[import-untyped]
+
+    return RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1)
+
+
+def _by_ocr(page: Any) -> str:
+    """Return the text of a picture of a page, line by line."""
+    scale = _OCR_PIXELS / max(*page.get_size(), 1)
+    found, _ = _ocr()(page.render(scale=scale, rev_byteorder=False).to_numpy())
+    lines: list[list[tuple[float, str]]] = []
+    middle = 0.0
+    for corners, words, _ in sorted(found or (), key=lambda one: one[0][0][1] + one[0][2][1]):
+        top, bottom = corners[0][1], corners[2][1]
+        if not lines or abs((top + bottom) / 2 - middle) > _SAME_LINE * (bottom - top):
+            lines.append([])
+            middle = (top + bottom) / 2
+        lines[-1].append((corners[0][0], words))
+    return clean("\n".join(" ".join(words for _, words in sorted(line)) for line in lines))

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest
+from infra.sources.base import Parsed, ParseRequest, unread
 from infra.sources.decoding import clean
 from memagent.errors import SourceError
 
 _RTF = re.compile(r"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\[^a-z]|[{}]|[^\\{}]+", re.IGNORECASE)
+_RTF_OBJECT = re.compile(r"\{\\object\b")
 _RTF_TITLE = re.compile(r"\{\\title\b([^{}]*)\}")
 _RTF_READ = {
     **dict.fromkeys(("header", "headerl", "headerr", "headerf", "footer", "footerl", "footerr", "footerf"), "\\par "),
@@ -40,7 +41,8 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     except (ValueError, LookupError, IndexError, TypeError) as error:
         raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
     request.allowance.check(len(text))
-    yield Parsed(clean(text), clean(name.strip()), "text/rtf")
+    warnings = unread({"embedded object": len(_RTF_OBJECT.findall(source))})
+    yield Parsed(clean(text), clean(name.strip()), "text/rtf", warnings=warnings)
 
 
 def _shown_rtf(source: str) -> Iterator[str]:

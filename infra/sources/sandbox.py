@@ -88,8 +88,8 @@ class Guard:
                     continue
                 head = message["parsed"]
                 content_hash = head.pop("content_hash")
-                head["text"] = self._receive(connection).decode("utf-8")
-                yield Parsed(**head), content_hash
+                text, warnings = self._receive(connection).decode("utf-8"), tuple(head["warnings"])
+                yield Parsed(**{**head, "text": text, "warnings": warnings}), content_hash
         except (EOFError, OSError) as error:
             raise SourceError("crashed", f"the parser died reading it ({self._last_words()})") from error
         finally:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -268,7 +269,7 @@ def _header(lines: Sequence[str], text_column: str) -> tuple[str, list[str]]:
     raise SourceError("no-column", f"no column {text_column!r} in the header {line!r}; set ingest.text_column")
 
 
-_BATCH_BYTES = 2**24
+_BATCH_BYTES, _BATCH_ROWS = 2**24, 2**14
 _RATIO_FROM = 2**26
 """Inflated bytes below which no ratio counts as a bomb: columns compress well."""
 
@@ -294,17 +295,26 @@ def parse_parquet(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | 
     wanted = [options.text_column, options.id_column, options.title_column]
     columns = [name for name in schema.names if name in wanted]
     inflated = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
-    rows = max(1, min(1024, _BATCH_BYTES * max(1, file.metadata.num_rows) // max(1, inflated)))
+    rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * max(1, file.metadata.num_rows) // max(1, inflated)))
     reader = RowReader(options, "application/vnd.apache.parquet")
     number = 0
     try:
         for batch in file.iter_batches(batch_size=rows, columns=columns):
-            for index in range(batch.num_rows):
-                number += 1
-                values = {name: batch.column(name)[index].as_py() for name in batch.schema.names}
-                yield reader.read(number, values)
+            filled = batch[options.text_column].is_valid().to_numpy(zero_copy_only=False).nonzero()[0]
+            if len(filled) < batch.num_rows:  # of millions of rows without text none is looked at
+                yield replace(reader.refused(number + 1, "empty", "no text"), rows=batch.num_rows - len(filled))
+            for index in filled.tolist():
+                yield _parquet_row(batch, index, number + index + 1, reader)
+            number += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SourceError("broken", f"it cannot be read from row {number + 1} on; write it again") from error
+
+
+def _parquet_row(batch: pa.RecordBatch, index: int, number: int, reader: RowReader) -> Parsed | Refused:
+    try:
+        return reader.read(number, {name: batch.column(name)[index].as_py() for name in batch.schema.names})
+    except UnicodeDecodeError:
+        return reader.refused(number, "encoding", f"row {number} is not valid UTF-8")
 
 
 def _check(file: pq.ParquetFile, schema: pa.Schema, packed: int, request: ParseRequest) -> None:

@@ -6,14 +6,15 @@ headers stand before the body and footers after it, each once. Numbers of lists 
 """
 
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, counted, within
+from infra.sources.base import Parsed, ParseRequest, counted, unread, within
 from infra.sources.decoding import clean
 from infra.sources.listing import seekable
-from infra.sources.office import OfficeArchive, attribute, check_archive, child, local_name
+from infra.sources.office import OfficeArchive, attribute, check_archive, child, local_name, not_read
 from memagent.errors import SourceError
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
@@ -54,11 +55,10 @@ def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         with zipfile.ZipFile(file) as archive:
             document = _Document(OfficeArchive(archive))
             text = "\n".join(within(request.allowance, document.lines()))
-            title = document.title
     except (KeyError, ValueError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
         # lxml's errors are SyntaxErrors; a RuntimeError is of zipfile, or elements that nest too deeply
         raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
-    yield Parsed(clean(text), clean(title), _MEDIA_TYPE)
+    yield Parsed(clean(text), clean(document.title), _MEDIA_TYPE, warnings=unread(document.not_read))
 
 
 class _Document:
@@ -66,6 +66,8 @@ class _Document:
 
     def __init__(self, archive: OfficeArchive) -> None:
         self._archive, self.title = archive, archive.title()
+        self.not_read = Counter[str]()
+        """Parts that are not in the lines so far."""
         self._parts = archive.related(archive.main)
         self._numbers = _Numbers(self._of_kind("numbering"), self._of_kind("styles"))
         self._notes = {kind: {attribute(one, "id"): one for one in self._of_kind(kind)} for kind in _NOTE_LABELS}
@@ -73,6 +75,7 @@ class _Document:
     def lines(self) -> Iterator[str]:
         """Yield headers, body and footers."""
         body = self._archive.xml(self._archive.main)
+        self.not_read.update(not_read(body))
         used = [one for one in body.iter() if local_name(one) in ("headerReference", "footerReference")]
         beside = [self._parts.get(name, ("", "")) for name in dict.fromkeys(attribute(one, "id") for one in used)]
         for kind in ("header", "", "footer"):

@@ -106,19 +106,26 @@ class Refusals:
         self._writer = writer
         self._source = source
         self._named = named
+        self.empty = 0
+        """Rows, or the source itself, with nothing to read: no failures."""
         self._all = Counter[str]()
         self._unnamed = Counter[str]()
 
     def row(self, record: Refused) -> None:
         """Take a row."""
-        if self._all.total() < self._named:
+        if record.reason == "empty":
+            self.empty += record.rows
+        elif self._all.total() < self._named:
             self._writer.refuse(f"{self._source}#{record.row}", record.reason, record.detail)
         else:
             self._unnamed[record.reason] += 1
-        self._all[record.reason] += 1
+        self._all[record.reason] += record.reason != "empty"
 
     def source(self, error: SourceError) -> None:
         """Take the source as a whole."""
+        if error.reason == "empty":
+            self.empty += 1
+            return
         self._writer.refuse(self._source, error.reason, error.detail)
         self._all[error.reason] += 1
 
@@ -128,7 +135,7 @@ class Refusals:
             counts = ", ".join(f"{count:,} {reason}" for reason, count in self._unnamed.most_common())
             detail = f"{self._unnamed.total():,} more rows became no document: {counts}; see ingest.max_refused"
             self._writer.refuse(f"{self._source}#", "more-rows", detail)
-        return self._all
+        return +self._all
 
 
 class DocumentCommits:

@@ -59,6 +59,13 @@ class PageNumbers:
         row = self._rows.get((content_hash, document)) if document else self._texts.get(content_hash)
         return None if row is None else max(1, bisect_right(self._starts[row].values.to_numpy(), char))
 
+    def bounds(self, content_hash: str, char: int) -> tuple[int, int, int | None] | None:
+        """Return the page of a character, from 1, with its first character and the next page's; None: as `page`."""
+        if (number := self.page(content_hash, char)) is None:
+            return None
+        starts = self._starts[self._texts[content_hash]].as_py()
+        return number, starts[number - 1], starts[number] if number < len(starts) else None
+
     def cite(self, evidence: Sequence[EvidenceRow] | None, document: str = "") -> list[CitedEvidence]:
         """Return the evidence of an answer with its pages; `document` as for `page`."""
         return [{**piece, "page": self._page_of(piece, document)} for piece in evidence or ()]

@@ -30,6 +30,8 @@ class NewDocument(TypedDict):
     first_seen: datetime
     page_starts: NotRequired[Sequence[int] | None]
     """Offsets in the text at which the pages of a PDF begin."""
+    warnings: Sequence[str] | None
+    """As `infra.sources.base.Parsed` has them."""
 
 
 class DocumentRow(NewDocument):

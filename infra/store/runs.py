@@ -84,11 +84,15 @@ class IngestSummary(TypedDict):
     deleted: int
     """Sources that are gone."""
     hidden: int
-    """Names that start with a dot, passed over."""
+    """Hidden files, and those that systems and programs keep beside documents, passed over."""
+    empty: int
+    """Sources that were opened, and rows of these, with nothing to read in them: no failures."""
     quarantined: dict[str, int]
     """Sources and rows that became no document, by reason."""
     documents: int
     """Documents written: new ones and new versions."""
+    with_warnings: int
+    """Of these, documents of which a part was not read, or by OCR."""
     bytes: int
     """Bytes of the sources that were opened."""
     chars: int

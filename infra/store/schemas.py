@@ -26,6 +26,7 @@ DOCUMENTS = pa.schema(
         ("seen_at", _TIME),  # when this row's state was noted
         ("first_seen", _TIME),  # when the document was first there
         ("page_starts", pa.list_(pa.int64())),  # offsets in the text; null: no pages
+        ("warnings", pa.list_(pa.string())),  # parts not read, or read by OCR; null: none
     ]
 )
 """Append-only: the newest row of a (doc_id, content_hash) is its present state."""

@@ -185,7 +185,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_column()
     rows: list[tuple[str, str]] = [
         ("sources", _sources(summary)),
-        ("documents", number(summary.get("documents") or 0)),
+        ("documents", _documents(summary)),
         (
             "asked",
             f"{number(total)}: {number(counts.get('read_now', 0))} read now, "
@@ -231,11 +231,11 @@ def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     for name, ratio in (("document", 2), ("question", 3), ("answer", 3), ("evidence", 5)):
         table.add_column(name, ratio=ratio, overflow="fold")
     for row in rows:
-        found = row.get("found", bool(row.get("answer")))
+        found, warnings = row.get("found", bool(row.get("answer"))), "; ".join(row.get("warnings") or ())
         answer = Text(_one_line(row.get("answer") or "")) if found else Text("not found", style="dim italic")
         quote = _quote(row.get("evidence"))
         table.add_row(
-            Text(_one_line(row.get("document") or "")),
+            Text(_one_line(f"{row.get('document') or ''}{f' ({warnings})' if warnings else ''}")),
             Text(_one_line(row.get("question") or "")),
             answer,
             Text(quote, style="dim"),
@@ -254,6 +254,7 @@ def answer_with_evidence(console: Console, row: Mapping[str, Any]) -> None:
         ("document", _one_line(row.get("document") or "")),
         ("answer", _one_line(row.get("answer") or "") or "not found"),
         ("evidence", quote),
+        ("warning", _one_line("; ".join(row.get("warnings") or ()))),
     ):
         if text:
             table.add_row(name, Text(text, style="bold" if name == "answer" else ""))
@@ -291,6 +292,11 @@ def _sources(summary: Mapping[str, Any]) -> str:
         return ""
     kinds = ("new", "changed", "unchanged", *(["deleted"] if ingest.get("deleted") else []), "failed")
     return f"{number(ingest['sources'])}: " + ", ".join(f"{number(ingest[kind])} {kind}" for kind in kinds)
+
+
+def _documents(summary: Mapping[str, Any]) -> str:
+    warned = (summary.get("ingest") or {}).get("with_warnings")
+    return number(summary.get("documents") or 0) + (f", {number(warned)} new ones with warnings" if warned else "")
 
 
 def _scores(summary: Mapping[str, Any]) -> Table | None:

@@ -4,6 +4,7 @@ import errno
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
@@ -133,10 +134,35 @@ def doctor(given: Common) -> None:
 def ingest(
     given: Common,
     corpus: CorpusArgument,
-    sources: Annotated[list[str], typer.Argument(help="Folders, files, globs, s3:// URLs.")],
+    sources: Annotated[list[str] | None, typer.Argument(help="Folders, files, globs, s3:// URLs.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag these documents, for example sensitive.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what would be taken from files, given without a corpus.")
+    ] = False,
 ) -> None:
     """Add documents to a corpus; skip unchanged ones."""
+    if explain:
+        _explain([corpus, *(sources or ())], given)
+    elif not sources:
+        raise UsageError(f"no sources: memagent ingest {corpus} FOLDER")
+    else:
+        _ingest(corpus, sources, tag, given)
+
+
+def _explain(paths: list[str], given: Common) -> None:
+    from rich.console import Console
+
+    from pipelines.operate.explain import explain, show
+
+    taken = explain(paths, given.settings.ingest)
+    if given.json:
+        out({"documents": [{"source": source, **asdict(one)} for source, one in taken]})
+        return
+    for source, one in taken:
+        show(Console(), source, one)
+
+
+def _ingest(corpus: str, sources: list[str], tag: list[str] | None, given: Common) -> None:
     from infra.cluster.session import lazy_ray
     from infra.store.corpora import check_name, remember
     from infra.store.corpora import tag as set_tags

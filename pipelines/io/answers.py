@@ -21,7 +21,7 @@ from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.pages import CitedEvidence, PageNumbers
 from infra.store.plans import plan_parts, read_plan
-from infra.store.rows import AnswerRow, PlannedReading
+from infra.store.rows import AnswerRow, DocumentRow, PlannedReading
 from infra.store.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
@@ -29,7 +29,7 @@ from memagent.quality.verdicts import Review, Status
 from pipelines.io.writer import WRITERS, Row, TableLayout, flat, write_file
 from pipelines.runs import run_answers
 from pipelines.views.formatting import rounded
-from pipelines.views.visible_answers import CONCATENATED, HiddenRuns, documents_with, visible_answers
+from pipelines.views.visible_answers import CONCATENATED, HiddenRuns, archive_warnings, documents_with, visible_answers
 
 FIELDS = (
     *("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id", "review"),
@@ -84,7 +84,7 @@ def _comparison(name: str, words: str) -> Callable[[object], bool]:
     return lambda value: isinstance(value, float) and (value < limit if below else value > limit)
 
 
-_DOCUMENT = ["doc_id", "content_hash", "title", "source"]
+_DOCUMENT = ["doc_id", "content_hash", "title", "source", "warnings"]
 _TEXTS = pa.list_(pa.string())
 COLUMNS = pa.schema(
     {
@@ -98,6 +98,7 @@ COLUMNS = pa.schema(
         "reviewed_by": _TEXTS,
         "engine_answer": pa.string(),
         "confidence": pa.float32(),
+        "warnings": _TEXTS,
     }
 )
 """Columns of all formats; csv and xlsx have only the first piece of evidence, as quote and position."""
@@ -114,6 +115,8 @@ class AnsweredDocument(TypedDict):
     source: str
     content_hash: NotRequired[str]
     """Absent for all documents, concatenated, and for a deleted document."""
+    warnings: Sequence[str] | None
+    """Of its text: parts not read, or read by OCR."""
 
 
 class GivenAnswer(TypedDict):
@@ -140,6 +143,8 @@ class GivenAnswer(TypedDict):
     engine_answer: str
     confidence: float | None
     """The engine's, of its own answer (`memagent.records.ReadingResult`); None: not known."""
+    warnings: list[str]
+    """Of the document's text: parts not read, or read by OCR."""
 
 
 def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list[GivenAnswer]:
@@ -216,19 +221,22 @@ def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
             pages = PageNumbers.cited_by(corpus, answers.values())
             for row in plan:
                 if (answer := answers.get(row["reading_id"])) is not None:
-                    document = by_id.get(row["doc_id"]) or _planned_document(row)
+                    document = by_id.get(row["doc_id"]) or _planned_document(corpus, row)
                     yield _given(document, answer, pages, review=reviews.of(answer), planned=row)
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
 
 
-def _planned_document(row: PlannedReading, source: str = "") -> AnsweredDocument:
+def _planned_document(corpus: Corpus, row: PlannedReading, present: DocumentRow | None = None) -> AnsweredDocument:
     """Return a document from the plan: it may have been changed or deleted since."""
-    return {
-        "doc_id": row["doc_id"],
-        "title": CONCATENATED if row["scope"] == "archive" else row["title"],
-        "source": source,
-    }
+    if row["scope"] == "archive":
+        return _concatenated(corpus)
+    source, warnings = (present["source"], present["warnings"]) if present else ("", None)
+    return {"doc_id": row["doc_id"], "title": row["title"], "source": source, "warnings": warnings}
+
+
+def _concatenated(corpus: Corpus) -> AnsweredDocument:
+    return {"doc_id": "", "title": CONCATENATED, "source": "", "warnings": archive_warnings(corpus)}
 
 
 def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
@@ -242,10 +250,10 @@ def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
         for document in documents:
             for answer in by_text[document["content_hash"]]:
                 yield _given(document, answer, pages, review=reviews.of(answer))
-    whole: AnsweredDocument = {"doc_id": "", "title": CONCATENATED, "source": ""}
     shown: list[AnswerRow] = visible_answers(corpus, None, hidden, withheld=withheld).to_pylist()
     reviews, pages = Reviews(corpus), PageNumbers.cited_by(corpus, shown)
-    yield from (_given(whole, answer, pages, review=reviews.of(answer)) for answer in shown)
+    whole = _concatenated(corpus) if shown else None
+    yield from (_given(whole, answer, pages, review=reviews.of(answer)) for answer in shown if whole)
 
 
 def _given(
@@ -275,6 +283,7 @@ def _given(
         "reviewed_by": [name for name in review.reviewers if name] if review else [],
         "engine_answer": answer["answer"],
         "confidence": rounded(answer["confidence"]),
+        "warnings": list(document["warnings"] or ()),
     }
 
 
@@ -329,7 +338,7 @@ def newly_answered(corpus: Corpus, run_id: str, files: Sequence[DataFile]) -> It
 def _at_once(corpus: Corpus, pairs: Sequence[tuple[PlannedReading, AnswerRow]]) -> Iterator[GivenAnswer]:
     """Yield answers of a run while it runs, as the engine gave them, with the present sources of their documents."""
     hashes = {row["content_hash"] for row, _ in pairs if row["scope"] == "document"}
-    sources = {document["doc_id"]: document["source"] for document in documents_with(corpus, hashes)}
+    documents = {document["doc_id"]: document for document in documents_with(corpus, hashes)}
     pages = PageNumbers.cited_by(corpus, [answer for _, answer in pairs])
     for row, answer in pairs:
-        yield _given(_planned_document(row, sources.get(row["doc_id"], "")), answer, pages, planned=row)
+        yield _given(_planned_document(corpus, row, documents.get(row["doc_id"])), answer, pages, planned=row)

@@ -237,6 +237,7 @@ def _write(writer: DocumentWriter, text: str, content_hash: str, first_seen: dat
             "chars": len(text),
             "state": "present",
             "first_seen": first_seen,
+            "warnings": None,
         },
         text,
     )

@@ -124,8 +124,8 @@ def load_failures(run: ReportedRun) -> list[FailureRow]:
 
 
 def load_titles(corpus: Corpus, hashes: Iterable[str]) -> dict[str, DocumentRow]:
-    """Return doc_id, title, source, chars and media_type of documents by content hash, from the newest row."""
-    columns = ["doc_id", "title", "source", "chars", "media_type", "content_hash", "seen_at"]
+    """Return doc_id, title, source, chars and warnings of documents by content hash, from the newest row."""
+    columns = ["doc_id", "title", "source", "chars", "warnings", "content_hash", "seen_at"]
     selected = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
     present = ds.field("state") == "present"  # the row of a deleted document has no text
     table = Table(corpus.store, "documents").read(corpus.name, columns, selected & present).sort_by("seen_at")

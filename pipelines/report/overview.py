@@ -152,6 +152,7 @@ class FileListing:
                     "title": title if title != doc_id else "",
                     "source": (document and document["source"]) or "",
                     "chars": document["chars"] if document else None,
+                    "warnings": (document and document["warnings"]) or [],
                 }
             )
         return self._numbers[content_hash]

@@ -19,6 +19,7 @@ from pipelines.report.details import gather
 from pipelines.report.html import asset, embed, sheet, size, when, write_sheet
 from pipelines.report.overview import FileListing, overview
 from pipelines.run_names import new_run_id
+from pipelines.views.visible_answers import archive_warnings
 
 LIMIT_BYTES = 20 * 2**20
 """Small enough to open quickly and to be sent by mail."""
@@ -52,6 +53,7 @@ def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str =
         "failureCounts": _failure_counts(failures, run),
         "leftOut": {"rows": 0, "memories": 0, "documents": 0, "limit": ""},
         "review": review,
+        "warnings": archive_warnings(run.corpus),
     }
     room = max(0, limit - len(style) - len(script) - size(data) - _FRAME_BYTES)
     listing = FileListing(titles)

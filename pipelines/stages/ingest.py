@@ -112,8 +112,10 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         failed=tally["failed"] + len(plan.listing.unusable) + len(plan.failed),
         deleted=plan.gone.num_rows,
         hidden=plan.listing.hidden,
+        empty=tally["empty"],
         quarantined=dict(sorted(reasons.items())),
         documents=tally["documents"],
+        with_warnings=tally["with_warnings"],
         bytes=tally["bytes"],
         chars=tally["chars"],
         seconds=round(time.monotonic() - begun, 3),
@@ -141,7 +143,8 @@ class _ParsedBlock(TypedDict):
     """What became of the sources of a block."""
 
     counts: dict[str, int]
-    """Sources ``done`` (``new``, ``changed``, ``failed``), their ``bytes``; ``documents`` written, their ``chars``."""
+    """Sources ``done`` (``new``, ``changed``, ``failed``), their ``bytes``; ``documents`` written, of which
+    ``with_warnings``, their ``chars``; ``empty`` sources and rows."""
     refused: dict[str, int]
     """Sources and rows by the reason for which they were refused."""
     files: DocumentFiles
@@ -242,7 +245,7 @@ def _parse_source(
         refused: takes the reasons for which it, or rows of it, are refused.
     """
     options, started_at = job.options, job.started_at
-    documents = written = chars = 0
+    documents = written = chars = warned = 0
     refusals = Refusals(writer, item["source"], options.max_refused)
     before = present.rows_of(item["was"], item["source"])
     stamp = item["stamp"]
@@ -270,16 +273,18 @@ def _parse_source(
             writer.document(row, parsed.text)
             written += 1
             chars += row["chars"]
+            warned += bool(parsed.warnings)
     except SourceError as error:
-        kind = "failed"
         refusals.source(error)
-        stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
+        if error.reason != "empty":
+            kind = "failed"
+            stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
     refused.update(refusals.end())
     if kind != "failed" and not options.keep_deleted:
         writer.delete(present.documents(before.values()))
     state = "failed" if kind == "failed" else "read"
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
-    return {kind: 1, "documents": written, "chars": chars}
+    return {kind: 1, "documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty}
 
 
 def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:
@@ -298,6 +303,7 @@ def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: da
         "state": "present",
         "first_seen": started_at,
         "page_starts": parsed.page_starts,
+        "warnings": list(parsed.warnings) or None,
     }
 
 

@@ -145,6 +145,7 @@ def _document(sample: Sample, source: str, doc_id: str, text: str, first_seen: d
         "chars": len(text),
         "state": "present",
         "first_seen": first_seen,
+        "warnings": None,
     }
 
 

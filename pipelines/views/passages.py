@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, TypedDict
 from cachetools import LRUCache
 
 from infra.sources.listing import decompressed, open_source, split_codec
-from infra.sources.pdf import page_text
+from infra.sources.pdf import is_picture, page_text
 from infra.sources.sandbox import parser_environment
 from infra.store.buckets import WHOLE, Bucket
 from infra.store.documents import document_texts
@@ -236,9 +236,12 @@ class PageRequest:
 
     source: str
     """As tables name it."""
-    content_hash: str
-    start: int
-    end: int
+    page: int
+    """From 1."""
+    page_hash: str
+    """Hash of the page's text, as it is stored."""
+    quote: str
+    """What is marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,13 +305,11 @@ def draw(request: PageRequest, raw: BinaryIO) -> PagePicture:
     _, codec = split_codec(request.source)
     with decompressed(raw, codec, _MOST_BYTES, _MOST_RATIO) as stream:
         document = pypdfium2.PdfDocument(stream.read())
-    texts = [page_text(document, index) for index in range(len(document))]
-    text = "\n\n".join(texts)
-    if text_hash(text) != request.content_hash:
+    index = request.page - 1
+    text = page_text(document, index) if index < len(document) else ""
+    if index >= len(document) or (not is_picture(document[index], text) and text_hash(text) != request.page_hash):
         raise SourceError("changed", "the file has changed since it was read")
-    end = 0
-    index = next((i for i, one in enumerate(texts) if request.start < (end := end + len(one) + 2)), len(texts) - 1)
-    return PagePicture(index + 1, len(texts), _png(document[index], text[request.start : request.end]))
+    return PagePicture(request.page, len(document), _png(document[index], request.quote))
 
 
 def _png(page: Any, quote: str) -> bytes:

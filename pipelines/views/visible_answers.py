@@ -63,11 +63,18 @@ def visible_answers(
 
 
 def documents_with(corpus: Corpus, hashes: Collection[str]) -> list[DocumentRow]:
-    """Return doc_id, content_hash and source of the documents that have one of some texts now."""
+    """Return doc_id, content_hash, source and warnings of the documents that have one of some texts now."""
     wanted = pc.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
-    columns = ["doc_id", "content_hash", "source", "state", "seen_at"]
+    columns = ["doc_id", "content_hash", "source", "warnings", "state", "seen_at"]
     rows: list[DocumentRow] = present(Table(corpus.store, "documents").read(corpus.name, columns, wanted)).to_pylist()
     return rows
+
+
+def archive_warnings(corpus: Corpus) -> list[str]:
+    """Return what a reader of the concatenated texts of a corpus should know."""
+    warned, columns = pc.field("warnings").is_valid(), ["doc_id", "content_hash", "state", "seen_at"]
+    count = present(Table(corpus.store, "documents").read(corpus.name, columns, warned)).num_rows
+    return [f"{count:,} document{'s have' if count > 1 else ' has'} warnings"] if count else []
 
 
 def _without(answers: pa.Table, runs: Sequence[str]) -> pa.Table:

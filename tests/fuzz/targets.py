@@ -4,6 +4,7 @@ import io
 import json
 import time
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from memagent.errors import MemagentError
 from memagent.evaluation.loaders import load_samples
 from memagent.questions import load_questions
 from tests.support.hostile import pdf, word
+from tests.support.office import epub, odt, pptx, shape
+from tests.support.outlook import msg
 
 _SECONDS = 20.0
 """Of one input of at most 64 KiB, on a machine that does other things beside."""
@@ -125,6 +128,16 @@ _SQUAD = {"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q", "a
 _HOTPOT = {"_id": "1", "question": "q?", "answer": "a", "context": [["T", ["One a.", "Two."]]]}
 _RULER = {"index": 0, "input": "Find it.\n" + "text " * 20 + "\nWhat?", "outputs": ["a"], "length": 30}
 _TOML = b'store = "x"\n[engine]\nkind = "scripted"\n[reading]\nsegment_tokens = 512\n[ingest]\nmax_bytes = 10\n'
+
+
+def _packed() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.txt", "One text.")
+        archive.writestr("b/rows.csv", "id,text\n1,one\n")
+    return file.getvalue()
+
+
 _SOURCES = {
     ".txt": (b"One text.\n\nWith \xc3\xa4 and more.",),
     ".md": (b"---\ntitle: x\n---\n# Title\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",),
@@ -138,6 +151,12 @@ _SOURCES = {
     ".rtf": (rb"{\rtf1\ansi{\fonttbl\f0 Arial;}\f0 One \'e4 text.\par}",),
     ".pdf": (pdf("One text."),),
     ".docx": (word("One text."),),
+    ".odt": (odt("<text:p>One text.</text:p>"),),
+    ".pptx": (pptx({"s": shape("One text.")}),),
+    ".epub": (epub(("one", "two")),),
+    ".msg": (msg({0x37: "s", 0x1000: "One text."}, ({0x3707: "a.pdf"},)),),
+    ".mbox": (b"From a@b\nFrom: a@b\nSubject: s\n\none\n\nFrom c\nFrom: c@d\nSubject: t\n\ntwo\n",),
+    ".zip": (_packed(),),
 }
 TARGETS: dict[str, Target] = {
     **{f"source {suffix}": Target(seeds, _source(suffix)) for suffix, seeds in _SOURCES.items()},

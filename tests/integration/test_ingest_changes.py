@@ -131,11 +131,11 @@ def test_rows_come_and_go(store: Store, place: Place) -> None:
     assert run(place.url)["documents"] == 3
     rows = [{"key": "c", "text": "c has changed"}, {"key": "a", "text": "text of a"}, {"key": "d", "text": ""}]
     place.put("t.jsonl", "\n".join(map(json.dumps, rows)))
-    assert run(place.url)["documents"] == 1
+    changed = run(place.url)
+    assert (changed["documents"], changed["empty"]) == (1, 1)
     assert run.texts() == {"t.jsonl#a": "text of a", "t.jsonl#c": "c has changed"}
-    assert run.bad() == {"t.jsonl#3": "empty"}
-    assert run(place.url)["quarantined"] == {}  # unchanged: it was not opened
-    assert run.bad() == {"t.jsonl#3": "empty"}
+    assert run.bad() == {}, "a row without text is no failure"
+    assert run(place.url)["bytes"] == 0  # unchanged: it was not opened
     other = run(place.url, text_column="key")
     assert (other["changed"], other["documents"]) == (1, 3)
     assert run.bad() == {}
@@ -159,7 +159,8 @@ def test_a_broken_source_keeps_what_it_had(store: Store, place: Place) -> None:
     assert run(place.url)["failed"] == 0
     assert run.bad() == {}
     place.put("a.txt", "")
-    assert run(place.url)["quarantined"] == {"empty": 1}
+    emptied = run(place.url)
+    assert (emptied["empty"], emptied["failed"], emptied["quarantined"], len(run.texts())) == (1, 0, {}, 2000)
     place.remove("a.txt")
     assert run(place.url)["deleted"] == 1
     assert run.bad() == {}
@@ -198,10 +199,10 @@ def test_bad_rows_without_end_are_few_rows_in_quarantine(store: Store, place: Pl
     place.put("a.csv", "text,n\n" + "\n".join(lines))
     summary = run(place.url)
     assert (summary["documents"], summary["failed"]) == (2, 0)
-    assert summary["quarantined"] == {"ragged": 4000, "empty": 1000}
+    assert (summary["quarantined"], summary["empty"]) == ({"ragged": 4000}, 1000)
     assert run.bad() == {"a.csv#2": "ragged", "a.csv#3": "ragged", "a.csv#4": "ragged", "a.csv#": "more-rows"}
     (rest,) = [row for row in quarantined(Corpus(store, "c")).to_pylist() if row["reason"] == "more-rows"]
-    assert "4,997 more rows" in rest["detail"] and "3,997 ragged, 1,000 empty" in rest["detail"]
+    assert "3,997 more rows" in rest["detail"] and "3,997 ragged" in rest["detail"]
 
 
 def test_deleted_documents_can_be_kept(store: Store, place: Place) -> None:

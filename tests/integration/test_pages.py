@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from infra.sources import parse
-from infra.sources.pdf import page_starts
+from infra.sources.base import joined_pages
 from infra.store.location import Corpus
 from memagent.config import IngestConfig
 from pipelines.answers import AnswerTable
@@ -59,8 +59,7 @@ def test_a_page_begins_where_the_parser_says(tmp_path):
 
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=8))
 def test_every_character_of_a_page_is_after_its_start(pages):
-    text = "\n\n".join(pages)
-    starts = page_starts(pages)
+    text, starts = joined_pages(pages)
     assert [text[start : start + len(page)] for start, page in zip(starts, pages, strict=True)] == pages
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import pytest
 
-from infra.sources import decoding, excel, html, rtf, text
+from infra.sources import decoding, excel, html, mail, rtf, text
 from memagent.evaluation import contracts, needles
 from memagent.evaluation.contract_match import _DURATION
 from memagent.evaluation.loaders import public
@@ -59,7 +59,7 @@ HOSTILE = {
     "an XML declaration": (searched(html._DECLARATION), "<?xml {}", "?"),
     "the end of a page": (html._END_TAGS.findall, "{}", "</html "),
     "a style": (searched(html._UNSEEN), "{}", "display "),
-    "lines of a calendar": (text._CALENDAR.findall, "{}", "SUMMARY;"),
+    "lines of a calendar": (mail._CALENDAR.findall, "{}", "SUMMARY;"),
     "marks of rich text": (rtf._RTF.findall, "{}", "\\v"),
     "the title of rich text": (searched(rtf._RTF_TITLE), "{}", "{\\title "),
     "a number's format": (lambda code: excel.shown(1.0, code, datetime(1900, 1, 1)), "{}", "[$"),

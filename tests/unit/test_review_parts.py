@@ -41,7 +41,8 @@ def confidence(i):
 
 def documents(names):
     rows = [
-        dict(content_hash=f"h{n}", doc_id=f"d{n}", title="", source="", media_type="", state="present", seen_at=START)
+        dict(content_hash=f"h{n}", doc_id=f"d{n}", title="", source="", media_type="", warnings=["one", "two"])
+        | dict(state="present", seen_at=START)
         for n in names
     ]
     return pa.Table.from_pylist(rows)

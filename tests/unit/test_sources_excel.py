@@ -3,6 +3,8 @@
 from datetime import datetime
 
 import openpyxl
+import openpyxl.chart
+import openpyxl.comments
 import pytest
 
 from infra.sources import parse
@@ -60,3 +62,17 @@ def test_a_workbook_is_its_sheets_with_cells_in_their_columns(tmp_path):
     (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
     assert document.title == "Rates"
     assert document.text.splitlines() == ["One", "", "rate\t\t7.5%", "TRUE", "", "Two", "", "\tline break"]
+
+
+def test_comments_are_read_and_charts_are_said(tmp_path):
+    book = openpyxl.Workbook()
+    sheet = book.active
+    sheet["A1"] = 3
+    sheet["A1"].comment = openpyxl.comments.Comment("Net of tax?", "Bo")
+    chart = openpyxl.chart.BarChart()
+    chart.add_data(openpyxl.chart.Reference(sheet, min_col=1, min_row=1))
+    sheet.add_chart(chart, "C3")
+    book.save(tmp_path / "a.xlsx")
+    (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
+    assert document.text.splitlines() == ["3", "Comment on A1: Net of tax?"]
+    assert document.warnings == ("part not read: 1 chart",)

@@ -108,3 +108,10 @@ def test_labels_mean_what_they_mean_in_browsers(label, encoding, text):
 @given(st.lists(st.text(st.characters(categories=["L", "N"]), min_size=1), min_size=1, max_size=6))
 def test_no_paragraph_is_lost(words):
     assert page('<meta charset="utf-8">' + "".join(f"<p>{word}</p>" for word in words)).split() == words
+
+
+def test_a_page_in_the_page_is_said_and_what_counts_visitors_is_not():
+    unseen = "<iframe src=t width=1 height=1></iframe><iframe src=u style='display:none'></iframe>"
+    source = f"<p>x<iframe src=a></iframe>{unseen}<div hidden><iframe src=b></iframe></div>"
+    (document,) = parse_html(io.BytesIO(source.encode()), ParseRequest("a.html", IngestConfig()))
+    assert document.warnings == ("part not read: 1 embedded page",)

@@ -8,7 +8,7 @@ import openpyxl
 import pytest
 
 from infra.sources import parse
-from infra.sources.text import parse_eml
+from infra.sources.mail import parse_eml
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 
@@ -90,8 +90,9 @@ def test_a_workbook_is_its_sheets_rows(tmp_path):
         ("a.xlsx", b"PK\x03\x04 broken", "broken", "save it again as .xlsx"),
         ("a.xlsx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64), "encrypted", "old .xls format"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64), "binary", "save it as .xlsx or .csv"),
-        ("a.pptx", b"PK\x03\x04" + bytes(64), "binary", "save it as .pdf"),
-        ("a.zip", b"PK\x03\x04" + bytes(64), "binary", "unpack it"),
+        ("a.ppt", b"\xd0\xcf\x11\xe0" + bytes(64), "binary", "save it as .pptx or .pdf"),
+        ("a.doc", b"\xd0\xcf\x11\xe0" + bytes(64), "binary", "save it as .docx"),
+        ("a.7z", b"7z\xbc\xaf\x27\x1c" + bytes(64), "binary", "unpack it"),
         ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(64), "binary", "OCR"),
         ("a.bin", bytes(range(256)) * 4, "binary", "read are .md, .markdown"),
     ],

@@ -247,3 +247,19 @@ def test_entities_and_other_files_are_not_read(tmp_path):
 
 def test_a_deleted_end_of_the_last_paragraph_loses_nothing():
     assert text(paragraph(run("the end"), "<w:rPr><w:del/></w:rPr>")) == "the end"
+
+
+def drawn(kind: str, size: tuple[int, int] = (1, 1)) -> str:
+    picture = f'<w:pic><w:ext cx="{size[0]}" cy="{size[1]}"/></w:pic>' if kind == "picture" else ""
+    return f'<w:r><w:drawing><w:graphicData uri="http://x/{kind}">{picture}</w:graphicData></w:drawing></w:r>'
+
+
+def test_what_is_drawn_and_embedded_is_said():
+    page = drawn("picture", (17 * 360_000, 25 * 360_000))
+    body = paragraph(
+        drawn("chart") + drawn("chart") + drawn("picture", (10, 10)) + page + "<w:object><w:OLEObject/></w:object>"
+    )
+    (document,) = parse_docx(io.BytesIO(docx(body)), ParseRequest("a.docx", IngestConfig()))
+    assert document.warnings == ("part not read: 2 charts; 1 embedded object; 1 large picture",)
+    (plain,) = parse_docx(io.BytesIO(docx(paragraph(run("x")))), ParseRequest("a.docx", IngestConfig()))
+    assert plain.warnings == ()

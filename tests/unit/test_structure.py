@@ -176,7 +176,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--force",
         }
         | {"--output", "-o"},
-        "ingest": common | {"--json", "--tag", "--run-id"},
+        "ingest": common | {"--json", "--tag", "--explain", "--run-id"},
         "harvest": common
         | model
         | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},

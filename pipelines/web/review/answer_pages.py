@@ -7,10 +7,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from infra.sources.base import BETWEEN_PAGES
 from infra.store.location import Corpus
+from infra.store.pages import PageNumbers
 from infra.store.rows import AnswerRow
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Verdict, current, disputed
+from memagent.records import text_hash
 from pipelines.views.memory import histories
 from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, place_of
 from pipelines.web.review import listing
@@ -22,6 +25,8 @@ THRESHOLDS = ("0.5", "0.8", "0.9", "0.95", "0.99")
 """Confidences below which the list's form can choose; an address may name any other."""
 _CHANGES_MOST = 60
 """Changes of a memory on a page."""
+_MARKED = 5_000
+"""Characters of evidence that are marked on the page of a PDF."""
 _SAID = ("accepted", "corrected", "rejected", "absent", "comment")
 
 
@@ -210,7 +215,7 @@ def _source(service: ReviewService, item: ListedAnswer, document: str) -> dict[s
     row = (
         service.index.read()
         .execute(
-            "SELECT doc_id, title, source, media_type FROM version WHERE content_hash = ? AND corpus = "
+            "SELECT doc_id, title, source, media_type, warnings FROM version WHERE content_hash = ? AND corpus = "
             "(SELECT id FROM corpus WHERE name = ?) ORDER BY present DESC, doc_id",
             (document, item.corpus),
         )
@@ -227,4 +232,10 @@ def _page(request: Request) -> PagePicture | str:
     start, end = _id(query.get("start")), _id(query.get("end"))
     if source is None or source["media_type"] != "application/pdf":
         return "the document is no PDF"
-    return service.pages.get(PageRequest(source["source"], document, start, max(start, end)))
+    place = PageNumbers(Corpus(service.store, item.corpus), texts=[document]).bounds(document, start)
+    text = service.texts.get(item.corpus, document)
+    if place is None or text is None:
+        return "its pages are not known, or its text is no longer there"
+    number, first, after = place
+    page = text[first : None if after is None else after - len(BETWEEN_PAGES)]
+    return service.pages.get(PageRequest(source["source"], number, text_hash(page), text[start:end][:_MARKED]))

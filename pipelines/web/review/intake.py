@@ -32,7 +32,7 @@ from pipelines.web.review.index import (
 )
 
 _QUOTE = 240
-DOCUMENTS = ["content_hash", "doc_id", "title", "source", "media_type", "state", "seen_at"]
+DOCUMENTS = ["content_hash", "doc_id", "title", "source", "media_type", "warnings", "state", "seen_at"]
 ANSWERS = [
     *("reading_id", "question_id", "question", "scope", "content_hash", "answer", "found", "evidence", "run_id"),
     *("confidence", "answered_at"),
@@ -48,8 +48,9 @@ def take_documents(connection: sqlite3.Connection, corpus: int, batch: pa.Table)
         "INSERT OR IGNORE INTO touched VALUES (?)", [(name,) for name in batch["content_hash"].to_pylist()]
     )
     connection.executemany(
-        "INSERT INTO version VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-        "title = excluded.title, source = excluded.source, present = excluded.present, seen_at = excluded.seen_at "
+        "INSERT INTO version VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+        "title = excluded.title, warnings = excluded.warnings, source = excluded.source, "
+        "present = excluded.present, seen_at = excluded.seen_at "
         # Of two at the same time, a present document's counts, not its superseded version's.
         "WHERE excluded.seen_at > seen_at OR (excluded.seen_at = seen_at AND excluded.present >= present)",
         [
@@ -60,10 +61,11 @@ def take_documents(connection: sqlite3.Connection, corpus: int, batch: pa.Table)
                 title or "",
                 source or "",
                 kind or "",
+                "; ".join(warnings or ()),
                 state == "present",
                 microseconds(seen),
             )
-            for name, doc, title, source, kind, state, seen in rows
+            for name, doc, title, source, kind, warnings, state, seen in rows
         ],
     )
     _subjects(connection, corpus)

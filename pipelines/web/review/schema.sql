@@ -7,7 +7,7 @@ CREATE TABLE question (
 -- Versions of documents, as the table has them: the newest row of a document and text is its state.
 CREATE TABLE version (
   corpus INTEGER NOT NULL, content_hash TEXT NOT NULL, doc_id TEXT NOT NULL, title TEXT NOT NULL, source TEXT NOT NULL,
-  media_type TEXT NOT NULL, present INTEGER NOT NULL, seen_at INTEGER NOT NULL,
+  media_type TEXT NOT NULL, warnings TEXT NOT NULL, present INTEGER NOT NULL, seen_at INTEGER NOT NULL,
   PRIMARY KEY (corpus, content_hash, doc_id)
 ) WITHOUT ROWID;
 CREATE INDEX version_of ON version (corpus, doc_id);

@@ -1,0 +1,175 @@
+"""Mail: .eml, .mbox and Outlook's .msg."""
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from email import policy
+from email.message import EmailMessage
+from email.parser import BytesParser
+from io import BytesIO
+from typing import Any, BinaryIO, NamedTuple
+
+from infra.sources.base import Parsed, ParseRequest, Refused, unread
+from infra.sources.decoding import blank, browser_encoding, clean, decode
+from infra.sources.html import parse_html
+from memagent.errors import SourceError
+
+_HEADERS = ("From", "To", "Cc", "Date", "Subject")
+_ENCODED_WORD = re.compile(rb"=\?([A-Za-z0-9_-]{1,40})(?=\?[bBqQ]\?)")
+"""The label of a header's words in another encoding (RFC 2047)."""
+_HTML, _RICH_BODY = 0x1013, 0x1009
+"""Properties of an Outlook mail: a page, and compressed rich text (MS-OXPROPS, PidTagHtml, PidTagRtfCompressed)."""
+_LOGO_CHARS = 100_000
+"""Encoded characters up to which a picture in a mail counts as one of its layout."""
+_CALENDAR = re.compile(r"^(SUMMARY|LOCATION|DTSTART|DTEND|ORGANIZER|DESCRIPTION)(?:;[^:\n]*)?:(.*)$", re.MULTILINE)
+
+
+class _Attached(NamedTuple):
+    """What is attached to a mail, or a picture in it."""
+
+    name: str
+    matters: bool = True
+    """Whether it may have text that a reader would miss."""
+
+
+def parse_eml(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+    """Yield the mail's headers, its texts in order and the names of what is attached.
+
+    Of a body in several forms the plain one is read, unless it is blank. The subject is the title. What is attached is
+    not read: save it as a file of its own.
+
+    Raises:
+        SourceError: ``broken``, or as `infra.sources.html.parse_html`.
+    """
+    yield _mail(stream.read(), request)
+
+
+def parse_mbox(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
+    """Yield each mail of a mailbox (RFC 4155) as `parse_eml` does; its row is its number, from 1."""
+    for number, data in enumerate(_mails(stream), 1):
+        try:
+            yield replace(_mail(data, request), row=str(number))
+        except SourceError as error:
+            yield Refused(str(number), error.reason, error.detail)
+
+
+def _mails(stream: BinaryIO) -> Iterator[bytes]:
+    lines, after_blank, begun = list[bytes](), True, False
+    for line in stream:
+        if after_blank and line.startswith(b"From "):
+            if begun:
+                yield b"".join(lines)
+            lines, begun = [], True
+        elif begun:
+            lines.append(line[1:] if line.startswith(b">") and line.lstrip(b">").startswith(b"From ") else line)
+        elif line.strip():
+            raise SourceError("broken", "it does not begin with a line 'From ...': it is no mailbox")
+        after_blank = not line.strip(b"\r\n")
+    if begun:
+        yield b"".join(lines)
+
+
+def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+    """Yield a mail that Outlook has saved, as `parse_eml` does.
+
+    Raises:
+        SourceError: ``broken``, ``no-text`` where its body is rich text alone.
+    """
+    from oxmsg import Message
+
+    try:
+        message = Message.load(stream.read())
+        given = {name.title(): value for name, value in message.message_headers.items()}
+        heads = {
+            "From": message.sender or "",
+            "To": given.get("To") or ", ".join(f"{one.name} <{one.email_address}>" for one in message.recipients),
+            "Cc": given.get("Cc", ""),
+            "Date": given.get("Date") or (f"{message.sent_date:%a, %d %b %Y %H:%M:%S %z}" if message.sent_date else ""),
+            "Subject": message.subject,
+        }
+        plain = message.body or ""
+        # Of `html_body` only what is text already: it takes the mail's code page for the page's.
+        html = message.properties.binary_prop_value(_HTML) or (message.html_body or "").encode("utf-8", "replace")
+        attached = [_Attached(one.file_name or one.mime_type or "") for one in message.attachments]
+        rich = message.properties.binary_prop_value(_RICH_BODY)
+    except (ValueError, KeyError, IndexError, OSError, LookupError, AssertionError, struct.error) as error:
+        raise SourceError("broken", "it is no Outlook mail, or a damaged one; save it again as .msg or .eml") from error
+    if blank(plain) and not html and rich:
+        raise SourceError("no-text", "its body is Outlook's rich text; save the mail as .eml or .html")
+    text = plain if not blank(plain) or not html else _page(html, request)
+    yield _laid_out({name: " ".join(said.split()) for name, said in heads.items() if said}, [text], attached)
+
+
+def _mail(data: bytes, request: ParseRequest) -> Parsed:
+    message = BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(
+        _ENCODED_WORD.sub(_as_in_browsers, data)
+    )
+    attached: list[_Attached] = []
+    try:
+        heads = {name: " ".join(str(message[name]).split()) for name in _HEADERS if message[name]}
+        texts = list(_texts(message, request, attached))
+    except (ValueError, TypeError, AttributeError, IndexError, KeyError, LookupError) as error:
+        raise SourceError("broken", "its headers cannot be read; save the mail again as .eml") from error
+    if not heads:
+        raise SourceError("broken", "it has no sender, date or subject: it is no mail; give it the suffix .txt")
+    return _laid_out(heads, texts, attached)
+
+
+def _laid_out(heads: dict[str, str], texts: list[str], attached: list[_Attached]) -> Parsed:
+    lines = [
+        *(f"{name}: {value}" for name, value in heads.items()),
+        "",
+        "\n\n".join(text.strip("\n") for text in texts),
+    ]
+    lines += ["", *(f"Attachment: {' '.join(one.name.split())}" for one in attached)] if attached else []
+    warnings = unread({"attachment": sum(one.matters for one in attached)})
+    return Parsed(clean("\n".join(lines)), clean(heads.get("Subject", "")), "message/rfc822", warnings=warnings)
+
+
+def _as_in_browsers(word: re.Match[bytes]) -> bytes:
+    return b"=?" + browser_encoding(word.group(1).decode("ascii")).encode("ascii")
+
+
+def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Iterator[str]:
+    """Yield the texts of a mail or a part of it; add the names of what is not read to `attached`."""
+    kind = part.get_content_type()
+    if kind == "multipart/alternative":
+        forms: dict[str, tuple[list[str], list[_Attached]]] = {}
+        for form in part.iter_parts():
+            names: list[_Attached] = []
+            forms[form.get_content_type()] = (list(_texts(form, request, names)), names)
+        kinds = (name for name in _by_preference(forms) if any(map(str.strip, forms[name][0])))
+        texts, names = forms.get(next(kinds, ""), ([], []))
+        attached += names
+        yield from texts
+    elif part.is_multipart() and part.get_content_maintype() == "multipart":
+        for inner in part.iter_parts():
+            yield from _texts(inner, request, attached)
+    elif kind in ("text/plain", "text/html", "text/calendar") and part.get_content_disposition() != "attachment":
+        text = _text(part, request)
+        yield "\n".join(": ".join(found) for found in _CALENDAR.findall(text)) if kind == "text/calendar" else text
+    elif kind != "application/pkcs7-signature" or part.get_filename():
+        logo = kind.startswith("image/") and part.get_content_disposition() != "attachment"
+        size = len(part.get_payload()) if isinstance(part.get_payload(), str) else 0
+        attached.append(_Attached(part.get_filename() or kind, matters=not logo or size > _LOGO_CHARS))
+
+
+def _by_preference(kinds: Iterable[str]) -> list[str]:
+    """Return the forms of a body, the plainest first; one with pictures (``multipart/related``) after plain text."""
+    order = ("text/plain", "text/html", "multipart/related", "multipart/mixed", "text/calendar")
+    return sorted(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
+
+
+def _text(body: Any, request: ParseRequest) -> str:
+    data = body.get_payload(decode=True)
+    if not isinstance(data, bytes):
+        return ""
+    charset = body.get_content_charset()
+    text, _ = decode(data, charset) if data else ("", "")
+    return _page(text.encode(), request) if body.get_content_subtype() == "html" else text
+
+
+def _page(data: bytes, request: ParseRequest) -> str:
+    (page,) = parse_html(BytesIO(data), request)
+    return page.text

@@ -1,0 +1,242 @@
+"""OpenDocument texts (.odt): what a reader of the printed document sees (OpenDocument 1.3 part 3).
+
+As for Word: inserted text counts and deleted text does not, notes follow their paragraph, headers stand before the body
+and footers after it, and numbers of lists are computed.
+"""
+
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from infra.sources.base import Parsed, ParseRequest, counted, unread, within
+from infra.sources.decoding import clean
+from infra.sources.listing import seekable
+from infra.sources.office import attribute, check_archive, child, local_name, xml
+from memagent.errors import SourceError
+
+_MEDIA_TYPE = "application/vnd.oasis.opendocument.text"
+_HIDDEN = frozenset(
+    {"tracked-changes", "sequence-decls", "variable-decls", "user-field-decls", "forms", "hidden-text", "ruby-text"}
+)
+_BREAKS = {"tab": "\t", "line-break": "\n"}
+_ASIDES = {"note": "Footnote", "annotation": "Comment", "text-box": ""}
+_FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_MOST_REPEATED = 63
+"""Cells and blanks that one element may stand for."""
+
+
+def parse_odt(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+    """Yield the document's text; the title is the one of the metadata.
+
+    Raises:
+        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    """
+    file = seekable(stream)
+    check_archive(file, request, "OpenDocument text", ".odt")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if b"manifest:encryption-data" in archive.read("META-INF/manifest.xml"):
+                raise SourceError("encrypted", "it asks for a password; save it without one")
+            parts = {name: xml(archive.read(name)) for name in _PARTS if name in archive.namelist()}
+        body = next(parts["content.xml"].iter("{*}text"))
+        text = "\n".join(within(request.allowance, _lines(body, parts)))
+        title = next((one.text or "" for one in parts.get("meta.xml", body).iter(_TITLE)), "")
+    except (KeyError, ValueError, StopIteration, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
+        raise SourceError("broken", "it is no OpenDocument text, or a damaged one; save it again as .odt") from error
+    yield Parsed(clean(text), clean(title), _MEDIA_TYPE, warnings=unread(_not_read(body)))
+
+
+_TITLE = "{http://purl.org/dc/elements/1.1/}title"
+_PARTS = ("content.xml", "styles.xml", "meta.xml")
+
+
+def _lines(body: Any, parts: dict[str, Any]) -> Iterator[str]:
+    styles = [one for name in ("styles.xml", "content.xml") if name in parts for one in parts[name].iter()]
+    numbers = _Numbers(styles)
+    hidden = {attribute(one, "name") for one in styles if local_name(one) == "style" and _hides(one)}
+    beside = [one for one in styles if local_name(one) in ("header", "footer")]
+    for kind in ("header", "body", "footer"):
+        for part in [body] if kind == "body" else [one for one in beside if local_name(one) == kind]:
+            lines = _Text(numbers, hidden).blocks(part)
+            yield from lines if kind == "body" else (line for line in lines if line.strip())
+
+
+def _not_read(body: Any) -> Counter[str]:
+    """Count objects of other programs, and pictures of half a page: charts and formulas are objects, too."""
+    found = Counter[str]()
+    for frame in body.iter("{*}frame"):
+        if next(frame.iter("{*}object", "{*}object-ole"), None) is not None:
+            found["embedded object"] += 1
+        elif next(frame.iter("{*}image"), None) is not None:
+            found["large picture"] += _centimetres(frame, "width") * _centimetres(frame, "height") >= _HALF_A_PAGE
+    return found
+
+
+_HALF_A_PAGE = 312
+"""Square centimetres of half an A4 page."""
+_UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72}
+
+
+def _centimetres(frame: Any, side: str) -> float:
+    size = attribute(frame, side)
+    try:
+        return float(size[:-2]) * _UNITS.get(size[-2:], 0.0)
+    except ValueError:
+        return 0.0
+
+
+def _hides(style: Any) -> bool:
+    return any(attribute(one, "display") == "none" for one in style if local_name(one) == "text-properties")
+
+
+class _Text:
+    """The text of one part."""
+
+    def __init__(self, numbers: "_Numbers", hidden: set[str]) -> None:
+        self._numbers, self._hidden = numbers, hidden
+        self._asides: list[str] = []
+
+    def blocks(self, element: Any, listed: "_Place | None" = None) -> Iterator[str]:
+        """Yield the lines of paragraphs, lists and tables; `listed` is the place of a paragraph in a list."""
+        for part in element:
+            name = local_name(part)
+            if name in ("p", "h"):
+                yield from self._paragraph(part, listed)
+                listed = None if listed is None else listed.without_number()
+            elif name == "list":
+                yield from self._list(part, listed)
+            elif name == "table":
+                yield from self._table(part)
+            elif name not in _HIDDEN and attribute(part, "display") != "none":
+                yield from self.blocks(part)
+
+    def _paragraph(self, paragraph: Any, listed: "_Place | None") -> Iterator[str]:
+        words: list[str] = []
+        self._inline(paragraph, words)
+        yield self._numbers.next(paragraph, listed) + "".join(words)
+        asides, self._asides = self._asides, []
+        yield from asides
+
+    def _inline(self, element: Any, words: list[str]) -> None:
+        words.append(" ".join((element.text or "").split("\n")))
+        for part in element:
+            name = local_name(part)
+            if name in _BREAKS:
+                words.append(_BREAKS[name])
+            elif name == "s":
+                words.append(" " * min(_integer(part, "c", 1), _MOST_REPEATED))
+            elif name in _ASIDES:
+                self._aside(part, _ASIDES[name])
+            elif name not in _HIDDEN and attribute(part, "style-name") not in self._hidden:
+                self._inline(part, words)
+            words.append(" ".join((part.tail or "").split("\n")))
+
+    def _aside(self, part: Any, label: str) -> None:
+        body = child(part, "note-body") if label == "Footnote" else part
+        lines = [line for line in _Text(self._numbers, self._hidden).blocks(body if body is not None else ()) if line]
+        if label and lines:
+            kind = "Endnote" if attribute(part, "note-class") == "endnote" else label
+            lines = [f"{kind}: {' '.join(line.strip() for line in lines)}"]
+        self._asides += lines
+
+    def _list(self, element: Any, above: "_Place | None") -> Iterator[str]:
+        place = self._numbers.enter(element, above)
+        for item in element:
+            if local_name(item) in ("list-item", "list-header"):
+                numbered = local_name(item) == "list-item"
+                if numbered and attribute(item, "start-value"):
+                    self._numbers.begin_at(place, _integer(item, "start-value", 1))
+                yield from self.blocks(item, place if numbered else place.without_number())
+
+    def _table(self, table: Any) -> Iterator[str]:
+        """Yield a table's rows; a cell that is merged over several rows stands in each of them."""
+        below: dict[int, tuple[int, str]] = {}
+        for row in table.iter("{*}table-row"):
+            if next(row.iterancestors("{*}table"), None) is not table:
+                continue
+            texts: list[str] = []
+            for cell in row:
+                if local_name(cell) == "covered-table-cell" and len(texts) in below:
+                    left, said = below.pop(len(texts))
+                    if left > 1:
+                        below[len(texts)] = (left - 1, said)
+                elif local_name(cell) in ("table-cell", "covered-table-cell"):
+                    said = " ".join(line for line in self.blocks(cell) if line.strip())
+                    if (tall := _integer(cell, "number-rows-spanned", 1)) > 1:
+                        below[len(texts)] = (tall - 1, said)
+                else:
+                    continue
+                texts += [said] * min(_integer(cell, "number-columns-repeated", 1), _MOST_REPEATED)
+            yield "\t".join(texts).rstrip("\t")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A level of a list."""
+
+    style: str
+    level: int
+    """From 1."""
+    numbered: bool = True
+
+    def without_number(self) -> "_Place":
+        return _Place(self.style, self.level, numbered=False)
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The numbers of lists and headings (OpenDocument 1.3 part 3, 5.3 and 16.30 to 16.34)."""
+
+    styles: list[Any]
+    levels: dict[tuple[str, int], Any] = field(default_factory=dict)
+    """By name of the list style, empty for headings, and level."""
+    counts: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for one in self.styles:
+            if local_name(one) in ("list-style", "outline-style"):
+                name = attribute(one, "name") if local_name(one) == "list-style" else ""
+                self.levels |= {(name, _integer(level, "level", 1)): level for level in one}
+
+    def enter(self, element: Any, above: _Place | None) -> _Place:
+        """Return the place in a list that begins; its numbers begin anew, unless it goes on with earlier ones."""
+        style = attribute(element, "style-name") or (above.style if above else "")
+        place = _Place(style, above.level + 1 if above else 1)
+        goes_on = attribute(element, "continue-numbering") == "true" or attribute(element, "continue-list")
+        if not goes_on and not above:
+            self.counts.pop(style, None)
+        return place
+
+    def begin_at(self, place: _Place, number: int) -> None:
+        """Let the next number of a level be this one."""
+        self.counts.setdefault(place.style, {})[place.level] = number - 1
+
+    def next(self, paragraph: Any, listed: _Place | None) -> str:
+        """Return the number of a paragraph, with the blank after it; empty: it has none."""
+        if listed is None and local_name(paragraph) == "h":
+            listed = _Place("", _integer(paragraph, "outline-level", 1))
+        level = self.levels.get((listed.style, listed.level)) if listed is not None and listed.numbered else None
+        if listed is None or level is None:
+            return ""
+        if "bullet" in local_name(level) or "image" in local_name(level):
+            return "• "
+        if attribute(level, "num-format") not in _FORMATS:
+            return ""
+        counts = self.counts.setdefault(listed.style, {})
+        counts[listed.level] = counts.get(listed.level, _integer(level, "start-value", 1) - 1) + 1
+        for deeper in [one for one in counts if one > listed.level]:
+            del counts[deeper]
+        first = max(1, listed.level - _integer(level, "display-levels", 1) + 1)
+        shown = []
+        for one in range(first, listed.level + 1):
+            upper = self.levels.get((listed.style, one), level)
+            count = counts.setdefault(one, _integer(upper, "start-value", 1))
+            shown.append(counted(count, _FORMATS.get(attribute(upper, "num-format"), "decimal")))
+        return f"{attribute(level, 'num-prefix')}{'.'.join(shown)}{attribute(level, 'num-suffix')} "
+
+
+def _integer(element: Any, name: str, default: int) -> int:
+    value = attribute(element, name)
+    return int(value) if value.isdigit() and len(value) < 10 else default

@@ -1,0 +1,97 @@
+"""PowerPoint presentations (.pptx): the texts of the slides, from the XML of their parts (ECMA-376 part 1, 19)."""
+
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
+from infra.sources.decoding import clean
+from infra.sources.listing import seekable
+from infra.sources.office import OfficeArchive, attribute, check_archive, child, drawn_lines, local_name, not_read
+from memagent.errors import SourceError
+
+_MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
+_TITLES = ("title", "ctrTitle")
+
+
+def parse_pptx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+    """Yield the presentation's text, each slide a page: its title, shapes and tables, then its comments and notes.
+
+    Raises:
+        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    """
+    file = seekable(stream)
+    check_archive(file, request, "PowerPoint presentation", ".pptx")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            presentation = _Presentation(OfficeArchive(archive))
+            slides = list(within(request.allowance, presentation.slides()))
+    except (KeyError, ValueError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
+        raise SourceError("broken", "it is no presentation, or a damaged one; save it again as .pptx") from error
+    text, starts = joined_pages(slides)
+    title, warnings = clean(presentation.title), unread(presentation.not_read)
+    yield Parsed(text, title, _MEDIA_TYPE, page_starts=starts, warnings=warnings)
+
+
+class _Presentation:
+    """The parts of a file, and the text of them in order."""
+
+    def __init__(self, archive: OfficeArchive) -> None:
+        self._archive, self.title = archive, archive.title()
+        self.not_read = Counter[str]()
+        """Parts that are not in the slides so far."""
+
+    def slides(self) -> Iterator[str]:
+        """Yield the text of each slide."""
+        root, parts = self._archive.xml(self._archive.main), self._archive.related(self._archive.main)
+        size = child(root, "sldSz")
+        half = int(attribute(size, "cx") or 0) * int(attribute(size, "cy") or 0) / 2
+        for slide in child(root, "sldIdLst") if child(root, "sldIdLst") is not None else ():
+            # An id without a prefix is a number; the other names the part.
+            keys = [value for name, value in slide.attrib.items() if name.endswith("}id")]
+            path = parts[keys[0]][1]
+            yield clean("\n".join(self._lines(path, half or float("inf"))))
+
+    def _lines(self, path: str, large: float) -> Iterator[str]:
+        slide, parts = self._archive.xml(path), self._archive.related(path)
+        self.not_read.update(not_read(slide, large))
+        shapes = list(_shapes(child(child(slide, "cSld"), "spTree")))
+        for shape in sorted(shapes, key=lambda one: _placeholder(one) not in _TITLES):
+            if _placeholder(shape) != "sldNum":
+                yield from _texts(shape)
+        for kind, part in parts.values():
+            if kind == "diagramData":
+                yield from drawn_lines(self._archive.xml(part))
+                self.not_read["diagram"] -= 1
+            elif kind == "comments":
+                for comment in self._archive.elements(part, "cm"):
+                    said = child(comment, "text")
+                    yield f"Comment: {said.text}" if said is not None else "\n".join(drawn_lines(comment))
+            elif kind == "notesSlide":
+                notes = _shapes(child(child(self._archive.xml(part), "cSld"), "spTree"))
+                said = [line for one in notes if _placeholder(one) == "body" for line in _texts(one)]
+                yield from ["Notes:", *said] if said else []
+
+
+def _shapes(tree: Any) -> Iterator[Any]:
+    """Yield the shapes of a tree, those of its groups among them."""
+    for one in tree if tree is not None else ():
+        if local_name(one) in ("grpSp", "AlternateContent", "Choice"):
+            yield from _shapes(one)
+        elif local_name(one) in ("sp", "graphicFrame", "pic"):
+            yield one
+
+
+def _placeholder(shape: Any) -> str:
+    """Return what a shape stands for: ``title``, ``body``; empty: nothing."""
+    found = next(shape.iter("{*}ph"), None)
+    return "" if found is None else found.get("type", "body")
+
+
+def _texts(shape: Any) -> Iterator[str]:
+    if (table := next(shape.iter("{*}tbl"), None)) is None:
+        yield from drawn_lines(shape)
+        return
+    for row in table.iter("{*}tr"):
+        yield "\t".join(" ".join(drawn_lines(cell)) for cell in row.iter("{*}tc")).rstrip("\t")

@@ -1,0 +1,96 @@
+"""Pages that are pictures: read by OCR in the confined parser, and said wherever answers are shown."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from infra.sources import pdf as pdf_format
+from infra.sources.base import Parsed
+from infra.sources.sandbox import Guard
+from infra.store.location import Corpus
+from memagent.config import Config, IngestConfig
+from memagent.errors import SourceError
+from pipelines.io.answers import answer_rows
+from pipelines.report.page import build
+from pipelines.stages.ingest import ingest
+from pipelines.views.passages import PageRequest, Pages
+from pipelines.web.access import Access
+from pipelines.web.address import Address
+from tests.support.commands import run_here
+from tests.support.made_up_run import CORPUS, MadeUpRun, local_store
+from tests.support.review_service import PORT, Person, home, known, review_service_on
+
+__all__ = ["home"]
+WORDS = ("The monthly rent is 1,250 euros.", "The lease begins in March.")
+WARNING = "read by OCR: pages 1-2"
+
+
+def scan(path: Path) -> Path:
+    """A PDF of two pages that are pictures of words."""
+    pages = []
+    for words in WORDS:
+        page = Image.new("RGB", (1240, 1754), "white")
+        ImageDraw.Draw(page).text((120, 200), words, fill="black", font=ImageFont.load_default(40))
+        pages.append(page)
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    return path
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Parsed]:
+    path = scan(tmp_path_factory.mktemp("scan") / "lease.pdf")
+    guard = Guard(IngestConfig())
+    ((parsed, _),) = guard.parse(str(path), path.name)  # type: ignore[misc]
+    guard.close()
+    return path, parsed
+
+
+def test_a_picture_of_a_page_is_read(scanned):
+    _, parsed = scanned
+    assert parsed.text == "\n\n".join(WORDS) and parsed.page_starts == [0, len(WORDS[0]) + 2]
+    assert parsed.warnings == (WARNING,)
+
+
+def test_without_the_extra_it_is_a_failure_that_says_what_to_install(scanned, monkeypatch):
+    monkeypatch.setattr(pdf_format, "_ocr_is_there", lambda: False)
+    with scanned[0].open("rb") as file, pytest.raises(SourceError, match=r"no-text.*pip install 'memagent\[ocr\]'"):
+        list(pdf_format.parse_pdf(file, pdf_format.ParseRequest("a.pdf", IngestConfig())))
+
+
+def test_answers_carry_the_warning_to_files_report_and_review_pages(scanned, home, tmp_path):
+    path, parsed = scanned
+    run = MadeUpRun(local_store(home))
+    name = run.document("lease.pdf", parsed.text)
+    given = {"media_type": "application/pdf", "page_starts": parsed.page_starts, "warnings": list(parsed.warnings)}
+    run.documents[0] |= {"source": str(path), **given}
+    reading = run.reading([name], "q", "What is the rent?", "1,250 euros", {0: "1,250"}, quotes=WORDS[:1])
+    other = run.document("other.txt", "Nothing else.")
+    run.reading([name, other], "all", "Anything?", "no", {0: "no"})
+    run.save()
+    rows = {row["question_id"]: row for row in answer_rows(Corpus(run.store, CORPUS))}
+    assert rows["q"]["warnings"] == [WARNING] and rows["all"]["warnings"] == ["1 document has warnings"]
+    assert WARNING in build(run.store, rows["q"]["run_id"])
+    with review_service_on(known(run.store), home) as service:
+        anna = Person(service, Access(service.journal, ["anna"], Address(PORT)), "anna")
+        assert WARNING in anna.get(f"/answers/{CORPUS}/{reading}")
+        part = anna.get(f"/answers/{CORPUS}/{reading}/page?document={name}&start=40&end=50")
+        assert "Page 2 of 2" in part
+    shown = Pages().get(PageRequest(str(path), 1, "", "rent"))
+    assert not isinstance(shown, str) and shown.pages == 2
+
+
+def test_an_ingest_counts_it_and_explains_it(scanned, tmp_path):
+    path, _ = scanned
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "lease.pdf").write_bytes(path.read_bytes())
+    (tmp_path / "in" / "plain.txt").write_text("Nothing else.")
+    corpus = Corpus(local_store(tmp_path / "store"), "c")
+    summary = ingest(corpus, [str(tmp_path / "in")], Config(), "run-1")
+    assert (summary["documents"], summary["with_warnings"], summary["quarantined"]) == (2, 1, {})
+    said, _ = run_here("ingest", "--explain", str(tmp_path / "in"))
+    assert f"warning: {WARNING}" in said and WORDS[1] in said and "page 2, from character" in said
+    listed, _ = run_here("ingest", "--explain", "--json", str(tmp_path / "in" / "plain.txt"))
+    (document,) = json.loads(listed)["documents"]
+    assert (document["text"], document["encoding"], document["warnings"]) == ("Nothing else.", "utf-8", [])

@@ -1,0 +1,34 @@
+"""Books: chapters in reading order."""
+
+import io
+
+import pytest
+
+from infra.sources.base import Parsed, ParseRequest
+from infra.sources.epub import parse_epub
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+from tests.support.office import epub
+
+
+def parsed(data: bytes) -> Parsed:
+    (document,) = parse_epub(io.BytesIO(data), ParseRequest("a.epub", IngestConfig()))
+    return document
+
+
+def test_chapters_are_in_reading_order():
+    document = parsed(epub(("two", "one")))
+    assert document.title == "The Book"
+    assert document.text.split() == ["two", "It", "rained.", "one", "It", "rained."]
+
+
+def test_protection_is_said_and_that_of_fonts_is_none():
+    assert parsed(epub(("one",), encrypted="http://www.idpf.org/2008/embedding")).text
+    with pytest.raises(SourceError, match="encrypted"):
+        parsed(epub(("one",), encrypted="http://www.w3.org/2001/04/xmlenc#aes128-cbc"))
+
+
+@pytest.mark.parametrize("data", [b"no archive", epub(("three",)), epub(("one",), missing="one")])
+def test_a_book_with_a_chapter_that_is_not_there_is_damaged(data: bytes):
+    with pytest.raises(SourceError, match=r"broken.*\.epub"):
+        parsed(data)

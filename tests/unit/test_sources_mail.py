@@ -1,0 +1,75 @@
+"""Mailboxes and Outlook mails."""
+
+import io
+
+import pytest
+
+from infra.sources import parse
+from infra.sources.base import Parsed, ParseRequest, Refused
+from infra.sources.mail import parse_mbox, parse_msg
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+from tests.support.outlook import msg
+
+REQUEST = ParseRequest("a", IngestConfig())
+SUBJECT, BODY, HTML, HEADERS, FILE, RICH = 0x37, 0x1000, 0x1013, 0x7D, 0x3707, 0x1009
+
+
+def outlook(data: bytes) -> Parsed:
+    (document,) = parse_msg(io.BytesIO(data), REQUEST)
+    return document
+
+
+def test_an_outlook_mail_is_its_headers_body_and_attachments():
+    heads = "From: Ann <ann@example.org>\r\nTo: b@example.org\r\nDate: Mon, 4 Mar 2024 10:00:00 +0100\r\n\r\n"
+    document = outlook(
+        msg({SUBJECT: "Kündigung", BODY: "The notice\r\nperiod", HEADERS: heads}, ({FILE: "draft.pdf"},))
+    )
+    assert document.title == "Kündigung"
+    assert document.text == (
+        "From: Ann <ann@example.org>\nTo: b@example.org\nDate: Mon, 4 Mar 2024 10:00:00 +0100\nSubject: Kündigung\n\n"
+        "The notice\nperiod\n\nAttachment: draft.pdf"
+    )
+    assert document.warnings == ("part not read: 1 attachment",)
+
+
+def test_html_counts_where_the_plain_body_is_blank():
+    page = "<html><head><meta charset='utf-8'></head><body><p>Für alle</p></body></html>".encode()
+    assert "Für alle" in outlook(msg({SUBJECT: "s", BODY: " \r\n", HTML: page})).text
+
+
+def test_rich_text_alone_is_said():
+    with pytest.raises(SourceError, match=r"no-text.*\.eml or \.html"):
+        outlook(msg({SUBJECT: "s", RICH: b"\0" * 5000}))
+
+
+@pytest.mark.parametrize("data", [b"", b"no mail", msg({SUBJECT: "s"})[:900]])
+def test_what_is_no_outlook_mail_is_said(data: bytes):
+    with pytest.raises(SourceError, match="broken"):
+        outlook(data)
+
+
+MAIL = b"From ann@example.org Mon Mar  4 10:00:00 2024\nFrom: ann@example.org\nSubject: %s\n\n%s\n\n"
+
+
+def test_each_mail_of_a_mailbox_is_a_document():
+    data = MAIL % (b"one", b"First.\n>From here on\nFrom the start") + MAIL % (b"two", b"Second.")
+    one, two = parse_mbox(io.BytesIO(data), REQUEST)
+    assert isinstance(one, Parsed) and isinstance(two, Parsed)
+    assert (one.row, one.title, two.row, two.title) == ("1", "one", "2", "two")
+    assert "First.\nFrom here on\nFrom the start" in one.text and "Second." in two.text
+
+
+def test_a_mail_that_is_none_is_a_row_that_failed(tmp_path):
+    (tmp_path / "a.mbox").write_bytes(
+        MAIL % (b"one", b"First.") + b"From x\nno header\n\n" + MAIL % (b"three", b"Third.")
+    )
+    one, two, three = parse(str(tmp_path / "a.mbox"), "a.mbox", IngestConfig())
+    assert isinstance(two, Refused) and (two.row, two.reason) == ("2", "broken")
+    assert [record.row for record in (one, three)] == ["1", "3"]
+
+
+def test_what_is_no_mailbox_is_said():
+    with pytest.raises(SourceError, match="no mailbox"):
+        list(parse_mbox(io.BytesIO(b"Some text.\n"), REQUEST))
+    assert list(parse_mbox(io.BytesIO(b"\n"), REQUEST)) == []

@@ -1,0 +1,149 @@
+"""OpenDocument texts: what a reader of the printed document sees."""
+
+import io
+
+import pytest
+
+from infra.sources.base import Parsed, ParseRequest
+from infra.sources.odt import parse_odt
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+from tests.support.office import odt
+
+
+def parsed(data: bytes) -> Parsed:
+    (document,) = parse_odt(io.BytesIO(data), ParseRequest("a.odt", IngestConfig()))
+    return document
+
+
+def text(body: str, **parts: str) -> str:
+    return parsed(odt(body, **parts)).text
+
+
+def p(inside: str) -> str:
+    return f"<text:p>{inside}</text:p>"
+
+
+def test_inserted_text_is_read_and_deleted_text_is_not():
+    deleted = "<text:changed-region><text:deletion><text:p>900</text:p></text:deletion></text:changed-region>"
+    body = f"<text:tracked-changes>{deleted}</text:tracked-changes>"
+    body += p('Rent:<text:s/><text:change text:change-id="a"/><text:change-start/>1,275<text:change-end/> euros')
+    assert text(body) == "Rent: 1,275 euros"
+
+
+def test_blanks_tabs_and_line_breaks_are_characters():
+    assert text(p('a<text:s text:c="3"/>b<text:tab/>c<text:line-break/>d\n  e')) == "a   b\tc\nd   e"
+
+
+def test_notes_and_comments_follow_their_paragraph():
+    note = "<text:note text:note-class='{}'><text:note-citation>1</text:note-citation>"
+    note += "<text:note-body>{}</text:note-body></text:note>"
+    body = p("Payable monthly" + note.format("footnote", p("In advance.")) + "." + note.format("endnote", p("Later.")))
+    body += p("Signed<office:annotation><dc:creator>Bo</dc:creator><text:p>By whom?</text:p></office:annotation>.")
+    assert text(body).split("\n") == [
+        "Payable monthly.",
+        "Footnote: In advance.",
+        "Endnote: Later.",
+        "Signed.",
+        "Comment: By whom?",
+    ]
+
+
+def test_headers_stand_before_the_body_and_text_boxes_after_their_paragraph():
+    masters = "<style:master-page><style:header><text:p>Draft</text:p></style:header>"
+    masters += "<style:footer><text:p>Page 1</text:p></style:footer></style:master-page>"
+    box = "<draw:frame><draw:text-box><text:p>In the box</text:p></draw:text-box></draw:frame>"
+    assert text(p(f"Body{box}"), styles=masters).split("\n") == ["Draft", "Body", "In the box", "Page 1"]
+
+
+def test_hidden_text_is_left_out():
+    style = '<style:style style:name="H"><style:text-properties text:display="none"/></style:style>'
+    body = p('The term is <text:span text:style-name="H">two </text:span>three years.')
+    body += f'<text:section text:display="none">{p("secret")}</text:section>'
+    assert text(body, automatic=style) == "The term is three years."
+
+
+LEVELS = (
+    '<text:list-style style:name="L"><text:list-level-style-number text:level="1" style:num-format="1"'
+    ' style:num-suffix="."/><text:list-level-style-number text:level="2" style:num-format="a" style:num-suffix=")"'
+    ' text:display-levels="2"/></text:list-style>'
+)
+
+
+def item(inside: str, start: str = "") -> str:
+    return f"<text:list-item{start}>{inside}</text:list-item>"
+
+
+def test_numbers_of_lists_are_computed():
+    inner = f"<text:list>{item(p('Rent') + p('more of it'))}{item(p('Deposit'))}</text:list>"
+    body = f'<text:list text:style-name="L">{item(p("Parties"))}{item(p("Duties") + inner)}</text:list>' + p("between")
+    body += f'<text:list text:style-name="L" text:continue-numbering="true">{item(p("End"))}</text:list>'
+    body += f'<text:list text:style-name="L">{item(p("Anew"))}</text:list>'
+    five = ' text:start-value="5"'
+    body += f'<text:list text:style-name="L" text:continue-numbering="true">{item(p("Fifth"), five)}</text:list>'
+    assert text(body, automatic=LEVELS).split("\n") == [
+        "1. Parties",
+        "2. Duties",
+        "2.a) Rent",
+        "more of it",
+        "2.b) Deposit",
+        "between",
+        "3. End",
+        "1. Anew",
+        "5. Fifth",
+    ]
+
+
+def test_headings_are_numbered_by_their_outline():
+    outline = '<text:outline-style><text:outline-level-style text:level="1" style:num-format="I" style:num-suffix="."/>'
+    outline += '<text:outline-level-style text:level="2" style:num-format="1" text:display-levels="2"/>'
+    body = "".join(
+        f'<text:h text:outline-level="{level}">{words}</text:h>'
+        for level, words in ((1, "A"), (2, "B"), (2, "C"), (1, "D"))
+    )
+    lines = text(body, styles=f"{outline}</text:outline-style>").split("\n")
+    assert lines == ["I. A", "I.1 B", "I.2 C", "II. D"]
+
+
+def test_merged_and_repeated_cells_leave_their_columns():
+    def cell(words: str, **options: int) -> str:
+        given = "".join(f' table:number-{name.replace("_", "-")}="{value}"' for name, value in options.items())
+        return f"<table:table-cell{given}>{p(words) if words else ''}</table:table-cell>"
+
+    covered = "<table:covered-table-cell/>"
+    rows = (
+        cell("Item") + cell("Price", columns_spanned=2) + covered,
+        cell("Flat", rows_spanned=2) + cell("900") + cell("1"),
+        covered + cell("x", columns_repeated=2),
+    )
+    body = "".join(f"<table:table-row>{row}</table:table-row>" for row in rows)
+    assert text(f"<table:table>{body}</table:table>").split("\n") == ["Item\tPrice", "Flat\t900\t1", "Flat\tx\tx"]
+
+
+def test_title_and_what_is_not_read():
+    frames = "<draw:frame><draw:object/></draw:frame>"
+    frames += '<draw:frame svg:width="18cm" svg:height="24cm"><draw:image/></draw:frame>'
+    small = '<draw:frame svg:width="30mm" svg:height="1in"><draw:image/></draw:frame>'
+    document = parsed(odt(p(f"See {frames}{small}"), title="Lease"))
+    assert document.title == "Lease"
+    assert document.warnings == ("part not read: 1 embedded object; 1 large picture",)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"no archive", "broken"),
+        (odt("<text:p>cut"), "broken"),
+        (odt(p("x"), manifest="<manifest:encryption-data/>"), "encrypted"),
+    ],
+)
+def test_what_is_none_is_said(data: bytes, reason: str):
+    with pytest.raises(SourceError) as caught:
+        parsed(data)
+    assert caught.value.reason == reason
+
+
+def test_no_entity_is_resolved(tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    entity = f'<!DOCTYPE c [<!ENTITY x SYSTEM "file://{tmp_path}/secret">]>'
+    assert "secret" not in parsed(odt(p("see &x;"), doctype=entity)).text

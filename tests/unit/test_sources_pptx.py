@@ -1,0 +1,61 @@
+"""Presentations: slides in their order, with tables, comments and notes."""
+
+import io
+
+import pytest
+
+from infra.sources.base import Parsed, ParseRequest
+from infra.sources.pptx import parse_pptx
+from memagent.config import IngestConfig
+from memagent.errors import SourceError
+from tests.support.office import body, pptx, shape
+
+
+def parsed(data: bytes) -> Parsed:
+    (document,) = parse_pptx(io.BytesIO(data), ParseRequest("a.pptx", IngestConfig()))
+    return document
+
+
+def test_slides_are_pages_in_their_order_with_the_title_first():
+    grouped = f"<p:grpSp>{shape('Grouped')}</p:grpSp>"
+    slides = {
+        "b": shape("Point", "Other") + grouped + shape("Terms", place="title") + shape("7", place="sldNum"),
+        "a": shape("End"),
+    }
+    document = parsed(pptx(slides))
+    assert document.text == "Terms\nPoint\nOther\nGrouped\n\nEnd"
+    assert document.page_starts == [0, len("Terms\nPoint\nOther\nGrouped\n\n")] and document.warnings == ()
+
+
+def test_tables_have_rows():
+    cells = [["Rent", "900"], ["Term", "two years"]]
+    rows = "".join(f"<a:tr>{''.join(f'<a:tc>{body(one)}</a:tc>' for one in row)}</a:tr>" for row in cells)
+    document = parsed(pptx({"s": f"<p:graphicFrame><a:tbl>{rows}</a:tbl></p:graphicFrame>"}))
+    assert document.text == "Rent\t900\nTerm\ttwo years"
+
+
+def test_comments_notes_and_diagrams_follow_their_slide():
+    notes = f"<p:cSld><p:spTree>{shape('3', place='sldNum')}{shape('Say this', place='body')}</p:spTree></p:cSld>"
+    beside = {
+        "s": {
+            "d1": ("diagramData", "<a:p><a:r><a:t>Step one</a:t></a:r></a:p>"),
+            "c1": ("comments", "<p:cm><p:text>Really?</p:text></p:cm>"),
+            "n1": ("notesSlide", notes),
+        }
+    }
+    diagram = '<p:graphicFrame><a:graphicData uri="http://x/diagram"/></p:graphicFrame>'
+    document = parsed(pptx({"s": shape("Slide") + diagram}, beside))
+    assert document.text == "Slide\nStep one\nComment: Really?\nNotes:\nSay this" and document.warnings == ()
+
+
+def test_charts_and_pictures_of_half_a_slide_are_said():
+    chart = '<p:graphicFrame><a:graphicData uri="http://x/chart"/></p:graphicFrame>'
+    picture = '<p:pic><p:spPr><a:xfrm><a:ext cx="{}" cy="6858000"/></a:xfrm></p:spPr></p:pic>'
+    document = parsed(pptx({"s": shape("S") + chart + picture.format(9144000) + picture.format(1000)}))
+    assert document.warnings == ("part not read: 1 chart; 1 large picture",)
+
+
+@pytest.mark.parametrize("data", [b"no archive", pptx({"s": "<cut>"})])
+def test_what_is_none_is_said(data: bytes):
+    with pytest.raises(SourceError, match=r"broken.*\.pptx"):
+        parsed(data)
