@@ -3,11 +3,12 @@
 import csv
 import io
 import json
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from memagent.records import Json, Question, half, stable_hash
 
 _CELL = 2**24
 """Characters of a CSV cell at most; Python's own limit, 131,072, is less than a long quote."""
+PARQUET = (".parquet", ".pq")
+"""Suffixes of Parquet files."""
+_ROWS = 16
+_BUFFER = 2**20
 _BLANK = b" \t\r\n"
 _MARK = b"\xef\xbb\xbf"
 """The byte order mark of UTF-8."""
@@ -186,6 +191,33 @@ def json_rows(path: Path) -> Iterator[FileRow]:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Give a file that can be.") from error
 
 
+def parquet_rows(path: Path, shown: str = "", wanted: Collection[str] = ()) -> Iterator[FileRow]:
+    """Yield the rows of a Parquet file, lazily: with the columns that are `wanted`, or all where it has none of them.
+
+    Raises:
+        UsageError: it cannot be read, or has no rows; `shown` is its name in the message, by default its path.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name, number = shown or str(path), 0
+    try:
+        # Otherwise a column of a row group is read as a whole, and files of one row group are usual.
+        with pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
+            there = file.schema_arrow.names
+            chosen = [column for column in there if column in wanted] or there
+            for batch in file.iter_batches(batch_size=_ROWS, columns=chosen):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield FileRow(f"{name}, row {number}", values)
+    except FileNotFoundError as error:
+        raise UsageError(f"no file {name}") from error
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise UsageError(f"{name} is not a readable Parquet file: {error}") from error
+    if not number:
+        raise UsageError(f"{name} holds no records")
+
+
 def _first_line(file: Iterable[bytes], path: Path) -> tuple[int, bytes]:
     for number, line in enumerate(file, 1):
         if line.removeprefix(_MARK).strip(_BLANK):
@@ -243,41 +275,49 @@ def _parse(path: Path, text: str, line: int) -> Any:
 def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
     """Yield the rows of CSV with a header; a row that is shorter than the header has empty cells at its end.
 
-    Cells are separated by commas; by semicolons or tabs, as spreadsheets of many countries write them, where only these
-    give the header the columns it needs.
+    Cells are separated by what a first line ``sep=;`` names, else by commas; by semicolons or tabs, as spreadsheets of
+    many countries write them, where only these give the header the columns it needs. Rows and columns without a name
+    in which all is blank are left out: spreadsheets write them for cells that were once used.
 
     Raises:
-        UsageError: the header lacks one of the `needed` columns (`advice` says what to do), a row is longer than the
-            header, or the file is no CSV.
+        UsageError: the header lacks one of the `needed` columns (`advice` says what to do), a row has a cell without
+            a column, or the file is no CSV.
     """
     csv.field_size_limit(_CELL)
     lines = io.StringIO(text, newline="")  # quotes of documents hold line ends of other kinds
-    reader = csv.DictReader(
-        lines, strict=True, delimiter=_delimiter(text, needed)
-    )  # strict: a quote that is never closed takes the rest of the file
+    named = _SEPARATOR.match(text)
+    skipped = 1 if named and lines.readline() else 0
+    mark = named[1] if named else _delimiter(text, needed)
+    reader = csv.reader(lines, strict=True, delimiter=mark)  # strict: an unclosed quote takes the rest of the file
     begins = 1
     try:
-        names = list(reader.fieldnames or [])
+        names = [name.strip() for name in next(filter(None, reader), [])]
         missing = [name for name in needed if name not in names]
         if missing:
             raise UsageError(f"{path}: the header has no column {missing[0]!r}{advice}")
-        begins = reader.line_num + 1
-        twice = sorted(name for name in set(names) if names.count(name) > 1)
+        begins = reader.line_num + skipped + 1
+        twice = sorted(name for name in set(names) if name and names.count(name) > 1)
         if twice:
             raise UsageError(f"{path}: the header has column {twice[0]!r} twice")
-        for row in reader:
-            where, begins = f"{path}, line {reader.line_num}", reader.line_num + 1
-            if None in row:
-                raise UsageError(f"{where}: more fields than the header has")
-            yield FileRow(where, {name: value or "" for name, value in row.items()})
+        for cells in reader:
+            where, begins = f"{path}, line {reader.line_num + skipped}", reader.line_num + skipped + 1
+            row = list(zip_longest(names, cells, fillvalue=""))
+            if any(cell.strip() and not name for name, cell in row):
+                raise UsageError(f"{where}: more fields than the header has. Name each column, or quote the commas.")
+            if any(cell.strip() for cell in cells):
+                yield FileRow(where, {name: cell for name, cell in row if name})
     except csv.Error as error:
         raise UsageError(f"{path}, line {begins}: {error}") from error
+
+
+_SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
+"""The first line by which Excel is told the separator."""
 
 
 def _delimiter(text: str, needed: Sequence[str]) -> str:
     header = text[: text.find("\n") + 1 or len(text)].strip("\r\n")
     for mark in (",", ";", "\t"):
-        if set(needed) <= {name.strip('"') for name in header.split(mark)}:
+        if set(needed) <= {name.strip(' "') for name in header.split(mark)}:
             return mark
     return ","
 

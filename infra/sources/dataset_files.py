@@ -9,24 +9,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
 from hashlib import file_digest
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from infra.store.location import file_system
 from memagent.errors import UsageError
 from memagent.evaluation.records import KNOWN_COLUMNS, Columns, Parse, parser
 from memagent.quality.curation import Qa, families
-from memagent.questions import FileRow, json_rows
+from memagent.questions import PARQUET, FileRow, json_rows, parquet_rows
 from memagent.records import text_hash
 
-PARQUET = (".parquet", ".pq")
-"""Suffixes; all others are JSON."""
 _JSON = (".jsonl", ".ndjson", ".json")
-_ROWS = 64
-_BUFFER = 2**20
 _BATCH_CHARS = 8_000_000
 _SCHEMA = pa.schema([("text", pa.large_binary())])
 
@@ -108,10 +103,9 @@ def open_records(
     suffix, name = path.suffix.lower(), shown or str(path)
     if suffix not in (*PARQUET, *_JSON):
         raise UsageError(f"{name}: a data set file is .parquet or .jsonl")
-    rows = _parquet_rows(path, name, columns) if suffix in PARQUET else json_rows(path)
-    first = next(rows, None)
-    if first is None:
-        raise UsageError(f"{name} holds no records")
+    wanted = set(astuple(columns)) if columns else KNOWN_COLUMNS
+    rows = parquet_rows(path, name, wanted) if suffix in PARQUET else json_rows(path)
+    first = next(rows)
     return chain([first], rows), parser(name, list(first.values), columns, format)
 
 
@@ -167,21 +161,3 @@ def _local(path: str, folder: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     return target
-
-
-def _parquet_rows(path: Path, name: str, columns: Columns | None) -> Iterator[FileRow]:
-    """Yield the rows of a Parquet file with the columns that a format may have, or the named ones."""
-    numbers = count(1)
-    try:
-        # Otherwise a column of a row group is read as a whole, and files of one row group are usual.
-        with pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
-            there = file.schema_arrow.names
-            wanted = set(astuple(columns)) if columns else KNOWN_COLUMNS
-            # With none of them, all: the message says what the file has.
-            chosen = [column for column in there if column in wanted] or there
-            for batch in file.iter_batches(batch_size=_ROWS, columns=chosen):
-                yield from (FileRow(f"{name}, row {next(numbers)}", values) for values in batch.to_pylist())
-    except FileNotFoundError as error:
-        raise UsageError(f"no file {name}") from error
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise UsageError(f"{name} is not a readable Parquet file: {error}") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.sources.dataset_files import PARQUET, open_records
+from infra.sources.dataset_files import open_records
 from infra.store.claims import used
 from infra.store.corpora import check_name, remember
 from infra.store.delta import now
@@ -20,6 +20,7 @@ from infra.store.runs import write_run
 from memagent.errors import UsageError
 from memagent.evaluation.records import Columns, IncompleteRecord
 from memagent.quality.curation import Qa, split_of
+from memagent.questions import PARQUET
 from memagent.records import text_hash
 from pipelines.harvest import settle
 from pipelines.io.writer import TableLayout, write_file

@@ -33,6 +33,27 @@ def test_toml(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "question,answers,,\nWho?,Ida,,\n",
+        "question,,answers\nWho?,,Ida\n",
+        "sep=;\nquestion;answers\nWho?;Ida\n",
+        '"sep=\t"\r\nquestion\tanswers\r\nWho?\tIda\r\n',
+        "question, answers\nWho?,Ida\n",
+        "question,answers\n,\nWho?,Ida\n\n , \n",
+        "question,answers\nWho?,Ida,,\n",
+    ],
+)
+def test_csv_as_spreadsheets_write_it(tmp_path, text):
+    assert [(one.text, one.answers) for one in load(tmp_path, "q.csv", text)] == [("Who?", ("Ida",))]
+
+
+def test_lines_are_counted_from_the_first_where_it_names_the_separator(tmp_path):
+    with pytest.raises(UsageError, match="line 4: more fields than the header has"):
+        load(tmp_path, "q.csv", "sep=;\nquestion;id\nWho?;1\nWhat?;2;3\n")
+
+
+@pytest.mark.parametrize(
     ("name", "text", "says"),
     [
         ("q.jsonl", '{"question": "a"}\n{"question": \n', r"q\.jsonl, line 2, column 14: not JSON"),
