@@ -9,6 +9,7 @@ from typing import Literal, TypedDict, get_args
 from memagent.errors import UsageError
 from memagent.evaluation.contract_match import right
 from memagent.evaluation.metrics import JUDGEMENTS, MATCHES, containment, exact_match, normalise
+from memagent.evaluation.published import PUBLISHED
 from memagent.evaluation.stats import Score, balanced_accuracy, mean
 from memagent.evaluation.texts import Sample
 from memagent.records import Turn
@@ -40,6 +41,8 @@ def judge(sample: Sample, answer: str | None) -> Judged:
         value = float(right(str(sample.about["category"]), answer, sample.answers[0]))
     elif not any(sample.answers):
         value = float(not answer.strip())
+    elif sample.match in PUBLISHED:
+        value = PUBLISHED[sample.match](sample, answer)
     else:
         value = MATCHES[sample.match](answer, sample.answers)
     return Judged(sample, answer, value, exact_match(answer, sample.answers))

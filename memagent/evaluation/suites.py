@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from memagent.errors import UsageError
 from memagent.evaluation.contracts import contract_samples
 from memagent.evaluation.controls import CONTROLS, Control, control, reword
-from memagent.evaluation.loaders import FORMATS, load_samples
+from memagent.evaluation.loaders import FORMATS, data_files, load_samples
 from memagent.evaluation.ruler import KINDS, DraftRequest, find_kind, make_samples
 from memagent.evaluation.ruler.kinds import FAMILIES
 from memagent.evaluation.ruler.qa import load_questions, question_kind
@@ -102,7 +102,8 @@ class Suite:
         if self.name == "contracts":
             return [SampleGroup(self, data=self.data[0])]
         if self.name == "files":
-            return [SampleGroup(self, data=path, length=size) for path in self.data for size in self.lengths or (0,)]
+            files = [str(file) for path in self.data for file in data_files(Path(path))]
+            return [SampleGroup(self, data=file, length=size) for file in files for size in self.lengths or (0,)]
         asked = [(question_kind(Path(path)), path) for path in self.data]
         sources = [(kind, "") for kind in self._known + self._brought if kind not in _QUESTIONS] + asked
         chosen = [(kind, path) for kind, path in sources if not self.kinds or kind in self.kinds]
@@ -148,7 +149,10 @@ class SampleGroup:
         if suite.name == "files":
             grown = {"documents": self.length, "passages": suite.passages} if self.length else {}
             read = islice(load_samples(self.data, seed=suite.seed, **grown), suite.n)  # type: ignore[arg-type]
-            name = Path(self.data).stem
+            folder = next(
+                (path for path in suite.data if Path(path) in Path(self.data).parents), Path(self.data).parent
+            )
+            name = Path(self.data).relative_to(folder).with_suffix("").as_posix()
             size = f"-{self.length}d" if self.length else ""
             return (replace(s, sample_id=f"{name}{size}-{s.sample_id}", length=s.length or self.length) for s in read)
         asked, pool = load_questions(Path(self.data)) if self.data else ([], [])

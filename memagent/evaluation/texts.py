@@ -10,10 +10,12 @@ from memagent.errors import UsageError
 from memagent.questions import json_rows
 from memagent.records import Json
 
-Match = Literal["all", "part", "f1", "exact", "contract"]
+Match = Literal[
+    "all", "part", "contains", "f1", "exact", "contract", "longbench", "choice", "mrcr", "oolong", "babilong"
+]  # fmt: skip
 """How an answer is scored: share of the gold texts that it holds (RULER's string_match_all), whether it holds any
-(string_match_part), best token F1 (LongBench), exact match after normalisation, or by the contract category in
-`about`."""
+(string_match_part, or as whole words: contains), best token F1, exact match after normalisation, by the contract
+category in `about`, or as a benchmark publishes it (`memagent.evaluation.published`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from pipelines.stages.make_samples import write_files
 
 _CODE = "lm_eval_task"
 """Module that is copied into the folder: tasks name its functions."""
+_IMPORT = "from memagent.evaluation.metrics import MATCHES, normalise\n"
+"""Line of it for which the copy has that module's text."""
 _PROMPT = "<document>{{text}}</document>\n{{question}}"
 """By the marks `memagent serve` tells the document from the question (`pipelines.web.api.reader`)."""
 _MOST_TOKENS = 512
@@ -87,6 +89,7 @@ def write_lm_eval(suite: Suite, texts: tuple[str, ...], tokenizer: Tokenizer, fo
         names.append(name)
     lines = "\n".join(f"  - {name}" for name in names)
     (folder / f"{group}.yaml").write_text(_GROUP.format(group=group, tasks=lines), encoding="utf-8")
-    code = files("pipelines.io") / f"{_CODE}.py"
-    (folder / f"{_CODE}.py").write_bytes(code.read_bytes())
+    code = (files("pipelines.io") / f"{_CODE}.py").read_text(encoding="utf-8")
+    metrics = (files("memagent.evaluation") / "metrics.py").read_text(encoding="utf-8")
+    (folder / f"{_CODE}.py").write_text(code.replace(_IMPORT, metrics), encoding="utf-8")
     return written

@@ -1,18 +1,14 @@
 """Samples and scores of a task of lm-evaluation-harness. `memagent evaluate --lm-eval FOLDER` copies this file there.
 
-It needs nothing of memagent. Scores are those of ``memagent evaluate``: RULER's string_match_all and string_match_part
-(arXiv 2404.06654), LongBench's F1 (arXiv 2308.14508) and exact match after SQuAD's normalisation (arXiv 1606.05250).
+The copy has the metrics of ``memagent evaluate`` in place of their import, so that it needs nothing of memagent.
 """
 
 import json
-import re
-import string
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+from memagent.evaluation.metrics import MATCHES, normalise
+
 _NOT_FOUND = "not found"
 
 
@@ -43,32 +39,13 @@ def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]
 
 
 def score(answer: str, gold: list[str], match: str) -> float:
-    """Return the score of an answer against the gold texts, by the sample's way of matching."""
+    """Return the score of an answer against the gold texts, by the sample's way of matching.
+
+    Raises:
+        ValueError: it needs more than the gold texts.
+    """
     if not any(gold):
         return float(not answer.strip())
-    if match == "all":
-        return sum(_within(answer, text) for text in gold) / len(gold)
-    if match == "part":
-        return float(any(_within(answer, text) for text in gold))
-    if match == "exact":
-        return float(any(normalise(answer) == normalise(text) for text in gold))
-    if match == "f1":
-        return max(_f1(answer, text) for text in gold)
-    raise ValueError(f"no way of matching is called {match!r}")
-
-
-def normalise(text: str) -> str:
-    """Lower-case, drop punctuation and articles, fold white space."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def _within(answer: str, gold: str) -> bool:
-    return gold.lower() in answer.lower() if gold.strip() else not answer.strip()
-
-
-def _f1(answer: str, gold: str) -> float:
-    if not gold.strip():
-        return float(not answer.strip())
-    given, expected = normalise(answer).split(), normalise(gold).split()
-    common = sum((Counter(given) & Counter(expected)).values())
-    return 2 * common / (len(given) + len(expected)) if common else 0.0
+    if match not in MATCHES:
+        raise ValueError(f"no way of matching is called {match!r}")
+    return MATCHES[match](answer, gold)

@@ -17,7 +17,9 @@ from pipelines.io.lm_eval_task import process_results, score
 from pipelines.web.api.protocol import ChatRequest
 from pipelines.web.api.reader import text_and_question
 
-WORDS = st.lists(st.sampled_from(["the", "A", "1002", "Otter.", "no", "found", "not", ""]), max_size=4).map(" ".join)
+WORDS = st.lists(st.sampled_from(["the", "A", "1002", "Otter.", "no", "found", "not", "", "山田。"]), max_size=4).map(
+    " ".join
+)
 
 
 @given(WORDS, st.lists(WORDS, min_size=1, max_size=3), st.sampled_from(["all", "part", "f1", "exact"]))
@@ -47,7 +49,11 @@ def test_a_folder_has_a_task_for_each_kind_and_length_and_a_group(tmp_path, toke
     ]
     group = (tmp_path / "tasks" / "memagent_needles.yaml").read_text()
     assert re.findall(r"^  - (memagent_\w+)$", group, re.MULTILINE) == [path.stem for path, _ in written]
-    assert (tmp_path / "tasks" / "lm_eval_task.py").read_text().startswith('"""Samples and scores')
+    copied = (tmp_path / "tasks" / "lm_eval_task.py").read_text(encoding="utf-8")
+    assert copied.startswith('"""Samples and scores') and "from memagent" not in copied
+    alone: dict = {"__name__": "lm_eval_task"}
+    exec(compile(copied, "lm_eval_task.py", "exec"), alone)
+    assert alone["process_results"]({"answers": ["Café"], "match": "exact"}, ["the CAFÉ."]) == {"score": 1.0}
     task = written[0][0].read_text()
     rows = _rows(tmp_path / "tasks", task)
     assert len(rows) == 2 and all(row["answers"][0] in row["text"] for row in rows)

@@ -1,6 +1,8 @@
 import json
 import pickle
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from memagent.errors import UsageError
 from memagent.evaluation.loaders import FORMATS, NAMES, load_samples
 from memagent.evaluation.loaders.public import sentence, split
+from memagent.evaluation.suites import Suite
 from memagent.evaluation.texts import Documents
 
 NEEDLE = {
@@ -45,11 +48,58 @@ CONTEXT = 'It rained. "Ann sang." Bob left. She was 7.'
 ASKED = {"id": "q1", "question": "Who left?", "answers": [{"text": "Bob", "answer_start": 23}]}
 SQUAD = {"version": "1.1", "data": [{"title": "T", "paragraphs": [{"context": "First.", "qas": []}]}]}
 SQUAD["data"][0]["paragraphs"].append({"context": CONTEXT, "qas": [ASKED]})
+V2 = {
+    "_id": "v1",
+    "domain": "Code",
+    "sub_domain": "Repository",
+    "difficulty": "easy",
+    "length": "short",
+    "question": "What does it print?",
+    **{f"choice_{letter}": f"the {letter}" for letter in "ABCD"},
+    "answer": "C",
+    "context": "print('the C')",
+}
+MESSAGES = [
+    {"role": "user", "content": "Write a poem about rain."},
+    {"role": "assistant", "content": "It rains."},
+    {"role": "user", "content": "Prepend qX7 to the 1st poem about rain."},
+]
+MRCR = {
+    "prompt": json.dumps(MESSAGES),
+    "answer": "qX7It rains.",
+    "random_string_to_prepend": "qX7",
+    "n_needles": 2,
+    "desired_msg_index": 1,
+}
+OOLONG = {
+    "id": 5,
+    "context_window_text": "2 rows: spam, ham",
+    "question": "How many are spam?",
+    "answer": "['1']",
+    "answer_type": "ANSWER_TYPE.NUMERIC",
+    "context_window_id": 3,
+}
+PAGES = [{"docid": str(i), "text": f"Page {i}.", "url": f"https://example.org/{i}"} for i in range(8)]
+BROWSE = {
+    "query_id": "b1",
+    "query": "Which page?",
+    "answer": "Page 1",
+    "gold_docs": PAGES[1:2],
+    "evidence_docs": PAGES[:2],
+    "negative_docs": PAGES[2:],
+}
+BABI = {"input": "Rain. Ann went to the garden. Wind.", "question": "Where is Ann? ", "target": "garden"}
 CLAUSE = {"file": "a.txt", "category": "Parties", "question": "Who?", "answer": "Ann", "spans": ["Ann"]}
 
 
 def lines(path, *records):
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def parquet(path, *records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(list(records)), path)
     return path
 
 
@@ -71,6 +121,11 @@ def made(tmp_path):
         "longbench": lines(tmp_path / "qasper.jsonl", LONG),
         "hotpot": whole(tmp_path / "hotpot.json", [HOP], indent=1),
         "squad": whole(tmp_path / "squad.json", SQUAD, indent=1),
+        "longbench-v2": whole(tmp_path / "data.json", [V2], indent=1),
+        "mrcr": parquet(tmp_path / "2needle.parquet", MRCR, MRCR),
+        "oolong": parquet(tmp_path / "test-00000-of-00001.parquet", OOLONG, OOLONG | {"id": 6, "question": "Or ham?"}),
+        "browsecomp-plus": lines(tmp_path / "browse.jsonl", BROWSE),
+        "babilong": parquet(tmp_path / "4k" / "qa1-00000-of-00001.parquet", BABI),
         "cuad": folder,
     }
 
@@ -131,8 +186,100 @@ def test_memagent_and_longbench(made):
     )
     assert second.sample_id == "eval_50/1"
     (one,) = load_samples(made["longbench"])
-    assert (one.sample_id, one.task, one.match, one.answers) == ("x1", "qasper", "f1", ("Ann", "Anne"))
+    assert (one.sample_id, one.task, one.match, one.answers) == ("x1", "qasper", "longbench", ("Ann", "Anne"))
+    assert one.question.startswith("Who?\n")
     assert (one.length, one.about) == (0, {"words": 3})
+
+
+def test_longbench_sets_say_what_is_asked(tmp_path):
+    report = LONG | {"dataset": "gov_report", "input": "", "_id": "x2"}
+    kinds = LONG | {"dataset": "trec_e", "input": "Question: Who?\nType:", "all_classes": ["Person"], "_id": "x3"}
+    one, two = load_samples(lines(tmp_path / "l.jsonl", report, kinds))
+    assert one.question == "Write a one-page summary of the report."
+    assert two.question.endswith("\nQuestion: Who?\nType:") and two.about == {"words": 3, "classes": ("Person",)}
+
+
+def test_benchmarks_of_long_texts(made, tmp_path):
+    (one,) = load_samples(made["longbench-v2"])
+    assert (one.task, one.answers, one.about["difficulty"]) == ("Code", ("C",), "easy")
+    assert "What does it print?\nChoices:\n(A) the A\n(B) the B\n" in one.question and "is (insert" in one.question
+    first, again = load_samples(made["mrcr"])
+    assert first.text() == again.text() == "User: Write a poem about rain.\n\nAssistant: It rains."
+    assert (first.question, first.answers, first.task) == (MESSAGES[2]["content"], ("qX7It rains.",), "mrcr_2needle")
+    (one,) = load_samples(made["babilong"])
+    assert (one.task, one.length, one.question, one.sample_id) == ("qa1", 4000, "Where is Ann?", "qa1/4000/0")
+    (other,) = load_samples(
+        lines(tmp_path / "128k.json", BABI).rename(made["babilong"].parent.parent / "qa1_128k.json")
+    )
+    assert (other.task, other.length) == ("qa1", 128_000)
+
+
+def test_the_documents_of_a_query_stand_in_an_order_of_its_own(made, tmp_path):
+    (one,) = load_samples(made["browsecomp-plus"])
+    assert one.about == {"documents": 8} and one.match == "contains"
+    assert one.text().count("Page 1.") == 1, "an evidence document that is gold as well"
+    turned = BROWSE | {"negative_docs": PAGES[:1:-1], "query_id": "b1"}
+    (same,) = load_samples(lines(tmp_path / "t.jsonl", turned))
+    (other,) = load_samples(lines(tmp_path / "o.jsonl", BROWSE | {"query_id": "b2"}))
+    assert one.text() == same.text() != other.text()
+
+
+@pytest.mark.parametrize(
+    ("written", "gold"),
+    [
+        ("['1']", "1"),
+        ("[7]", "7"),
+        ("[datetime.date(2023, 5, 3)]", "2023-05-03"),
+        ("more common than", "more common than"),
+        ("[]", "[]"),
+        ("{[]}", "{[]}"),
+        ("[" * 9999, "[" * 9999),
+    ],
+)
+def test_gold_of_oolong(tmp_path, written, gold):
+    (one,) = load_samples(parquet(tmp_path / "t.parquet", OOLONG | {"answer": written}))
+    assert one.answers == (gold,) and one.match == "oolong"
+
+
+def test_a_record_of_a_benchmark_that_is_wrong(tmp_path):
+    for record, field, said in [
+        (MRCR | {"prompt": "[{"}, "prompt", "not JSON"),
+        (MRCR | {"prompt": "[" * 100_000}, "prompt", "not JSON"),
+        (MRCR | {"prompt": json.dumps(MESSAGES[:1])}, "prompt", "1 messages; two or more"),
+        (BROWSE | {"gold_docs": [{"docid": "1"}]}, "text", "missing"),
+        (BROWSE | {"gold_docs": [], "evidence_docs": [], "negative_docs": []}, "gold_docs", "Give the decrypted file"),
+        (LONG | {"dataset": "trec"}, "all_classes", "null; a list is needed"),
+        (BABI, "target", "Name the file as BABILong does"),
+    ]:
+        with pytest.raises(UsageError, match=rf"f\.jsonl, line 1.*, field '{field}': .*{said}"):
+            list(load_samples(lines(tmp_path / "f.jsonl", record)))
+
+
+def test_rows_on_one_text_are_questions_on_one_document(made):
+    first, second = load_samples(made["oolong"])
+    assert first.text() == second.text() and first.question != second.question
+    assert first.sample_id != second.sample_id and first.about["document"] == second.about["document"]
+
+
+def test_a_folder_is_its_files(tmp_path):
+    for length in ("0k", "4k"):
+        parquet(tmp_path / "b" / length / "qa1-00000-of-00001.parquet", *[BABI] * 3)
+    (tmp_path / "b" / "README.md").write_text("BABILong")
+    (tmp_path / "b" / "dataset_infos.json").write_text("{}")
+    suite = Suite("files", n=2, data=(str(tmp_path / "b"),))
+    found = [sample for group in suite.groups() for sample in group.samples(None, [])]
+    assert [(one.task, one.length) for one in found] == [("qa1", 0)] * 2 + [("qa1", 4000)] * 2
+    assert len({one.sample_id for one in found}) == 4 and found[0].sample_id.startswith("0k/qa1-")
+
+
+def test_a_parquet_file_that_is_none(tmp_path):
+    path = tmp_path / "f.parquet"
+    path.write_bytes(b"PAR1")
+    with pytest.raises(UsageError, match=r"f\.parquet is not a readable Parquet file"):
+        load_samples(path)
+    with pytest.raises(UsageError, match=r"g\.parquet holds no records"):
+        pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), tmp_path / "g.parquet")
+        load_samples(tmp_path / "g.parquet")
 
 
 def test_squad_asks_over_the_article(made, tmp_path):
@@ -258,6 +405,9 @@ WRONG = [
     (LONG, "_id", 1.5, "a number; a text is needed"),
     (LONG, "input", "", "blank"),
     (LONG, "dataset", {}, "an object; a text is needed"),
+    (LONG, "dataset", "qaspar", "'qaspar' is none of LongBench: narrativeqa,"),
+    (V2, "answer", "E", "one of A, B, C, D"),
+    (V2, "choice_D", None, "missing"),
     (HOP, "answer", None, "missing"),
     (HOP, "context", [["Ann", "is Bob's sister"]], "list of sentences"),
     (HOP, "context", [], "an empty list"),

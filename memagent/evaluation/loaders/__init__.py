@@ -9,7 +9,7 @@ from memagent.errors import UsageError
 from memagent.evaluation.contracts import contract_samples
 from memagent.evaluation.loaders import hotpot, public
 from memagent.evaluation.texts import Sample
-from memagent.questions import FileRow, json_rows
+from memagent.questions import PARQUET, FileRow, json_rows, parquet_rows
 from memagent.registry import Registry
 
 
@@ -33,11 +33,13 @@ FORMATS: Registry[FileFormat] = Registry(
         ),
         "hotpot": FileFormat(frozenset({"_id", "question", "answer", "context", "supporting_facts"}), hotpot.read),
         "squad": FileFormat(frozenset({"data"}), public.read_squad),
+        **{name: FileFormat(frozenset(fields.split()), read) for name, fields, read in public.LONG_TEXTS},
     },
     fits=lambda member: isinstance(member, FileFormat) and bool(member.fields),
 )
 """Of evaluation files. ``cuad``, a folder, is beside them."""
 NAMES = (*FORMATS.built_in, "cuad")
+_SUFFIXES = (".json", ".jsonl", ".ndjson", *PARQUET)
 
 
 def load_samples(
@@ -51,7 +53,7 @@ def load_samples(
     """Read a public evaluation file (or CUAD's folder) into samples, in the order of the file.
 
     Args:
-        path: JSON lines, a JSON list or a JSON document; a folder with gold.jsonl and contracts/ for CUAD.
+        path: JSON lines, a JSON list, a JSON document or Parquet; a folder with gold.jsonl and contracts/ for CUAD.
         format: one of `NAMES`, or of another package; else it is recognised by the fields of the first record.
         passages: JSON lines with title and text, to grow HotpotQA's questions with.
         documents: paragraphs that each HotpotQA question is grown to.
@@ -73,7 +75,7 @@ def load_samples(
     if format == "cuad" or (format is None and path.is_dir()):
         _no_growth(passages, documents, "cuad")
         return contract_samples(path)
-    rows = json_rows(path)
+    rows = parquet_rows(path) if path.suffix.lower() in PARQUET else json_rows(path)
     first = next(rows)
     known = format or recognise(first)
     everything = chain([first], rows)
@@ -81,6 +83,14 @@ def load_samples(
         return hotpot.read(path, everything, Path(passages) if passages else None, documents=documents, seed=seed)
     _no_growth(passages, documents, known)
     return FORMATS[known].read(path, everything)
+
+
+def data_files(path: Path) -> list[Path]:
+    """Return the evaluation files below a folder, by name; of a file, or CUAD's folder, itself."""
+    if not path.is_dir() or (path / "gold.jsonl").exists():
+        return [path]
+    files = (file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
+    return sorted(file for file in files if not file.name.startswith((".", "dataset_info"))) or [path]
 
 
 def recognise(row: FileRow) -> str:

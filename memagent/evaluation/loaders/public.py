@@ -1,13 +1,20 @@
-"""Loaders for RULER (arXiv 2404.06654), LongBench (arXiv 2308.14508), MemAgent (arXiv 2507.02259) and SQuAD (arXiv
-1606.05250) files; SQuAD 2.0 and XQuAD files have SQuAD's format.
+"""Loaders for public benchmarks, as their authors write the files; questions on one text give the same text.
+
+RULER (arXiv 2404.06654), LongBench (arXiv 2308.14508), MemAgent (arXiv 2507.02259) and SQuAD (arXiv 1606.05250), whose
+format SQuAD 2.0 and XQuAD have; LongBench v2 (arXiv 2412.15204), OpenAI MRCR, OOLONG (arXiv 2511.02817: synthetic),
+BrowseComp-Plus (arXiv 2508.06600, decrypted) and BABILong (arXiv 2406.10149).
 """
 
+import ast
+import json
+import random
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
-from memagent.evaluation.texts import Match, Sample, Whole
+from memagent.evaluation.published import BABILONG, LONGBENCH
+from memagent.evaluation.texts import Documents, Match, Sample, Whole
 from memagent.questions import FileRow, RowNames
 
 _SEPARATOR = "\n\n"
@@ -17,20 +24,25 @@ _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+")
 def read_longbench(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
     """Yield the samples of a LongBench file. The task is the data set; ``about`` keeps `length`, which counts words.
 
-    Sets without a question (summaries: a blank `input`) are refused.
+    Sets of which nothing is asked but what their prompt says (summaries, counts) are asked that.
     """
     names = RowNames()
     for row in rows:
         dataset = row.text("dataset")
+        known = LONGBENCH.get(dataset.removesuffix("_e"))
+        if known is None:
+            raise row.wrong("dataset", f"{dataset!r} is none of LongBench: {', '.join(LONGBENCH)}.")
+        asked = "{input}" in known.ask
+        classes = {"classes": row.texts("all_classes")} if known.score is None else {}
         yield Sample(
             sample_id=names.add(row, "_id", row.name("_id")),
             task=dataset,
             length=0,
             pieces=Whole(row.text("context")),
-            question=row.text("input"),
+            question=known.ask.replace("{input}", row.text("input", blank=not asked)).strip(),
             answers=row.texts("answers"),
-            match="f1",
-            about={"words": row.whole("length")},
+            match="longbench",
+            about={"words": row.whole("length"), **classes},
         )
 
 
@@ -202,3 +214,126 @@ def split(prompt: str) -> tuple[str, str]:
         text, _, question = prompt.rstrip().rpartition("\n")
         text = text.rstrip()
     return (text, question.strip()) if text.strip() else ("", "")
+
+
+_CHOICES = "ABCD"
+_V2 = """What is the correct answer to this question: {}
+Choices:
+{}
+
+Format your response as follows: "The correct answer is (insert answer here)"."""
+
+
+def read_longbench_v2(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
+    """Yield the questions of LongBench v2, asked as published. The task is the domain.
+
+    ``about`` keeps what the published table groups by: difficulty (easy, hard) and length (short, medium, long).
+    """
+    names = RowNames()
+    for row in rows:
+        gold = row.text("answer").strip()
+        if gold not in _CHOICES:
+            raise row.wrong("answer", f"{gold!r}; one of A, B, C, D is needed.")
+        choices = "\n".join(f"({letter}) {row.text(f'choice_{letter}').strip()}" for letter in _CHOICES)
+        question = _V2.format(row.text("question").strip(), choices)
+        about = {name: row.text(name) for name in ("sub_domain", "difficulty", "length")}
+        name, text = names.add(row, "_id", row.name("_id")), Whole(row.text("context"))
+        yield Sample(name, row.text("domain"), 0, text, question, (gold,), "choice", about=about)
+
+
+def read_mrcr(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
+    """Yield the samples of OpenAI MRCR: the last message is the question, the messages before it are the text.
+
+    The task has the number of needles in its name, where the file has it.
+    """
+    for number, row in enumerate(rows):
+        *before, last = _messages(row)
+        text = Whole("\n\n".join(f"{one.text('role').capitalize()}: {one.text('content')}" for one in before))
+        task = f"mrcr_{row.whole('n_needles')}needle" if "n_needles" in row.values else "mrcr"
+        name, gold, about = f"{path.stem}/{number}", row.text("answer"), {"start": row.text("random_string_to_prepend")}
+        yield Sample(name, task, 0, text, last.text("content"), (gold,), "mrcr", about=about)
+
+
+def _messages(row: FileRow) -> list[FileRow]:
+    try:
+        given = json.loads(row.text("prompt"))
+    except (ValueError, RecursionError) as error:
+        raise row.wrong("prompt", f"not JSON ({error}); a list of messages as JSON is needed.") from error
+    messages = list(FileRow(row.where, {"prompt": given}).rows("prompt"))
+    if len(messages) < 2:
+        raise row.wrong("prompt", f"{len(messages)} messages; two or more are needed.")
+    return messages
+
+
+_DATE = re.compile(r"\[?datetime\.date\((\d+), (\d+), (\d+)\)\]?")
+
+
+def read_oolong(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
+    """Yield the questions of OOLONG's synthetic part; a date as gold is in ISO form.
+
+    The task is that of the file, else the kind of answer. Documents are named by `context_window_id`.
+    """
+    for number, row in enumerate(rows):
+        kind, text = row.text("answer_type"), Whole(row.text("context_window_text"))
+        task = row.text("task") if "task" in row.values else kind
+        length = row.whole("context_len") if "context_len" in row.values else 0
+        about = {"answer_type": kind, "document": f"{path.stem} {row.name('context_window_id')}"}
+        name, gold = f"{path.stem}/{number}", _oolong_gold(row)
+        yield Sample(name, task, length, text, row.text("question"), (gold,), "oolong", about=about)
+
+
+def _oolong_gold(row: FileRow) -> str:
+    """Return the first of the answers, which are written as a list of Python's."""
+    text = row.text("answer").strip()
+    if dated := _DATE.fullmatch(text):
+        return "-".join(part.zfill(2) for part in dated.groups())
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # no list: the answer itself
+        return text
+    return str(value[0]) if isinstance(value, list) and value else text
+
+
+def read_browsecomp(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
+    """Yield the questions of BrowseComp-Plus over their documents: gold, evidence and negatives, shuffled by the query.
+
+    An answer is right if it has the gold as whole words; the authors ask a language model.
+    """
+    names = RowNames()
+    for row in rows:
+        name = names.add(row, "query_id", row.name("query_id"))
+        kinds = [kind for kind in ("gold_docs", "evidence_docs", "negative_docs") if kind in row.values]
+        given = (each for kind in kinds for each in row.rows(kind))
+        documents = sorted({each.name("docid"): each.text("text") for each in given}.items())
+        if not documents:
+            raise row.wrong("gold_docs", "no documents. Give the decrypted file, with the texts of its documents.")
+        random.Random(name).shuffle(documents)
+        text, about = Documents(tuple(documents)), {"documents": len(documents)}
+        yield Sample(name, path.stem, 0, text, row.text("query"), (row.text("answer"),), "contains", about=about)
+
+
+_TASK = re.compile(r"(?<![a-z\d])qa\d+(?!\d)")
+_LENGTH = re.compile(r"(?<![a-zA-Z\d])(\d+)([kKmM])(?![a-zA-Z\d])")
+
+
+def read_babilong(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
+    """Yield the samples of BABILong. Folder and file name task and length: ``4k/qa1.json`` or ``qa1/4k.json``."""
+    place = f"{path.parent.name}/{path.stem}"
+    found, size = _TASK.search(place), _LENGTH.search(place)
+    length = int(size[1]) * {"k": 1000, "m": 1_000_000}[size[2].lower()] if size else 0
+    for number, row in enumerate(rows):
+        if found is None or found[0] not in BABILONG:
+            raise row.wrong("target", "its task is not known. Name the file as BABILong does: 4k/qa1.json.")
+        question, gold = row.text("question").strip(), row.text("target").strip()
+        name, text = f"{found[0]}/{length}/{number}", Whole(row.text("input"))
+        yield Sample(name, found[0], length, text, question, (gold,), "babilong")
+
+
+LONG_TEXTS = (
+    ("longbench-v2", "_id domain difficulty length question answer context choice_A choice_D", read_longbench_v2),
+    ("mrcr", "prompt answer random_string_to_prepend", read_mrcr),
+    ("oolong", "context_window_text question answer answer_type context_window_id", read_oolong),
+    ("browsecomp-plus", "query_id query answer gold_docs negative_docs", read_browsecomp),
+    ("babilong", "input question target", read_babilong),
+)
+"""Benchmarks of long texts: name of the format, fields of a record, and what reads them."""
