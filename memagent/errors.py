@@ -9,7 +9,8 @@
     └── EngineError           the engine did not answer
         ├── RequestError      this request failed and will fail again
         ├── RetryableError    this request may succeed when it is sent again
-        └── EngineDied        the engine is gone; it must be started again
+        ├── EngineDied        the engine is gone; it must be started again
+        └── EmptyResponse     a reading has no answer, since responses held no text
 
 Each error is classified once, where it enters the product.
 """
@@ -62,11 +63,19 @@ class RequestError(EngineError):
 
 
 class RetryableError(EngineError):
-    """This request may succeed when it is sent again."""
+    """This request may succeed when it is sent again, `after` so many seconds where the server says that."""
+
+    def __init__(self, message: str, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.after = after
 
 
 class EngineDied(EngineError):
     """The engine is gone and must be started again."""
+
+
+class EmptyResponse(EngineError):
+    """A reading has no answer, and "not found" would not be true: responses held no text besides reasoning."""
 
 
 EXTRAS: Mapping[str, str] = {

@@ -154,7 +154,8 @@ class ReadingResult:
     """How sure the reader was where it was least sure: the lowest of its conversations' mean probabilities, from 0 to 1
     (`memagent.reading.engine.mean_probability`). "Not found" has one, too. None: the engine does not say."""
     memories_cut: int = 0
-    """Memories of the segments read now that ended at `reading.memory_tokens`, not where the model would have."""
+    """Updates by the segments read now whose response was cut off at `reading.memory_tokens`, repeated itself or held
+    no text; the last two left the memory as it was."""
     memory_empty: bool = False
     """Whether it answered from an empty memory."""
 

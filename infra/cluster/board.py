@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from infra.system.logs import LogLine
+from memagent.reading.engine import CUT
 from memagent.records import Json, Turn
 
 Progress = Callable[[Json], None]
@@ -34,7 +35,7 @@ class Counters:
     output_tokens: int = 0
     failures: int = 0
     memories_cut: int = 0
-    """Memory updates that ended at `reading.memory_tokens`, not where the model would have ended them."""
+    """Memory updates whose response was cut off at `reading.memory_tokens`, repeated itself or held no text."""
     engine_deaths: int = 0
     engine_milliseconds: int = 0
     """Time that engines were up, summed over engines."""
@@ -49,7 +50,7 @@ class Counters:
         """Count a conversation; `no_memory` is what a reading begins with."""
         self.conversations += 1
         self.segments += turn.kind == "update"
-        self.memories_cut += turn.kind == "update" and turn.finish_reason == "length"
+        self.memories_cut += turn.kind == "update" and turn.finish_reason in CUT
         self.empty_memories += turn.kind == "answer" and turn.is_empty(no_memory)
         self.prompt_tokens += turn.prompt_tokens
         self.cached_tokens += turn.cached_tokens

@@ -324,7 +324,8 @@ class ReadingWorker:
         return read_places(self._store.url, item["stream"]).hashes
 
     def _record(self, turn: Turn) -> None:
-        self._writer.add(turn)
+        if turn.kind != "answer" or turn.finish_reason != "empty":  # else asked again; of a log, the first turn counts
+            self._writer.add(turn)
         if self._writer.buffered_bytes >= _PART_BYTES:
             self._full.set()
         self._counts.add_turn(turn, self._scheme.prompts.no_memory)

@@ -185,7 +185,7 @@ class RunSummary(RunExtras):
     documents_read: int
     """Documents of which a reading was done now."""
     memories_cut: int
-    """Memory updates that were cut off at `reading.memory_tokens`."""
+    """Memory updates that were cut off at `reading.memory_tokens`, repeated themselves or were empty."""
     failures_by_reason: dict[str, int]
     engine_deaths: int
     carried_segments: int

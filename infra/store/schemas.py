@@ -149,7 +149,7 @@ ANSWERS = pa.schema(
         ("carried_segments", pa.int32()),
         ("run_id", pa.string()),  # that answered
         ("answered_at", _TIME),  # when
-        ("memories_cut", pa.int32()),  # of its segments: at `reading.memory_tokens`
+        ("memories_cut", pa.int32()),  # updates by its segments: at `reading.memory_tokens`, repetitions, empty ones
         ("memory_empty", pa.bool_()),  # whether it answered from an empty memory
     ]
 )

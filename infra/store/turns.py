@@ -249,7 +249,7 @@ def resume_points(
 def _resume_points(corpus: Corpus, wanted: list[str], paths: list[str]) -> dict[str, list[Turn]]:
     if not paths:
         return {}
-    keys = _scan(corpus, wanted, paths, [*KEY, "kind", "changed"])
+    keys = _scan(corpus, wanted, paths, [*KEY, "kind", "changed", "finish_reason"])
     telling = keys.filter(_telling(keys)).select([*KEY, "written_at"])
     by_reading: dict[str, list[Turn]] = defaultdict(list)
     if not telling.num_rows:
@@ -277,12 +277,14 @@ def _telling(table: pa.Table) -> pa.Array:
     """Return a mask of the turns needed to resume.
 
     Most turns leave the memory unchanged. Of a sequence of these, the last one is needed if it ends its span or
-    precedes the answer. Computed column by column: a log has millions of turns, and few are needed.
+    precedes the answer, and so are those whose response was empty. Computed column by column: a log has millions of
+    turns, and few are needed.
     """
     if not table.num_rows:
         return pa.array([], pa.bool_())
     kind, step = table["kind"].combine_chunks(), table["step"].combine_chunks()
-    unchanged = pc.invert(table["changed"].combine_chunks())
+    empty = pc.is_in(table["finish_reason"].combine_chunks(), value_set=pa.array(["empty"]))
+    unchanged = pc.invert(pc.or_(table["changed"].combine_chunks(), empty))
     passing = pc.and_(pc.and_(unchanged, pc.equal(kind, "update")), pc.greater(step, 0))
     last = pc.equal(kind.slice(1), "answer")
     for name in ("reading_id", "span"):

@@ -38,7 +38,8 @@ class QualityConfig(Section):
     max_empty: float = Field(0.25, ge=0, le=1)
     """Rise of the share of readings that answer from an empty memory."""
     max_cut: float = Field(0.1, ge=0, le=1)
-    """Rise of the share of memories that were cut off at `reading.memory_tokens`."""
+    """Rise of the share of memory updates that were cut off at `reading.memory_tokens`, repeated themselves or were
+    empty."""
     max_same: float = Field(0.25, ge=0, le=1)
     """Rise of the chance that two answers to a question are the same."""
     max_length: float = Field(2.0, gt=1)
@@ -241,7 +242,7 @@ def _same(answers: QuestionQuality) -> _Share:
 _WHAT = {
     "max_failed": "readings failed",
     "max_empty": "readings answered from an empty memory",
-    "max_cut": "memories were cut off",
+    "max_cut": "memory updates were cut off or empty",
     "max_abstentions": "answers say that nothing was found",
     "max_same": "pairs of answers are the same",
 }

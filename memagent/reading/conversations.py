@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from memagent.config import ReadingConfig, reading_defaults, validate
-from memagent.errors import ConfigError
+from memagent.errors import ConfigError, EmptyResponse
 from memagent.nano import VERSIONS, bundled
-from memagent.reading.engine import Completion, Sampling, lowest, mean_probability, repeats
+from memagent.reading.engine import CUT, LOST, Completion, Sampling, lowest, mean_probability, repeats
 from memagent.reading.evidence import Note
 from memagent.reading.prompts import Prompts, Template, Update, load_template
 from memagent.reading.tokens import Tokenizer, load_tokenizer
@@ -208,7 +208,10 @@ class ReadAnswer(NamedTuple):
 
 
 class Conversations:
-    """Runs the conversations of one reading. `notes` are the changes of the memory so far, the source of evidence."""
+    """Runs the conversations of one reading. `notes` are the changes of the memory so far, the source of evidence.
+
+    A response without text leaves the memory as it was. Where one did, the reading does not end with "not found".
+    """
 
     def __init__(
         self, request: ReadingRequest, spec: ReadingSpec, generate: Generate, record: Record, spans: ParallelSpans
@@ -222,6 +225,8 @@ class Conversations:
         self._question = spec.prompts.tokenizer.encode(request.question)
         self._usage = ReadingResult(request.reading_id, "", False)
         self._confidences = {turn.span: turn.confidence for turn in spans.past}
+        self._lost = "a response was empty" if any(turn.finish_reason == "empty" for turn in spans.past) else ""
+        """Why a response held no text; empty: each held some."""
         self.notes = [
             Note(spans.index((turn.span, turn.step)), turn.memory)
             for turn in spans.past
@@ -237,7 +242,11 @@ class Conversations:
         return await self._overwrite(position, "merge", memory, ids=text, segment=None)
 
     async def answer(self, position: Position, memory: list[int]) -> ReadAnswer:
-        """Answer from the last memory."""
+        """Answer from the last memory.
+
+        Raises:
+            EmptyResponse: there is no answer, and responses held no text.
+        """
         prompt = self._prompts.answer(self._question, memory)
         completion, seconds = await self._ask(prompt, self._spec.sampling(self._spec.config.answer_tokens), 0)
         turn = replace(
@@ -246,8 +255,12 @@ class Conversations:
             memory=self._prompts.memory_text(memory),
             confidence=lowest(self._confidences.values()),
         )
-        self._record(turn)
-        return self._answer(turn)
+        answer, empty = self._answer(turn), turn.finish_reason == "empty"
+        failed = empty or (bool(self._lost) and not answer.found)
+        self._record(replace(turn, finish_reason="empty") if failed else turn)
+        if failed:
+            raise EmptyResponse(self._lost if empty else f"not found, but memory updates were lost: {self._lost}")
+        return answer
 
     def logged_answer(self) -> ReadAnswer | None:
         """Return the answer that the turn log holds."""
@@ -269,7 +282,7 @@ class Conversations:
         # Longest first: the reading with the most segments left decides when the run ends.
         priority = -self._spans.remaining(position)
         completion, seconds = await self._ask(prompt, self._spec.sampling(self._spec.config.memory_tokens), priority)
-        if completion.finish_reason == "repetition":
+        if completion.finish_reason in LOST:
             update = Update(memory, changed=False, done=False)
         else:
             update = self._prompts.read_update(completion.ids, memory)
@@ -285,6 +298,9 @@ class Conversations:
         completion = await self._generate(prompt, sampling, priority)
         if completion.finish_reason == "length" and repeats(completion.ids, sampling.repetitions):
             completion = replace(completion, finish_reason="repetition")  # not every engine looks for it
+        elif not self._prompts.body(completion.ids, cut=completion.finish_reason == "length"):
+            self._lost = completion.why_empty
+            completion = replace(completion, finish_reason="empty")
         return completion, time.monotonic() - began
 
     def _turn(
@@ -295,7 +311,7 @@ class Conversations:
         self._usage = replace(
             usage,
             segments=usage.segments + (segment is not None),
-            memories_cut=usage.memories_cut + (segment is not None and completion.finish_reason == "length"),
+            memories_cut=usage.memories_cut + (segment is not None and completion.finish_reason in CUT),
             conversations=usage.conversations + 1,
             prompt_tokens=usage.prompt_tokens + completion.prompt_tokens,
             cached_tokens=usage.cached_tokens + completion.cached_tokens,

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from memagent.reading.conversations import ReadingSpec
     from memagent.reading.tokens import Tokenizer
 
-CUT = ("length", "repetition")
-"""How responses finish that the model did not end itself."""
+LOST = ("repetition", "empty")
+"""How responses finish that leave the memory as it was; ``empty``: with reasoning alone, a fragment, or nothing."""
+CUT = ("length", *LOST)
+"""How responses finish that the model did not end itself, or that hold nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Completion:
 
     ids: list[int]
     finish_reason: str
-    """``stop``, ``length``, or ``repetition``."""
+    """``stop``, ``length``, ``repetition``, or a server's word for a response that it withheld."""
     prompt_tokens: int
     cached_tokens: int = 0
     """Prompt tokens that came from the engine's prefix cache."""
@@ -53,6 +55,18 @@ class Completion:
     def cut(self) -> bool:
         """Whether the response was ended from outside, before the model ended it."""
         return self.finish_reason in CUT
+
+    @property
+    def why_empty(self) -> str:
+        """Why it holds no text, if it holds none, and what to do."""
+        if self.finish_reason == "stop":
+            return "the response is empty (finish_reason stop)"
+        if self.finish_reason in CUT:
+            return (
+                f"the response is empty: the reasoning used up the room (finish_reason {self.finish_reason}). Raise "
+                "reading.memory_tokens and reading.answer_tokens, or switch the model's reasoning off"
+            )
+        return f"the server withheld the response (finish_reason {self.finish_reason})"
 
 
 class Engine(Protocol):

@@ -7,12 +7,14 @@ questions and memories are spliced in as ids. Its hash is part of every reading'
 
 import re
 import tomllib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
 from memagent.errors import ConfigError
+from memagent.reading.providers import TAGS, without_reasoning
 from memagent.reading.tokens import Tokenizer
 from memagent.records import stable_hash
 
@@ -41,7 +43,8 @@ class Template:
     """What the policy writes when it has read enough (``early_exit``)."""
     exit_hint: str = ""
     reasoning_end: str = ""
-    """Text before this marker in a response is dropped."""
+    """Text before this marker in a response is dropped, as before the closing tags that are known
+    (`memagent.reading.providers.TAGS`)."""
     answer_pattern: str = ""
     """Regular expression; group 1 of its last match in the response is the answer."""
 
@@ -130,7 +133,8 @@ class Prompts:
         self.no_memory = tokenizer.literal(template.no_memory)
         self._same = tokenizer.literal(template.same) if gate else []
         self._exit = tokenizer.literal(template.exit) if early_exit else []
-        self._reasoning_end = tokenizer.literal(template.reasoning_end) if template.reasoning_end else []
+        ends = [part[layout].rstrip() for part in (template.update, template.answer)]
+        self._opened = next((opening for opening in TAGS if any(end.endswith(opening) for end in ends)), "")
 
     def update(self, question: list[int], memory: list[int], segment: list[int]) -> list[int]:
         """Return the ids of a memory-update prompt."""
@@ -158,18 +162,17 @@ class Prompts:
 
     def read_update(self, response: list[int], memory: list[int]) -> Update:
         """Interpret a response to an update prompt, given the memory before it."""
-        ids = self._body(response)
+        ids = self.body(response)
         enough = bool(self._exit) and _ends_with(ids, self._exit)
         if enough:
             ids = ids[: len(ids) - len(self._exit)]
-        if self._same and ids == self._same:
+        if not ids or ids == self._same:
             return Update(memory, changed=False, done=enough)
-        ids = ids or self.no_memory
         return Update(ids, changed=ids != memory, done=enough)
 
     def read_answer(self, response: list[int]) -> tuple[str, bool]:
         """Interpret a response to the answer prompt: (answer, found). Not found gives an empty answer."""
-        text = self.tokenizer.decode(self._body(response)).strip()
+        text = self.tokenizer.decode(self.body(response)).strip()
         if self.template.answer_pattern:
             matches = re.findall(self.template.answer_pattern, text, flags=re.DOTALL)
             if matches:
@@ -183,15 +186,29 @@ class Prompts:
         """Return a memory as text; no memory is an empty text."""
         return "" if ids == self.no_memory else self.tokenizer.decode(ids).strip()
 
-    def _body(self, response: list[int]) -> list[int]:
+    def body(self, response: list[int], *, cut: bool = False) -> list[int]:
+        """Return a response without its end and its reasoning; none if it holds no text besides.
+
+        Args:
+            response: as the model said it.
+            cut: whether it ended at its limit. What is left beside reasoning is a fragment then, and not returned.
+        """
         ids = list(response)
         if ids and ids[-1] in self.stop_ids:
             ids.pop()
-        if self._reasoning_end:
-            for start in range(len(ids) - len(self._reasoning_end), -1, -1):
-                if ids[start : start + len(self._reasoning_end)] == self._reasoning_end:
-                    return ids[start + len(self._reasoning_end) :]
-        return ids
+        text = self._opened + self.tokenizer.decode(ids, special=True)
+        said = without_reasoning(text, self.template.reasoning_end).strip()
+        if said == text.strip():
+            return ids if said else []
+        if cut or not said:
+            return []
+
+        def left(start: int) -> str:
+            return self.tokenizer.decode(ids[start:], special=True).strip()
+
+        # The model's own ids are kept where a token begins with the text. They get fewer from left to right.
+        start = bisect_right(range(len(ids)), -len(said), key=lambda start: -len(left(start))) - 1
+        return ids[start:] if start >= 0 and left(start) == said else self.tokenizer.encode(said)
 
 
 def compile_slots(text: str, tokenizer: Tokenizer, hints: Mapping[str, str]) -> list[list[int] | str]:

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from memagent.errors import EmptyResponse
 from memagent.reading.conversations import Generate, ReadingRequest, ReadingSpec
 from memagent.reading.engine import CUT, Completion, Sampling
 from memagent.reading.loop import Reading
-from memagent.records import Turn, stable_hash
+from memagent.records import ReadingResult, Turn, stable_hash
 from memagent.rl.dataset import Task
 from memagent.rl.methods import Memories
 from memagent.rl.reward import Answered, MemoryUpdate, Reward, Trace, overlong, reward
@@ -73,7 +74,10 @@ async def roll_out(
     recorder = _Recorder(generate, None if seed is None else f"{seed} {task.sample_id} {rollout}")
     name = f"{task.sample_id}/{rollout}"
     request = ReadingRequest(name, task.question, task.stream())
-    outcome = await Reading(request, scheme, recorder.generate, recorder.record).run()
+    try:
+        outcome = await Reading(request, scheme, recorder.generate, recorder.record).run()
+    except EmptyResponse:  # recorded, and no answer: the policy is to learn from it
+        outcome = ReadingResult(name, "", found=False)
     kept = [recorder.kept[place] for place in sorted(recorder.kept)]
     conversations, turns = tuple(one for one, _, _ in kept), [turn for _, turn, _ in kept]
     said = Answered(

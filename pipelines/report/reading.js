@@ -149,7 +149,7 @@ const drawRun = ([kind, text]) => {
   return [el("span", {}, tokens.slice(0, LONG_RUN / 2).join("")), button, middle_, el("span", {}, tokens.slice(-LONG_RUN / 2).join(""))];
 };
 
-const MARKS = { u: ["unchanged", "read, unchanged"], r: ["repeated", "the model repeated itself, so unchanged"], c: ["changed", "changed the memory"], k: ["carried", "carried over"], C: ["carried changed", "changed the memory, carried over"], n: ["unread", "not read"] };
+const MARKS = { u: ["unchanged", "read, unchanged"], r: ["repeated", "the model repeated itself or said nothing, so unchanged"], c: ["changed", "changed the memory"], k: ["carried", "carried over"], C: ["carried changed", "changed the memory, carried over"], n: ["unread", "not read"] };
 
 const drawStrip = (timeline, detail, reach, show) => {
   const strip = timeline.strip;

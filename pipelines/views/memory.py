@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypedDict
 from infra.store.location import Corpus
 from infra.store.turns import turn_table
 from memagent.reading.conversations import span_ranges
-from memagent.reading.engine import CUT
+from memagent.reading.engine import CUT, LOST
 from memagent.reading.evidence import locate
 from memagent.records import TurnKind
 from pipelines.views.formatting import plain, rounded
@@ -39,8 +39,8 @@ class ReadSegment(NamedTuple):
     step: int
     """Its place in the span, from 0."""
     mark: str
-    """``u`` memory unchanged, ``c`` changed, ``r`` unchanged since the model repeated itself; ``k`` and ``C`` as ``u``
-    and ``c``, but carried over from an earlier version of the document."""
+    """``u`` memory unchanged, ``c`` changed, ``r`` unchanged since the model repeated itself or said nothing; ``k``
+    and ``C`` as ``u`` and ``c``, but carried over from an earlier version of the document."""
 
 
 @dataclass
@@ -216,7 +216,7 @@ def _history(turns: Sequence[_LoggedTurn]) -> MemoryHistory:
 def _mark(turn: _LoggedTurn) -> str:
     if turn["kind"] == "carried":
         return "C" if turn["changed"] else "k"
-    return "c" if turn["changed"] else "r" if turn["finish_reason"] == "repetition" else "u"
+    return "c" if turn["changed"] else "r" if turn["finish_reason"] in LOST else "u"
 
 
 def _doubt(turns: Sequence[_LoggedTurn]) -> Doubt | None:

@@ -55,7 +55,7 @@ FAMILIES = {
     "memagent_prompt_tokens": _Family("Tokens of prompts, those from the cache included"),
     "memagent_cached_tokens": _Family("Tokens of prompts that came from an engine's prefix cache"),
     "memagent_completion_tokens": _Family("Tokens that the engines wrote"),
-    "memagent_memories_cut": _Family("Memory updates that were cut off at reading.memory_tokens"),
+    "memagent_memories_cut": _Family("Memory updates that were cut off, repeated themselves or were empty"),
     "memagent_engine_deaths": _Family("Engines that died"),
     "memagent_engine_seconds": _Family("Seconds that engines were up, summed over engines"),
     "memagent_gpu_seconds": _Family("The same times the GPUs of an engine (pool.gpus)"),

@@ -1,7 +1,9 @@
 """Filler texts, a tokenizer made for tests, and readings of texts in memory."""
 
 import asyncio
+import json
 import random
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -29,6 +31,18 @@ def toy_tokenizer() -> HFTokenizer:
     )
     tokenizer.train_from_iterator([filler(random.Random(1), 400)], trainer)
     return tokenizer
+
+
+def tokenizer_with(added: Sequence[str]) -> Tokenizer:
+    """Return a tokenizer with more control tokens, none of them special: as Qwen's has ``</think>``."""
+    spec = json.loads(toy_tokenizer().to_str())
+    first = 1 + max([*spec["model"]["vocab"].values(), *(token["id"] for token in spec["added_tokens"])])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    known = {token["content"] for token in spec["added_tokens"]}
+    for number, content in enumerate(added):
+        if content not in known:
+            spec["added_tokens"].append({"id": first + number, "content": content, "special": False, **flags})
+    return Tokenizer(json.dumps(spec))
 
 
 def filler(rng: random.Random, words: int) -> str:

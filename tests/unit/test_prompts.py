@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from memagent.errors import ConfigError
 from memagent.reading.prompts import SHIPPED, Prompts, load_template
 from memagent.reading.tokens import Tokenizer
-from tests.support.texts import make_scheme, toy_tokenizer
+from tests.support.texts import make_scheme, tokenizer_with, toy_tokenizer
 
 TOKENIZER = Tokenizer(toy_tokenizer().to_str())
 PROMPTS = make_scheme(TOKENIZER).prompts
@@ -54,7 +54,8 @@ def test_reads_updates():
     update = PROMPTS.read_update([*note, stop], old)
     assert (update.memory_ids, update.changed, update.done) == (note, True, False)
     assert not PROMPTS.read_update([*old, stop], old).changed
-    assert PROMPTS.read_update([stop], old).memory_ids == PROMPTS.no_memory
+    empty = PROMPTS.read_update([stop], old)
+    assert (empty.memory_ids, empty.changed) == (old, False)
 
 
 def test_reads_answers():
@@ -64,6 +65,46 @@ def test_reads_answers():
     assert said("Nevada") == ("Nevada", True)
     assert said(" Not found. ") == ("", False)
     assert said("") == ("", False)
+
+
+QWEN = tokenizer_with(["<|im_end|>", "<think>", "</think>"])
+CHATML = Prompts(load_template("chatml"), QWEN, "section-first", gate=True, early_exit=True)
+
+
+@pytest.mark.parametrize("encode", [QWEN.literal, QWEN.encode], ids=["as control tokens", "as characters"])
+@pytest.mark.parametrize("opening", ["<think>", ""])
+@given(note=st.text("a note\n<>/", min_size=1).map(str.strip).filter(bool))
+def test_reasoning_is_dropped_whatever_its_tags_are_to_the_tokenizer(encode, opening, note):
+    response = [*encode(f"{opening}\nperhaps 999\n</think>\n\n"), *QWEN.encode(note), *CHATML.stop_ids]
+    body = CHATML.body(response)
+    assert QWEN.decode(body).strip() == note
+    assert CHATML.read_update(response, QWEN.encode("old")).memory_ids == body
+    assert CHATML.body(response, cut=True) == [], "a fragment"
+    assert CHATML.body([*QWEN.encode(note), *CHATML.stop_ids], cut=True) == QWEN.encode(note), "no reasoning"
+
+
+def test_the_models_own_ids_stay_where_reasoning_ends_with_a_token():
+    odd = [QWEN.id("<think>"), QWEN.encode("x")[0], QWEN.id("</think>"), *[QWEN.encode(c)[0] for c in "section"]]
+    assert CHATML.body(odd) == odd[3:] != QWEN.encode("section")
+
+
+def test_reasoning_that_never_ends_is_no_memory_and_markers_after_it_count():
+    old = QWEN.encode("old")
+    for said in ("<think>perhaps 999", "<think>\n\n</think>\n\n", " \n", ""):
+        assert CHATML.body(QWEN.literal(said)) == []
+        assert CHATML.read_update(QWEN.literal(said), old).memory_ids == old
+    same = CHATML.read_update(QWEN.literal("<think>so</think>\n\nUNCHANGED"), old)
+    assert (same.memory_ids, same.changed) == (old, False)
+    enough = CHATML.read_update(QWEN.literal("ENOUGH"), old)
+    assert (enough.memory_ids, enough.changed, enough.done) == (old, False, True)
+
+
+def test_a_template_may_open_the_reasoning(tmp_path):
+    path = tmp_path / "opened.toml"
+    path.write_text((SHIPPED / "chatml.toml").read_text().replace("assistant\n", "assistant\n<think>\n"))
+    prompts = Prompts(load_template(str(path)), QWEN, "question-first")
+    assert prompts.body(QWEN.encode("perhaps 999 and")) == []
+    assert QWEN.decode(prompts.body(QWEN.literal("perhaps</think>a note"))) == "a note"
 
 
 def test_gate_off_means_the_marker_is_a_memory():

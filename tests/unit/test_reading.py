@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.errors import ConfigError, RequestError
+from memagent.errors import ConfigError, EmptyResponse, RequestError
 from memagent.reading.conversations import ReadingRequest, span_ranges
 from memagent.reading.engine import Completion, mean_probability
 from memagent.reading.loop import Reading
@@ -51,6 +51,36 @@ def test_finds_the_needle_with_every_option(tokenizer, layout, gate, spans):
     text = "".join(segment.text for segment in stream.segments)
     assert text[evidence.quote_start : evidence.quote_end] == evidence.quote
     assert evidence.char_start <= evidence.quote_start and evidence.quote_end <= evidence.char_end
+
+
+class Silent(ScriptedEngine):
+    """Says nothing in some of its conversations, by number."""
+
+    def __init__(self, prompts, silent):
+        super().__init__(prompts)
+        self.calls, self.silent = 0, silent
+
+    async def generate(self, ids, sampling, priority=0):
+        self.calls += 1
+        said = await super().generate(ids, sampling, priority)
+        return replace(said, ids=list(self._prompts.stop_ids)) if self.calls - 1 in self.silent else said
+
+
+def test_an_empty_update_leaves_the_memory_and_counts_and_an_empty_answer_is_no_answer(tokenizer):
+    scheme = make_scheme(tokenizer)
+    text = f"The pass number for amber-otter is 4829104. {filler(random.Random(5), 300)}"
+    plain, turns, _ = read(scheme, text)
+    outcome, lost, _ = read(scheme, text, engine=Silent(scheme.prompts, {1, 2}))
+    assert (outcome.answer, outcome.memories_cut, plain.memories_cut) == ("4829104", 2, 0)
+    assert [turn.memory for turn in lost] == [turn.memory for turn in turns]
+    assert [turn.finish_reason for turn in lost[:4]] == ["stop", "empty", "empty", "stop"]
+    with pytest.raises(EmptyResponse, match="the response is empty"):
+        read(scheme, text, engine=Silent(scheme.prompts, {len(turns) - 1}))
+    with pytest.raises(EmptyResponse, match="not found, but memory updates were lost"):
+        read(scheme, text, engine=Silent(scheme.prompts, {0}))
+    with pytest.raises(EmptyResponse, match="not found, but memory updates were lost"):
+        past = [replace(lost[1], step=0, memory_ids=scheme.prompts.no_memory, memory="")]
+        read(scheme, filler(random.Random(5), 300), past=past)
 
 
 def test_a_long_stream_is_read_in_more_spans_than_a_short_one(tokenizer):

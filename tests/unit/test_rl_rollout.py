@@ -94,6 +94,19 @@ def test_a_response_at_its_limit_is_fined_once(tokenizer):
         assert trajectory.reward.parts["overlong"] == -1.0
 
 
+def test_an_empty_answer_is_a_wrong_one_to_learn_from(scheme):
+    class Silent(Saying):
+        async def generate(self, ids, sampling, priority=0):
+            said = await super().generate(ids, sampling, priority)
+            if "segment" in self._prompts.parse(ids):
+                return said
+            return replace(said, ids=list(self._prompts.stop_ids), logprobs=[-0.1])
+
+    group = roll(scheme, Silent(scheme.prompts))
+    assert group.rewards == [0.0] * 3
+    assert {(t.answer, t.conversations[-1].kind) for t in group.trajectories} == {("", "answer")}
+
+
 def test_a_dead_engine_fails_the_group_and_leaves_nothing_running(scheme):
     engine = Saying(scheme.prompts, dies_at=3)
     with pytest.raises(EngineDied):

@@ -43,6 +43,18 @@ def _log(changes: list[bool], reading: str = "old") -> list[Turn]:
     return log
 
 
+def test_a_reading_resumes_with_the_updates_that_were_empty() -> None:
+    log = _log([True, False, False, False, False])
+    log[2] = replace(log[2], finish_reason="empty")
+    with TemporaryDirectory() as folder:
+        corpus = Corpus(Store(folder), "c")
+        writer = TurnWriter(corpus, "run", "p")
+        for turn in log:
+            writer.add(turn)
+        writer.flush()
+        assert [turn.step for turn in resume_points(corpus, ["old"])["old"]] == [0, 2, 4]
+
+
 @given(CHANGES, st.integers(0, 14))
 def test_a_carried_beginning_ends_with_the_memory_after_it(changes: list[bool], keep: int) -> None:
     log = _log(changes)

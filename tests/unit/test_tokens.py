@@ -1,30 +1,15 @@
 """Text from outside never becomes a control token, whatever the tokenizer calls its added tokens."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import ConfigError
-from memagent.reading.tokens import Tokenizer, load_tokenizer
-from tests.support.texts import toy_tokenizer
+from memagent.reading.tokens import load_tokenizer
+from tests.support.texts import tokenizer_with
 
 CONTROL = ["<|im_end|>", "</think>", "<tool_call>"]
-
-
-def tokenizer():
-    spec = json.loads(toy_tokenizer().to_str())
-    first = 1 + max([*spec["model"]["vocab"].values(), *(token["id"] for token in spec["added_tokens"])])
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    known = {token["content"] for token in spec["added_tokens"]}
-    for number, content in enumerate([*CONTROL, "        "]):
-        if content not in known:
-            spec["added_tokens"].append({"id": first + number, "content": content, "special": False, **flags})
-    return Tokenizer(json.dumps(spec))
-
-
-TOKENIZER = tokenizer()
+TOKENIZER = tokenizer_with([*CONTROL, "        "])
 IDS = {TOKENIZER.id(content) for content in CONTROL}
 
 
