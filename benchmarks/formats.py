@@ -80,11 +80,7 @@ def measure(kind: str, made: Callable[[str], bytes], texts: list[str], count: in
 
 def _latin(text: str) -> str:
     """Return a text without what the smallest of the formats cannot hold."""
-    return (
-        " ".join(text.encode("latin-1", "ignore").decode("latin-1").split(" "))
-        .replace("\x0c", "\n")
-        .replace("\xad", "")
-    )
+    return text.encode("latin-1", "ignore").decode("latin-1").replace("\x0c", "\n").replace("\xad", "")
 
 
 def _docx(text: str) -> bytes:

@@ -178,6 +178,8 @@ class Answer:
     answered_at: datetime
     confidence: float | None = None
     """How probable the model's words were to it (`ReadingResult.confidence`); None: not known."""
+    warnings: tuple[str, ...] = ()
+    """Of the document's text: parts not read, or read by OCR."""
 
     @property
     def quote(self) -> str:
@@ -202,8 +204,9 @@ class Answer:
     def from_row(cls, row: GivenAnswer) -> "Answer":
         """Make one of an exported row."""
         evidence = tuple(Evidence(**place) for place in row["evidence"])
-        fields = {name: row[name] for name in cls.__slots__ if name != "evidence"}  # type: ignore[literal-required]
-        return cls(**fields, evidence=evidence)
+        as_it_is = [name for name in cls.__slots__ if name not in ("evidence", "warnings")]
+        fields = {name: row[name] for name in as_it_is}  # type: ignore[literal-required]
+        return cls(**fields, evidence=evidence, warnings=tuple(row["warnings"]))
 
 
 class AnswerTable:

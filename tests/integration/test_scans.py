@@ -12,6 +12,7 @@ from infra.sources.sandbox import Guard
 from infra.store.location import Corpus
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError
+from pipelines.answers import AnswerTable
 from pipelines.io.answers import answer_rows
 from pipelines.report.page import build
 from pipelines.stages.ingest import ingest
@@ -71,6 +72,7 @@ def test_answers_carry_the_warning_to_files_report_and_review_pages(scanned, hom
     run.save()
     rows = {row["question_id"]: row for row in answer_rows(Corpus(run.store, CORPUS))}
     assert rows["q"]["warnings"] == [WARNING] and rows["all"]["warnings"] == ["1 document has warnings"]
+    assert {answer.question_id: answer.warnings for answer in AnswerTable(Corpus(run.store, CORPUS))}["q"] == (WARNING,)
     assert WARNING in build(run.store, rows["q"]["run_id"])
     with review_service_on(known(run.store), home) as service:
         anna = Person(service, Access(service.journal, ["anna"], Address(PORT)), "anna")

@@ -208,6 +208,8 @@ class FoundAnswer(BaseModel):
     found: bool
     evidence: list[EvidencePlace]
     reading_id: str
+    warnings: list[str] = Field(default_factory=list)
+    """Of the document's text: parts not read, or read by OCR."""
 
 
 class About(BaseModel):

@@ -236,6 +236,7 @@ class CorpusReading:
             found=answer.found,
             evidence=[place(one, names.get(one.content_hash, answer.document)) for one in answer.evidence],
             reading_id=answer.reading_id,
+            warnings=list(answer.warnings),
         )
 
 
