@@ -28,7 +28,7 @@ from infra.store.location import Corpus, Store
 from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.questions import ask as make_question
-from memagent.reading.segmenting import segment_key
+from memagent.reading.segmenting import CUTTING_VERSION, segment_key
 from pipelines.stages.plan import make_plan
 from pipelines.stages.planned_readings import PlanRequest
 
@@ -61,6 +61,7 @@ def write_metadata(config: Config, documents: int) -> None:
             "tokenizer": [reader.tokenizer.fingerprint] * count,
             "segment_tokens": [reader.reading.segment_tokens] * count,
             "boundary": [reader.reading.boundary] * count,
+            "cutting_version": [CUTTING_VERSION] * count,
             "part": [f"segments/plan/{first:08}.parquet"] * count,
             "first_row": list(range(count)),
             "segments": [1] * count,

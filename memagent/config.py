@@ -21,7 +21,7 @@ from memagent.quality.quality_checks import QualityConfig
 from memagent.quality.schedule import ScheduleConfig
 from memagent.reading.engine import ENGINES
 from memagent.reading.prompts import Layout
-from memagent.reading.segmenting import Boundary
+from memagent.reading.segmenting import CUTTING_VERSION, Boundary
 from memagent.records import Json, stable_hash
 from memagent.registry import Registry
 from memagent.settings import Section, environment, merge, put, put_setting, read_toml
@@ -35,7 +35,7 @@ class ReadingConfig(Section):
     segment_tokens: int = Field(5000, ge=16)
     """Tokens of a segment at most (MemAgent, arXiv 2507.02259, section 3: 5,000)."""
     boundary: Boundary = "soft"
-    """Cut at a paragraph or sentence end in the last fifth of a segment, or hard at the limit."""
+    """Cut at the end of a paragraph or sentence, or hard at the limit; never within a grapheme cluster."""
     memory_tokens: int = Field(1024, ge=1)
     """Tokens of the memory at most."""
     answer_tokens: int = Field(1024, ge=1)
@@ -63,10 +63,10 @@ class ReadingConfig(Section):
     """Seed of sampling at temperatures above 0."""
 
     def hash(self, template_hash: str) -> str:
-        """Hash of everything here and of the prompt wording."""
+        """Hash of everything here, of the prompt wording and of the rules by which texts are cut."""
         # A key that is off is left out: answers of before it existed stay valid.
         unset = {"template"} if self.span_segments else {"template", "span_segments"}
-        return stable_hash(self.model_dump(exclude=unset), template_hash)
+        return stable_hash(self.model_dump(exclude=unset), template_hash, CUTTING_VERSION)
 
     def parallel_spans_of(self, segments: int) -> int:
         """Return in how many spans a stream of so many segments is read, at least one."""

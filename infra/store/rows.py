@@ -71,6 +71,8 @@ class SegmentedRow(SegmentRange):
     tokenizer: str
     segment_tokens: int
     boundary: str
+    cutting_version: int
+    """See `memagent.reading.segmenting`."""
     tokens: int
     written_at: datetime
 

@@ -62,6 +62,7 @@ SEGMENTED = pa.schema(
         ("tokenizer", pa.string()),
         ("segment_tokens", pa.int32()),
         ("boundary", pa.string()),
+        ("cutting_version", pa.int32()),  # of the rules by which the text was cut
         ("part", pa.string()),  # path relative to the store
         ("first_row", pa.int64()),
         ("segments", pa.int32()),

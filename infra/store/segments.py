@@ -22,7 +22,7 @@ from infra.store.rows import AnswerRow, PlannedReading, SegmentedRow, SegmentRan
 from infra.store.schemas import PLACES, SEGMENTS
 from memagent.config import ReadingConfig
 from memagent.errors import MemagentError
-from memagent.reading.segmenting import segment_key, segments
+from memagent.reading.segmenting import CUTTING_VERSION, segment_key, segments
 from memagent.reading.tokens import Tokenizer
 from memagent.records import Segment, stable_hash
 
@@ -157,6 +157,7 @@ def write_segments(
                     "tokenizer": tokenizer.fingerprint,
                     "segment_tokens": reading.segment_tokens,
                     "boundary": reading.boundary,
+                    "cutting_version": CUTTING_VERSION,
                     "part": "",  # named by all of its documents
                     "first_row": first,
                     "segments": groups.rows - first,
@@ -218,6 +219,7 @@ def segmented_table(
         (pc.field("tokenizer") == tokenizer.fingerprint)
         & (pc.field("segment_tokens") == reading.segment_tokens)
         & (pc.field("boundary") == reading.boundary)
+        & (pc.field("cutting_version") == CUTTING_VERSION)
     )
     inside = bucket.contains("content_hash")
     if inside is not None:

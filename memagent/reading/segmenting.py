@@ -5,22 +5,28 @@ it, so a document that grew keeps its segments up to the first change.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Literal
+from operator import itemgetter
+from typing import Literal, NamedTuple
 
+from memagent.reading.boundaries import grapheme_start, sentence_ends
 from memagent.reading.tokens import Tokenizer
 from memagent.records import Segment, stable_hash
 
 Boundary = Literal["soft", "hard"]
+CUTTING_VERSION = 1
+"""Version of the rules by which texts are cut. A change of them must raise it: segments of two versions never mix, and
+readings of them have different ids."""
 _WINDOW = 200_000
 """Characters tokenised at once: a whole document of millions of tokens would need gigabytes."""
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
-_SENTENCE = re.compile(r"(?:[.!?;:][\"')\]\u201d\u2019]*\s+|\n\s*)")
+_SPACE = re.compile(r"\s+")
 
 
 def segment_key(content_hash: str, tokenizer: Tokenizer, segment_tokens: int, boundary: Boundary) -> str:
     """Return the id of a segmentation: a hash of all that determines a document's segments."""
-    return stable_hash(content_hash, tokenizer.fingerprint, segment_tokens, boundary)
+    return stable_hash(content_hash, tokenizer.fingerprint, segment_tokens, boundary, CUTTING_VERSION)
 
 
 def segments(
@@ -28,81 +34,107 @@ def segments(
 ) -> Iterator[Segment]:
     """Yield the segments of `text`, each of at most `segment_tokens` tokens.
 
-    With boundary ``soft`` a segment ends at the last paragraph end, else the last sentence or line
-    end, that lies in its last fifth; with ``hard``, or where there is none, at the token limit.
-    Character offsets are in `text`; the segments' texts joined give `text` exactly.
+    With boundary ``soft`` a segment ends at the last paragraph end, else the last sentence end, in its last fifth; else
+    at its last sentence end; else at white space. With ``hard``, or where there is none, it ends at the token limit.
+    A cut is never within a grapheme cluster (Unicode Standard Annex 29), unless a single one has more tokens than a
+    segment. Character offsets are in `text`; the segments' texts joined give `text` exactly.
     """
-    index = 0
-    start = 0
+    index, start, size = 0, 0, _WINDOW
     while start < len(text):
-        window = text[start : _window_end(text, start)]
-        ids, offsets = tokenizer.encode_with_offsets(window)
-        first_token = 0
-        while first_token < len(ids):
-            end = _cut(window, offsets, first_token, size=segment_tokens, boundary=boundary)
-            first = 0 if first_token == 0 else offsets[first_token][0]
-            last = len(window) if end == len(ids) else offsets[end][0]
-            yield Segment(
-                content_hash,
-                index,
-                start + first,
-                char_end=start + last,
-                text=window[first:last],
-                token_ids=ids[first_token:end],
+        end = min(len(text), start + size)
+        part = _Part.of(text, tokenizer, start, end)
+        for low, high in part.pieces(segment_tokens, boundary, whole=end == len(text)):
+            first, last = part.char(low), part.char(high)
+            ids = part.ids[low:high]
+            yield Segment(content_hash, index, first, char_end=last, text=text[first:last], token_ids=ids)
+            index, start = index + 1, last
+        # What is left of a window begins the next one, which is wider if it held no segment.
+        size = _WINDOW if start > part.start else 2 * size
+
+
+class _Part(NamedTuple):
+    """The tokens of a stretch of a text."""
+
+    text: str
+    start: int
+    end: int
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    """Characters of each token, counted from `start`."""
+
+    @classmethod
+    def of(cls, text: str, tokenizer: Tokenizer, start: int, end: int) -> "_Part":
+        return cls(text, start, end, *tokenizer.encode_with_offsets(text[start:end]))
+
+    def char(self, token: int) -> int:
+        """Return the offset in the text at which a token begins; the first one, where the stretch does."""
+        if token == len(self.ids):
+            return self.end
+        return self.start + (self.offsets[token][0] if token else 0)
+
+    def pieces(self, size: int, boundary: Boundary, *, whole: bool) -> Iterator[tuple[int, int]]:
+        """Yield first token and end of each segment; of a stretch that goes on (not `whole`), all but the last one."""
+        first = 0
+        while first + size < len(self.ids):
+            end = self._cut(first, first + size, boundary)
+            yield first, end
+            first = end
+        # A tokenizer that drops white space may give no token for a stretch of it.
+        if whole and (first < len(self.ids) or not self.ids):
+            yield first, len(self.ids)
+
+    def _cut(self, first: int, limit: int, boundary: Boundary) -> int:
+        """Return the token that ends a segment which begins at token `first`."""
+        if boundary == "soft":
+            fifth = limit - max(1, (limit - first) // 5)
+            ways = (
+                (_paragraph_ends, fifth),
+                (sentence_ends, fifth),
+                (sentence_ends, first),
+                (_spaces, fifth),
+                (_spaces, first),
             )
-            index += 1
-            first_token = end
-        if not ids:  # a tokenizer that drops white space may give nothing for a window of it
-            yield Segment(content_hash, index, start, char_end=start + len(window), text=window, token_ids=[])
-            index += 1
-        start += len(window)
+            for ends, earliest in ways:
+                for end in reversed(list(ends(self.text, self.char(earliest), self.char(limit)))):
+                    token = self._token_at(end)
+                    if token is not None and max(earliest, first + 1) <= token <= limit:
+                        return token
+        return self._hard_cut(first, limit)
 
+    def _token_at(self, end: int) -> int | None:
+        """Return the token that begins at a place in the text, or in the white space before it."""
+        while end > self.start:
+            token = bisect_left(self.offsets, (end - self.start,))
+            if token < len(self.offsets) and self.char(token) == end and self._may_begin(token):
+                return token
+            if not self.text[end - 1].isspace():
+                break
+            end -= 1
+        return None
 
-def _window_end(text: str, start: int) -> int:
-    end = start + _WINDOW
-    if end >= len(text):
-        return len(text)
-    for mark in ("\n\n", "\n", " "):
-        boundary = text.rfind(mark, start + _WINDOW // 2, end)
-        if boundary >= 0:
-            return boundary + len(mark)
-    return end
-
-
-def _cut(window: str, offsets: list[tuple[int, int]], start: int, size: int, boundary: Boundary) -> int:
-    limit = start + size
-    if limit >= len(offsets):
-        return len(offsets)
-    if boundary == "soft":
-        soft = _soft_cut(window, offsets, start, limit)
-        if soft is not None:
-            return soft
-    end = limit
-    # Byte-level tokens can share one character; a segment begins only where a new character does.
-    while end > start + 1 and not _starts_character(offsets, end):
-        end -= 1
-    if not _starts_character(offsets, end):
+    def _hard_cut(self, first: int, limit: int) -> int:
         end = limit
-        while end < len(offsets) and not _starts_character(offsets, end):
-            end += 1
-    return end
+        while end > first and not self._may_begin(end):
+            place = grapheme_start(self.text, self.char(end)) - self.start
+            end = min(end - 1, bisect_right(self.offsets, place, key=itemgetter(0)) - 1)
+        if end > first:
+            return end
+        # A single cluster has more tokens: cut it between two of its characters.
+        ends = [*range(limit, first, -1), *range(limit + 1, len(self.ids))]
+        return next((end for end in ends if self._begins_character(end)), len(self.ids))
+
+    def _may_begin(self, token: int) -> bool:
+        place = self.char(token)
+        return self._begins_character(token) and grapheme_start(self.text, place) == place
+
+    def _begins_character(self, token: int) -> bool:
+        # Byte-level tokens can share one character.
+        return self.offsets[token][0] >= self.offsets[token - 1][1]
 
 
-def _soft_cut(window: str, offsets: list[tuple[int, int]], start: int, limit: int) -> int | None:
-    earliest = limit - max(1, (limit - start) // 5)
-    low, high = offsets[earliest][0], offsets[limit][0]
-    tail = window[low:high]
-    for pattern in (_PARAGRAPH, _SENTENCE):
-        ends = [low + match.end() for match in pattern.finditer(tail)]
-        for boundary in reversed(ends):
-            for end in range(limit, max(earliest, start + 1) - 1, -1):
-                if offsets[end][0] < boundary - 1:
-                    break
-                # A token may begin with the white space that ends the sentence.
-                if offsets[end][0] in (boundary, boundary - 1) and _starts_character(offsets, end):
-                    return end
-    return None
+def _paragraph_ends(text: str, start: int, stop: int) -> Iterator[int]:
+    return (match.end() for match in _PARAGRAPH.finditer(text, start, stop))
 
 
-def _starts_character(offsets: list[tuple[int, int]], i: int) -> bool:
-    return i >= len(offsets) or offsets[i][0] >= offsets[i - 1][1]
+def _spaces(text: str, start: int, stop: int) -> Iterator[int]:
+    return (match.end() for match in _SPACE.finditer(text, start, stop))

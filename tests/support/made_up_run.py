@@ -90,6 +90,7 @@ class MadeUpRun:
                 tokenizer="t",
                 segment_tokens=400,
                 boundary="soft",
+                cutting_version=1,
                 part="segments/part.parquet",
                 first_row=first,
                 segments=len(self.segments) - first,

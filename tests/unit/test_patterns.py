@@ -18,7 +18,7 @@ from memagent.evaluation.loaders import public
 from memagent.evaluation.ruler import haystack as haystacks
 from memagent.evaluation.ruler import qa as documents
 from memagent.quality import question_writer as questioning
-from memagent.reading import evidence, scripted, segmenting
+from memagent.reading import boundaries, evidence, scripted, segmenting
 from pipelines.io.answers import _pattern
 
 _N = 3000
@@ -47,8 +47,11 @@ HOSTILE = {
     "durations": (searched(_DURATION), "{}", "one calendar "),
     "paragraphs": (searched(segmenting._PARAGRAPH), "{}x", "\n \t"),
     "a paragraph": (searched(segmenting._PARAGRAPH), "\n{}x", " "),
-    "sentences": (searched(segmenting._SENTENCE), "{}x", ".'"),
-    "a sentence of quotes": (searched(segmenting._SENTENCE), ".{}x", "'"),
+    **{
+        f"sentences of {part!r}": (lambda text: list(boundaries.sentence_ends(text)), "A{}x", part)
+        for part in (".'", "'", ". ", "a.b.", "1. ", "! ", "。「", "a-\n", "a, \n", "\u0301", "A.\n")
+    },
+    "flags": (lambda text: boundaries.grapheme_start(text, len(text) - 1), "{}", "\U0001f1e8"),
     "a needle's place": (searched(needles._ENDS), "{}x", ".)"),
     "a haystack's sentence": (searched(haystacks._END), "{}x", ".)"),
     "a document's sentence": (searched(documents._SENTENCE), "a{}x", ".)"),
