@@ -109,7 +109,9 @@ def _answer(n: int, q: int, content_hash: str, text: str, number: int) -> dict[s
         answer=state if found else "",
         found=found,
         confidence=_confidence(n, q),
-        evidence=[piece | dict(quote=quote, quote_start=start, quote_end=start + len(quote))] if found else [],
+        evidence=[piece | dict(quote=quote, quote_start=start, quote_end=start + len(quote), verbatim=True)]
+        if found
+        else [],
         segments=1,
         conversations=2,
         prompt_tokens=900,

@@ -111,16 +111,19 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A segment in which the memory gained the answer, and the place in the document."""
+    """A segment in which the memory gained the answer, and the sentence of the document that says or supports it."""
 
     content_hash: str
     segment_index: int
     char_start: int
     char_end: int
     quote: str
-    """The document's text if it contains the answer verbatim, else an empty string."""
+    """The document's text from `quote_start` to `quote_end`; empty where no sentence of the segment says the answer or
+    supports it."""
     quote_start: int = -1
     quote_end: int = -1
+    verbatim: bool = True
+    """Whether the quote says the answer word for word. If not, it is a sentence that supports the answer best."""
     page: int | None = None
     """Of a PDF, from 1, where it is known: answers in the store have it."""
 

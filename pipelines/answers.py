@@ -27,7 +27,7 @@ from pipelines.ask import AskRequest
 from pipelines.io.answers import COLUMNS, GivenAnswer, answer_rows, answered_before, newly_answered
 from pipelines.run_names import new_run_id
 from pipelines.target import Target, ask_target
-from pipelines.views.formatting import cited, duration, number, plain, shown_as
+from pipelines.views.formatting import cited, cited_notes, duration, number, plain, shown_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,15 +106,15 @@ def answers_html(answers: "Sequence[Answer]") -> str:
     rows = "".join(
         f"<tr><td {_CELL}>{_text(answer.document or answer.title)}</td><td {_CELL}>{_text(answer.question)}</td>"
         f"<td {_CELL}>{f'<b>{_text(answer.answer)}</b>' if answer.found else '<i>not found</i>'}</td>"
-        f"<td {_CELL}>{f'<q>{_text(answer.quote)}</q>' if answer.quote else ''}{_page(answer)}</td></tr>"
+        f"<td {_CELL}>{f'<q>{_text(answer.quote)}</q>' if answer.quote else ''}{_notes(answer)}</td></tr>"
         for answer in answers
     )
     names = "".join(f"<th {_CELL}>{name}</th>" for name in ("document", "question", "answer", "evidence"))
     return f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _page(answer: "Answer") -> str:
-    return f" (p. {answer.page})" if answer.page is not None else ""
+def _notes(answer: "Answer") -> str:
+    return f" {noted}" if (noted := cited_notes(answer.quote, answer.page, verbatim=answer.verbatim)) else ""
 
 
 def _text(value: str) -> str:
@@ -169,7 +169,7 @@ class Answer:
     """Empty where the document does not say."""
     found: bool
     evidence: tuple[Evidence, ...]
-    """The places that the answer came from, with the quote where the document says it verbatim."""
+    """The places that the answer came from, with the sentence that says it, or supports it where none does."""
     policy_id: str
     """The version of the model that answered."""
     reading_id: str
@@ -187,13 +187,18 @@ class Answer:
         return next((place.quote for place in self.evidence if place.quote), "")
 
     @property
+    def verbatim(self) -> bool:
+        """Whether `quote` says the answer word for word; else it supports it."""
+        return next((place.verbatim for place in self.evidence if place.quote), False)
+
+    @property
     def page(self) -> int | None:
         """The page of the first quote (or evidence) in a PDF, from 1; None: there is none, or it is not known."""
         quoted = (place for place in self.evidence if place.quote)
         return next((place.page for place in (*quoted, *self.evidence)), None)
 
     def __str__(self) -> str:
-        said = cited(self.quote, self.page)
+        said = cited(self.quote, self.page, verbatim=self.verbatim)
         quote = f" ({said})" if said else ""
         return f"{self.document or self.title}: {self.answer if self.found else 'not found'}{quote}"
 

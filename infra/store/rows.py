@@ -78,7 +78,7 @@ class SegmentedRow(SegmentRange):
 
 
 class EvidenceRow(TypedDict):
-    """A piece of evidence; `quote` is empty, and its place -1, where the answer does not stand verbatim."""
+    """A piece of evidence (`memagent.records.Evidence`); without a quote its place is -1."""
 
     content_hash: str
     segment_index: int
@@ -87,6 +87,7 @@ class EvidenceRow(TypedDict):
     quote: str
     quote_start: int
     quote_end: int
+    verbatim: bool
 
 
 class AnswerRow(TypedDict):

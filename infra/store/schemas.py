@@ -121,6 +121,7 @@ EVIDENCE = pa.struct(
         ("quote", pa.string()),
         ("quote_start", pa.int64()),
         ("quote_end", pa.int64()),
+        ("verbatim", pa.bool_()),  # the quote says the answer word for word; else it supports it
     ]
 )
 

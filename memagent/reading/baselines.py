@@ -126,6 +126,7 @@ class _Joined:
                         quote=part.text[low:high],
                         quote_start=part.char_start + low,
                         quote_end=part.char_start + high,
+                        verbatim=evidence.verbatim,
                     )
                 )
         return pieces

@@ -1,16 +1,34 @@
-"""Evidence: the segments in which the memory gained the answer, and the quote in the document."""
+"""Evidence: the segments in which the memory gained the answer, and the sentences of the document that say it."""
 
-import re
-from collections.abc import AsyncIterator, Sequence
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
+import regex
+
 from memagent.evaluation.metrics import containment, normalise
+from memagent.reading.boundaries import grapheme_start, sentence_ends
+from memagent.reading.folding import UNSPACED, FoldedText, locate, places_of
 from memagent.records import Evidence, Segment
 
-_WORD = re.compile(r"\w+")
-_QUOTE_CHARS = 400
+_JOINED = rf"{UNSPACED}\p{{Hangul}}"
+_WORD = regex.compile(
+    rf"(?V1)(?P<joined>[{_JOINED}][{_JOINED}\p{{M}}]*)|[[\w\p{{M}}]--[{_JOINED}]]+|[\p{{So}}\p{{Sc}}\p{{Sm}}]"
+)
+_OUTER = regex.compile(r"(?V1)^[\s\p{P}]+|[[\s\p{P}]--[%‰)\]]]+$")
+_STEM = 5
+"""Letters of a longer word that are compared: the rest is often an ending."""
+_QUOTE_CHARS = 1_000
 _MOST = 5
+_MOST_SENTENCES = 3
+"""Of one segment, where no one sentence has all of an answer that does not stand there word for word."""
+_SUPPORT = 0.5
+_MORE_SUPPORT = 0.3
+"""Share of the answer's words, by weight, that a further sentence must add."""
 
 
 class _Stream(Protocol):
@@ -28,16 +46,16 @@ class Note:
 def gained(answer: str, notes: list[Note]) -> list[int]:
     """Return the positions at which the memory gained the answer, best first.
 
-    The degree to which a memory holds the answer is the share of the answer's words in it; positions at which that
-    share rises are returned. A gain that was lost again counts less than the last one.
+    The degree to which a memory holds the answer is the share of the answer's words in it (`terms`); positions at which
+    that share rises are returned. A gain that was lost again counts less than the last one.
     """
-    words = {word.lower() for word in _WORD.findall(answer)}
+    words = terms(answer)
     if not words:
         return []
     rises: list[tuple[float, int]] = []
     before = 0.0
     for note in sorted(notes, key=lambda note: note.position):
-        share = len(words & {word.lower() for word in _WORD.findall(note.memory)}) / len(words)
+        share = len(words & terms(note.memory)) / len(words)
         if share > before:
             rises.append((share, note.position))
         before = share
@@ -45,16 +63,20 @@ def gained(answer: str, notes: list[Note]) -> list[int]:
     return [position for share, position in rises if share >= rises[0][0] / 2]
 
 
-def locate(needle: str, text: str) -> tuple[int, int] | None:
-    """Find `needle` in `text`, ignoring case and white space; return (start, end) or None."""
-    words = needle.split()
-    if not words:
-        return None
-    pattern = r"\s+".join(re.escape(word) for word in words)
-    edge_left = r"(?<!\w)" if words[0][0].isalnum() else ""
-    edge_right = r"(?!\w)" if words[-1][-1].isalnum() else ""
-    match = re.search(edge_left + pattern + edge_right, text, flags=re.IGNORECASE)
-    return match.span() if match else None
+def terms(text: str) -> frozenset[str]:
+    """Return what texts are compared by: words, folded and without endings, and signs (✓, €).
+
+    Where words are joined (Chinese, Japanese, Korean, Thai), it is each two characters in a row, as in Lucene's
+    CJKBigramFilter.
+    """
+    found = set[str]()
+    for match in _WORD.finditer(FoldedText(text).folded):
+        word = match[0]
+        if match["joined"] and len(word) > 1:
+            found.update(map("".join, pairwise(word)))
+        else:
+            found.add(word[:_STEM] if word.isalpha() else word)
+    return frozenset(found)
 
 
 def says(text: str, answers: Sequence[str]) -> bool:
@@ -64,46 +86,86 @@ def says(text: str, answers: Sequence[str]) -> bool:
 
 
 async def gather_evidence(answer: str, notes: list[Note], stream: _Stream) -> list[Evidence]:
-    """Return the evidence of an answer, best first, at most five places."""
+    """Return the evidence of an answer, best first and word for word first, at most five places."""
     memories = {note.position: note.memory for note in notes}
     evidence: list[Evidence] = []
     for position in gained(answer, notes)[:_MOST]:
         async for segment in stream.read(position, position + 1):
-            evidence.append(_in_segment(answer, memories[position], segment))
-    return evidence
+            evidence += _in_segment(answer, memories[position], segment)
+    return sorted(evidence, key=lambda piece: (not piece.quote, not piece.verbatim))[:_MOST]
 
 
-def _in_segment(answer: str, memory: str, segment: Segment) -> Evidence:
-    # Prefer the place of the memory's note: the bare answer may also occur elsewhere.
-    for line in [memory, *sorted(memory.splitlines(), key=len, reverse=True)]:
-        span = locate(line, segment.text) if locate(answer, line) else None
-        if span:
+def _in_segment(answer: str, memory: str, segment: Segment) -> Iterator[Evidence]:
+    """Yield the sentence that says an answer word for word, else those that support it best, else the segment."""
+    text = segment.text
+    noted = _noted(answer, memory)
+    places = places_of(answer, text) or places_of(_OUTER.sub("", answer), text)
+    quotes = [_sentence_with(text, places, noted)] if places else _supporting(text, terms(answer), noted)
+    place = (segment.content_hash, segment.index, segment.char_start, segment.char_end)
+    for start, end in quotes:
+        at = segment.char_start
+        yield Evidence(*place, text[start:end], at + start, at + end, verbatim=bool(places))
+    if not quotes:
+        yield Evidence(*place, "", verbatim=False)
+
+
+def _noted(answer: str, memory: str) -> frozenset[str]:
+    """Return the terms of the sentence of a memory that holds most of an answer."""
+    wanted, ends = terms(answer), _ends(memory)
+    sentences = (terms(memory[start:end]) for start, end in pairwise(ends))
+    return max(sentences, key=lambda sentence: len(sentence & wanted), default=frozenset())
+
+
+def _ends(text: str) -> list[int]:
+    return [0, *sentence_ends(text), len(text)]
+
+
+def _sentence_with(text: str, places: Sequence[tuple[int, int]], noted: frozenset[str]) -> tuple[int, int]:
+    """Return the sentence around one of some places: that which has most of a note, as a text may say more than once
+    what was noted."""
+    ends = _ends(text)
+    around = {
+        (ends[bisect_right(ends, start) - 1], ends[bisect_left(ends, end)]): (start, end) for start, end in places
+    }
+    low, high = max(around, key=lambda sentence: len(terms(text[slice(*sentence)]) & noted))
+    return _trimmed(text, (low, high), around[low, high])
+
+
+def _supporting(text: str, answer: frozenset[str], noted: frozenset[str]) -> list[tuple[int, int]]:
+    """Return the sentences that have most of an answer and of its note, rare words first; best first."""
+    sentences = {place: terms(text[slice(*place)]) for place in pairwise(_ends(text))}
+    seen = Counter(term for words in sentences.values() for term in words)
+
+    def weight(words: frozenset[str]) -> float:
+        return sum(math.log1p(len(sentences) / max(seen[word], 0.5)) for word in words)
+
+    whole, whole_note = weight(answer) or 1.0, weight(noted) or 1.0
+
+    def support(place: tuple[int, int]) -> float:
+        return weight(sentences[place] & answer) / whole + weight(sentences[place] & noted) / whole_note
+
+    best = max(sentences, key=support)
+    if support(best) < _SUPPORT:
+        return []
+    chosen, missing = [best], answer - sentences[best]
+    while missing and len(chosen) < _MOST_SENTENCES:
+        best = max(sentences, key=lambda place: weight(sentences[place] & missing))
+        if weight(sentences[best] & missing) < _MORE_SUPPORT * whole:
             break
-    else:
-        span = locate(answer, segment.text)
-    quote, start, end = "", -1, -1
-    if span:
-        start, end = _sentence(segment.text, *span)
-        quote = segment.text[start:end]
-        start, end = segment.char_start + start, segment.char_start + end
-    return Evidence(
-        segment.content_hash,
-        segment.index,
-        segment.char_start,
-        char_end=segment.char_end,
-        quote=quote,
-        quote_start=start,
-        quote_end=end,
-    )
+        chosen, missing = [*chosen, best], missing - sentences[best]
+    return [_trimmed(text, place, (place[0], place[0])) for place in chosen]
 
 
-def _sentence(text: str, start: int, end: int) -> tuple[int, int]:
-    """Widen a span to the sentence or line around it, within limits."""
-    room = max(0, _QUOTE_CHARS - (end - start)) // 2
-    before = text[max(0, start - room) : start]
-    after = text[end : end + room]
-    left = [m.end() for m in re.finditer(r"[.!?]\s+|\n\s*", before)]
-    low = max(0, start - room) + (left[-1] if left else 0)
-    right = re.search(r"[.!?](?=\s|$)|\n", after)
-    high = end + (right.end() if right else len(after))
-    return low, len(text[:high].rstrip())
+def _trimmed(text: str, sentence: tuple[int, int], inside: tuple[int, int]) -> tuple[int, int]:
+    """Return a sentence without white space around it; of a very long one the words near a place in it."""
+    (low, high), (start, end) = sentence, inside
+    room = max(_QUOTE_CHARS, end - start)
+    if high - low > room:
+        first = max(low, min(start - (room - (end - start)) // 2, high - room))
+        last = min(high, first + room)
+        if first > low:
+            low = next((i for i in range(first, start) if text[i].isspace()), grapheme_start(text, first))
+        if last < high:
+            high = next((i for i in range(last, end, -1) if text[i].isspace()), grapheme_start(text, last))
+    said = text[low:high]
+    return high - len(said.lstrip()), low + len(said.rstrip())

@@ -13,6 +13,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
+import regex
+
 from memagent.errors import ConfigError
 from memagent.reading.providers import TAGS, without_reasoning
 from memagent.reading.tokens import Tokenizer
@@ -21,6 +23,8 @@ from memagent.records import stable_hash
 Layout = Literal["question-first", "section-first"]
 SHIPPED = Path(__file__).parent / "templates"
 _SLOT = re.compile(r"\{(question|memory|segment)\}")
+_SAYS_NOTHING = regex.compile(r"[\p{P}\p{Z}\p{C}\p{Sk}\p{M}]*")
+"""An answer of punctuation; a sign, such as ✓ or €, is one."""
 _REQUIRED = {"update": {"question", "memory", "segment"}, "answer": {"question", "memory"}}
 
 
@@ -178,7 +182,7 @@ class Prompts:
             if matches:
                 text = str(matches[-1]).strip()
         words = re.sub(r"[\W_]+", " ", text.lower()).strip()
-        if not words or words == re.sub(r"[\W_]+", " ", self.template.not_found.lower()).strip():
+        if _SAYS_NOTHING.fullmatch(text) or words == re.sub(r"[\W_]+", " ", self.template.not_found.lower()).strip():
             return "", False
         return text, True
 

@@ -127,7 +127,9 @@ def _cells(row: "GivenAnswer") -> dict[str, Text]:
         "document": Text(one_line(row["document"] or row["title"])),
         "question": Text(one_line(row["question"]), style="dim"),
         "answer": Text("not found", style="dim italic") if failed else Text(one_line(row["answer"]), style="bold"),
-        "evidence": Text(cited(place["quote"], place["page"]) if place else "", style="dim"),
+        "evidence": Text(
+            cited(place["quote"], place["page"], verbatim=place["verbatim"]) if place else "", style="dim"
+        ),
     }
 
 

@@ -329,7 +329,8 @@ def _quote(evidence: object) -> str:
     if isinstance(evidence, Sequence) and not isinstance(evidence, str):
         evidence = next(iter(evidence), "")
     if isinstance(evidence, Mapping):
-        return cited(evidence.get("quote") or "", evidence.get("page"))
+        quote, page = evidence.get("quote") or "", evidence.get("page")
+        return cited(quote, page, verbatim=evidence.get("verbatim", True))
     return cited(str(evidence or ""))
 
 

@@ -288,7 +288,7 @@ def _given(
 
 
 _WHOLE_CELLS = [name for name in COLUMNS.names if name != "evidence"]
-_PLACE_CELLS = ("quote", "segment", "char_start", "char_end", "quote_start", "quote_end", "page")
+_PLACE_CELLS = ("quote", "verbatim", "segment", "char_start", "char_end", "quote_start", "quote_end", "page")
 
 
 def _cells(row: Row) -> Iterator[object]:
@@ -296,12 +296,12 @@ def _cells(row: Row) -> Iterator[object]:
     yield from (flat(row.get(name)) for name in _WHOLE_CELLS)
     for name in _PLACE_CELLS:
         place = first.get("segment_index" if name == "segment" else name)
-        yield "" if place in (-1, None) else place  # -1: it does not stand there verbatim
+        yield "" if place in (-1, None) else place  # -1: there is no quote
 
 
 _LAYOUT = TableLayout(COLUMNS, [*_WHOLE_CELLS, *_PLACE_CELLS], _cells)
-"""Of CSV and workbooks: `char_start` to `char_end` is the segment, `quote_start` to `quote_end` the quote in it; `page`
-is of a PDF, from 1."""
+"""Of CSV and workbooks: `char_start` to `char_end` is the segment, `quote_start` to `quote_end` the quote in it;
+`verbatim` tells whether it says the answer word for word; `page` is of a PDF, from 1."""
 
 
 _PLANNED = ["reading_id", "answered_by", "doc_id", "title", "content_hash", "question_id", "gold", "state", "scope"]

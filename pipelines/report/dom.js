@@ -53,7 +53,8 @@ const STATES = {
   reused: "from an earlier run",
   failed: "no answer",
 };
-const FIELDS = ["id", "document", "question", "answer", "found", "gold", "right", "segments", "evidence", "state", "stream", "reason", "quote", "review", "page"];
+const FIELDS = ["id", "document", "question", "answer", "found", "gold", "right", "segments", "evidence", "state", "stream", "reason", "quote", "review", "page", "verbatim"];
+const NOT_VERBATIM = "not word for word";
 const rows = data.rows.map((values, number) => {
   const row = { number };
   FIELDS.forEach((field, i) => { row[field] = values[i]; });

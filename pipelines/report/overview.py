@@ -189,4 +189,5 @@ class FileListing:
             if row.review
             else None,
             row.evidence[0]["page"] if row.evidence else None,
+            row.evidence[0]["verbatim"] if row.evidence else None,
         ]

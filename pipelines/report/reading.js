@@ -88,8 +88,8 @@ const drawEvidence = (row, detail, show) => {
     const quoted = spot.quote_start >= 0;
     const [start, end] = quoted ? [spot.quote_start, spot.quote_end] : [spot.char_start, spot.char_end];
     const record = data.documents[spot.content_hash];
-    return el("li", {}, el("blockquote", {}, quoted ? said(spot.quote) : el("span", { class: "quiet" }, "The memory gained the answer here; that part does not say it word by word.")),
-      el("p", { class: "sub" }, several && [said(record.title || record.id), " · "], spot.page && `page ${count(spot.page)} · `, `part ${count(spot.segment_index + 1)} · characters ${count(start)} to ${count(end)} · `,
+    return el("li", {}, el("blockquote", {}, quoted ? said(spot.quote) : el("span", { class: "quiet" }, "The memory gained the answer here; no sentence of that part says it or supports it.")),
+      el("p", { class: "sub" }, several && [said(record.title || record.id), " · "], spot.page && `page ${count(spot.page)} · `, `part ${count(spot.segment_index + 1)} · characters ${count(start)} to ${count(end)} · `, quoted && !spot.verbatim && `${NOT_VERBATIM} · `,
         el("button", { type: "button", class: "link", onclick: () => show(spot.content_hash, "evidence-" + i) }, "Show in the document")));
   });
   return el("section", {}, el("h3", {}, "Evidence"), items.length ? el("ol", { class: "evidence" }, items)

@@ -224,11 +224,11 @@ def _read_answers(path: str, store: Store, wanted: frozenset[str]) -> list[Answe
 
 
 def _places(evidence: Sequence[EvidenceRow] | None) -> Places:
-    """Return segments and characters of an answer's evidence: those of the quote, else of the whole segment."""
+    """Return segments and characters of an answer's evidence: those of a quote that says it, else of the segment."""
     pieces = evidence or ()
     ranges = [
         (piece["quote_start"], piece["quote_end"])
-        if piece["quote_start"] >= 0
+        if piece["quote_start"] >= 0 and piece["verbatim"]
         else (piece["char_start"], piece["char_end"])
         for piece in pieces
     ]

@@ -18,7 +18,7 @@ from memagent.config import Config
 from memagent.errors import ConfigError, EngineDied, EngineError, ItemError
 from memagent.quality.curation import Qa
 from memagent.quality.question_writer import Questioner, WrittenQuestion, write
-from memagent.reading.evidence import locate
+from memagent.reading.folding import locate
 from memagent.records import TextSpan, stable_hash
 
 _BLOCK = 64

@@ -36,10 +36,20 @@ def plain(text: object) -> str:
     return _CONTROL.sub("", str(text).replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
 
 
-def cited(quote: str, page: int | None = None) -> str:
-    """Format a quote on one line, with its page where there is one: “The code is 4711.” (p. 3)."""
+NOT_VERBATIM = "not word for word"
+"""Mark of a quote that supports an answer, and does not say it word for word."""
+
+
+def cited(quote: str, page: int | None = None, *, verbatim: bool = True) -> str:
+    """Format a quote on one line, with its page and mark, if any: “The code is 4711.” (p. 3, not word for word)."""
     said = f"“{' '.join(plain(quote).split())}”" if quote else ""
-    return said if page is None else f"{said} (p. {page})".lstrip()
+    return f"{said} {cited_notes(quote, page, verbatim=verbatim)}".strip()
+
+
+def cited_notes(quote: str, page: int | None, *, verbatim: bool) -> str:
+    """Return what stands after a quote: (p. 3, not word for word)."""
+    notes = [f"p. {page}"] * (page is not None) + [NOT_VERBATIM] * (bool(quote) and not verbatim)
+    return f"({', '.join(notes)})" if notes else ""
 
 
 def number(value: float) -> str:

@@ -12,7 +12,7 @@ from infra.store.location import Corpus
 from infra.store.turns import turn_table
 from memagent.reading.conversations import span_ranges
 from memagent.reading.engine import CUT, LOST
-from memagent.reading.evidence import locate
+from memagent.reading.folding import locate
 from memagent.records import TurnKind
 from pipelines.views.formatting import plain, rounded
 

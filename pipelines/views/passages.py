@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 
 def place_of(piece: EvidenceRow) -> Span:
-    """Return where a piece of evidence stands: its quote, or its segment if it has no verbatim quote."""
+    """Return where a piece of evidence stands: its quote, or its segment if it has none."""
     if piece["quote_start"] is not None and piece["quote_start"] >= 0:
         return Span(piece["quote_start"], piece["quote_end"], "evidence")
     return Span(piece["char_start"], piece["char_end"], "segment")

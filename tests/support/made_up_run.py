@@ -304,6 +304,7 @@ class MadeUpRun:
             quote=quote,
             quote_start=start,
             quote_end=start + len(quote),
+            verbatim=True,
         )
 
 

@@ -5,14 +5,15 @@ from rich.console import Console
 
 from pipelines.cli.ask import AnswerPrinter
 from pipelines.cli.options import show_rollup
+from pipelines.views.formatting import cited
 
 
 def console(width=100, *, terminal=True):
     return Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
 
 
-def answer(number, text="4471902", quote="The code is 4471902.", question="What is the code?"):
-    evidence = [{"quote": quote, "page": None}] if quote else []
+def answer(number, text="4471902", quote="The code is 4471902.", question="What is the code?", verbatim=True):
+    evidence = [{"quote": quote, "page": None, "verbatim": verbatim}] if quote else []
     return {
         "document": f"doc{number}.txt",
         "title": "",
@@ -81,6 +82,13 @@ def test_a_narrow_terminal_has_the_parts_below_each_other(found):
 def test_without_a_terminal_a_row_is_a_line_with_tabs(found):
     _, said = printed(console(terminal=False), [[answer(1, quote="a\tb\nc"), answer(2, "", quote="")]])
     assert said == "doc1.txt\tWhat is the code?\t4471902\t“a b c”\ndoc2.txt\tWhat is the code?\tnot found\t\n"
+
+
+def test_a_quote_in_other_words_is_marked(found):
+    _, said = printed(console(terminal=False), [[answer(1, verbatim=False)]])
+    assert said.endswith("“The code is 4471902.” (not word for word)\n")
+    assert cited("A code.", 3, verbatim=False) == "“A code.” (p. 3, not word for word)"
+    assert cited("A code.", 3) == "“A code.” (p. 3)" and cited("", 3, verbatim=False) == "(p. 3)"
 
 
 def test_of_a_million_answers_some_are_printed_and_no_more_files_are_opened(found):

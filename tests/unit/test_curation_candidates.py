@@ -64,8 +64,8 @@ def test_agreement_counts_readings_that_failed():
     assert row.reading_id == "r0"
 
 
-def verdict(what, said="", given="Ada", reading="r1", question="Who signed?", quote=22):
-    place = {"char_start": 20, "char_end": 40, "quote_start": quote, "quote_end": quote + 3}
+def verdict(what, said="", given="Ada", reading="r1", question="Who signed?", quote=22, verbatim=True):
+    place = {"char_start": 20, "char_end": 40, "quote_start": quote, "quote_end": quote + 3, "verbatim": verbatim}
     evidence = [{"content_hash": "h1", "segment_index": 2, **place}]
     of = {"reading_id": reading, "question": question, "stream": ["h1"], "policy_id": "p1", "answer": given}
     return JudgedAnswer(Verdict(reading, what, given, said, NOW), of | {"evidence": evidence})
@@ -77,7 +77,8 @@ def test_feedback_teaches_what_is_right_and_bars_what_is_wrong():
     assert (first.answers, first.evidence) == (("Ada",), (("h1", 2),)) and first.source == "feedback"
     assert (second.answers, second.evidence) == (("May",), ()), "where the right answer stands is not known"
     assert first.spans == (TextSpan("h1", 22, 25),) and not second.spans
-    assert feedback_rows([verdict("accepted", quote=-1)])[0][0].spans == (TextSpan("h1", 20, 40),), "the whole segment"
+    for unsaid in (verdict("accepted", quote=-1), verdict("accepted", verbatim=False)):
+        assert feedback_rows([unsaid])[0][0].spans == (TextSpan("h1", 20, 40),), "the whole segment"
     assert rejected == {second.qa_id: {"june"}}
     rows, rejected = feedback_rows([verdict("rejected", given="Bob")])
     assert not rows and rejected == {first.qa_id: {"bob"}}

@@ -26,6 +26,7 @@ PLACE = {
     "quote": "the laws of Nevada",
     "quote_start": 150,
     "quote_end": 168,
+    "verbatim": True,
 }
 
 
@@ -54,6 +55,7 @@ def test_csv_in_a_file_is_what_a_spreadsheet_opens(tmp_path):
     (row,) = csv.DictReader(io.StringIO(data.decode("utf-8-sig")))
     assert (row["char_start"], row["char_end"]) == ("100", "400")
     assert (row["quote"], row["quote_start"], row["quote_end"]) == ("the laws of Nevada", "150", "168")
+    assert row["verbatim"] == "True"
     assert (
         row["question"] == "Which law — für alle?" and row["title"] == "'=HYPERLINK(1)" and row["gold"] == "Nevada|NV"
     )
@@ -64,7 +66,7 @@ def test_csv_on_standard_output_has_no_mark(capfdbinary):
     assert capfdbinary.readouterr().out.startswith(b"document,")
 
 
-def test_a_quote_that_is_not_verbatim_has_no_place(tmp_path):
+def test_evidence_without_a_quote_has_no_place(tmp_path):
     write_answers([answer(place={**PLACE, "quote": "", "quote_start": -1, "quote_end": -1})], None, tmp_path / "a.csv")
     (row,) = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text("utf-8-sig")))
     assert (row["quote"], row["quote_start"], row["quote_end"], row["segment"]) == ("", "", "", "3")

@@ -1,5 +1,6 @@
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import ModuleType, SimpleNamespace
 
@@ -38,6 +39,10 @@ def test_an_answer_reads_as_a_line():
     said = answer("Nevada", "the laws\nof Nevada")
     assert said.quote == "the laws\nof Nevada" and str(said).endswith("Nevada (“the laws of Nevada”)")
     assert str(answer("", "")).endswith("not found")
+    place = replace(said.evidence[0], verbatim=False)
+    other = replace(said, evidence=(place,))
+    assert not other.verbatim and str(other).endswith("(“the laws of Nevada” (not word for word))")
+    assert "</q> (not word for word)</td>" in other._repr_html_() and "word for word" not in said._repr_html_()
     assert "<i>not found</i>" in answer("", "")._repr_html_()
 
 

@@ -18,7 +18,7 @@ from memagent.evaluation.loaders import public
 from memagent.evaluation.ruler import haystack as haystacks
 from memagent.evaluation.ruler import qa as documents
 from memagent.quality import question_writer as questioning
-from memagent.reading import boundaries, evidence, scripted, segmenting
+from memagent.reading import boundaries, folding, scripted, segmenting
 from pipelines.io.answers import _pattern
 
 _N = 3000
@@ -66,8 +66,12 @@ HOSTILE = {
     "marks of rich text": (rtf._RTF.findall, "{}", "\\v"),
     "the title of rich text": (searched(rtf._RTF_TITLE), "{}", "{\\title "),
     "a number's format": (lambda code: excel.shown(1.0, code, datetime(1900, 1, 1)), "{}", "[$"),
-    "a place in a text": (lambda text: evidence.locate("a a a a b", text), "{}", "a "),
-    "a place in white space": (lambda text: evidence.locate("a b", text), "{}", "a  "),
+    **{
+        f"folding {part!r}": (lambda text: folding.FoldedText(text).places("a b"), "{}x", part)
+        for part in ("a-\n", " \u00ad", "- ", "\n ", "\u0301", "\u00ad \n", "ᄀ", "漢 ")
+    },
+    "a place in a text": (lambda text: folding.locate("a a a a b", text), "{}", "a "),
+    "a place in white space": (lambda text: folding.locate("a b", text), "{}", "a  "),
 }
 
 _MEASURABLE = 1e-3

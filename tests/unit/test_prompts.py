@@ -64,7 +64,7 @@ def test_reads_answers():
 
     assert said("Nevada") == ("Nevada", True)
     assert said(" Not found. ") == ("", False)
-    assert said("") == ("", False)
+    assert said("") == said("- ...") == ("", False) and said(" ✓") == ("✓", True) and said("€")[1]
 
 
 QWEN = tokenizer_with(["<|im_end|>", "<think>", "</think>"])

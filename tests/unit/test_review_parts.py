@@ -171,6 +171,25 @@ def test_a_long_document_is_shown_around_its_evidence():
     assert find_words("Aa aa", "aa", 1) == (3, 5) and find_words("Aa aa", "aa", 4) == (0, 2)
 
 
+def test_a_list_knows_which_quotes_say_the_answer_word_for_word():
+    piece = dict(content_hash="h", segment_index=0, char_start=2, char_end=9, quote="b", quote_start=3, quote_end=4)
+    table = answers([(0, 0, "a", 0), (1, 0, "a", 0), (2, 0, "a", 0)]).to_pylist()
+    for row, verbatim in zip(table, (True, False, None), strict=True):
+        row["evidence"] = [] if verbatim is None else [piece | {"verbatim": verbatim}]
+    with tempfile.TemporaryDirectory() as folder:
+        index = AnswerIndex(Path(folder) / "index.sqlite")
+        with index.write() as connection:
+            corpus = corpus_id(connection, "c")
+            take_documents(connection, corpus, documents(range(3)))
+            take_answers(connection, corpus, pa.Table.from_pylist(table, answers([]).schema), "a.parquet")
+        listed = {item.reading_id: item for item in listing.every(index.read(), Filter(), "ann")}
+    assert [(listed[f"r{i}"].quote, bool(listed[f"r{i}"].verbatim)) for i in range(3)] == [
+        ("b", True),
+        ("b", False),
+        ("", True),
+    ]
+
+
 def test_evidence_stands_where_its_quote_does_or_where_its_segment_does():
     piece = dict(content_hash="h", segment_index=0, char_start=2, char_end=9, quote="b", quote_start=3, quote_end=4)
     unquoted = piece | dict(quote="", quote_start=-1, quote_end=-1)

@@ -188,9 +188,11 @@ class EvidencePlace(BaseModel):
     document: str
     """Id of the document; empty for a text of the request."""
     quote: str
-    """What the document says; empty where it does not say the answer verbatim."""
+    """The sentence of the document that says the answer, or supports it best; empty: there is none."""
     quote_start: int | None
     quote_end: int | None
+    verbatim: bool
+    """Whether the quote says the answer word for word."""
     segment: int
     """Index of the segment in which the memory gained the answer."""
     segment_start: int

@@ -31,7 +31,7 @@ class CitedPassage(BaseModel):
     place: EvidencePlace
     before: str
     text: str
-    """The quote; the segment where the document does not say the answer verbatim."""
+    """The quote; the segment where there is none."""
     after: str
 
 
@@ -51,6 +51,7 @@ def place(evidence: Evidence, document: str) -> EvidencePlace:
         quote=evidence.quote,
         quote_start=evidence.quote_start if is_quoted else None,
         quote_end=evidence.quote_end if is_quoted else None,
+        verbatim=evidence.verbatim,
         segment=evidence.segment_index,
         segment_start=evidence.char_start,
         segment_end=evidence.char_end,

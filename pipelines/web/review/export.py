@@ -26,6 +26,7 @@ COLUMNS = pa.schema(
     {
         **dict.fromkeys(_TEXTS, pa.string()),
         **dict.fromkeys(("reviewers", "comments"), pa.list_(pa.string())),
+        "verbatim": pa.bool_(),
         "confidence": pa.float32(),
         "answered_at": pa.timestamp("us", tz="UTC"),
     }
@@ -62,6 +63,7 @@ def rows(service: ReviewService, chosen: Filter, reviewer: str, address: str) ->
             "link": address + link(item),
             "reviewers": sorted({each.reviewer for each in current(verdicts)}),
             "comments": [f"{each.reviewer}: {each.comment}" for each in verdicts if each.comment],
+            "verbatim": None if failed or not item.quote else bool(item.verbatim),
             "confidence": item.confidence,
             "answered_at": item.answered_at,
         }

@@ -16,7 +16,7 @@ from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.rows import FailureRow, FeedbackRow
 from infra.store.runs import ENDED, SHOWN, hidden_runs, withheld_runs
-from infra.store.schemas import FEEDBACK
+from infra.store.schemas import EVIDENCE, FEEDBACK
 from pipelines.views.visible_answers import CONCATENATED
 from pipelines.web.review.index import (
     TIME_BITS,
@@ -120,12 +120,12 @@ def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, p
     forget(connection, later)
     connection.execute(
         "CREATE TEMP TABLE IF NOT EXISTS fresh (id INTEGER PRIMARY KEY, reading_id, question_id, question, archive, "
-        "content_hash, answer, state, quote, run_id, confidence)"
+        "content_hash, answer, state, quote, verbatim, run_id, confidence)"
     )
     connection.execute("DELETE FROM fresh")
     free = _FreeIds(connection)
     connection.executemany(
-        "INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [(free.take(microseconds(answered_at)), *row) for *row, answered_at in rows.values()],
     )
     for statement in _TAKE:
@@ -145,8 +145,8 @@ _TAKE = (
     "INSERT INTO subject (corpus, content_hash, doc_id, title, copies, present) "
     "SELECT :corpus, content_hash, '', CASE WHEN archive THEN :archive ELSE '' END, 1, archive FROM fresh WHERE true "
     "GROUP BY content_hash ON CONFLICT DO NOTHING",
-    "INSERT INTO detail (id, reading_id, answer, quote, run_id, part) "
-    "SELECT id, reading_id, answer, quote, run_id, :part FROM fresh",
+    "INSERT INTO detail (id, reading_id, answer, quote, verbatim, run_id, part) "
+    "SELECT id, reading_id, answer, quote, verbatim, run_id, :part FROM fresh",
     "INSERT INTO words (rowid, answer, document) SELECT fresh.id, fresh.answer, subject.doc_id || ' ' || subject.title "
     "FROM fresh JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
     "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence) "
@@ -184,15 +184,16 @@ class _FreeIds:
 
 def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
     first = pc.list_slice(batch["evidence"].combine_chunks(), 0, 1, return_fixed_size_list=True)
-    quotes = pc.struct_field(first.flatten(), "quote") if len(first) else pa.array([], pa.string())
+    pieces = first.flatten() if len(first) else pa.array([], EVIDENCE)
     columns = {name: batch[name].to_pylist() for name in ANSWERS if name != "evidence"}
-    columns["quote"] = [(text or "")[:_QUOTE] for text in quotes.to_pylist()]
+    columns["quote"] = [(text or "")[:_QUOTE] for text in pc.struct_field(pieces, "quote").to_pylist()]
+    columns["verbatim"] = [int(value is not False) for value in pc.struct_field(pieces, "verbatim").to_pylist()]
     columns["archive"] = [scope == "archive" for scope in columns["scope"]]
     columns["found"] = [int(bool(found)) for found in columns["found"]]
     columns["confidence"] = [UNKNOWN if value is None else round(value, 6) for value in columns["confidence"]]
     names = (
-        *("reading_id", "question_id", "question", "archive", "content_hash", "answer", "found", "quote", "run_id"),
-        *("confidence", "answered_at"),
+        *("reading_id", "question_id", "question", "archive", "content_hash", "answer", "found", "quote"),
+        *("verbatim", "run_id", "confidence", "answered_at"),
     )
     return zip(*(columns[name] for name in names), strict=True)
 

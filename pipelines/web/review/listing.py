@@ -92,6 +92,8 @@ class ListedAnswer:
     right: str | None
     """What people said is right, where it is something else."""
     quote: str
+    verbatim: int
+    """Whether the quote says the answer word for word."""
     state: str
     review: str
     reviewers: int
@@ -240,8 +242,9 @@ def names(connection: sqlite3.Connection) -> list[str]:
 
 _SELECT = (
     "SELECT item.id, corpus.name AS corpus, reading_id, question.text AS question, question_id, doc_id, title, copies, "
-    'detail.answer, shown_answer AS "right", quote, state, review, reviewers, answered_at, run_id, content_hash, '
-    "confidence FROM item JOIN corpus ON corpus.id = item.corpus JOIN question ON question.id = item.question "
+    'detail.answer, shown_answer AS "right", quote, verbatim, state, review, reviewers, answered_at, run_id, '
+    "content_hash, confidence FROM item JOIN corpus ON corpus.id = item.corpus "
+    "JOIN question ON question.id = item.question "
     "JOIN subject ON subject.id = item.subject JOIN detail ON detail.id = item.id"
 )
 """Columns by the names of `ListedAnswer`."""

@@ -32,6 +32,7 @@ CREATE INDEX item_confidence ON item (confidence) WHERE shown;
 CREATE INDEX item_failed ON item (corpus) WHERE state = 2;
 CREATE TABLE detail (
   id INTEGER PRIMARY KEY, reading_id TEXT NOT NULL, answer TEXT NOT NULL, quote TEXT NOT NULL, run_id TEXT NOT NULL,
+  verbatim INTEGER NOT NULL DEFAULT 1,  -- whether the quote says the answer word for word
   shown_answer TEXT, part TEXT  -- the file that has the answer with its evidence
 );
 CREATE INDEX detail_reading ON detail (reading_id);

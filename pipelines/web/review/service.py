@@ -25,7 +25,7 @@ from infra.system.processes import end, environment_of_children, tree
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Verdict, current, disputed
-from memagent.reading.evidence import locate
+from memagent.reading.folding import locate
 from memagent.records import mended, stable_hash
 from pipelines.run_names import new_run_id
 from pipelines.views.formatting import plain
