@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypedDict
 
 from infra.store.location import Corpus
 from infra.store.turns import turn_table
+from memagent.reading.boundaries import sentence_ends
 from memagent.reading.conversations import span_ranges
 from memagent.reading.engine import CUT, LOST
 from memagent.reading.folding import locate
@@ -257,5 +259,6 @@ def noted_spans(before: str, after: str, text: str) -> list[tuple[int, int]]:
 
 
 def _lines(memory: str) -> list[str]:
-    parts = re.split(r"\n|(?<=[.;])\s+", memory)
-    return [line for part in parts if (line := part.strip(" \t\r-*•.;"))]
+    sentences = (memory[start:end] for start, end in pairwise([0, *sentence_ends(memory), len(memory)]))
+    parts = (part for sentence in sentences for part in re.split(r"\n|(?<=[.;])\s+", sentence))
+    return [line for part in parts if (line := part.strip(" \t\r-*•.;。"))]

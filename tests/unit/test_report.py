@@ -289,6 +289,9 @@ def test_noted_finds_what_the_memory_took_word_by_word():
     text = "Intro. The  price is\n40 dollars per unit. End."
     places = noted_spans("Old line", "Old line\n- The price is 40 dollars per unit.\nsomething else entirely", text)
     assert [text[a:b] for a, b in places] == ["The  price is\n40 dollars per unit"]
+    text = "鍵は七番の引き出しです。責任者は山田花子さんです。"
+    places = noted_spans("", "責任者は山田花子さんです。電話番号は不明です。", text)
+    assert [text[a:b] for a, b in places] == ["責任者は山田花子さんです"], "a sentence of the memory, in any script"
 
 
 def test_the_questions_are_shared_by_number(page: Page):
