@@ -17,8 +17,8 @@ PACKAGES = ("memagent", "infra", "pipelines")
 SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
-    "files": 253,
-    "lines": 48_912,
+    "files": 257,
+    "lines": 50_063,
     "modules with one importer": 57,
     "files below 50 lines": 30,
     "circles of imports": 0,
