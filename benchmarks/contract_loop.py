@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Row, arguments, result, write
+from examples.nano.contract_places import note_places
 from infra.store.location import Store
 from memagent.evaluation.contract_match import right
 from memagent.evaluation.contracts import CATEGORIES, REWORDED, Category, Contract, load_contracts, split
@@ -201,7 +202,7 @@ def verbatim(contract: Contract, category: Category) -> str | None:
     """Return the right answer as the text has it; empty: it has none; None: gold is not in the text in these words."""
     if not contract.answers[category]:
         return ""
-    places = contract.places[category]
+    places = note_places(contract, category)
     return " ".join(places[0].value.split()) if places else None
 
 

@@ -7,18 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from examples.nano.batching import Example, Tree
+from examples.nano.contract_places import Fact, NeedlePlace, led, note_places, other_laws
 from examples.nano.needle_data import BRANCHES, Turns
-from memagent.evaluation.contracts import (
-    CATEGORIES,
-    DATE,
-    QUESTIONS,
-    Category,
-    Contract,
-    Fact,
-    NeedlePlace,
-    led,
-    other_laws,
-)
+from memagent.evaluation.contracts import CATEGORIES, DATE, QUESTIONS, Category, Contract
 from memagent.evaluation.needles import plant
 from memagent.reading.segmenting import segments
 from memagent.records import Segment
@@ -68,8 +59,9 @@ class ContractData:
         self._contracts = list(contracts)
         self._texts = texts
         self.rng = random.Random(seed)
-        self._with = {c: [k for k in self._contracts if k.places[c]] for c in CATEGORIES}
-        self._notes = {c: [p for k in self._with[c] for p in k.places[c]] for c in CATEGORIES}
+        self._places = {k.name: {c: note_places(k, c) for c in CATEGORIES} for k in self._contracts}
+        self._with = {c: [k for k in self._contracts if self._places[k.name][c]] for c in CATEGORIES}
+        self._notes = {c: [p for k in self._with[c] for p in self._places[k.name][c]] for c in CATEGORIES}
 
     def tree(self, segment_tokens: int) -> Tree:
         """Return one segment of a window and `BRANCHES` update turns on it."""
@@ -104,7 +96,7 @@ class ContractData:
             return self._planted()
         if draw < 0.3:  # the clause of the governing law
             contract = rng.choice(self._with["Governing Law"])
-            around = rng.choice(contract.places["Governing Law"]).start
+            around = rng.choice(self._places[contract.name]["Governing Law"]).start
         elif draw < 0.72:  # the beginning: title and date
             contract = rng.choice(self._contracts)
             around = 0
@@ -123,7 +115,7 @@ class ContractData:
         rng = self.rng
         low = 0 if around == 0 and rng.random() < 0.6 else max(0, around - rng.randrange(_REACH // 2))
         if around == 0 and rng.random() < 0.3:  # begin within the lines above the title
-            first = min((p.start for p in contract.places["Document Name"]), default=0)
+            first = min((p.start for p in self._places[contract.name]["Document Name"]), default=0)
             low = rng.randrange(first + 1) if first < _REACH else 0
         high = min(len(contract.text), low + _REACH)
         window = contract.text[low:high]
@@ -131,7 +123,7 @@ class ContractData:
         places = {
             category: [
                 edited.place(p.start - low, p.end - low, len(p.value.strip()))
-                for p in contract.places[category]
+                for p in self._places[contract.name][category]
                 if low <= p.start and p.end <= high
             ]
             for category in CATEGORIES
@@ -146,7 +138,7 @@ class ContractData:
         edits: list[tuple[int, int, str]] = []
         if rng.random() < 0.6:
             new = rng.choice(_STATES)
-            for place in contract.places["Governing Law"]:
+            for place in self._places[contract.name]["Governing Law"]:
                 if low <= place.start and place.end <= high:
                     old = place.value.strip()
                     name = new.upper() if old.isupper() else new

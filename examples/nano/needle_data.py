@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from examples.nano.batching import Example, Tree, grow
+from examples.nano.contract_places import Fact, NeedlePlace
 from examples.nano.tokenizer import CONTROL
-from memagent.evaluation.contracts import Fact, NeedlePlace
 from memagent.evaluation.needles import KINDS, Kind, Needle, ask, make_needles, plant
 from memagent.reading.prompts import Prompts
 from memagent.reading.segmenting import segments

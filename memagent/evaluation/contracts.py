@@ -12,41 +12,6 @@ from typing import Literal, get_args
 from memagent.errors import UsageError
 from memagent.evaluation.texts import Sample, Whole
 from memagent.questions import FileRow, RowNames, json_rows, read_text
-from memagent.records import Segment
-
-
-@dataclass(frozen=True, slots=True)
-class NeedlePlace:
-    """Where a text states a fact: characters of the note in the document, and the answer in the note."""
-
-    start: int
-    end: int
-    note: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A question and all places of the document that answer it; none means "not found"."""
-
-    question: str
-    places: tuple[NeedlePlace, ...] = ()
-
-    def update(self, segment: Segment, noted: NeedlePlace | None) -> NeedlePlace | None:
-        """Return the place to note after this segment, or None to leave the memory as it is.
-
-        `noted` is the place that the memory holds. A place that the segment's edge cuts does not count.
-        """
-        if noted in self.places and noted is not None:
-            return None
-        for place in sorted(self.places, key=lambda place: place.start):
-            if segment.char_start <= place.start and place.end <= segment.char_end:
-                return place
-        return None
-
-    def answer(self, noted: NeedlePlace | None) -> str:
-        """Return the answer from the noted place; empty for "not found"."""
-        return noted.value if noted is not None and noted in self.places else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +102,12 @@ REWORDED: dict[Category, tuple[str, ...]] = {
 }
 """Wordings unseen in supervised training, like those of users. The last of each is in no training at all."""
 
-_LAW_REACH = 120
-_CLAUSE = re.compile(r"(?i)\b(?:governed|construed|interpreted|controlled)\b[^.]{0,150}\blaws?\b")
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 DATE = re.compile(
     rf"(?i){_MONTH}\s++\d{{1,2}}\s*+(?:(?:st|nd|rd|th)\s*+)?(?:,\s*+)?\d{{4}}"
     rf"|\d{{1,2}}\s*+(?:(?:st|nd|rd|th)\s*+)?(?:day\s++)?(?:of\s++)?{_MONTH}\s*+(?:,\s*+)?\d{{4}}"
     rf"|\d{{1,2}}/\d{{1,2}}/\d{{2,4}}"
 )
-_LATE = 20_000
-"""Characters from the start beyond which a title or a date in passing is another document's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +118,6 @@ class Contract:
     text: str
     answers: dict[Category, str]
     """Gold answers as CUAD gives them; empty: the contract does not say."""
-    places: dict[Category, tuple[NeedlePlace, ...]]
-    """Where a reader should note the answer; empty where none is verbatim."""
     spans: dict[Category, tuple[tuple[int, int], ...]]
     """Where the gold clauses stand, all occurrences, for taking them out."""
 
@@ -202,73 +161,18 @@ def remove_answer(text: str, spans: Iterable[tuple[int, int]]) -> str:
     return "".join(pieces)
 
 
-def law_places(text: str, start: int, end: int, answer: str) -> list[NeedlePlace]:
-    """Return where a clause names its law: "laws of the State of Nevada", answered by "Nevada"."""
-    clause = text[start:end]
-    for match in _law_names(clause, answer):
-        reach = max(0, match.start() - _LAW_REACH)
-        laws = list(re.finditer(r"(?i)\blaws?\b", clause[reach : match.start()]))
-        low = reach + laws[-1].start() if laws else match.start()
-        return [_place(text, start + low, start + match.end(), start + match.start())]
-    return []
-
-
 def _contract(name: str, text: str, rows: dict[str, Gold]) -> Contract:
-    contract = Contract(name, text, {}, places={}, spans={})
+    contract = Contract(name, text, {}, spans={})
     for category in CATEGORIES:
         gold = rows.get(category)
         answer = gold.answer if gold else ""
-        where = {match.span() for span in (gold.spans if gold else ()) for match in _spaced(span).finditer(text)}
+        where = {match.span() for span in (gold.spans if gold else ()) for match in spaced(span).finditer(text)}
         contract.answers[category], contract.spans[category] = answer, tuple(sorted(where))
-        contract.places[category] = tuple(_notes(category, text, contract.spans[category], answer))
     return contract
 
 
-def _notes(category: Category, text: str, spans: tuple[tuple[int, int], ...], answer: str) -> list[NeedlePlace]:
-    if not answer:
-        return []
-    if category == "Governing Law":
-        return [place for start, end in spans for place in law_places(text, start, end, answer)]
-    places: list[NeedlePlace] = []
-    for start, end in spans:
-        if start < _LATE or not places:
-            while end > start and text[end - 1] in " .,;:(\n\t":
-                end -= 1
-            if category == "Agreement Date" and (date := DATE.search(text, start, end)):
-                start, end = date.span()
-            places.append(_place(text, start, end, start))
-    return places
-
-
-def _law_names(clause: str, answer: str) -> list[re.Match[str]]:
-    # Gold may say more than the clause does: "England, United Kingdom; Wales, United Kingdom".
-    parts = [part.split(",")[0].strip() for part in answer.split(";")]
-    for name in (answer, " and ".join(parts), parts[0]):
-        if name and (matches := list(_spaced(name).finditer(clause))):
-            return matches
-    return []
-
-
-def _place(text: str, start: int, end: int, value: int) -> NeedlePlace:
-    return NeedlePlace(start, end, led(text, start, end), led(text, value, end))
-
-
-def led(text: str, start: int, end: int) -> str:
-    """Return a piece of `text` with the space before it, so that the note has the same tokens as the text."""
-    return (" " if text[max(0, start - 1) : start] == " " else "") + text[start:end]
-
-
-def other_laws(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return clauses outside of the gold `spans` that read like a governing law: unfit as negatives."""
-    gold = list(spans)
-    return [
-        match.span()
-        for match in _CLAUSE.finditer(text)
-        if not any(start < match.end() and match.start() < end for start, end in gold)
-    ]
-
-
-def _spaced(words: str) -> re.Pattern[str]:
+def spaced(words: str) -> re.Pattern[str]:
+    """Return a pattern for words in any case and with any white space between them."""
     return re.compile(r"\s+".join(re.escape(word) for word in words.split()) or r"(?!)", re.IGNORECASE)
 
 

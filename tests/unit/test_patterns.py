@@ -11,6 +11,7 @@ from datetime import datetime
 
 import pytest
 
+from examples.nano import contract_places
 from infra.sources import decoding, excel, html, mail, rtf, text
 from memagent.evaluation import contracts, needles
 from memagent.evaluation.contract_match import _DURATION
@@ -36,7 +37,7 @@ HOSTILE = {
     "headings": (text._first_heading, "{}", "# \n"),
     "a date after white space": (searched(contracts.DATE), "1{}x", " "),
     "a day and white space": (searched(contracts.DATE), "January{}x", " 1 "),
-    "a law": (searched(contracts._CLAUSE), "{}", "governed "),
+    "a law": (searched(contract_places._CLAUSE), "{}", "governed "),
     "a written question": (questioning.parse, "{}", "\n"),
     "a written question of stars": (questioning.parse, "question:{}\nx", "*"),
     "a written question of colons": (questioning.parse, "question{}", ":"),

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
+from examples.nano.contract_places import law_places, note_places, other_laws
 from memagent.errors import UsageError
 from memagent.evaluation.contracts import (
+    CATEGORIES,
     DATE,
     HELD_OUT,
     held_out,
-    law_places,
     load_contracts,
-    other_laws,
     remove_answer,
     split,
 )
@@ -47,24 +47,24 @@ def folder(tmp_path):
 
 def test_places_are_verbatim_and_end_with_the_value(folder):
     contract = load_contracts(folder)[0]
-    for places in contract.places.values():
+    for places in (note_places(contract, category) for category in CATEGORIES):
         assert places
         for place in places:
             assert contract.text[place.start : place.end] == place.note.strip()
             assert place.note.endswith(place.value)
-    assert contract.places["Governing Law"][0].note == " laws of the State of Nevada"
-    assert contract.places["Governing Law"][0].value == " Nevada"
+    law = note_places(contract, "Governing Law")[0]
+    assert (law.note, law.value) == (" laws of the State of Nevada", " Nevada")
 
 
 def test_white_space_within_a_span_does_not_matter(folder):
-    dates = load_contracts(folder)[0].places["Agreement Date"]
+    dates = note_places(load_contracts(folder)[0], "Agreement Date")
     assert [" ".join(place.note.split()) for place in dates] == ["May 8, 2014", "May 8, 2014"]
 
 
 def test_a_missing_clause_has_no_place(folder):
     contract = load_contracts(folder)[1]
     assert contract.answers["Governing Law"] == ""
-    assert contract.places["Governing Law"] == ()
+    assert note_places(contract, "Governing Law") == ()
     assert contract.spans["Governing Law"] == ()
 
 

@@ -1,6 +1,6 @@
 """The teacher: what it writes after each segment."""
 
-from memagent.evaluation.contracts import Fact, NeedlePlace
+from examples.nano.contract_places import Fact, NeedlePlace
 from memagent.records import Segment
 
 NEVADA = NeedlePlace(10, 30, " laws of Nevada", " Nevada")
