@@ -27,7 +27,7 @@ browser: setup    ## A headless Chromium for the report's test
 test: lint browser    ## Every command and part once, the real engine among them: 13 to 21 minutes on two cores
 	@$(PY) -m mypy & types=$$!; $(SIDE_BY_SIDE) -n 3 -m "not slow and not nightly" tests; tests=$$?; wait $$types && exit $$tests
 
-test-all: test docs    ## Everything that CI runs: after `make test` the site, and the tests that need minutes
+test-all: test docs    ## Everything that CI runs: after `make test` the site, and the tests that need minutes: half an hour more
 	@$(SIDE_BY_SIDE) -n 3 -m "slow and not nightly" tests
 
 test-nightly: setup    ## What repeats other tests on S3 or at another size
