@@ -10,8 +10,7 @@ from urllib.parse import unquote
 from infra.sources.base import Parsed, ParseRequest, within
 from infra.sources.decoding import clean
 from infra.sources.html import parse_html
-from infra.sources.listing import seekable
-from infra.sources.office import check_archive, child, local_name, xml
+from infra.sources.office import child, local_name, opened, xml
 from memagent.errors import SourceError
 
 _CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
@@ -25,20 +24,13 @@ def parse_epub(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     Raises:
         SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``, or as `infra.sources.html.parse_html`.
     """
-    file = seekable(stream)
-    check_archive(file, request, "book", ".epub")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            if _ENCRYPTION in archive.namelist() and not _only_fonts(archive):
-                raise SourceError("encrypted", "it is protected against copying; get it without protection")
-            root = xml(archive.read(_CONTAINER))
-            package = next(root.iter("{*}rootfile")).get("full-path", "")
-            book = xml(archive.read(package))
-            title = next((one.text or "" for one in book.iter("{*}title")), "")
-            chapters = _chapters(archive, book, posixpath.dirname(package), request)
-            text = "\n\n".join(within(request.allowance, chapters))
-    except (KeyError, ValueError, StopIteration, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
-        raise SourceError("broken", "it is no book, or a damaged one; save it again as .epub") from error
+    with opened(stream, request, "book", ".epub") as archive:
+        if _ENCRYPTION in archive.namelist() and not _only_fonts(archive):
+            raise SourceError("encrypted", "it is protected against copying; get it without protection")
+        package = next(xml(archive.read(_CONTAINER)).iter("{*}rootfile")).get("full-path", "")
+        book = xml(archive.read(package))
+        title = next((one.text or "" for one in book.iter("{*}title")), "")
+        text = "\n\n".join(within(request.allowance, _chapters(archive, book, posixpath.dirname(package), request)))
     yield Parsed(text, clean(title), "application/epub+zip")
 
 

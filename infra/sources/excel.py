@@ -1,7 +1,6 @@
 """Excel workbooks (.xlsx): the cells as they are shown, from the XML of the sheets (ECMA-376 part 1, 18)."""
 
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -9,9 +8,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, unread, within
 from infra.sources.decoding import clean
-from infra.sources.listing import seekable
-from infra.sources.office import OfficeArchive, attribute, check_archive, child, drawn_lines, local_name, not_read
-from memagent.errors import SourceError
+from infra.sources.office import OfficeArchive, attribute, child, drawn_lines, local_name, not_read, opened
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 _FORMATS = {
@@ -46,14 +43,9 @@ def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     Raises:
         SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
-    file = seekable(stream)
-    check_archive(file, request, "Excel workbook", ".xlsx")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            workbook = _Workbook(OfficeArchive(archive))
-            text = "\n".join(within(request.allowance, workbook.lines()))
-    except (KeyError, ValueError, IndexError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
-        raise SourceError("broken", "it is no Excel workbook, or a damaged one; save it again as .xlsx") from error
+    with opened(stream, request, "Excel workbook", ".xlsx") as archive:
+        workbook = _Workbook(OfficeArchive(archive))
+        text = "\n".join(within(request.allowance, workbook.lines()))
     yield Parsed(clean(text), clean(workbook.title), _MEDIA_TYPE, warnings=unread(workbook.not_read))
 
 

@@ -4,7 +4,6 @@ As for Word: inserted text counts and deleted text does not, notes follow their 
 and footers after it, and numbers of lists are computed.
 """
 
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, counted, unread, within
 from infra.sources.decoding import clean
-from infra.sources.listing import seekable
-from infra.sources.office import attribute, check_archive, child, local_name, xml
+from infra.sources.office import attribute, child, local_name, opened, xml
 from memagent.errors import SourceError
 
 _MEDIA_TYPE = "application/vnd.oasis.opendocument.text"
@@ -33,18 +31,13 @@ def parse_odt(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     Raises:
         SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
-    file = seekable(stream)
-    check_archive(file, request, "OpenDocument text", ".odt")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            if b"manifest:encryption-data" in archive.read("META-INF/manifest.xml"):
-                raise SourceError("encrypted", "it asks for a password; save it without one")
-            parts = {name: xml(archive.read(name)) for name in _PARTS if name in archive.namelist()}
+    with opened(stream, request, "OpenDocument text", ".odt") as archive:
+        if b"manifest:encryption-data" in archive.read("META-INF/manifest.xml"):
+            raise SourceError("encrypted", "it asks for a password; save it without one")
+        parts = {name: xml(archive.read(name)) for name in _PARTS if name in archive.namelist()}
         body = next(parts["content.xml"].iter("{*}text"))
         text = "\n".join(within(request.allowance, _lines(body, parts)))
         title = next((one.text or "" for one in parts.get("meta.xml", body).iter(_TITLE)), "")
-    except (KeyError, ValueError, StopIteration, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
-        raise SourceError("broken", "it is no OpenDocument text, or a damaged one; save it again as .odt") from error
     yield Parsed(clean(text), clean(title), _MEDIA_TYPE, warnings=unread(_not_read(body)))
 
 

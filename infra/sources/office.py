@@ -7,9 +7,11 @@ import posixpath
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from infra.sources.base import ParseRequest
+from infra.sources.listing import seekable
 from memagent.errors import SourceError
 
 _OLE = b"\xd0\xcf\x11\xe0"
@@ -106,6 +108,22 @@ def not_read(root: Any, large: float = _HALF_A_PAGE) -> Counter[str]:
         size = next((ext for ext in one.iter("{*}ext") if ext.get("cx") and ext.get("cy")), None)
         found["large picture"] += size is not None and int(size.get("cx")) * int(size.get("cy")) >= large
     return found
+
+
+@contextmanager
+def opened(stream: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> Iterator[zipfile.ZipFile]:
+    """Open an archive of XML parts while it is read, by a parser of `kind` of files with a suffix.
+
+    Raises:
+        SourceError: as `check_archive`; ``broken`` where a part is missing or no XML, or nests too deeply.
+    """
+    file = seekable(stream)
+    check_archive(file, request, kind, suffix)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            yield archive
+    except (LookupError, ValueError, StopIteration, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
+        raise SourceError("broken", f"it is no {kind}, or a damaged one; save it again as {suffix}") from error
 
 
 def check_archive(file: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> None:

@@ -1,15 +1,12 @@
 """PowerPoint presentations (.pptx): the texts of the slides, from the XML of their parts (ECMA-376 part 1, 19)."""
 
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
 from infra.sources.decoding import clean
-from infra.sources.listing import seekable
-from infra.sources.office import OfficeArchive, attribute, check_archive, child, drawn_lines, local_name, not_read
-from memagent.errors import SourceError
+from infra.sources.office import OfficeArchive, attribute, child, drawn_lines, local_name, not_read, opened
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
 _TITLES = ("title", "ctrTitle")
@@ -21,14 +18,9 @@ def parse_pptx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     Raises:
         SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
-    file = seekable(stream)
-    check_archive(file, request, "PowerPoint presentation", ".pptx")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            presentation = _Presentation(OfficeArchive(archive))
-            slides = list(within(request.allowance, presentation.slides()))
-    except (KeyError, ValueError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
-        raise SourceError("broken", "it is no presentation, or a damaged one; save it again as .pptx") from error
+    with opened(stream, request, "PowerPoint presentation", ".pptx") as archive:
+        presentation = _Presentation(OfficeArchive(archive))
+        slides = list(within(request.allowance, presentation.slides()))
     text, starts = joined_pages(slides)
     title, warnings = clean(presentation.title), unread(presentation.not_read)
     yield Parsed(text, title, _MEDIA_TYPE, page_starts=starts, warnings=warnings)

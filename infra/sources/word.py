@@ -5,7 +5,6 @@ headers stand before the body and footers after it, each once. Numbers of lists 
 "Breach of 2.2" has its target.
 """
 
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,9 +12,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, counted, unread, within
 from infra.sources.decoding import clean
-from infra.sources.listing import seekable
-from infra.sources.office import OfficeArchive, attribute, check_archive, child, local_name, not_read
-from memagent.errors import SourceError
+from infra.sources.office import OfficeArchive, attribute, child, local_name, not_read, opened
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _HIDDEN = frozenset(
@@ -49,15 +46,9 @@ def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     Raises:
         SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
-    file = seekable(stream)
-    check_archive(file, request, "Word document", ".docx")
-    try:
-        with zipfile.ZipFile(file) as archive:
-            document = _Document(OfficeArchive(archive))
-            text = "\n".join(within(request.allowance, document.lines()))
-    except (KeyError, ValueError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
-        # lxml's errors are SyntaxErrors; a RuntimeError is of zipfile, or elements that nest too deeply
-        raise SourceError("broken", "it is no Word document, or a damaged one; save it again as .docx") from error
+    with opened(stream, request, "Word document", ".docx") as archive:
+        document = _Document(OfficeArchive(archive))
+        text = "\n".join(within(request.allowance, document.lines()))
     yield Parsed(clean(text), clean(document.title), _MEDIA_TYPE, warnings=unread(document.not_read))
 
 
