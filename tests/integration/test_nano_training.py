@@ -46,7 +46,7 @@ def _contract():
         {
             "Document Name": ((0, 14),),
             "Agreement Date": ((when, when + 11),),
-            "Governing Law": ((clause, clause + 60),),
+            "Governing Law": ((clause, clause + len(CLAUSE)),),
         },
     )
 
