@@ -33,7 +33,7 @@ from infra.store.data_files import write_data_file
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.schemas import ANSWERS, DOCUMENTS, TEXTS
-from memagent.records import text_hash
+from memagent.records import LEVELS, text_hash
 from pipelines.flows.serve import free_port
 
 CORPUS = "contracts"
@@ -49,8 +49,8 @@ FILTERS = {
     "people disagree": "review=disputed",
     "others, not me yet": "by=others",
     "since the last scheduled run": "new=1",
-    "confidence below 0.5": "below=0.5",
-    "confidence below 0.95": "below=0.95",
+    "low confidence": "level=low",
+    "medium confidence": "level=medium",
     "most doubtful first": "order=confidence",
     "most doubtful first, not checked yet": "order=confidence&review=open",
     "most doubtful first, a question": "order=confidence&question=7",
@@ -92,7 +92,7 @@ def make(store: Store, documents: int, questions: int) -> None:
 
 def _answer(n: int, q: int, content_hash: str, text: str, number: int) -> dict[str, object]:
     state = STATES[n % len(STATES)]
-    found = (n + q) % 5 > 0
+    found, sure = (n + q) % 5 > 0, _confidence(n, q)
     quote = f"This Agreement shall be governed by the laws of the State of {state}."
     start = text.index(quote)
     piece = dict(content_hash=content_hash, segment_index=0, char_start=0, char_end=len(text))
@@ -108,7 +108,7 @@ def _answer(n: int, q: int, content_hash: str, text: str, number: int) -> dict[s
         config_hash="c",
         answer=state if found else "",
         found=found,
-        confidence=_confidence(n, q),
+        confidence=sure,
         evidence=[piece | dict(quote=quote, quote_start=start, quote_end=start + len(quote), verbatim=True)]
         if found
         else [],
@@ -125,6 +125,8 @@ def _answer(n: int, q: int, content_hash: str, text: str, number: int) -> dict[s
         answered_at=START + timedelta(minutes=number, microseconds=37 * n + q),
         memories_cut=0,
         memory_empty=False,
+        confidence_level=LEVELS[(sure >= 0.5) + (sure >= 0.95)],
+        warnings=[],
     )
 
 

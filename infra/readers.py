@@ -1,6 +1,7 @@
 """Policies: the model that reads, and its version id."""
 
 import json
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from memagent.reading.baselines import config_hash, method
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.engine import ENGINES, Engine, EngineRequest
 from memagent.reading.prompts import load_template
+from memagent.reading.scope import load_scope
 from memagent.reading.scripted import RULES_VERSION
 from memagent.reading.tokens import Tokenizer, load_tokenizer
 from memagent.records import Policy, stable_hash
@@ -98,8 +100,14 @@ class ReaderSpec:
 
     @cached_property
     def scheme(self) -> ReadingSpec:
-        """The compiled prompts and the reading configuration."""
-        return ReadingSpec.compile(self.reading, self.template, self.tokenizer)
+        """The compiled prompts, the reading configuration, and what the reader declares of itself.
+
+        Raises:
+            ConfigError: the model's ``scope.json`` cannot be used.
+        """
+        # Of the folder, other engines may take tokenizer and reading defaults alone: a server has a model of its own.
+        scope = load_scope(Path(self.folder)) if self.engine_config.kind == "vllm" else None
+        return replace(ReadingSpec.compile(self.reading, self.template, self.tokenizer), scope=scope)
 
     def make_engine(self) -> Engine:
         """Make the engine; it loads its weights when it is started.

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 Json = dict[str, Any]
 """An object of JSON or TOML as it is read or written. Only at the edges: what crosses modules has a type of its own."""
@@ -69,6 +69,9 @@ class Question:
 
 
 TurnKind = Literal["update", "merge", "answer", "carried"]
+Level = Literal["low", "medium", "high"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""Of confidence, by held-out answers to questions of the same kind (`memagent.reading.scope`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +159,15 @@ class ReadingResult:
     confidence: float | None = None
     """How sure the reader was where it was least sure: the lowest of its conversations' mean probabilities, from 0 to 1
     (`memagent.reading.engine.mean_probability`). "Not found" has one, too. None: the engine does not say."""
+    confidence_level: Level | None = None
+    """How far to trust the answer; None: the reader declares none, or confidence is not known."""
     memories_cut: int = 0
     """Updates by the segments read now whose response was cut off at `reading.memory_tokens`, repeated itself or held
     no text; the last two left the memory as it was."""
     memory_empty: bool = False
     """Whether it answered from an empty memory."""
+    warnings: tuple[str, ...] = ()
+    """What speaks against the answer (`memagent.reading.scope.check_answer`)."""
 
 
 @dataclass(frozen=True, slots=True)

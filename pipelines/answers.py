@@ -22,7 +22,7 @@ from infra.store.data_files import DataFile
 from infra.store.location import Corpus
 from infra.store.runs import RunSummary
 from memagent.errors import MemagentError, UsageError
-from memagent.records import Evidence, Json
+from memagent.records import Evidence, Json, Level
 from pipelines.ask import AskRequest
 from pipelines.io.answers import COLUMNS, GivenAnswer, answer_rows, answered_before, newly_answered
 from pipelines.run_names import new_run_id
@@ -178,8 +178,10 @@ class Answer:
     answered_at: datetime
     confidence: float | None = None
     """How probable the model's words were to it (`ReadingResult.confidence`); None: not known."""
+    confidence_level: Level | None = None
+    """How far to trust the answer, by held-out answers; None: the reader declares none."""
     warnings: tuple[str, ...] = ()
-    """Of the document's text: parts not read, or read by OCR."""
+    """What speaks against the answer, and what of the document's text was not read, or read by OCR."""
 
     @property
     def quote(self) -> str:

@@ -33,7 +33,10 @@ from pipelines.stages.planned_readings import Chosen, PlanRequest
 from pipelines.stages.read import AnswerWatch, PassResult, ReadingPass, read
 from pipelines.stages.segment import segment
 
+_log = logging.getLogger("memagent.ask")
 _LOGGERS = (PRODUCT, "ray")
+_NAMED = 5
+"""Questions that a warning names."""
 _LINES = 2_000
 """The newest ones are kept."""
 
@@ -180,6 +183,7 @@ def _run(
         claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
         lazy_ray(config.ray),
     ):
+        outside = outside_scope(reading.reader, request.questions) if request.kind in _BUDGETED else RunExtras()
         cut, plan = _planned(reading, request, recorder)
         _quarantine_unmatched(corpus, run_id, plan, request.questions)
         recorder.stage(
@@ -194,7 +198,7 @@ def _run(
         result = read(reading, plan, recorder, request.watch) if plan.blocks else PassResult()
         recorder.stage("done")
         recorder.save()
-        more: RunExtras = {**request.extra, "segmented": cut, "stage_seconds": recorder.seconds}
+        more: RunExtras = {**request.extra, **outside, "segmented": cut, "stage_seconds": recorder.seconds}
         if result.unread:
             more["work"] = work
         summary = finish(reading, request.kind, started, plan=plan, result=result, extra=more)
@@ -233,6 +237,22 @@ def check_window(reader: ReaderSpec, questions: Sequence[Question]) -> None:
     if reader.max_model_len:
         for question in questions:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
+
+
+def outside_scope(reader: ReaderSpec, questions: Sequence[Question]) -> RunExtras:
+    """Return the questions that a reader declares not to be trained for, and say so; nothing where there are none."""
+    scope = reader.scheme.scope
+    outside = scope.outside(question.text for question in questions) if scope else []
+    if scope is None or not outside:
+        return {}
+    _log.warning(
+        "%d of %d questions are %s, and their answers are marked, as mostly wrong: %s. It was trained to answer: %s. "
+        "For other questions give a larger model (--model)",
+        *(len(outside), len(questions), scope.mark),
+        *("; ".join(outside[:_NAMED]) + ("; ..." if len(outside) > _NAMED else ""),),
+        *("; ".join(kind.examples[0] for kind in scope.kinds),),
+    )
+    return {"outside_scope": outside}
 
 
 def prepare_engine(reader: ReaderSpec, config: Config) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from examples.nano.export import export
 from examples.nano.schedule import Plan
+from examples.nano.scope import declare
 from examples.nano.sft import TrainingFiles, train
 from memagent.errors import MemagentError
 
@@ -40,6 +41,18 @@ def _export(
 ) -> None:
     """Write the newest checkpoint of a run as a model folder."""
     typer.echo(str(export(run, out)))
+
+
+@app.command("scope")
+def _scope(
+    data: Annotated[Path, typer.Option(help="Folder with cuad/, xquad/ and hotpot/.")],
+    out: Annotated[Path, typer.Option(help="Model folder to write scope.json to.")],
+    readings: Annotated[Path | None, typer.Option(help="File of held-out answers; made if missing.")] = None,
+    model: Annotated[str, typer.Option(help="Model that reads the held-out questions.")] = "nano",
+) -> None:
+    """Declare what the model was trained to answer: a classifier of questions, and measured scores."""
+    scope = declare(data, readings, out, model)
+    typer.echo(scope.model_dump_json(indent=1, exclude={"weights"}))
 
 
 if __name__ == "__main__":

@@ -315,6 +315,8 @@ class ReadingWorker:
             "answered_at": now(),
             "memories_cut": result.memories_cut,
             "memory_empty": result.memory_empty,
+            "confidence_level": result.confidence_level,
+            "warnings": list(result.warnings),
         }
 
     def _hashes(self, item: WorkItem) -> list[str]:

@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from memagent.errors import TrainingError
+from memagent.reading.scope import SCOPE_FILE
 from memagent.rl.model import FACTORS, adapted
 
 _COPIED = (
-    *("config.json", "generation_config.json", "reading.json"),
+    *("config.json", "generation_config.json", "reading.json", SCOPE_FILE),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
     *("vocab.json", "merges.txt", "chat_template.jinja"),
 )

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal, NotRequired, TypedDict
 
 from memagent.quality.verdicts import VerdictKind
+from memagent.records import Level
 
 Scope = Literal["document", "archive"]
 Ended = Literal["completed", "failed", "paused"]
@@ -122,6 +123,9 @@ class AnswerRow(TypedDict):
     memories_cut: int | None
     """See `memagent.records.ReadingResult`."""
     memory_empty: bool | None
+    confidence_level: Level | None
+    """See `memagent.records.ReadingResult`, as of `warnings`."""
+    warnings: list[str] | None
 
 
 class FailureRow(TypedDict):

@@ -151,6 +151,8 @@ class RunExtras(TypedDict, total=False):
     inputs: dict[str, str]
     """A digest: hashes of what it depends on. A later one with the same inputs has nothing to do."""
     rollup: list[QuestionRollup]
+    outside_scope: list[str]
+    """Texts of questions that the reader declares not to be trained for (`memagent.reading.scope`)."""
     suite: dict[str, object]
     method: str
     evaluation: list[ScoreLine]

@@ -153,6 +153,8 @@ ANSWERS = pa.schema(
         ("answered_at", _TIME),  # when
         ("memories_cut", pa.int32()),  # updates by its segments: at `reading.memory_tokens`, repetitions, empty ones
         ("memory_empty", pa.bool_()),  # whether it answered from an empty memory
+        ("confidence_level", pa.string()),  # low | medium | high; null: the reader declares none
+        ("warnings", pa.list_(pa.string())),  # what speaks against the answer
     ]
 )
 

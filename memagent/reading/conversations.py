@@ -13,6 +13,7 @@ from memagent.nano import VERSIONS, bundled
 from memagent.reading.engine import CUT, LOST, Completion, Sampling, lowest, mean_probability, repeats
 from memagent.reading.evidence import Note
 from memagent.reading.prompts import Prompts, Template, Update, load_template
+from memagent.reading.scope import ReaderScope, check_answer, load_scope
 from memagent.reading.tokens import Tokenizer, load_tokenizer
 from memagent.records import Evidence, ReadingResult, Segment, Turn, TurnKind
 
@@ -140,6 +141,8 @@ class ReadingSpec:
     config: ReadingConfig
     logprobs: bool = False
     """Whether turns keep the log-probability of every token."""
+    scope: ReaderScope | None = None
+    """What the reader declares that it was trained to answer; None: nothing."""
 
     @classmethod
     def load(cls, model: str = "nano", **options: Any) -> "ReadingSpec":
@@ -156,7 +159,8 @@ class ReadingSpec:
         name, _, version = model.partition("@")
         folder = bundled(version or VERSIONS[0]) if name == "nano" else Path(model)
         config = validate(ReadingConfig, {**reading_defaults(folder), **options}, "reading.")
-        return cls.compile(config, load_template(config.template), load_tokenizer(str(folder)))
+        spec = cls.compile(config, load_template(config.template), load_tokenizer(str(folder)))
+        return replace(spec, scope=load_scope(folder))
 
     @classmethod
     def compile(cls, config: ReadingConfig, template: Template, tokenizer: Tokenizer) -> "ReadingSpec":
@@ -222,6 +226,7 @@ class Conversations:
         self._generate = generate
         self._record = record
         self._spans = spans
+        self._asked = request.question
         self._question = spec.prompts.tokenizer.encode(request.question)
         self._usage = ReadingResult(request.reading_id, "", False)
         self._confidences = {turn.span: turn.confidence for turn in spans.past}
@@ -272,8 +277,18 @@ class Conversations:
         return ReadAnswer(text, found, turn.confidence, turn.is_empty(self._prompts.no_memory))
 
     def result(self, answer: ReadAnswer, evidence: list[Evidence], seconds: float) -> ReadingResult:
-        """Return the reading's result with its counts."""
-        return replace(self._usage, **answer._asdict(), evidence=evidence, seconds=seconds)
+        """Return the reading's result with its counts, how far to trust it, and what speaks against it."""
+        checked = check_answer(self._spec.scope, self._asked, answer.answer, evidence, answer.confidence)
+        if not checked.taken:
+            answer, evidence = answer._replace(answer="", found=False), []
+        return replace(
+            self._usage,
+            **answer._asdict(),
+            evidence=evidence,
+            seconds=seconds,
+            confidence_level=checked.level,
+            warnings=checked.warnings,
+        )
 
     async def _overwrite(
         self, position: Position, kind: TurnKind, memory: list[int], ids: list[int], segment: Segment | None

@@ -108,15 +108,18 @@ class AnswerPrinter:
         for name in names:
             table.add_column(name, width=widths[name], overflow="fold")
         cells = _cells(row)
-        table.add_row(*(_cut(cells[name], widths[name]) for name in names))
+        shown = {name: _cut(cells[name], widths[name]) for name in names}
+        if cells["warning"].plain:
+            shown["answer"] = Text("\n").join([shown["answer"], cells["warning"]])
+        table.add_row(*shown.values())
         return table
 
 
 def print_line(console: Console, row: "GivenAnswer") -> None:
-    """Print an answer as one line: document, question, answer and quote with tabs between them."""
+    """Print an answer as one line: document, question, answer, quote and warnings with tabs between them."""
     cells = _cells(row)
-    line = "\t".join(cells[name].plain for name in ("document", "question", "answer", "evidence"))
-    console.file.write(line + "\n")  # rich would make spaces of the tabs
+    line = "\t".join(cells[name].plain for name in ("document", "question", "answer", "evidence", "warning"))
+    console.file.write(line.removesuffix("\t") + "\n")  # rich would make spaces of the tabs
     console.file.flush()
 
 
@@ -130,6 +133,7 @@ def _cells(row: "GivenAnswer") -> dict[str, Text]:
         "evidence": Text(
             cited(place["quote"], place["page"], verbatim=place["verbatim"]) if place else "", style="dim"
         ),
+        "warning": Text(one_line("; ".join(row["warnings"])), style="yellow"),
     }
 
 
@@ -137,7 +141,7 @@ def _stacked(row: "GivenAnswer", *, one_question: bool) -> Table:
     cells = _cells(row)
     table = Table.grid(padding=(0, 0, 0, 0))
     table.add_column(overflow="fold")
-    for name in ("document", "question", "answer", "evidence"):
+    for name in ("document", "question", "answer", "evidence", "warning"):
         if cells[name].plain and not (one_question and name == "question"):
             table.add_row(cells[name])
     table.add_row("")

@@ -178,7 +178,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         _print_keys(console, summary)
         return
     total = counts.get("total", 0)
-    seconds = summary.get("seconds") or 0.0
+    seconds, outside = summary.get("seconds") or 0.0, summary.get("outside_scope") or ()
     prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -197,6 +197,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
             "answer found",
             f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
         ),
+        ("outside training", number(len(outside)) + " questions, their answers mostly wrong" if outside else ""),
         ("parts read", number(summary.get("segments") or 0) + (f" ({pace(summary)})" if pace(summary) else "")),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),
@@ -235,9 +236,9 @@ def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         answer = Text(_one_line(row.get("answer") or "")) if found else Text("not found", style="dim italic")
         quote = _quote(row.get("evidence"))
         table.add_row(
-            Text(_one_line(f"{row.get('document') or ''}{f' ({warnings})' if warnings else ''}")),
+            Text(_one_line(row.get("document") or "")),
             Text(_one_line(row.get("question") or "")),
-            answer,
+            Text("\n").join([answer, *([Text(_one_line(warnings), style="yellow")] if warnings else [])]),
             Text(quote, style="dim"),
         )
     console.print(table)

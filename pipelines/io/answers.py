@@ -26,14 +26,22 @@ from infra.store.schemas import EVIDENCE
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Review, Status
+from memagent.records import Level
 from pipelines.io.writer import WRITERS, Row, TableLayout, flat, write_file
 from pipelines.runs import run_answers
 from pipelines.views.formatting import rounded
-from pipelines.views.visible_answers import CONCATENATED, HiddenRuns, archive_warnings, documents_with, visible_answers
+from pipelines.views.visible_answers import (
+    CONCATENATED,
+    HiddenRuns,
+    archive_warnings,
+    documents_with,
+    reader_warnings,
+    visible_answers,
+)
 
 FIELDS = (
     *("document", "title", "source", "question_id", "question", "answer", "found", "run_id", "policy_id", "review"),
-    "confidence",
+    *("confidence", "confidence_level"),
 )
 """Fields that answers can be filtered by."""
 _NUMBERS = ("confidence",)
@@ -98,6 +106,7 @@ COLUMNS = pa.schema(
         "reviewed_by": _TEXTS,
         "engine_answer": pa.string(),
         "confidence": pa.float32(),
+        "confidence_level": pa.string(),
         "warnings": _TEXTS,
     }
 )
@@ -143,8 +152,11 @@ class GivenAnswer(TypedDict):
     engine_answer: str
     confidence: float | None
     """The engine's, of its own answer (`memagent.records.ReadingResult`); None: not known."""
+    confidence_level: Level | None
+    """How far to trust it, by held-out answers; None: the reader declares none."""
     warnings: list[str]
-    """Of the document's text: parts not read, or read by OCR."""
+    """What speaks against the reader's answer, unless people have settled it; then of the document's text: parts not
+    read, or read by OCR."""
 
 
 def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list[GivenAnswer]:
@@ -283,7 +295,8 @@ def _given(
         "reviewed_by": [name for name in review.reviewers if name] if review else [],
         "engine_answer": answer["answer"],
         "confidence": rounded(answer["confidence"]),
-        "warnings": list(document["warnings"] or ()),
+        "confidence_level": answer["confidence_level"],
+        "warnings": [*reader_warnings(answer, review), *(document["warnings"] or ())],
     }
 
 

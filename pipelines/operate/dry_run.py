@@ -63,6 +63,8 @@ class Estimate(TypedDict):
     """The source of the estimate."""
     unmatched_questions: list[str]
     """Their texts: they are about documents of which none is in the corpus."""
+    outside_scope: list[str]
+    """Texts of questions that the reader declares not to be trained for."""
 
 
 def estimate(corpus: Corpus, reader: ReaderSpec, plan: Plan, config: Config) -> Estimate:
@@ -93,6 +95,7 @@ def estimate(corpus: Corpus, reader: ReaderSpec, plan: Plan, config: Config) -> 
         "estimated_seconds": round(conversations / expected.rate + start, 1) if expected.rate else None,
         "estimate_from": expected.source,
         "unmatched_questions": [question.text for question in plan.unmatched],
+        "outside_scope": reader.scheme.scope.outside(plan.left) if reader.scheme.scope else [],
     }
 
 

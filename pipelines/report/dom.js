@@ -53,7 +53,7 @@ const STATES = {
   reused: "from an earlier run",
   failed: "no answer",
 };
-const FIELDS = ["id", "document", "question", "answer", "found", "gold", "right", "segments", "evidence", "state", "stream", "reason", "quote", "review", "page", "verbatim"];
+const FIELDS = ["id", "document", "question", "answer", "found", "gold", "right", "segments", "evidence", "state", "stream", "reason", "quote", "review", "page", "verbatim", "level", "warnings"];
 const NOT_VERBATIM = "not word for word";
 const rows = data.rows.map((values, number) => {
   const row = { number };

@@ -12,6 +12,7 @@ from pipelines.report.details import timeline
 from pipelines.report.html import size, when
 from pipelines.views.formatting import breached, duration, number, pace, percent, withheld_by
 from pipelines.views.memory import MemoryHistory
+from pipelines.views.visible_answers import reader_warnings
 
 _QUOTE = 240
 """Characters of a quote in the list."""
@@ -190,4 +191,6 @@ class FileListing:
             else None,
             row.evidence[0]["page"] if row.evidence else None,
             row.evidence[0]["verbatim"] if row.evidence else None,
+            (answer["confidence_level"] if answer else None) or "",
+            reader_warnings(answer, row.review) if answer else [],
         ]

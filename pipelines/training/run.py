@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import tempfile
 from copy import copy
 from pathlib import Path
@@ -18,7 +19,8 @@ from infra.store.policies import Provenance, publish
 from infra.store.qa import TrainingSummary
 from infra.store.runs import write_run
 from memagent.errors import ConfigError
-from memagent.rl.dataset import DatasetSplits
+from memagent.reading.scope import SCOPE_FILE, load_scope
+from memagent.rl.dataset import DatasetSplits, dataset_name
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import audited, splits
 from pipelines.training.loop import Loop, Turns
@@ -130,6 +132,7 @@ def _rollout_pool(run: TrainingRun, slots: GpuSlots | None) -> RolloutPool:
     return RolloutPool(reader, run.recipe, run.config.pool, slots)
 
 
+_log = logging.getLogger("memagent.training")
 _SAMPLING = {"temperature", "top_p", "seed"}
 """Reading keys that belong to a run, not to a model."""
 
@@ -147,6 +150,21 @@ def _write_reading(path: Path, run: TrainingRun) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+_SAME = {"needles", "contracts"}
+"""Data sets with the questions that nano declares."""
+
+
+def _write_scope(path: Path, run: TrainingRun) -> None:
+    """Declare what the candidate was trained to answer, where no other question was in its training."""
+    if (scope := load_scope(path.parent)) is None:
+        return
+    if _SAME.issuperset(map(dataset_name, run.data)):
+        path.write_text(scope.unmeasured().model_dump_json(), encoding="utf-8")
+    else:
+        path.unlink()
+        _log.warning("answers of the new version are not marked: it was trained on other questions than it declares")
+
+
 def _publish(run: TrainingRun, store: Store, checkpoints: Checkpoints, state: State) -> str:
     """Publish the best weights; return the policy id, or empty if nothing was better than the initial weights."""
     if not state.best_step:
@@ -159,6 +177,7 @@ def _publish(run: TrainingRun, store: Store, checkpoints: Checkpoints, state: St
             name = path.rsplit("/", 1)[-1]
             store.get_file(folder / name, *parts, name)
         _write_reading(folder / "reading.json", run)
+        _write_scope(folder / SCOPE_FILE, run)
         provenance = Provenance(
             parent=run.reader.policy.policy_id,
             run_id=checkpoints.run_id,

@@ -17,14 +17,14 @@ from infra.store.location import Corpus
 from infra.store.runs import mark_released
 from memagent.config import load_config
 from memagent.quality.verdicts import current
+from memagent.records import LEVELS
 from pipelines.io.answers import answer_rows
 from pipelines.operate.forget import forget
 from pipelines.web.access import Access
 from pipelines.web.address import Address, token_file
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter
-from pipelines.web.review.pages import _confidence
-from tests.support.made_up_run import CORPUS, START, MadeUpRun, contracts, local_store
+from tests.support.made_up_run import CORPUS, OUTSIDE, START, MadeUpRun, contracts, level_of, local_store
 from tests.support.review_service import ADDRESS, PORT, Person, home, known, login_path, review_service_on
 
 __all__ = ["home"]
@@ -87,8 +87,7 @@ def test_an_answer_stands_beside_its_evidence_and_its_memory(run, anna):
     assert "This Agreement shall be governed by the laws of the State of Delaware." in page
     told = anna.get(f"/answers/{CORPUS}/{reading}/memory")
     assert "<ins>" in told and "Segment 4" in told
-    sure = {row["reading_id"]: row["confidence"] for row in run.answers}[reading]
-    assert f"Least sure at segment 5 of 8: {_confidence(sure)}." in told
+    assert "Least sure at segment 5 of 8." in told
     assert "there is no answer nope" in anna.get(f"/answers/{CORPUS}/nope", 404)
 
 
@@ -184,27 +183,31 @@ def test_the_doubtful_come_first_and_others_are_passed_over(run, service, anna):
     sure = {row["reading_id"]: row["confidence"] for row in run.answers}
     known = sorted(value for value in sure.values() if value is not None)
     limit = known[len(known) // 3]
-    assert f"{sum(value < limit for value in known)} answers" in anna.get(f"/?below={limit:.6f}")
-    assert "a confidence above 0" in anna.get("/?below=2", 400)
+    low = anna.get("/?level=low")
+    assert f"{sum(level_of(value) == 'low' for value in sure.values())} answers" in low
+    assert low.count(OUTSIDE) == low.count("confidence low") > 0 and "confidence medium" not in low
+    assert OUTSIDE not in anna.get("/?level=high") and "one of low, medium, high" in anna.get("/?level=2", 400)
     page = anna.get("/?order=confidence&state=found")
-    shown = re.findall(r"confidence ([0-9.]+)%", page)
-    assert len(shown) > 10 and shown == sorted(shown, key=float) and "Less doubtful" not in page
+    shown = re.findall(r"confidence (low|medium|high)<", page)
+    assert len(shown) > 10 and shown == sorted(shown, key=LEVELS.index) and "Less doubtful" not in page
+    assert not re.search(r"[Cc]onfidence:? [0-9]", page)
     items = list(listing.every(service.index.read(), Filter(order="confidence"), "anna"))
     assert [item.confidence for item in items[: len(known)]] == pytest.approx(known)
     assert {item.confidence for item in items[len(known) :]} == {None}, "what is not known comes last"
     first = items[0]
     page = anna.get(f"/answers/{CORPUS}/{first.reading_id}?order=confidence")
-    assert f"Confidence {_confidence(first.confidence)}" in page and 'id="previous"' not in page
-    following = anna.judge(first.reading_id, "accepted", order="confidence", below="0.9")
-    assert items[1].reading_id in following and "order=confidence" in following and "below=0.9" in following
+    assert "Confidence: low." in page and OUTSIDE in page and 'id="previous"' not in page
+    following = anna.judge(first.reading_id, "accepted", order="confidence", level="low")
+    assert items[1].reading_id in following and "order=confidence" in following and "level=low" in following
+    assert OUTSIDE not in anna.get(f"/answers/{CORPUS}/{first.reading_id}"), "a person has said that it is right"
     lines = list(csv.DictReader(io.StringIO(anna.get("/export.csv?order=confidence").removeprefix("\ufeff"))))
     assert [float(line["confidence"]) for line in lines if line["confidence"]] == pytest.approx(known)
     table = pq.read_table(io.BytesIO(anna.http.get("/export.parquet?order=confidence").content))
     assert table["confidence"].drop_null().to_pylist() == pytest.approx(known)
-    sheet = load_workbook(io.BytesIO(anna.http.get("/export.xlsx?below=0.5").content)).active
+    sheet = load_workbook(io.BytesIO(anna.http.get("/export.xlsx?level=low").content)).active
     column = [cell.value for cell in sheet["1"]].index("confidence")
     assert [row[column] for row in sheet.iter_rows(min_row=2, values_only=True)] == pytest.approx(
-        [each.confidence for each in listing.every(service.index.read(), Filter(below="0.5"), "anna")]
+        [each.confidence for each in listing.every(service.index.read(), Filter(level="low"), "anna")]
     )
     rows = list(answer_rows(Corpus(run.store, CORPUS), where=[("confidence", f"<{limit:.6f}")]))
     assert sorted(row["confidence"] for row in rows) == pytest.approx([value for value in known if value < limit])

@@ -12,7 +12,7 @@ from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.schemas import PLAN, SEGMENTS
 from infra.store.turns import TurnWriter
-from memagent.records import Turn, text_hash
+from memagent.records import LEVELS, Level, Turn, text_hash
 
 CORPUS = "contracts"
 RUN = "20260801-021500-a1b2c3"
@@ -25,12 +25,19 @@ QUESTIONS = {
     "cap": "What is the cap on liability?",
 }
 SEGMENT_CHARS = 1_500
+OUTSIDE = "outside what it was trained for"
+"""Warning of its answers of low confidence."""
 _FILLER = (
     "{n}. Each party shall keep confidential all information that the other party discloses to it in connection "
     "with this Agreement and shall use it for no other purpose than the performance of its obligations hereunder. "
     "Nothing in this section limits the right of a party to disclose what a court orders it to disclose, provided "
     "that it gives the other party notice in good time.\n\n"
 )
+
+
+def level_of(confidence: float | None) -> Level | None:
+    """Return the level of an answer's confidence."""
+    return None if confidence is None else LEVELS[(confidence >= 0.5) + (confidence >= 0.8)]
 
 
 @dataclass
@@ -160,6 +167,8 @@ class MadeUpRun:
                 answer=answer,
                 found=bool(answer),
                 confidence=sure,
+                confidence_level=level_of(sure),
+                warnings=[OUTSIDE] if level_of(sure) == "low" else None,
                 evidence=evidence,
                 segments=len(places) - carried,
                 conversations=len(places) - carried + 1,

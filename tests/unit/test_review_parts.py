@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from infra.store.schemas import ANSWERS as ANSWERS_SCHEMA
 from memagent.errors import UsageError
+from memagent.records import LEVELS
 from pipelines.views.passages import WINDOW, Span, find_words, in_context, passage, place_of
 from pipelines.web.address import token_file
 from pipelines.web.review import listing
@@ -28,7 +29,7 @@ def answers(rows):
         | dict(
             content_hash=f"h{doc}", answer=text, found=bool(text), evidence=[], answered_at=START + timedelta(hours=at)
         )
-        | dict(confidence=confidence(i))
+        | dict(confidence=confidence(i), confidence_level=level(i), warnings=["one", "two"] if i % 3 else None)
         for i, (doc, q, text, at) in enumerate(rows)
     ]
     return pa.Table.from_pylist(filled, pa.schema([ANSWERS_SCHEMA.field(name) for name in ANSWERS]))
@@ -37,6 +38,10 @@ def answers(rows):
 def confidence(i):
     """Some share values, some have none."""
     return None if i % 5 == 4 else (i * 7 % 11) / 10 if i * 7 % 11 < 10 else 1.0
+
+
+def level(i):
+    return (*LEVELS, None)[i % 4]
 
 
 def documents(names):
@@ -69,7 +74,7 @@ FILTERS = st.builds(
     state=st.sampled_from(["", *STATES]),
     by=st.sampled_from(["", "mine", "others"]),
     words=st.sampled_from(["", "a", "c b", "d1"]),
-    below=st.sampled_from(["", "0.4", "1"]),
+    level=st.sampled_from(["", *LEVELS]),
     order=st.sampled_from(["", "confidence"]),
 )
 
@@ -99,8 +104,15 @@ def test_pages_by_key_are_the_list_and_tallies_its_counts(rows, said, chosen, si
         assert [item.answered_at for item in everything] == sorted((i.answered_at for i in everything), reverse=True)
         listed = list(listing.every(connection, chosen, "ann"))
         assert all(each.confidence == confidence(int(each.reading_id[1:])) for each in listed)
-        if chosen.below:
-            assert all(item.confidence is not None and item.confidence < float(chosen.below) for item in listed)
+        numbers = [int(item.reading_id[1:]) for item in listed]
+        assert [(item.level, item.warnings) for item in listed] == [
+            (level(i) or "", "one; two" if i % 3 else "") for i in numbers
+        ]
+        if chosen.level:
+            wanted = {f"r{i}" for _, i in newest.values() if level(i) == chosen.level}
+            assert {item.reading_id for item in listed} <= wanted
+            narrowest = Filter(level=chosen.level)
+            assert listing.count(connection, narrowest, "ann") == len(wanted)
         if chosen.order:
             keys = [(2 if item.confidence is None else item.confidence, item.id) for item in listed]
             assert keys == sorted(keys)
@@ -207,10 +219,9 @@ def test_a_filter_says_what_is_possible():
     assert Filter.parse({"state": "found", "words": " x ", "other": "1"}) == Filter(state="found", words="x")
     with pytest.raises(UsageError, match="one of open, accepted"):
         Filter.parse({"review": "nope"})
-    for wrong in ("0", "1.01", "-1", "nan", "1e-3", "٠.٥", "0.5 OR 1", "."):
-        with pytest.raises(UsageError, match="confidence above 0"):
-            Filter.parse({"below": wrong})
-    assert Filter.parse({"below": ".5", "order": "confidence"}).query() == "below=.5&order=confidence"
+    with pytest.raises(UsageError, match="one of low, medium, high"):
+        Filter.parse({"level": "0.5"})
+    assert Filter.parse({"level": "low", "order": "confidence"}).query() == "level=low&order=confidence"
     with pytest.raises(UsageError, match="number of a question"):
         Filter.parse({"question": "1 OR 1"})
     assert Filter(state="not found").query(before="3") == "state=not+found&before=3"

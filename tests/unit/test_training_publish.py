@@ -52,7 +52,8 @@ def test_its_candidate_is_published_with_the_reading_of_the_recipe(tmp_path):
     assert "seed" not in json.loads((Path(serving.folder) / "reading.json").read_text())
 
 
-def test_a_model_that_was_made_for_reading_keeps_the_reading_of_its_recipe(tmp_path):
+@pytest.mark.parametrize(("data", "declares"), [(("needles", "contracts=cuad"), True), (("needles", "qa"), False)])
+def test_a_model_that_was_made_for_reading_keeps_the_reading_of_its_recipe(tmp_path, data, declares):
     store = Store(str(tmp_path / "store"))
     config = load_config(sets=["engine.model=nano", "reading.segment_tokens=128", "reading.seed=3"], store=store.url)
     checkpoints = Checkpoints(store, "a-run")
@@ -67,10 +68,13 @@ def test_a_model_that_was_made_for_reading_keeps_the_reading_of_its_recipe(tmp_p
     run = SimpleNamespace(
         reader=ReaderSpec(config), recipe=load_recipe("smoke"), data_version=None, model=bundled(), config=config
     )
+    run.data = data
     policy = _publish(run, store, checkpoints, State(best_step=4))
     own, base = (ReaderSpec(load_config(sets=[f"engine.model={name}"], store=store.url)) for name in (policy, "nano"))
     assert (own.reading.segment_tokens, base.reading.segment_tokens) == (128, 254)
     assert own.reading.model_copy(update={"segment_tokens": 254}) == base.reading
+    scope = own.scheme.scope
+    assert scope == (base.scheme.scope.unmeasured() if declares else None), "other questions: nothing is known of them"
 
 
 def test_engines_beside_a_learner_on_gpus_need_their_own(monkeypatch):

@@ -184,6 +184,7 @@ def _known_answer(corpus: Corpus, row: GivenAnswer) -> KnownAnswer:
         found=row["found"],
         evidence=[place(one, names.get(one.content_hash, row["document"])) for one in evidence],
         reading_id=row["reading_id"],
+        confidence=row["confidence_level"],
         warnings=row["warnings"],
         question=row["question"],
         answered_at=row["answered_at"].isoformat(),

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from starlette.responses import JSONResponse
 
 from memagent.errors import EngineDied, MemagentError, RequestError, UsageError
+from memagent.records import Level
 
 _log = logging.getLogger("memagent.api")
 
@@ -210,8 +211,10 @@ class FoundAnswer(BaseModel):
     found: bool
     evidence: list[EvidencePlace]
     reading_id: str
+    confidence: Level | None = None
+    """How far to trust the answer, by held-out answers; null: the reader declares none."""
     warnings: list[str] = Field(default_factory=list)
-    """Of the document's text: parts not read, or read by OCR."""
+    """What speaks against the answer, and what of the document's text was not read, or read by OCR."""
 
 
 class About(BaseModel):

@@ -142,6 +142,8 @@ class TextReading:
             found=result.found,
             evidence=[place(one, "") for one in result.evidence],
             reading_id=result.reading_id,
+            confidence=result.confidence_level,
+            warnings=list(result.warnings),
         )
 
     def ended(self) -> Ended:
@@ -237,6 +239,7 @@ class CorpusReading:
             found=answer.found,
             evidence=[place(one, names.get(one.content_hash, answer.document)) for one in answer.evidence],
             reading_id=answer.reading_id,
+            confidence=answer.confidence_level,
             warnings=list(answer.warnings),
         )
 

@@ -13,7 +13,7 @@ from infra.store.pages import PageNumbers
 from infra.store.rows import AnswerRow
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Verdict, current, disputed
-from memagent.records import text_hash
+from memagent.records import LEVELS, text_hash
 from pipelines.views.memory import histories
 from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, place_of
 from pipelines.web.review import listing
@@ -21,8 +21,6 @@ from pipelines.web.review.listing import Filter, ListedAnswer
 from pipelines.web.review.pages import Form, posted, render, service_of, session_of
 from pipelines.web.review.service import Opinion, ReviewService, quotes
 
-THRESHOLDS = ("0.5", "0.8", "0.9", "0.95", "0.99")
-"""Confidences below which the list's form can choose; an address may name any other."""
 _CHANGES_MOST = 60
 """Changes of a memory on a page."""
 _MARKED = 5_000
@@ -47,7 +45,7 @@ def answers(request: Request) -> Response:
         disputed=sum(n for (_, review), n in tallies.items() if review == "disputed"),
         corpora=listing.names(connection),
         questions=listing.questions(connection, chosen.corpus),
-        thresholds=[*THRESHOLDS, *({chosen.below} - {"", *THRESHOLDS})],
+        levels=LEVELS,
         link=link,
     )
 

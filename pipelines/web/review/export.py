@@ -28,6 +28,8 @@ COLUMNS = pa.schema(
         **dict.fromkeys(("reviewers", "comments"), pa.list_(pa.string())),
         "verbatim": pa.bool_(),
         "confidence": pa.float32(),
+        "confidence_level": pa.string(),
+        "warnings": pa.string(),
         "answered_at": pa.timestamp("us", tz="UTC"),
     }
 )
@@ -65,6 +67,8 @@ def rows(service: ReviewService, chosen: Filter, reviewer: str, address: str) ->
             "comments": [f"{each.reviewer}: {each.comment}" for each in verdicts if each.comment],
             "verbatim": None if failed or not item.quote else bool(item.verbatim),
             "confidence": item.confidence,
+            "confidence_level": item.level or None,
+            "warnings": item.warnings,
             "answered_at": item.answered_at,
         }
 

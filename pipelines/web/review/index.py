@@ -17,7 +17,7 @@ from infra.store.rows import FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, VerdictKind, judges, review
 from memagent.records import TextSpan
 
-VERSION = "5"
+VERSION = "6"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
 _TABLES = (

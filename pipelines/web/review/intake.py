@@ -17,6 +17,7 @@ from infra.store.location import Corpus, Store
 from infra.store.rows import FailureRow, FeedbackRow
 from infra.store.runs import ENDED, SHOWN, hidden_runs, withheld_runs
 from infra.store.schemas import EVIDENCE, FEEDBACK
+from memagent.records import LEVELS
 from pipelines.views.visible_answers import CONCATENATED
 from pipelines.web.review.index import (
     TIME_BITS,
@@ -35,7 +36,7 @@ _QUOTE = 240
 DOCUMENTS = ["content_hash", "doc_id", "title", "source", "media_type", "warnings", "state", "seen_at"]
 ANSWERS = [
     *("reading_id", "question_id", "question", "scope", "content_hash", "answer", "found", "evidence", "run_id"),
-    *("confidence", "answered_at"),
+    *("confidence", "confidence_level", "warnings", "answered_at"),
 ]
 
 
@@ -120,12 +121,12 @@ def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, p
     forget(connection, later)
     connection.execute(
         "CREATE TEMP TABLE IF NOT EXISTS fresh (id INTEGER PRIMARY KEY, reading_id, question_id, question, archive, "
-        "content_hash, answer, state, quote, verbatim, run_id, confidence)"
+        "content_hash, answer, state, quote, verbatim, run_id, confidence, level, warnings)"
     )
     connection.execute("DELETE FROM fresh")
     free = _FreeIds(connection)
     connection.executemany(
-        "INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO fresh VALUES ({', '.join('?' * 14)})",
         [(free.take(microseconds(answered_at)), *row) for *row, answered_at in rows.values()],
     )
     for statement in _TAKE:
@@ -145,12 +146,13 @@ _TAKE = (
     "INSERT INTO subject (corpus, content_hash, doc_id, title, copies, present) "
     "SELECT :corpus, content_hash, '', CASE WHEN archive THEN :archive ELSE '' END, 1, archive FROM fresh WHERE true "
     "GROUP BY content_hash ON CONFLICT DO NOTHING",
-    "INSERT INTO detail (id, reading_id, answer, quote, verbatim, run_id, part) "
-    "SELECT id, reading_id, answer, quote, verbatim, run_id, :part FROM fresh",
+    "INSERT INTO detail (id, reading_id, answer, quote, verbatim, run_id, warnings, part) "
+    "SELECT id, reading_id, answer, quote, verbatim, run_id, warnings, :part FROM fresh",
     "INSERT INTO words (rowid, answer, document) SELECT fresh.id, fresh.answer, subject.doc_id || ' ' || subject.title "
     "FROM fresh JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
-    "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence) "
-    f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS}, confidence FROM fresh "
+    "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence, level) "
+    f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS}, confidence, level "
+    "FROM fresh "
     "JOIN question ON question.corpus = :corpus AND question.text = fresh.question "
     "JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
 )
@@ -191,9 +193,11 @@ def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
     columns["archive"] = [scope == "archive" for scope in columns["scope"]]
     columns["found"] = [int(bool(found)) for found in columns["found"]]
     columns["confidence"] = [UNKNOWN if value is None else round(value, 6) for value in columns["confidence"]]
+    columns["level"] = [LEVELS.index(value) if value else -1 for value in columns["confidence_level"]]
+    columns["warnings"] = ["; ".join(value or ()) for value in columns["warnings"]]
     names = (
         *("reading_id", "question_id", "question", "archive", "content_hash", "answer", "found", "quote"),
-        *("verbatim", "run_id", "confidence", "answered_at"),
+        *("verbatim", "run_id", "confidence", "level", "warnings", "answered_at"),
     )
     return zip(*(columns[name] for name in names), strict=True)
 

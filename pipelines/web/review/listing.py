@@ -1,6 +1,5 @@
 """Lists of items: filters, pages by key, and counts."""
 
-import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -9,11 +8,11 @@ from typing import Self
 from urllib.parse import urlencode
 
 from memagent.errors import UsageError
+from memagent.records import LEVELS
 from pipelines.web.review.index import REVIEWS, STATES, TIME_BITS, UNKNOWN, moment
 
 PAGE = 50
 _MOST_WORDS = 8
-_SHARE = re.compile(r"0?\.\d{1,9}|1", re.ASCII)
 _WHICH = ("", "mine", "others")
 _KEY = "(item.confidence, item.id)"
 _EDGE = "(SELECT edge.confidence, edge.id FROM item AS edge WHERE edge.id = :edge)"
@@ -41,8 +40,8 @@ class Filter:
     """1: answered since the last digest began."""
     words: str = ""
     """Beginnings of words of the answer or of the document's name."""
-    below: str = ""
-    """A confidence, above 0 and up to 1: only answers of less."""
+    level: str = ""
+    """Of confidence."""
     order: str = ""
     """confidence: the least confident answers first, those of unknown confidence last; else the newest."""
 
@@ -55,13 +54,12 @@ class Filter:
         """
         found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
         choices = {"state": STATES, "review": REVIEWS, "by": _WHICH[1:], "new": ("1",), "order": ("confidence",)}
+        choices["level"] = LEVELS
         for name, known in choices.items():
             if getattr(found, name) not in ("", *known):
                 raise UsageError(f"{name}={getattr(found, name)!r}: one of {', '.join(known)}")
         if found.question and not found.question.isdecimal():
             raise UsageError(f"question={found.question!r}: the number of a question")
-        if found.below and not (_SHARE.fullmatch(found.below) and float(found.below)):
-            raise UsageError(f"below={found.below!r}: a confidence above 0 and up to 1, as in 0.8")
         return found
 
     def query(self, **more: str) -> str:
@@ -71,7 +69,7 @@ class Filter:
     @property
     def narrow(self) -> bool:
         """Whether counts need more than the tallies."""
-        return bool(self.by or self.new or self.words or self.below)
+        return bool(self.by or self.new or self.words or self.level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +100,10 @@ class ListedAnswer:
     content_hash: str
     confidence: float | None
     """Of what the engine said; None: not known."""
+    level: str
+    """low, medium or high; empty: the reader declares none."""
+    warnings: str
+    """What speaks against what the engine said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +149,9 @@ class Terms:
                 f"(item.corpus = {row['id']} AND item.id >= {row['digest'] << TIME_BITS})" for row in digests
             )
             terms.append(f"({since or 'item.shown'})")
-        if chosen.below:
-            terms.append("item.confidence < :below")
-            self.values["below"] = float(chosen.below)
+        if chosen.level:
+            terms.append("item.level = :level")
+            self.values["level"] = LEVELS.index(chosen.level)
         if words := _words(chosen.words):
             terms.append("item.id IN (SELECT rowid FROM words WHERE words MATCH :words)")
             self.values["words"] = words
@@ -215,7 +217,7 @@ def count(connection: sqlite3.Connection, chosen: Filter, reviewer: str) -> int:
 
 def tallies(connection: sqlite3.Connection, chosen: Filter) -> dict[tuple[str, str], int]:
     """Return the numbers of items by state and review; of a filter's fields only those that `tally` has count."""
-    terms = Terms(replace(chosen, by="", new="", words="", below=""), "", connection)
+    terms = Terms(replace(chosen, by="", new="", words="", level=""), "", connection)
     where = terms.where.replace("item.shown", "n > 0").replace("item.", "")
     rows = connection.execute(
         f"SELECT state, review, SUM(n) AS n FROM tally WHERE {where} GROUP BY state, review",
@@ -243,7 +245,7 @@ def names(connection: sqlite3.Connection) -> list[str]:
 _SELECT = (
     "SELECT item.id, corpus.name AS corpus, reading_id, question.text AS question, question_id, doc_id, title, copies, "
     'detail.answer, shown_answer AS "right", quote, verbatim, state, review, reviewers, answered_at, run_id, '
-    "content_hash, confidence FROM item JOIN corpus ON corpus.id = item.corpus "
+    "content_hash, confidence, level, warnings FROM item JOIN corpus ON corpus.id = item.corpus "
     "JOIN question ON question.id = item.question "
     "JOIN subject ON subject.id = item.subject JOIN detail ON detail.id = item.id"
 )
@@ -273,6 +275,7 @@ def _item(row: sqlite3.Row) -> ListedAnswer:
         "review": REVIEWS[row["review"]],
         "answered_at": moment(row["answered_at"]),
         "confidence": None if row["confidence"] == UNKNOWN else row["confidence"],
+        "level": ("", *LEVELS)[row["level"] + 1],
     }
     return ListedAnswer(**{**dict(row), **values})
 

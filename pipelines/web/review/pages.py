@@ -1,7 +1,6 @@
 """What all pages share: templates, the person who looks, forms, and errors that say what to do."""
 
 import json
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import cache
@@ -108,19 +107,12 @@ def _environment() -> Environment:
         "duration": duration,
         "when": _when,
         "exact": datetime.isoformat,  # as forms carry it
-        "confidence": _confidence,
     }
     return environment
 
 
 def _when(value: datetime | None) -> str:
     return "" if value is None else f"{value:%Y-%m-%d %H:%M} UTC"
-
-
-def _confidence(value: float) -> str:
-    """Return a probability in percent; rounded down, so that only certainty is 100%."""
-    thousandths = math.floor(1000 * value + 1e-6)
-    return f"{thousandths / 10:g}%"
 
 
 _RUNS = 50

@@ -22,17 +22,20 @@ CREATE TABLE item (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL, question INTEGER NOT NULL, subject INTEGER NOT NULL,
   shown INTEGER NOT NULL, state INTEGER NOT NULL, review INTEGER NOT NULL DEFAULT 0,
   reviewers INTEGER NOT NULL DEFAULT 0, answered_at INTEGER NOT NULL,
-  confidence REAL NOT NULL DEFAULT 2  -- 2: not known, after all that are
+  confidence REAL NOT NULL DEFAULT 2,  -- 2: not known, after all that are
+  level INTEGER NOT NULL DEFAULT -1  -- of confidence: 0 low, 1 medium, 2 high; -1: the reader declares none
 );
 CREATE INDEX item_pair ON item (subject, question);
 CREATE INDEX item_question ON item (question);
 CREATE INDEX item_reviewed ON item (review) WHERE review > 0;
 CREATE INDEX item_judged ON item (reviewers) WHERE reviewers > 0;
 CREATE INDEX item_confidence ON item (confidence) WHERE shown;
+CREATE INDEX item_level ON item (level) WHERE shown;
 CREATE INDEX item_failed ON item (corpus) WHERE state = 2;
 CREATE TABLE detail (
   id INTEGER PRIMARY KEY, reading_id TEXT NOT NULL, answer TEXT NOT NULL, quote TEXT NOT NULL, run_id TEXT NOT NULL,
   verbatim INTEGER NOT NULL DEFAULT 1,  -- whether the quote says the answer word for word
+  warnings TEXT NOT NULL DEFAULT '',  -- what speaks against the answer
   shown_answer TEXT, part TEXT  -- the file that has the answer with its evidence
 );
 CREATE INDEX detail_reading ON detail (reading_id);
