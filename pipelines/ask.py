@@ -246,11 +246,11 @@ def outside_scope(reader: ReaderSpec, questions: Sequence[Question]) -> RunExtra
     if scope is None or not outside:
         return {}
     _log.warning(
-        "%d of %d questions are %s, and their answers are marked, as mostly wrong: %s. It was trained to answer: %s. "
-        "For other questions give a larger model (--model)",
-        *(len(outside), len(questions), scope.mark),
-        *("; ".join(outside[:_NAMED]) + ("; ..." if len(outside) > _NAMED else ""),),
-        *("; ".join(kind.examples[0] for kind in scope.kinds),),
+        "%s was not trained for %d of %d questions; its answers to them are mostly wrong, and marked: %s\n"
+        "It was trained for questions like these: %s\nFor others give a larger model (--model).",
+        *(scope.reader, len(outside), len(questions)),
+        " | ".join([*outside[:_NAMED], *(["..."] if len(outside) > _NAMED else [])]),
+        " | ".join(kind.examples[0] for kind in scope.kinds),
     )
     return {"outside_scope": outside}
 

@@ -197,7 +197,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
             "answer found",
             f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
         ),
-        ("outside training", number(len(outside)) + " questions, their answers mostly wrong" if outside else ""),
+        ("outside training", f"questions: {number(len(outside))}; their answers are mostly wrong" if outside else ""),
         ("parts read", number(summary.get("segments") or 0) + (f" ({pace(summary)})" if pace(summary) else "")),
         ("tokens", f"{number(prompt)} read ({percent(cached, prompt)} from cache), {number(output)} written"),
         ("time", duration(seconds)),

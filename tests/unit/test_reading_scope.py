@@ -3,7 +3,9 @@
 import asyncio
 import json
 from dataclasses import replace
+from datetime import datetime
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,11 +16,14 @@ from memagent.config import load_config
 from memagent.errors import ConfigError
 from memagent.evaluation import contracts, needles
 from memagent.nano import VERSIONS, bundled
+from memagent.quality.verdicts import Review
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.loop import read
 from memagent.reading.scope import SCOPE_FILE, check_answer, confused, features, load_scope
 from memagent.reading.scripted import ScriptedEngine
-from memagent.records import Evidence
+from memagent.records import Evidence, Question
+from pipelines.ask import outside_scope
+from pipelines.views.visible_answers import reader_warnings
 
 SCOPE = load_scope(bundled("rl"))
 KEYS = ("amber-otter", "gate-7", "550e8400-e29b-41d4-a716-446655440000")
@@ -131,6 +136,24 @@ def test_a_declaration_is_of_the_folders_own_model_alone(tmp_path, monkeypatch, 
     monkeypatch.setattr("infra.engines.openai.listed_weights", lambda config, served: "")
     config = load_config(store=str(tmp_path), engine__kind=kind, engine__model="nano")
     assert (ReaderSpec(config).scheme.scope is not None) == declares, "a server has a model of its own"
+
+
+def test_other_questions_are_said_before_a_run(caplog):
+    reader = SimpleNamespace(scheme=SimpleNamespace(scope=SCOPE))
+    known, other = Question("a", "What is the governing law?"), Question("b", "Who feeds the horses?")
+    assert outside_scope(reader, [known, other]) == {"outside_scope": [other.text]}
+    assert "nano was not trained for 1 of 2 questions" in caplog.text and other.text in caplog.text
+    caplog.clear()
+    assert outside_scope(reader, [known]) == {} and not caplog.records
+    reader.scheme.scope = None
+    assert outside_scope(reader, [other]) == {} and not caplog.records, "a model of one's own is never marked"
+
+
+@pytest.mark.parametrize(("status", "shown"), [("accepted", []), ("corrected", []), ("rejected", [SCOPE.mark])])
+def test_what_people_have_settled_is_not_warned_of(status, shown):
+    answer = {"warnings": [SCOPE.mark]}
+    assert reader_warnings(answer, Review(status, "x", (), datetime(2026, 8, 1))) == shown
+    assert reader_warnings(answer, None) == [SCOPE.mark] and reader_warnings({"warnings": None}, None) == []
 
 
 @pytest.mark.parametrize("damage", ["{", '{"reader": 1}', "half"])
