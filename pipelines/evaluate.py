@@ -48,6 +48,7 @@ class _Cost(TypedDict):
     tokens: int | None
     seconds: float | None
     segments: int | None
+    confidence: float | None
 
 
 class _Failure(TypedDict):
@@ -150,9 +151,14 @@ def run_results(store: Store, run_id: str) -> pa.Table:
 
 def _cost(answer: AnswerRow | None) -> _Cost:
     if answer is None:
-        return {"tokens": None, "seconds": None, "segments": None}
+        return {"tokens": None, "seconds": None, "segments": None, "confidence": None}
     tokens = answer["prompt_tokens"] + answer["output_tokens"]
-    return {"tokens": tokens, "seconds": answer["engine_seconds"], "segments": answer["segments"]}
+    return {
+        "tokens": tokens,
+        "seconds": answer["engine_seconds"],
+        "segments": answer["segments"],
+        "confidence": answer["confidence"],
+    }
 
 
 def _failure(judged: Judged, log: list[Turn] | None) -> _Failure:

@@ -271,6 +271,7 @@ class ResultRow(TypedDict):
     tokens: int | None
     seconds: float | None
     segments: int | None
+    confidence: float | None
     failure: str
     lost_step: int | None
     lost_segment: int | None

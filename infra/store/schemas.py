@@ -291,6 +291,7 @@ RESULTS = pa.schema(
         ("tokens", pa.int64()),
         ("seconds", pa.float64()),  # its share of the engine's time
         ("segments", pa.int64()),
+        ("confidence", pa.float32()),  # as of its answer
         ("failure", pa.string()),  # why a wrong answer is wrong (`memagent.evaluation.grading`); empty: it is right
         ("lost_step", pa.int64()),  # where the memory lost what it had noted
         ("lost_segment", pa.int64()),

@@ -95,8 +95,10 @@ _TITLES = {
     "accuracy-by-depth": "Accuracy by depth and length",
     "cost-by-length": "Cost by length",
     "memory-by-share": "The memory over the reading",
+    "reliability": "Right answers by confidence",
 }
 _NOTES = {
+    "reliability": "Answers in five groups by confidence. Off the grey line, confidence is no probability.",
     "accuracy-by-length": "Dashed: published by the paper for other models on RULER-HQA, another task.",
     "cost-by-length": "Seconds are a reading's share of the engine's time, split evenly among requests in flight.",
 }
@@ -128,6 +130,10 @@ def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
             files += pictures.cost_by_length(rows, folder)
         if len({row["method"] for row in rows if row["depth"] is not None}) == 1:
             files += pictures.accuracy_by_depth(rows, folder)
+    if len(run_ids) == 1:
+        every: list[ResultRow] = run_results(store, run_ids[0]).to_pylist()
+        if sum(row["confidence"] is not None for row in every) >= pictures.LEAST_KNOWN:
+            files += pictures.reliability(every, folder)
     if len(run_ids) == 1 and (memories := _memories(Corpus(store, runs[run_ids[0]]["corpus"]), run_ids[0])):
         files += pictures.memory_by_share(memories, folder)
     return files

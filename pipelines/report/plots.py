@@ -7,6 +7,7 @@ range from lowest to highest.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
@@ -160,6 +161,7 @@ READINGS = {
     "score": "0 (wrong, or the reading failed) to 1 (right)",
     "tokens": "tokens of all prompts and responses; None for a failed reading",
     "seconds": "the reading's share of the engine's time; None for a failed reading",
+    "confidence": "of the answer, 0 to 1; None where it is not known",
 }
 MEMORIES = {
     "share": "share of the text read when the memory was written, 0 to 1",
@@ -175,6 +177,8 @@ PUBLISHED: dict[str, tuple[float, ...]] = {
 }
 """Percent right (sub_em) by length. Source: MemAgent, arXiv 2507.02259, version 1, main results on RULER-HQA."""
 
+LEAST_KNOWN, _GROUPS = 25, 5
+"""Answers with a confidence that a reliability diagram needs, and its groups."""
 ScoreRows = Any
 """A list of dicts or a pyarrow table."""
 
@@ -291,6 +295,37 @@ def cost_by_length(rows: ScoreRows, folder: Path) -> list[Path]:
         figure.tight_layout(rect=(0, 0.12, 1, 1))
         figure.legend(list(handle_of.values()), list(handle_of), loc="lower center", ncols=min(5, len(handle_of)))
         return save(figure, folder, "cost-by-length")
+
+
+def reliability(rows: ScoreRows, folder: Path) -> list[Path]:
+    """Plot the share of right answers, with 95% intervals, by confidence: in five groups of equal size.
+
+    Needs confidence, score; answers without a confidence are left out. Raises UsageError if there are no rows or
+    columns are missing, or fewer than `LEAST_KNOWN` confidences are known.
+    """
+    valid = [row for row in _rows(rows, "score", may_lack=("confidence",)) if row["confidence"] is not None]
+    if len(valid) < LEAST_KNOWN:
+        raise UsageError(
+            f"a reliability diagram needs {LEAST_KNOWN} answers with a confidence; there are {len(valid)}."
+        )
+    valid.sort(key=lambda row: float(row["confidence"]))
+    cuts = [len(valid) * i // _GROUPS for i in range(_GROUPS + 1)]
+    groups = [valid[low:high] for low, high in pairwise(cuts)]
+    sure = [100 * median(float(row["confidence"]) for row in group) for group in groups]
+    scores = [mean("accuracy", [float(row["score"]) for row in group]) for group in groups]
+    low, high = [100 * (s.value - s.low) for s in scores], [100 * (s.high - s.value) for s in scores]
+    with canvas(WIDE, 4.6) as figure:
+        axes = figure.add_subplot()
+        axes.plot([0, 100], [0, 100], color="#d9d9d9", lw=7, zorder=1, label="as a probability")
+        shares = [100 * score.value for score in scores]
+        axes.errorbar(
+            sure, shares, [low, high], color=COLOURS[0], marker="o", ms=5, lw=1.8, capsize=3, label="measured"
+        )
+        axes.set(xlim=(max(0, sure[0] - 5), 101), ylim=(-3, 103))
+        axes.set(xlabel="Confidence (%)", ylabel="Right answers (%)")
+        axes.legend(loc="upper left")
+        figure.tight_layout()
+        return save(figure, folder, "reliability")
 
 
 def memory_by_share(rows: ScoreRows, folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from pipelines.report.plots import (
     accuracy_by_length,
     cost_by_length,
     memory_by_share,
+    reliability,
     tokens_label,
 )
 
@@ -51,7 +52,17 @@ def labels(path):
     return ["".join(node.itertext()).strip() for node in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
+def sure():
+    rng = random.Random(3)
+    return [{"confidence": (value := rng.random()), "score": float(rng.random() < value)} for _ in range(100)]
+
+
 CASES = {
+    "reliability": (
+        reliability,
+        [*sure(), {"confidence": None, "score": 0.0}],
+        ["measured", "as a probability", "Confidence (%)", "Right answers (%)"],
+    ),
     "accuracy-by-length": (
         accuracy_by_length,
         readings(),
@@ -163,6 +174,7 @@ def test_failed_readings_count_as_wrong_and_have_no_cost(tmp_path):
         (accuracy_by_length, [{"method": "m", "length": 0, "score": 1}], "length of 0"),
         (accuracy_by_depth, readings(), "2 methods"),
         (accuracy_by_depth, [{"method": "m", "length": 8, "score": 1, "depth": None}], "0 methods"),
+        (reliability, [{"score": 1.0, "confidence": None}] * 99, "25 answers with a confidence; there are 0"),
         (memory_by_share, [{"share": 1}], "tokens of the memory"),
         (memory_by_share, pa.table({"share": pa.array([], pa.float64())}), "no rows"),
     ],
