@@ -26,7 +26,7 @@ from memagent.config import Config, LoggingConfig
 from memagent.errors import UsageError
 from memagent.records import Question, stable_hash
 from pipelines.run_names import run_id_or_new
-from pipelines.runs import Recorder, finish, repeat
+from pipelines.runs import Recorder, answers_fingerprint, finish, repeat
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import Chosen, PlanRequest
@@ -299,10 +299,11 @@ def digest(
 
 
 def _inputs(reading: ReadingPass, questions: Sequence[Question]) -> dict[str, str]:
-    """Return hashes of all that a digest depends on."""
+    """Return hashes of all that a digest depends on, its own answers among them: a repair may have dropped some."""
     reader = reading.reader
     return {
         "documents": Table(reading.corpus.store, "documents").fingerprint(reading.corpus.name),
+        "answers": answers_fingerprint(reading.corpus),
         "questions": stable_hash([asdict(question) for question in questions]),
         "policy": reader.policy.policy_id,
         "config": reader.config_hash,

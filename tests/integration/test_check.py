@@ -10,7 +10,7 @@ from infra.store.documents import current_documents
 from infra.store.location import Corpus, Store
 from memagent.config import load_config
 from memagent.errors import MemagentError
-from pipelines.ask import ask
+from pipelines.ask import ask, digest
 from pipelines.io.answers import answer_table
 from pipelines.operate.check import check
 from pipelines.stages.ingest import ingest
@@ -94,6 +94,19 @@ def test_what_was_damaged_is_found_and_comes_back(archive, folder, harm):
         assert again["conversations"] == 0, "what is answered stays answered"
     if harm is garbage:
         assert archive.store.list("damaged", suffix=""), "nothing is deleted"
+
+
+def test_a_digest_reads_again_the_answers_that_a_repair_dropped(archive):
+    ingest(Corpus(archive.store, "c"), [str(archive.folder)], archive.config, "ingest")
+    first = digest("c", [OTTER, HERON], archive.config)
+    assert digest("c", None, archive.config)["conversations"] == 0
+    garbage(archive.store, archive.files("answers")[0])
+    assert archive.check(repair=True)["found"].keys() >= {"tables"}
+    again = digest("c", None, archive.config)
+    assert again["readings"]["read_now"] > 0 or again["readings"]["continued"] > 0
+    assert again["rollup"] and len(archive.answers(again["run_id"])) == len(archive.answers(first["run_id"]))
+    assert Table(archive.store, "answers").read("c").num_rows == 2 * DOCUMENTS
+    assert digest("c", None, archive.config)["readings"]["read_now"] == 0
 
 
 def test_a_text_that_is_another_one_than_its_hash_says_is_taken_again(archive):
