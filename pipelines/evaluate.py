@@ -98,8 +98,8 @@ def evaluate(
             summary = run_readings(request, show)
         judged, table = results(Corpus(store, name), run_id, taken)
         store.write_part(table, "runs", run_id, "results.parquet")
-    rows = _score_rows(suite, config, reader.policy.policy_id, summary=summary, judged=judged)
-    Table(store, "scores").upsert(rows)
+        rows = _score_rows(suite, config, reader.policy.policy_id, summary=summary, judged=judged)
+        Table(store, "scores").upsert(rows)
     measure = not_found(judged) if suite.control else overall(judged)
     return {**summary, "evaluation": [_score_line(row) for row in rows], "overall": measure.as_dict()}
 

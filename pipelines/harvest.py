@@ -80,9 +80,9 @@ def harvest(
     recorder = Recorder(store, run_id, show)
     with used(corpus, run_id, wait=config.wait, show=recorder.show):
         summary = _harvest(corpus, config, options, run_id, recorder)
-    recorder.stage("done")
-    summary["seconds"] = round((now() - started).total_seconds(), 2)
-    write_run(store, summary, started, config.public())
+        recorder.stage("done")
+        summary["seconds"] = round((now() - started).total_seconds(), 2)
+        write_run(store, summary, started, config.public())
     return summary
 
 

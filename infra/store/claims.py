@@ -30,6 +30,8 @@ _ORPHAN_SECONDS = 20.0
 """After the last heartbeat of a run that was killed: so long its workers may live."""
 _NUMBERS = ("process", "started", "at")
 _LOOK_SECONDS = 2.0
+_BRIEF_SECONDS, _BRIEF_LOOK = 3.0, 0.1
+"""How long who wants the whole store waits for writers that only add some rows, as people's verdicts are."""
 _WHOLE = "_store"
 """In the place of a corpus: no corpus can be called so."""
 _ALONE = "has the whole store for itself"
@@ -105,9 +107,11 @@ def alone(store: Store, run_id: str) -> Iterator[None]:
     whole = Corpus(store, _WHOLE)
     with _beating(whole, run_id):
         # Both sides write down what they want before they look at the other's: one of them sees the other.
-        others = _register(whole, run_id, frozenset([_WHOLE])) or next(_claimants(store, is_alive), "")
-        if others:
-            raise RunningError(f"run {others} is using {store.url}: wait for its end, or end it")
+        until = time.monotonic() + _BRIEF_SECONDS
+        while others := _register(whole, run_id, frozenset([_WHOLE])) or next(_claimants(store, is_alive), ""):
+            if time.monotonic() > until:
+                raise RunningError(f"run {others} is using {store.url}: wait for its end, or end it")
+            time.sleep(_BRIEF_LOOK)
         while killed := next(_claimants(store, _may_write), ""):
             _log.info("waiting until no worker of run %s, which was killed, can write any more", killed)
             time.sleep(_LOOK_SECONDS)

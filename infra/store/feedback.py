@@ -18,6 +18,8 @@ from infra.store.rows import AnswerRow, FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, current, review
 from memagent.records import TextSpan
 
+FEEDBACK_CLAIM = "_feedback"
+"""Claimed by who writes to the table (`infra.store.claims.used`): nobody forgets documents meanwhile."""
 _ANSWER = ["corpus", "reading_id", "question", "content_hash", "stream", "policy_id", "answer", "found", "evidence"]
 
 

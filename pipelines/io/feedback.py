@@ -1,13 +1,15 @@
 """Import feedback: people's verdicts on answers, from a file of exported answers."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict, cast
 
+from infra.store.claims import used
 from infra.store.delta import Table, now
-from infra.store.location import Store
+from infra.store.feedback import FEEDBACK_CLAIM
+from infra.store.location import Corpus, Store
 from infra.store.qa import answers_of
 from infra.store.rows import FeedbackRow
 from memagent.errors import UsageError
@@ -15,6 +17,7 @@ from memagent.quality.verdicts import COUNTING
 from memagent.questions import FileRow, csv_rows, json_lines, read_text
 from memagent.records import Json, half
 from pipelines.io.writer import without_prefix, xlsx_rows
+from pipelines.run_names import new_run_id
 
 _NEEDED = ("reading_id", "verdict")
 _MOST_SHOWN = 5
@@ -69,7 +72,8 @@ def load_verdicts(path: Path) -> tuple[list[FileVerdict], int]:
 def take_feedback(store: Store, path: Path, corpus: str | None = None) -> FeedbackSummary:
     """Store the verdicts of a file; return the summary. Verdicts that are already stored are skipped.
 
-    The corpus is looked up by reading; a reading of several corpora gets the verdict in each.
+    The corpus is looked up by reading; a reading of several corpora gets the verdict in each. Waits for a run that has
+    the whole store: what it forgets is looked up after it.
 
     Raises:
         UsageError: the file is malformed, has no verdict, or none of its readings exists.
@@ -77,15 +81,28 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
     verdicts, empty = load_verdicts(path)
     if not verdicts:
         raise UsageError(f"{path} holds no verdict: fill the column verdict with {', '.join(COUNTING)}")
-    corpora: dict[str, list[str]] = defaultdict(list)
+    _homes(store, path, verdicts, corpus)  # before anything is written: it may be another store than was meant
+    with used(Corpus(store, FEEDBACK_CLAIM), new_run_id(), wait=True, show=None):
+        return _add(store, verdicts, _homes(store, path, verdicts, corpus), empty, corpus)
+
+
+def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: str | None) -> dict[str, list[str]]:
+    """Return the corpora that have the readings, by reading. Raises UsageError: none has any."""
+    homes: dict[str, list[str]] = defaultdict(list)
     for row in answers_of(store, corpus, [verdict.reading_id for verdict in verdicts]):
-        corpora[row["reading_id"]].append(row["corpus"])
-    unknown = [verdict for verdict in verdicts if verdict.reading_id not in corpora]
-    if len(unknown) == len(verdicts):
+        homes[row["reading_id"]].append(row["corpus"])
+    if not homes:
         scope = f"corpus {corpus!r}" if corpus else "any corpus"
         raise UsageError(
             f"{path}: none of its {len(verdicts)} readings was answered in {scope} of {store.url}: see --store"
         )
+    return homes
+
+
+def _add(
+    store: Store, verdicts: Sequence[FileVerdict], homes: dict[str, list[str]], empty: int, corpus: str | None
+) -> FeedbackSummary:
+    unknown = [verdict for verdict in verdicts if verdict.reading_id not in homes]
     table, given_at = Table(store, "feedback"), now()
     stored = {}
     for row in table.read(corpus).sort_by("given_at").to_pylist():
@@ -104,7 +121,7 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
             "decides": False,
         }
         for verdict in verdicts
-        for name in corpora[verdict.reading_id]
+        for name in homes.get(verdict.reading_id, ())
     ]
     new = [row for row in rows if stored.get((row["corpus"], row["reading_id"])) != (row["verdict"], row["answer"])]
     table.insert_new(new)

@@ -35,6 +35,7 @@ from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import mended
 from pipelines.run_names import new_run_id
+from pipelines.web.review.service import follow_forgettings
 
 _WORDS = 8
 _PLACES = 3
@@ -240,6 +241,7 @@ def _chosen(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Forgetting:
 
 def _finish(store: Store, journal: ForgetJournal, canaries: Sequence[str]) -> ForgetSummary:
     """Search the store for what was erased, and say what became of it."""
+    follow_forgettings(store)
     searched = [*journal["passages"], *canaries]
     found = find_texts(store, searched, but=store.path(JOURNAL))
     summary = _summary(journal)

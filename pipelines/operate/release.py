@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.store.claims import is_alive
+from infra.store.claims import is_alive, used
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.runs import QuestionRollup, RunSummary, mark_released, run_ids
 from memagent.errors import UsageError
 from memagent.quality.quality_checks import LiveCounts, Quality, QualityConfig, QuestionQuality, breaches
-from pipelines.run_names import resolve
+from pipelines.run_names import new_run_id, resolve
 from pipelines.stages.summarise import DigestRuns
 
 _DIGESTS = 30
@@ -104,7 +104,8 @@ def release(store: Store, run: str) -> tuple[Corpus, list[str]]:
     row = next(row for row in rows if row["run_id"] == run_id)
     others = (json.loads(row["summary"] or "{}").get("checks") or {}).get("withheld", [])
     corpus = Corpus(store, row["corpus"])
-    return corpus, mark_released(corpus, {run_id, *others})
+    with used(corpus, new_run_id(), wait=True, show=None):  # a forgetting takes single answers out of the same rows
+        return corpus, mark_released(corpus, {run_id, *others})
 
 
 def _good_digests(corpus: Corpus) -> tuple[Quality, LiveCounts]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from openpyxl import load_workbook
 
+from infra.store.claims import RunningError, alone
 from infra.store.delta import Table
 from infra.store.feedback import verdicts
 from infra.store.location import Corpus
@@ -19,11 +21,13 @@ from memagent.config import load_config
 from memagent.quality.verdicts import current
 from memagent.records import LEVELS
 from pipelines.io.answers import answer_rows
+from pipelines.io.feedback import take_feedback
 from pipelines.operate.forget import forget
 from pipelines.web.access import Access
 from pipelines.web.address import Address, token_file
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter
+from pipelines.web.review.service import Opinion, ReviewService
 from tests.support.made_up_run import CORPUS, OUTSIDE, START, MadeUpRun, contracts, level_of, local_store
 from tests.support.review_service import ADDRESS, PORT, Person, home, known, login_path, review_service_on
 
@@ -369,6 +373,57 @@ def test_forgotten_documents_are_nowhere_at_the_review_pages(run, service, home,
     kept = b"".join(path.read_bytes() for part in ("cache", "data") for path in (home / part).rglob("*.sqlite*"))
     assert b"Utah-only-said-here" not in kept and reading.encode() not in kept
     assert not Table(run.store, "feedback").read(CORPUS).num_rows
+
+
+def test_a_verdict_given_while_its_document_is_forgotten_stays_nowhere(run, service, home, anna):
+    reading = laws(run)[0]
+    anna.judge(laws(run)[1], "corrected", answer="Ohio-stays")
+    anna.judge(reading, "corrected", answer="Utah-only-said-here")
+    with alone(run.store, "forgetting"), pytest.raises(RunningError, match="whole store"):
+        service.journal.flush()
+    assert not Table(run.store, "feedback").read(CORPUS).num_rows
+    forget(CORPUS, load_config(store=run.store.url), [("doc_id", "contract-0000.txt")])
+    anna.judge(reading, "corrected", answer="Utah-only-said-here")  # her page has not seen it yet
+    while service.journal.flush():
+        pass
+    service.refresher.once()
+    service.refresher.once()
+    assert [row["answer"] for row in Table(run.store, "feedback").read(CORPUS).to_pylist()] == ["Ohio-stays"]
+    service.index.read().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    kept = b"".join(path.read_bytes() for path in home.rglob("*.*") if path.is_file())
+    assert b"Ohio-stays" in kept and b"Utah-only-said-here" not in kept
+
+
+def test_a_forgotten_document_leaves_the_files_of_review_pages_that_do_not_run(run, home, monkeypatch):
+    for name in ("cache", "data"):
+        monkeypatch.setattr(f"platformdirs.user_{name}_path", lambda app, name=name: home / name / app)
+    service = ReviewService(load_config(store=run.store.url))
+    service.refresher.once()
+    (item,) = (listing.find(service.index.read(), CORPUS, reading) for reading in laws(run)[:1])
+    service.give(item, Opinion("corrected", "Utah-only-said-here"), "anna")
+    index = service.index.path
+    assert index.stat().st_mode & 0o077 == 0, "answers are for their owner"
+    service.journal.close()
+    forget(CORPUS, load_config(store=run.store.url), [("doc_id", "contract-0000.txt")])
+    kept = b"".join(path.read_bytes() for path in home.rglob("*.sqlite*"))
+    assert b"Utah-only-said-here" not in kept and laws(run)[0].encode() not in kept
+    service = ReviewService(load_config(store=run.store.url))
+    service.refresher.once()
+    assert sum(listing.tallies(service.index.read(), Filter()).values()) == 57
+    service.journal.close()
+
+
+def test_a_file_of_verdicts_is_read_after_a_forgetting_not_during_it(run, home):
+    path = home / "verdicts.csv"
+    path.write_text("".join(["reading_id,verdict,answer\n", *(f"{id},corrected,only-here\n" for id in laws(run)[:2])]))
+    with ThreadPoolExecutor(1) as threads:
+        with alone(run.store, "forgetting"):
+            taken = threads.submit(take_feedback, run.store, path)
+            time.sleep(0.5)
+            assert not taken.done() and not Table(run.store, "feedback").read(CORPUS).num_rows
+            Table(run.store, "answers").delete(CORPUS, reading_id=laws(run)[:1])
+        assert taken.result()["unknown_readings"] == 1
+    assert [row["reading_id"] for row in Table(run.store, "feedback").read(CORPUS).to_pylist()] == laws(run)[1:2]
 
 
 def test_twenty_people_at_once_lose_nothing(run, service, access):

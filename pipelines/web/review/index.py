@@ -54,13 +54,14 @@ class AnswerIndex:
 
     def __init__(self, path: Path) -> None:
         """Open the database; make it anew if it is missing, damaged, or of another version."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = path
         self._threads = threading.local()
         self._writing = threading.RLock()
         if not self._usable():
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
+            path.touch(mode=0o600)  # SQLite gives its other files the mode of this one
             with self.write() as connection:
                 connection.executescript((files("pipelines.web.review") / "schema.sql").read_text(encoding="utf-8"))
                 connection.execute("INSERT INTO note VALUES ('version', ?)", (VERSION,))
@@ -104,6 +105,7 @@ class AnswerIndex:
     def _usable(self) -> bool:
         if not self.path.exists():
             return False
+        self.path.chmod(0o600)
         try:
             connection = sqlite3.connect(self.path)
             try:

@@ -5,7 +5,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -260,9 +260,10 @@ _EVERY = 5.0
 class Refresher:
     """Keeps an index up to date in a thread of its own."""
 
-    def __init__(self, store: Store, index: AnswerIndex, forget: Callable[[set[str]], None]) -> None:
-        """Prepare; `forget` is told the readings of documents that were forgotten (`pipelines.operate.forget`)."""
+    def __init__(self, store: Store, index: AnswerIndex, forget: Callable[[str, Collection[str]], None]) -> None:
+        """Prepare; `forget` is told corpora and the hashes of their forgotten texts (`pipelines.operate.forget`)."""
         self._store, self._index, self._forget = store, index, forget
+        self._told: dict[str, frozenset[str]] = {}
         self._versions: dict[str, int | None] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="review-refresh", daemon=True)
@@ -280,10 +281,7 @@ class Refresher:
 
     def once(self) -> None:
         """Read what is new in the tables; begin anew where documents were forgotten."""
-        readings = {reading for corpus in corpora(self._store) for reading in self._forgotten(corpus)}
-        if readings:
-            self._forget(readings)
-            self._index.clear()
+        if self.follow_forgettings():
             self._versions = {}
         steps: tuple[tuple[str, Callable[[str], None]], ...] = (
             ("documents", self._documents),
@@ -304,16 +302,29 @@ class Refresher:
             self._versions[name] = version
         self.busy = ""
 
-    def _forgotten(self, corpus: str) -> list[str]:
-        """Return the readings in the index that are of forgotten texts."""
-        hashes = json.dumps(sorted(forgotten(Corpus(self._store, corpus))))
-        rows = self._index.read().execute(
-            "SELECT reading_id FROM subject JOIN item ON item.subject = subject.id JOIN detail ON detail.id = item.id "
-            "WHERE subject.corpus = (SELECT id FROM corpus WHERE name = ?) AND content_hash IN "
-            "(SELECT value FROM json_each(?))",
+    def follow_forgettings(self) -> bool:
+        """Tell of forgotten texts, and clear the index if it has anything of one; return whether it is empty now."""
+        stale = False
+        for corpus in corpora(self._store):
+            hashes = forgotten(Corpus(self._store, corpus))
+            if hashes and hashes != self._told.get(corpus):
+                self._forget(corpus, hashes)
+                self._told[corpus] = hashes
+            stale = stale or self._has_any(corpus, json.dumps(sorted(hashes)))
+        if stale:
+            self._index.clear()
+        return not self._index.read().execute("SELECT 1 FROM corpus").fetchone()
+
+    def _has_any(self, corpus: str, hashes: str) -> bool:
+        """Whether the index has answers of some texts, or verdicts on them."""
+        found = self._index.read().execute(
+            "SELECT 1 FROM subject JOIN item ON item.subject = subject.id WHERE subject.corpus = "
+            "(SELECT id FROM corpus WHERE name = ?1) AND content_hash IN (SELECT value FROM json_each(?2)) UNION ALL "
+            "SELECT 1 FROM waiting WHERE corpus = ?1 AND json_extract(row, '$.content_hash') IN "
+            "(SELECT value FROM json_each(?2))",
             (corpus, hashes),
         )
-        return [row["reading_id"] for row in rows]
+        return found.fetchone() is not None
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -19,8 +19,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from infra.store.claims import used
+from infra.store.corpora import forgotten
 from infra.store.delta import MANY, Table
-from infra.store.feedback import append_once
+from infra.store.feedback import FEEDBACK_CLAIM, append_once
 from infra.store.location import Corpus, Store
 from infra.store.rows import FeedbackRow
 from pipelines.web.review.index import microseconds, moment
@@ -43,11 +45,17 @@ CREATE TABLE IF NOT EXISTS session (
 """
 
 
+class JournalRow(FeedbackRow):
+    """A row of `feedback`, and the text that it is about, so that it goes when that is forgotten."""
+
+    content_hash: str
+
+
 @dataclass(slots=True)
 class _Waiting:
     """A verdict that somebody gives now."""
 
-    rows: Sequence[FeedbackRow]
+    rows: Sequence[JournalRow]
     given_at: int = 0
 
 
@@ -95,7 +103,7 @@ class VerdictJournal:
         """Commit what is left now, not with the next verdict."""
         self._given.set()
 
-    def add(self, rows: Sequence[FeedbackRow]) -> datetime:
+    def add(self, rows: Sequence[JournalRow]) -> datetime:
         """Write rows, one of each corpus, as one verdict; return their time, which no other verdict has.
 
         When this returns the rows are on the disk.
@@ -131,7 +139,7 @@ class VerdictJournal:
         for number, each in enumerate(group):
             each.given_at = first + number
 
-    def find(self, given_at: datetime) -> list[FeedbackRow]:
+    def find(self, given_at: datetime) -> list[JournalRow]:
         """Return the rows of a verdict that was given on these review pages; empty: there is none."""
         with self._lock:
             found = self._connection.execute(
@@ -139,19 +147,31 @@ class VerdictJournal:
             ).fetchone()
         return _rows(found[0]) if found else []
 
-    def left(self) -> list[FeedbackRow]:
+    def left(self) -> list[JournalRow]:
         """Return the rows that are not in the table yet, oldest first."""
         return [row for _, text in self._left(-1) for row in _rows(text)]
 
     def flush(self) -> int:
-        """Commit what is left to the table; return how many verdicts."""
+        """Commit what is left to the table; return how many verdicts. Those on forgotten texts are dropped instead.
+
+        Raises:
+            RunningError: a run has the whole store for itself; it may be forgetting what they are about.
+        """
         with self._turn, self._file:  # one at a time, also of another review server on this machine
-            return self._flush()
+            left = [row for _, text in self._left() for row in _rows(text)]
+            if not left:
+                return 0
+            with used(Corpus(self._store, FEEDBACK_CLAIM), self._writer, wait=False, show=None):
+                for name in {row["corpus"] for row in left}:
+                    gone = forgotten(Corpus(self._store, name))
+                    if any(row["corpus"] == name and row.get("content_hash") in gone for row in left):
+                        self.forget(name, gone)
+                return self._flush()
 
     def _flush(self) -> int:
         group = self._left()
         if group:
-            by_corpus: dict[str, list[FeedbackRow]] = defaultdict(list)
+            by_corpus: dict[str, list[JournalRow]] = defaultdict(list)
             for row in (row for _, text in group for row in _rows(text)):
                 by_corpus[row["corpus"]].append(row)
             for name, rows in by_corpus.items():
@@ -168,15 +188,23 @@ class VerdictJournal:
                 self._connection.execute("COMMIT")
         return len(group)
 
-    def forget(self, readings: Collection[str]) -> None:
-        """Delete the verdicts on some readings."""
+    def forget(self, corpus: str, hashes: Collection[str]) -> None:
+        """Delete a corpus's verdicts on some texts, by their content hashes; the same verdicts in others stay."""
+        self._connection.execute("PRAGMA secure_delete = ON")
+        with self._lock, self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            found = self._connection.execute(
+                "SELECT given_at, rows FROM verdict WHERE json_extract(rows, '$[0].content_hash') IN "
+                "(SELECT value FROM json_each(?))",
+                (json.dumps(sorted(hashes)),),
+            ).fetchall()
+            kept = [(json.dumps([r for r in json.loads(text) if r["corpus"] != corpus]), at) for at, text in found]
+            self._connection.executemany("UPDATE verdict SET rows = ? WHERE given_at = ?", kept)
+            dropped = self._connection.execute("DELETE FROM verdict WHERE rows = '[]'").rowcount
         with self._lock:
-            self._connection.execute("PRAGMA secure_delete = ON")
-            self._connection.execute(
-                "DELETE FROM verdict WHERE json_extract(rows, '$[0].reading_id') IN (SELECT value FROM json_each(?))",
-                (json.dumps(sorted(readings)),),
-            )
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if dropped:
+            _log.info("%d verdicts on forgotten documents of %s are dropped", dropped, corpus)
 
     def open_session(self, key: str, reviewer: str, csrf: str, ends: datetime) -> None:
         """Keep a session by the hash of its secret; forget those that ended."""
@@ -240,8 +268,8 @@ class VerdictJournal:
                 return
 
 
-def _rows(text: str) -> list[FeedbackRow]:
-    rows: list[FeedbackRow] = json.loads(text)
+def _rows(text: str) -> list[JournalRow]:
+    rows: list[JournalRow] = json.loads(text)
     for row in rows:
         row["given_at"] = moment(int(row["given_at"]))  # type: ignore[call-overload]
     return rows

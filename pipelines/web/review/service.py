@@ -1,11 +1,12 @@
 """The review server without its pages: what people do there, on the index, the journal and the tables."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from infra.store.rows import AnswerRow, EvidenceRow, FeedbackRow, SpanRow
 from infra.store.schemas import ANSWERS
 from infra.system.processes import end, environment_of_children, tree
 from memagent.config import Config
-from memagent.errors import UsageError
+from memagent.errors import MemagentError, UsageError
 from memagent.quality.verdicts import Verdict, current, disputed
 from memagent.reading.folding import locate
 from memagent.records import mended, stable_hash
@@ -33,7 +34,7 @@ from pipelines.views.passages import DocumentTexts, Pages
 from pipelines.web.review import listing
 from pipelines.web.review.index import AnswerIndex, Subject, add_verdicts, verdicts_on
 from pipelines.web.review.intake import Refresher
-from pipelines.web.review.journal import VerdictJournal
+from pipelines.web.review.journal import JournalRow, VerdictJournal
 from pipelines.web.review.listing import ListedAnswer
 
 _AT_ONCE = 1
@@ -149,11 +150,8 @@ class ReviewService:
         """
         self.config = config
         self.store = Store(config.store)
-        name = stable_hash(self.store.url)[:16]
-        self.index = AnswerIndex((cache or platformdirs.user_cache_path("memagent") / "review") / f"{name}.sqlite")
-        self.journal = VerdictJournal(
-            (data or platformdirs.user_data_path("memagent") / "review") / f"{name}.sqlite", self.store
-        )
+        index, journal = _files(self.store, cache, data)
+        self.index, self.journal = AnswerIndex(index), VerdictJournal(journal, self.store)
         self.refresher = Refresher(self.store, self.index, self._forget)
         self.texts, self.pages, self.jobs = DocumentTexts(self.store), Pages(), Jobs(config)
 
@@ -222,7 +220,7 @@ class ReviewService:
             "spans": self._spans(item, opinion, document) if opinion.said == "corrected" else [],
             "decides": opinion.decides and opinion.said != "comment",
         }
-        return self._keep([row])
+        return self._keep(row, item)
 
     def undo(self, given_at: datetime, reviewer: str) -> ListedAnswer:
         """Take back a verdict: what the same person said of the answer before counts again. Return its item.
@@ -257,26 +255,28 @@ class ReviewService:
             "spans": spans,
             "decides": bool(before and before.decides),
         }
-        self._keep([row])
+        self._keep(row, item)
         return item
 
-    def _forget(self, readings: set[str]) -> None:
+    def _forget(self, corpus: str, hashes: Collection[str]) -> None:
         """Let nothing of forgotten documents stay here: neither verdicts on them nor their texts."""
-        self.journal.forget(readings)
+        self.journal.forget(corpus, hashes)
         self.texts, self.pages = DocumentTexts(self.store), Pages()
 
-    def _keep(self, rows: Sequence[FeedbackRow]) -> datetime:
+    def _keep(self, row: FeedbackRow, item: ListedAnswer) -> datetime:
         """Write a verdict to the journal and the index: for each corpus that has the reading."""
         known = self.index.read().execute(
             "SELECT DISTINCT corpus.name FROM detail JOIN item USING (id) JOIN corpus ON corpus.id = item.corpus "
             "WHERE reading_id = ?",
-            (rows[0]["reading_id"],),
+            (row["reading_id"],),
         )
-        corpora = [row["name"] for row in known]
-        everywhere: list[FeedbackRow] = [{**row, "corpus": corpus} for row in rows for corpus in corpora]
+        everywhere: list[JournalRow] = [
+            {**row, "corpus": each["name"], "content_hash": item.content_hash} for each in known
+        ]
         given_at = self.journal.add(everywhere)
+        given: list[JournalRow] = [{**each, "given_at": given_at} for each in everywhere]
         with self.index.write() as connection:
-            add_verdicts(connection, [{**row, "given_at": given_at} for row in everywhere])
+            add_verdicts(connection, given)
         return given_at
 
     def _spans(self, item: ListedAnswer, opinion: Opinion, document: str | None) -> list[SpanRow]:
@@ -296,6 +296,35 @@ class ReviewService:
     def _subject(self, item: ListedAnswer) -> Subject:
         row = self.index.read().execute("SELECT subject, question FROM item WHERE id = ?", (item.id,)).fetchone()
         return Subject(row["subject"], row["question"])
+
+
+def _files(store: Store, cache: Path | None = None, data: Path | None = None) -> tuple[Path, Path]:
+    """Return where this machine keeps the index and the journal of a store's review pages."""
+    name = f"{stable_hash(store.url)[:16]}.sqlite"
+    folders = cache or platformdirs.user_cache_path("memagent") / "review"
+    return folders / name, (data or platformdirs.user_data_path("memagent") / "review") / name
+
+
+def follow_forgettings(store: Store) -> None:
+    """Delete what this user's review pages keep on this machine of forgotten texts, whether a server runs or not.
+
+    Raises:
+        MemagentError: a file of theirs is damaged.
+    """
+    index, path = _files(store)
+    if not (index.exists() or path.exists()):
+        return
+    try:
+        journal = VerdictJournal(path, store)
+        try:
+            Refresher(store, AnswerIndex(index), journal.forget).follow_forgettings()
+        finally:
+            journal.close()
+    except sqlite3.DatabaseError as error:
+        raise MemagentError(
+            f"{path} or {index} may hold verdicts on forgotten documents, and cannot be cleaned ({error}): end the "
+            "review server and delete both, which loses verdicts that are not in the store yet; then forget again"
+        ) from error
 
 
 def answers_in(store: Store, part: str, chosen: pc.Expression) -> pa.Table:
