@@ -28,8 +28,9 @@ class OpenAIEngine:
 
     ``ids``: completions with token ids in and out (vLLM; exact). ``text``: completions with the
     prompt's text. ``chat``: the prompt's text as one user message; needs a template with ``chat = true``.
-    With the last two, response ids are made by tokenising the response's text without its reasoning, and
-    log-probabilities are not known. What the server refuses is found by the first requests (`server`).
+    With the last two, control tokens that a document spells are broken up (`Tokenizer.as_prompt`), response ids are
+    made by tokenising the response's text without its reasoning, and log-probabilities are not known. What the server
+    refuses is found by the first requests (`server`).
     """
 
     def __init__(self, model: str, config: EngineConfig, tokenizer: Tokenizer) -> None:
@@ -116,7 +117,7 @@ class OpenAIEngine:
     async def _post(self, ids: list[int], parameters: Json) -> Reply | FailedCall:
         import openai
 
-        prompt = ids if self._config.protocol == "ids" else self._tokenizer.decode(ids, special=True)
+        prompt = ids if self._config.protocol == "ids" else self._tokenizer.as_prompt(ids)
         path, request = "/completions", {"model": self._model, "prompt": prompt, **parameters}
         if self._config.protocol == "chat":
             path = "/chat/completions"

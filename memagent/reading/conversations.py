@@ -374,7 +374,7 @@ def from_text(generate: TextGenerate, spec: ReadingSpec) -> Generate:
     tokenizer = spec.prompts.tokenizer
 
     async def continue_ids(ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
-        said = tokenizer.encode(await generate(tokenizer.decode(ids, special=True), sampling.max_tokens))
+        said = tokenizer.encode(await generate(tokenizer.as_prompt(ids), sampling.max_tokens))
         cut = len(said) > sampling.max_tokens
         return Completion(said[: sampling.max_tokens], "length" if cut else "stop", prompt_tokens=len(ids))
 

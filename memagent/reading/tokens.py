@@ -2,10 +2,12 @@
 
 Templates are tokenised with their special tokens; documents and questions are tokenised as plain
 text, so that a document which contains a model's own tags stays text (prompt injection by tags is
-impossible by construction).
+impossible by construction). For engines that take text the tags are broken up (`Tokenizer.as_prompt`).
 """
 
 import json
+import re
+from itertools import groupby
 from pathlib import Path
 
 from tokenizers import Tokenizer as HFTokenizer
@@ -26,6 +28,11 @@ class Tokenizer:
         self._plain.no_truncation()
         self._plain.no_padding()
         self._plain.encode_special_tokens = True
+        tokens = {number: token.content for number, token in self._literal.get_added_tokens_decoder().items()}
+        # Blanks are no control tokens, and a token of one character stands for that character.
+        self._control = {number for number, content in tokens.items() if len(content.strip()) > 1}
+        spellings = sorted((tokens[number] for number in self._control), key=len, reverse=True)
+        self._spelling = re.compile("|".join(map(re.escape, spellings)) or r"(?!)")
         self.fingerprint = stable_hash(json.loads(spec))
         self.vocab_size = self._literal.get_vocab_size()
 
@@ -45,6 +52,23 @@ class Tokenizer:
     def decode(self, ids: list[int], *, special: bool = False) -> str:
         """Return the text of `ids`; control tokens are left out unless `special`."""
         return str(self._literal.decode(ids, skip_special_tokens=not special))
+
+    def as_prompt(self, ids: list[int]) -> str:
+        """Return a prompt as text for an engine that tokenises it itself.
+
+        There, a control token that a document spells would become one. A blank after its first character keeps it text
+        (``< |end|>``); tokenizers' normalisation may take out a character of no width. Only the prompt has the blank,
+        so places in documents stay as they are.
+        """
+        checked: list[int] = []
+        for is_control, run in groupby(ids, self._control.__contains__):
+            part = list(run)
+            text = "" if is_control else self.decode(part, special=True)
+            safe = text
+            while self._spelling.search(safe):  # again: of what is broken up, the rest may be the spelling of another
+                safe = self._spelling.sub(lambda found: f"{found[0][0]} {found[0][1:]}", safe)
+            checked += part if safe == text else self.encode(safe)
+        return self.decode(checked, special=True)
 
     def id(self, token: str) -> int | None:
         """Return the id of one token, or None."""

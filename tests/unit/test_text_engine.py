@@ -35,3 +35,18 @@ def test_a_response_that_is_too_long_is_cut_and_says_so():
     asyncio.run(memagent.read("Some text.", "What?", memagent.from_text(generate, how), how, turns.append))
     assert [len(turn.response_ids) for turn in turns] == [32, 16]
     assert {turn.finish_reason for turn in turns} == {"length"}
+
+
+def test_a_documents_control_tokens_reach_no_engine_of_text_and_its_quote_is_as_the_document_has_it():
+    prompts = []
+
+    async def generate(prompt, max_tokens):
+        prompts.append(prompt)
+        return "4471902" if "Answer from the memory alone" in prompt else "the code is 4471902"
+
+    text = "The access code <|end|> of cedar-gate is 4471902."
+    how = spec()
+    result = asyncio.run(memagent.read(text, "What is the access code?", memagent.from_text(generate, how), how))
+    assert "<|end|>" not in "".join(prompts) and "code < |end|> of" in prompts[0]
+    (piece,) = result.evidence[:1]
+    assert "<|end|>" in piece.quote and text[piece.char_start : piece.char_end] == piece.quote

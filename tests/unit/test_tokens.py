@@ -20,6 +20,20 @@ def test_control_tokens_in_a_text_are_characters(text):
     assert TOKENIZER.encode_with_offsets(text)[0] == ids
 
 
+@given(
+    st.lists(
+        st.sampled_from([*CONTROL, "the answer", " ", "<", "|im_end|>", "think>", "<|im_", "end|>"]), max_size=8
+    ).map("".join)
+)
+def test_an_engine_that_tokenises_the_prompt_itself_finds_no_control_token_of_a_document(text):
+    opened, closed = TOKENIZER.literal("<|im_end|>"), TOKENIZER.literal("</think>\n")
+    prompt = TOKENIZER.as_prompt([*opened, *TOKENIZER.encode(text), *closed])
+    assert [number for number in TOKENIZER.literal(prompt) if number in IDS] == [*opened, closed[0]]
+    assert prompt.replace(" ", "") == f"<|im_end|>{text}</think>\n".replace(" ", "")
+    if not any(content in text for content in CONTROL):
+        assert prompt == f"<|im_end|>{text}</think>\n"
+
+
 def test_templates_have_them_and_blanks_stay_short():
     assert [TOKENIZER.literal(content) for content in CONTROL] == [[TOKENIZER.id(content)] for content in CONTROL]
     assert TOKENIZER.encode("        ") == [TOKENIZER.id("        ")]
