@@ -3,7 +3,11 @@
 A file that cannot be read is never deleted: it goes to ``damaged/``, under the path that it had.
 """
 
+import json
+import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Literal, TypedDict
 
 import pyarrow as pa
@@ -80,6 +84,99 @@ def _mistyped(file: pq.ParquetFile, columns: Collection[str] = ()) -> str:
             if chunks.column(place).physical_type != column.physical_type:
                 return str(column.path)
     return ""
+
+
+_LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_EMPTY = b'{"commitInfo":{"operation":"memagent check --repair"}}'
+"""A commit that changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDamage:
+    """What is wrong with the log of a Delta table."""
+
+    table: str
+    commits: dict[int, str]
+    """Versions whose commit is damaged or gone, and why: a repair replaces it by one that changes nothing."""
+    checkpoints: dict[str, str]
+    """Files of checkpoints, and why they are of no use: the log has all without them."""
+    lost: str
+    """What the log can no longer say, which nothing mends; empty: all of it is there, or is mended."""
+
+
+def log_damage(store: Store, name: str) -> LogDamage:
+    """Compare a table's log with what the Delta protocol asks of it; nothing opens the table for it.
+
+    An opened table does not tell: deltalake takes an empty commit for one without changes, and a folder without a log
+    for no table.
+    """
+    files = {path.rsplit("/", 1)[-1]: path for path in store.list(name, _LOG, suffix="")}
+    commits = {int(found[1]): path for file, path in files.items() if (found := _COMMIT.fullmatch(file))}
+    checkpoints = {int(found[1]): path for file, path in files.items() if (found := _CHECKPOINT.fullmatch(file))}
+    bad = {path: reason for path in checkpoints.values() if (reason := unreadable(store, path))}
+    good = [version for version, path in checkpoints.items() if path not in bad]
+    hint = files.get("_last_checkpoint")
+    if hint and (of := _version_of(store.fs.cat_file(hint))) is not None and of not in good:
+        bad[hint] = f"it names checkpoint {of}, which is gone or damaged"
+    first = max(good, default=-1) + 1
+    if not good and not commits:
+        data = any(path.startswith(store.path(name, "corpus=")) for path in store.list(name))
+        return LogDamage(name, {}, bad, "it is gone, and files of the table are there" if data or bad else "")
+    if not good and (begins := min(commits)) > 0:
+        return LogDamage(name, {}, bad, f"the checkpoint with what was committed before version {begins} is gone")
+    newest = max([first - 1, *commits])
+    if good and bad and any(version not in commits for version in range(first, newest + 1)):
+        return LogDamage(name, {}, bad, f"a checkpoint is damaged, and commits after checkpoint {first - 1} are gone")
+    broken = {
+        version: reason
+        for version in range(first, newest + 1)
+        if (reason := _broken(store.fs.cat_file(commits[version])) if version in commits else "it is gone")
+    }
+    return LogDamage(name, broken, bad, "")
+
+
+def commit_path(store: Store, name: str, version: int) -> str:
+    """Return the path of a commit in a table's log."""
+    return store.path(name, _LOG, f"{version:020}.json")
+
+
+def mend_log(store: Store, damage: LogDamage) -> None:
+    """Set damaged files of a log aside, and put commits that change nothing in the places of damaged ones.
+
+    The data files that a damaged commit has added are no longer of the table; they stay until `optimize` deletes them.
+    """
+    for path in damage.checkpoints:
+        set_aside(store, path)
+    for version in damage.commits:
+        path = commit_path(store, damage.table, version)
+        set_aside(store, path)
+        store.write_bytes(_EMPTY if version else _first_commit(damage.table), path.removeprefix(store.path("")))
+
+
+def _first_commit(name: str) -> bytes:
+    """Return the commit that makes a table, without rows."""
+    with TemporaryDirectory() as folder:
+        Table(Store(folder), name).create()
+        return Store(folder).read_bytes(name, _LOG, f"{0:020}.json")
+
+
+def _version_of(hint: bytes) -> int | None:
+    try:
+        version = json.loads(hint)["version"]
+    except (ValueError, KeyError, TypeError):  # deltalake looks for the newest checkpoint itself
+        return None
+    return version if isinstance(version, int) else None
+
+
+def _broken(commit: bytes) -> str:
+    """Return why a commit is none; empty: it is one."""
+    try:
+        actions = [json.loads(line) for line in commit.decode().splitlines()]
+    except ValueError:
+        return "it is cut off or overwritten"
+    return "" if actions and all(isinstance(action, dict) for action in actions) else "it is empty"
 
 
 def table_paths(corpus: Corpus, name: str) -> Iterator[list[str]]:

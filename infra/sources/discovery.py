@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from fsspec.utils import glob_translate
 
 from infra.sources.listing import Listing, Source, Unusable, is_passed_over
+from infra.store.delta import open_delta
 from infra.store.location import file_system, probe, s3_options
 from infra.system.naming import quoted
 from memagent.errors import UsageError
@@ -35,7 +35,7 @@ def add_delta_table(
         add_local: adds a local file: path, name, folder that it must not leave, listing.
     """
     try:
-        delta = DeltaTable(table, storage_options=s3_options() if table.startswith("s3://") else {})
+        delta = open_delta(table, s3_options() if table.startswith("s3://") else {})
         files = pa.table(delta.get_add_actions(flatten=True)).select(["path", "size_bytes", "modification_time"])
     except (DeltaError, OSError, ValueError) as error:
         detail = f"a Delta table that cannot be read: {error}; what was read of it is kept"

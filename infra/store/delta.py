@@ -20,6 +20,7 @@ from infra.store.buckets import first_of_each
 from infra.store.data_files import CLUSTERED, DataFile, milliseconds
 from infra.store.location import Store
 from infra.store.schemas import TABLES
+from memagent.errors import MemagentError
 from memagent.records import stable_hash
 
 _WEEK_HOURS = 7 * 24
@@ -127,6 +128,21 @@ _reopened = retry(
 def now() -> datetime:
     """Return the current time, as tables store it."""
     return datetime.now(UTC)
+
+
+def open_delta(address: str, options: dict[str, str]) -> DeltaTable:
+    """Open the newest version of a Delta table.
+
+    Raises:
+        TableNotFoundError: there is none.
+        DeltaError: it cannot be opened; also where deltalake (1.6) panics, as it does at some logs that are cut off.
+    """
+    try:
+        return DeltaTable(address, storage_options=options)
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":  # no Exception, and no module has it to import
+            raise DeltaError(f"Kernel error: {error}") from error
+        raise
 
 
 class Table:
@@ -351,6 +367,11 @@ class Table:
             fragments.append(format.make_fragment(unquote(path), folder, known))
         return ds.FileSystemDataset(fragments, self.schema, format, folder)
 
+    def committed(self, writer: str) -> int:
+        """Return the number of a writer's last commit (`commit_files`); 0: there is none."""
+        delta = self._open()
+        return (delta and delta.transaction_version(writer)) or 0
+
     def version(self) -> int | None:
         """Return the table's version, or None before its first commit."""
         delta = self._open()
@@ -374,9 +395,17 @@ class Table:
     @_reopened
     def _open(self) -> DeltaTable | None:
         try:
-            return DeltaTable(self._store.delta_uri(self.name), storage_options=self._store.delta_options)
+            return open_delta(self._store.delta_uri(self.name), self._store.delta_options)
         except TableNotFoundError:
             return None
+        except DeltaError as error:
+            said = str(error).partition("\n")[0]  # a backtrace may follow
+            if not said.startswith("Kernel error") or "object store" in said or "File not found" in said:
+                raise
+            raise MemagentError(
+                f"the log of table {self.name} in {self._store.url} is damaged ({said}): memagent check CORPUS "
+                "names the files, and --repair mends what it can"
+            ) from error
 
     @_contended
     def _write(self, table: pa.Table) -> None:
@@ -390,8 +419,12 @@ class Table:
             writer_properties=FILES,
         )
 
-    def _create(self) -> DeltaTable:
+    def create(self) -> None:
+        """Make the table, without rows, or give an earlier one the columns that it lacks."""
         self._write(self.schema.empty_table())
+
+    def _create(self) -> DeltaTable:
+        self.create()
         delta = self._open()
         if delta is None:
             raise RuntimeError(f"table {self.name} was made and is not there")

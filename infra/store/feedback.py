@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from infra.store.buckets import WHOLE, Bucket
 from infra.store.data_files import write_data_file
@@ -88,21 +86,12 @@ def append_once(corpus: Corpus, rows: Sequence[FeedbackRow], writer: str) -> Non
         writer: names a sequence of rows with rising times.
     """
     name = f"{writer}-{corpus.name}"
-    done = _committed(corpus, name)
+    done = Table(corpus.store, "feedback").committed(name)
     new = [row for row in rows if _microseconds(row["given_at"]) > done]
     if new:
         file = write_data_file(corpus, "feedback", new)
         number = max(_microseconds(row["given_at"]) for row in new)
         Table(corpus.store, "feedback").commit_files(corpus.name, [file], writer=name, number=number)
-
-
-def _committed(corpus: Corpus, writer: str) -> int:
-    """Return the time of the last row that a writer has committed, in microseconds; 0: none."""
-    try:
-        delta = DeltaTable(corpus.store.delta_uri("feedback"), storage_options=corpus.store.delta_options)
-    except TableNotFoundError:
-        return 0
-    return delta.transaction_version(writer) or 0
 
 
 def _microseconds(at: datetime) -> int:

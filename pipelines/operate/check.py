@@ -18,7 +18,17 @@ from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.cluster.session import lazy_ray
 from infra.maintenance.erasure import interrupted
-from infra.maintenance.integrity import Damage, Part, drop_files, set_aside, table_paths, unreadable
+from infra.maintenance.integrity import (
+    Damage,
+    Part,
+    commit_path,
+    drop_files,
+    log_damage,
+    mend_log,
+    set_aside,
+    table_paths,
+    unreadable,
+)
 from infra.models import changed_files, check_folder, folder_hash
 from infra.store.buckets import FEW, Bucket, buckets
 from infra.store.claims import alone
@@ -39,6 +49,7 @@ from pipelines.run_names import new_run_id
 NAMED = 1_000
 """Damages that are named one by one; the others are counted."""
 _TABLE = "table {}"
+_LOGS = "logs of the tables"
 _LAST_TABLE = _TABLE.format(list(TABLES)[-1])
 _AGAIN = "dropped; the next ingest takes it from its source again"
 
@@ -100,6 +111,8 @@ def check(name: str, config: Config, *, repair: bool = False, show: Progress | N
                 damages += result["damages"][: NAMED - len(damages)]
             if not repair and (found["turn log"] or (stage == _LAST_TABLE and found)):
                 break  # the rest reads what is damaged: it is checked by the repair
+            if stage == _LOGS and lasting:
+                break  # nothing can be read of a table without its log
     return {
         "corpus": corpus.name,
         "checked": dict(checked),
@@ -113,6 +126,7 @@ def check(name: str, config: Config, *, repair: bool = False, show: Progress | N
 def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
     """Yield the stages in an order in which each finds what an earlier repair has left."""
     corpus = work.corpus
+    yield _LOGS, [_check_logs(work)]
     parts = buckets(documents_count(corpus))
     small = len(parts) == 1 and documents_count(corpus) <= FEW
     for name in TABLES:
@@ -126,6 +140,27 @@ def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
     yield "turn log", run_job(partial(_check_turns, work=work), runs, corpus.store, local=small)
     yield "answers", run_job(partial(_check_answers, work=work), parts, corpus.store, local=small)
     yield "policies", [_check_policies(work)]
+
+
+def _check_logs(work: _Check) -> _BucketCheck:
+    """Look at the logs of all tables of the store, before anything opens one."""
+    store, damages = work.corpus.store, list[Damage]()
+    for name in TABLES:
+        found = log_damage(store, name)
+        if found.lost:
+            log = f"{name}/_delta_log"
+            damages.append(_damage("tables", log, f"{found.lost}: restore the folder from a backup", repair=""))
+            continue
+        does = "set aside; rows that it added are dropped, and the next ingest and digest rebuild what can be"
+        damages += [
+            _damage("tables", _short(store, commit_path(store, name, version)), reason, does)
+            for version, reason in found.commits.items()
+        ]
+        does = "set aside; the log has all without it"
+        damages += [_damage("tables", _short(store, path), reason, does) for path, reason in found.checkpoints.items()]
+        if work.repair:
+            mend_log(store, found)
+    return {"checked": {"logs": len(TABLES)}, "damages": damages}
 
 
 def _check_files(group: tuple[str, list[str]], work: _Check) -> _BucketCheck:

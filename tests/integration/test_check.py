@@ -109,6 +109,22 @@ def test_a_digest_reads_again_the_answers_that_a_repair_dropped(archive):
     assert digest("c", None, archive.config)["readings"]["read_now"] == 0
 
 
+def test_an_emptied_commit_of_answers_is_damage_and_the_answers_come_back(archive):
+    ingest(Corpus(archive.store, "c"), [str(archive.folder)], archive.config, "ingest")
+    first = digest("c", [OTTER], archive.config)
+    expected = archive.answers(first["run_id"])
+    (last,) = archive.store.list("answers/_delta_log", suffix=".json")[-1:]
+    archive.store.write_bytes(b"", last.removeprefix(archive.store.path("")))
+    seen = archive.check()
+    assert seen["found"] == {"tables": 1} and seen["lasting"] == 1
+    assert archive.check(repair=True)["found"]["tables"] == 1 and archive.check()["found"] == {}
+    assert archive.answers(digest("c", None, archive.config)["run_id"]) == expected
+    for path in archive.store.list("answers/_delta_log", suffix=""):
+        archive.store.delete(path)
+    lost = archive.check(repair=True)
+    assert lost["lasting"] == 1 and "backup" in lost["damages"][0]["detail"]
+
+
 def test_a_text_that_is_another_one_than_its_hash_says_is_taken_again(archive):
     archive.night()
     texts = Table(archive.store, "texts")

@@ -1,9 +1,12 @@
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pytest
 
-from infra.maintenance.integrity import unreadable
+from infra.maintenance.integrity import log_damage, mend_log, unreadable
+from infra.store.delta import Table, now
 from infra.store.location import Store
+from memagent.errors import MemagentError
 
 
 def test_what_a_reader_stumbles_on_is_named(tmp_path):
@@ -19,3 +22,89 @@ def test_what_a_reader_stumbles_on_is_named(tmp_path):
                 continue
             assert ds.dataset(path).to_table().num_rows == pq.read_metadata(path).num_rows
     assert {"", "it cannot be read", "it has 0 of its 2 rows"} <= found
+
+
+def five_verdicts(folder, checkpoint=None):
+    """Return a table with five rows, one in each of the commits 1 to 5; after some of them it makes a checkpoint."""
+    table = Table(Store(str(folder)), "feedback")
+    table.create()
+    for number in range(1, 6):
+        table.append([{"corpus": "c", "reading_id": f"r{number}", "verdict": "accepted", "given_at": now()}])
+        if number == checkpoint:
+            table._open().create_checkpoint()
+    return table
+
+
+def readings(table):
+    return sorted(row["reading_id"] for row in table.read("c").to_pylist())
+
+
+def log(folder, name="*"):
+    (path,) = (folder / "feedback" / "_delta_log").glob(name)
+    return path
+
+
+def commit(number):
+    return f"{number:020}.json"
+
+
+HARMS = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "cut early": lambda path: path.write_bytes(path.read_bytes()[:13]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "overwritten": lambda path: path.write_bytes(bytes(range(256))),
+}
+
+
+@pytest.mark.parametrize("number", [5, 3, 0])
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_commit_is_named_and_a_repair_loses_its_rows_alone(tmp_path, harm, number):
+    table = five_verdicts(tmp_path)
+    store = Store(str(tmp_path))
+    assert log_damage(store, "feedback") == type(log_damage(store, "feedback"))("feedback", {}, {}, "")
+    HARMS[harm](log(tmp_path, commit(number)))
+    if harm != "emptied" or number == 0:
+        with pytest.raises(MemagentError, match=r"log of table feedback in .* memagent check CORPUS"):
+            table.read("c")
+    damage = log_damage(store, "feedback")
+    assert (list(damage.commits), damage.checkpoints, damage.lost) == ([number], {}, "")
+    mend_log(store, damage)
+    assert readings(table) == [f"r{each}" for each in range(1, 6) if each != number]
+    assert not log_damage(store, "feedback").commits and store.list("damaged", suffix=commit(number))
+    table.append([{"corpus": "c", "reading_id": "r6", "verdict": "accepted", "given_at": now()}])
+    assert "r6" in readings(table)
+
+
+def test_a_commit_that_is_gone_between_others_is_named(tmp_path):
+    table = five_verdicts(tmp_path)
+    log(tmp_path, commit(2)).unlink()
+    damage = log_damage(Store(str(tmp_path)), "feedback")
+    assert damage.commits == {2: "it is gone"}
+    mend_log(Store(str(tmp_path)), damage)
+    assert readings(table) == ["r1", "r3", "r4", "r5"]
+
+
+@pytest.mark.parametrize("harm", [*HARMS, "gone"])
+def test_a_damaged_checkpoint_is_not_missed_while_the_commits_are_there(tmp_path, harm):
+    table, store = five_verdicts(tmp_path, checkpoint=3), Store(str(tmp_path))
+    assert not log_damage(store, "feedback").checkpoints
+    path = log(tmp_path, "*.checkpoint.parquet")
+    path.unlink() if harm == "gone" else HARMS[harm](path)
+    damage = log_damage(store, "feedback")
+    assert damage.checkpoints and not damage.commits and not damage.lost
+    mend_log(store, damage)
+    assert readings(table) == ["r1", "r2", "r3", "r4", "r5"]
+    assert not log_damage(store, "feedback").checkpoints
+
+
+@pytest.mark.parametrize("gone", ["commits before", "log"])
+def test_a_log_that_is_lost_is_said_and_nothing_is_made_up(tmp_path, gone):
+    table, store = five_verdicts(tmp_path, checkpoint=3), Store(str(tmp_path))
+    for path in (tmp_path / "feedback" / "_delta_log").iterdir():
+        if gone == "log" or path.name < commit(4) or path.name == "_last_checkpoint":
+            path.unlink()
+    assert "gone" in log_damage(store, "feedback").lost
+    assert not log_damage(store, "answers").lost, "a table that nobody has made"
+    if gone != "log":
+        with pytest.raises(MemagentError, match="memagent check"):
+            table.read("c")
