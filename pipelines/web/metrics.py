@@ -250,8 +250,8 @@ class MetricsPart:
         Raises:
             UsageError: there is no such file, or no token in it.
         """
-        self._file = given or token_file("metrics")
-        self._token = token_in(given) if given else auth_string(self._file)
+        self._file, self._given = given or token_file("metrics"), given is not None
+        self._token()
         self._read, self._address, self._store = read, address, store
 
     @property
@@ -272,8 +272,12 @@ class MetricsPart:
         """It never is."""
         return await never()
 
+    def _token(self) -> str:
+        """Return the token, read anew each time: one that is replaced is void."""
+        return token_in(self._file) if self._given else auth_string(self._file)
+
     async def _metrics(self, request: Request) -> Response:
-        if not bears(request.headers, self._token):
+        if not bears(request.headers, self._token()):
             return PlainTextResponse("give the token", 401, headers={"WWW-Authenticate": "Bearer"})
         return Response(await run_in_threadpool(self._read), media_type=_TYPE)
 

@@ -92,7 +92,9 @@ def web_app(routes: Sequence[BaseRoute], names: Sequence[str]) -> Starlette:
         names: by which requests may call the server, without ports; ``*``: any.
     """
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=list(names), www_redirect=False)
-    return Starlette(routes=[Route("/health", _health), *routes], middleware=[Middleware(Headers), hosts])
+    made = Starlette(routes=[Route("/health", _health), *routes], middleware=[Middleware(Headers), hosts])
+    made.router.redirect_slashes = False  # to any host that a request names
+    return made
 
 
 def serve(

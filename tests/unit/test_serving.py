@@ -111,6 +111,9 @@ def test_parts_of_text_are_joined_and_others_refused():
         {"temperature": -1},
         {"top_p": 0},
         {"max_tokens": 0},
+        {"max_tokens": 10**19},
+        {"seed": 10**19},
+        {"temperature": float("inf")},
         {"messages": []},
     ],
 )

@@ -1,12 +1,22 @@
 """The token of a server that is one user's own."""
 
+import asyncio
 import os
 import stat
+from typing import ClassVar
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
 from memagent.errors import UsageError
-from pipelines.web.address import auth_string
+from pipelines.web.address import Address, auth_string, token_file
+from pipelines.web.api.app import _body_of, _TokenGuard
+from pipelines.web.api.protocol import ApiError
+from pipelines.web.metrics import MetricsPart
+from pipelines.web.review.listing import whole
+from pipelines.web.server import web_app
 
 
 def mode(path):
@@ -59,3 +69,48 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="token cannot be kept in"):
         auth_string(tmp_path / "file" / "auth")
+
+
+def test_a_replaced_token_is_void_at_once_and_no_redirect_names_a_requests_host(tmp_path, monkeypatch):
+    monkeypatch.setattr("platformdirs.user_config_path", lambda app: tmp_path / app)
+    metrics = MetricsPart(lambda: b"up 1", Address(4300))
+    api = Mount("/v1", app=_TokenGuard(Starlette()))
+    http = TestClient(web_app([*metrics.routes, api], ["*"]), follow_redirects=False)
+    for server, path, opened in (("metrics", "/metrics", 200), ("serve", "/v1/models", 404)):
+        bearer = {"Authorization": f"Bearer {auth_string(token_file(server))}"}
+        assert http.get(path, headers=bearer).status_code == opened
+        token_file(server).unlink()
+        assert http.get(path, headers=bearer).status_code == 401
+    slash = http.get("/metrics/", headers={"Host": "evil.example"})
+    assert slash.status_code == 404 and "location" not in slash.headers
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a": "\\ud800"}', b'{"a": Infinity}', b'{"a": NaN}', b'{"a": 1e400}', b"[1]", b"{"]
+)
+def test_what_cannot_be_written_again_is_a_bad_request(body):
+    class Sent:
+        headers: ClassVar = {}
+
+        async def stream(self):
+            yield body
+
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(_body_of(Sent(), 1_000))
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        ("12", 12),
+        (str(2**63 - 1), 2**63 - 1),
+        (str(2**63), None),
+        ("9" * 5000, None),
+        ("-1", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_number_of_a_request_fits_into_the_index(given, number):
+    assert whole(given) == number

@@ -55,7 +55,7 @@ class ApiPart:
         """
         self._reader, self._address, self._at_once = reader, address, at_once
         self._endpoint = _Endpoint(reader, at_once, most_bytes)
-        self._token = auth_string(token_file("serve"))
+        auth_string(token_file("serve"))
         self._mcp = mcp_server(Tools(reader.config, reader))
         self._mcp_app = http_app(self._mcp)
 
@@ -71,9 +71,10 @@ class ApiPart:
             ],
             exception_handlers={HTTPException: _http_error, ApiError: _api_error},
         )
+        models.router.redirect_slashes = False
         return [
-            Mount("/v1", app=_TokenGuard(models, self._token)),
-            Route("/mcp", _TokenGuard(self._mcp_app, self._token)),
+            Mount("/v1", app=_TokenGuard(models)),
+            Route("/mcp", _TokenGuard(self._mcp_app)),
         ]
 
     @asynccontextmanager
@@ -105,14 +106,14 @@ class ApiPart:
 
 
 class _TokenGuard:
-    """ASGI middleware: lets in requests that bear the token."""
+    """ASGI middleware: lets in requests that bear the token, read anew each time: one that is replaced is void."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve or refuse a request."""
-        if bears(Headers(scope=scope), self._token):
+        if bears(Headers(scope=scope), auth_string(token_file("serve"))):
             await self._app(scope, receive, send)
             return
         message = f"no token, or a wrong one: the API key is in {token_file('serve')}"
@@ -257,6 +258,8 @@ async def _body_of(request: Request, most: int) -> Json:
         parts.append(part)
     try:
         body = json.loads(b"".join(parts))
+        # What Python reads and nothing behind it can write: unpaired surrogates, infinities.
+        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the request is no JSON: {error}", "invalid_json") from error
     if not isinstance(body, dict):

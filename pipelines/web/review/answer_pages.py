@@ -17,7 +17,7 @@ from memagent.records import LEVELS, text_hash
 from pipelines.views.memory import histories
 from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, place_of
 from pipelines.web.review import listing
-from pipelines.web.review.listing import Filter, ListedAnswer
+from pipelines.web.review.listing import Filter, ListedAnswer, whole
 from pipelines.web.review.pages import Form, posted, render, service_of, session_of
 from pipelines.web.review.service import Opinion, ReviewService, quotes
 
@@ -58,13 +58,13 @@ def answer(request: Request) -> Response:
     evidence = quotes(row)
     document = query.get("document") or (evidence[0]["content_hash"] if evidence else item.content_hash)
     text = service.texts.get(item.corpus, document)
-    find, at = query.get("find", ""), query.get("at")
-    found = find_words(text, find, int(at) + 1 if at and at.isdecimal() else 0) if text and find else None
+    find, last = query.get("find", ""), whole(query.get("at"))
+    found = find_words(text, find, 0 if last is None else last + 1) if text and find else None
     spans = _spans(document, row, current(verdicts))
     if found:
         spans = [Span(*found, "right"), *spans]
-        at = str(max(0, found[0] - 1_000))
-    shown = passage(text, spans, int(at) if at and at.isdecimal() else None) if text is not None else None
+        last = max(0, found[0] - 1_000)
+    shown = passage(text, spans, last) if text is not None else None
     following = listing.beside(connection, chosen, me, item.id, on=True)
     previous = listing.beside(connection, chosen, me, item.id, on=False)
     source = _source(service, item, document)
@@ -131,12 +131,12 @@ def _give(request: Request, form: Form) -> Response:
     said = form.get("said", "")
     if said not in _SAID:
         raise UsageError(f"verdict {said!r}: one of {', '.join(_SAID)}")
-    start, end = form.get("start", ""), form.get("end", "")
+    start, end = whole(form.get("start")), whole(form.get("end"))
     opinion = Opinion(
         said=said,  # type: ignore[arg-type]
         answer=form.get("answer", ""),
         comment=form.get("comment", ""),
-        span=(int(start), int(end)) if start.isdecimal() and end.isdecimal() else None,
+        span=None if start is None or end is None else (start, end),
         decides=form.get("decides") == "1",
     )
     chosen = Filter.parse(form)
@@ -178,7 +178,7 @@ def _item(request: Request) -> ListedAnswer:
 
 
 def _id(value: str | None) -> int:
-    return int(value) if value and value.isdecimal() and len(value) < 20 else 0
+    return whole(value) or 0
 
 
 def _mine(verdicts: list[Verdict], item: ListedAnswer, me: str) -> Verdict | None:

@@ -25,6 +25,12 @@ _ORDER = {
 """Terms and orders of what comes after an item of a list (True) and before it (False), by the filter's order."""
 
 
+def whole(value: str | None) -> int | None:
+    """Return a number of a request, as far as SQLite can hold it; None: it is none."""
+    number = int(value) if value and value.isdecimal() and len(value) < 20 else None
+    return number if number is not None and number < 2**63 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which items; an empty field lets all pass."""
@@ -58,7 +64,7 @@ class Filter:
         for name, known in choices.items():
             if getattr(found, name) not in ("", *known):
                 raise UsageError(f"{name}={getattr(found, name)!r}: one of {', '.join(known)}")
-        if found.question and not found.question.isdecimal():
+        if found.question and whole(found.question) is None:
             raise UsageError(f"question={found.question!r}: the number of a question")
         return found
 
