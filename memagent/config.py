@@ -290,8 +290,8 @@ class Config(Section):
     def public(self) -> Json:
         """Return it as plain data that may be kept and shown: without what could be a secret."""
         data = self.model_dump()
-        data["engine"]["base_url"] = _without_login(self.engine.base_url)
-        data["engine"]["options"] = _without_login(self.engine.options)
+        data["engine"]["base_url"] = without_login(self.engine.base_url)
+        data["engine"]["options"] = without_login(self.engine.options)
         environment = data["ray"]["runtime_env"]
         if "env_vars" in environment:
             environment["env_vars"] = dict.fromkeys(environment["env_vars"], "(not kept)")
@@ -311,12 +311,12 @@ class Config(Section):
         return validate(ReadingConfig, {**model_defaults, **self.reading}, "reading.")
 
 
-def _without_login(value: Any) -> Any:
+def without_login(value: Any) -> Any:
     """Return plain data whose addresses hold no user and password."""
     if isinstance(value, dict):
-        return {key: _without_login(item) for key, item in value.items()}
+        return {key: without_login(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_login(item) for item in value]
+        return [without_login(item) for item in value]
     return re.sub(r"//[^/@]*@", "//", value) if isinstance(value, str) else value
 
 

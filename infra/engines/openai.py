@@ -7,7 +7,7 @@ from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from memagent.config import EngineConfig
+from memagent.config import EngineConfig, without_login
 from memagent.errors import ConfigError, MemagentError, RequestError, RetryableError
 from memagent.reading.engine import Completion, EngineRequest, Sampling
 from memagent.reading.providers import LIMITS, FailedCall, Reply, ServerTraits, parse
@@ -38,6 +38,8 @@ class OpenAIEngine:
         self._config = config
         self._tokenizer = tokenizer
         self._client: Any = None
+        self._address = without_login(config.base_url)
+        """As it is told to people."""
         self._asked, self._answered = False, asyncio.Event()
         self.server = ServerTraits()
 
@@ -60,17 +62,15 @@ class OpenAIEngine:
             served = [model["id"] for model in _entries(await client.get("/models", cast_to=object))]
         except openai.AuthenticationError as error:
             raise ConfigError(
-                f"{self._config.base_url} refuses the key in ${self._config.api_key_env}: set it to a valid key"
+                f"{self._address} refuses the key in ${self._config.api_key_env}: set it to a valid key"
             ) from error
         except openai.OpenAIError as error:
             if getattr(error, "status_code", 0) not in _NO_LISTING:
-                raise ConfigError(f"no OpenAI-compatible server answers at {self._config.base_url}: {error}") from error
+                raise ConfigError(f"no OpenAI-compatible server answers at {self._address}: {error}") from error
             served = []
         self.server.lists = bool(served)
         if served and self._model not in served:
-            raise ConfigError(
-                f"{self._config.base_url} serves {', '.join(served)}, not {self._model}: set engine.served_model"
-            )
+            raise ConfigError(f"{self._address} serves {', '.join(served)}, not {self._model}: set engine.served_model")
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         """Continue `ids`; retryable requests are sent again with growing pauses, or when the server says."""
@@ -141,7 +141,7 @@ class OpenAIEngine:
         exact = self._config.protocol == "ids"
         out = reply.token_ids if exact else self._tokenizer.encode(said)
         if out is None:
-            raise RequestError(f"{self._config.base_url} returns no token ids. {_OTHER_PROTOCOL}")
+            raise RequestError(f"{self._address} returns no token ids. {_OTHER_PROTOCOL}")
         return Completion(
             list(out),
             reply.finish_reason,

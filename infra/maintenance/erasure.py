@@ -21,12 +21,12 @@ from infra.maintenance.lineage import (
     unknown_parts,
 )
 from infra.models import cache_folder
-from infra.store.corpora import forgotten
+from infra.store.corpora import check_name, forgotten
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.runs import forget_rollups
 from infra.store.schemas import TABLES
-from memagent.errors import MemagentError
+from memagent.errors import MemagentError, UsageError
 
 JOURNAL = "forgetting.json"
 PROMOTIONS, TRAININGS = "promotions", "training"
@@ -84,16 +84,31 @@ def interrupted(store: Store) -> ForgetJournal | None:
     """
     try:
         journal: ForgetJournal = json.loads(store.read_bytes(JOURNAL))
-        if journal["corpus"] in journal["erased"] and isinstance(journal["passages"], list):
+        erased = journal["erased"]
+        whole = all(check_name(name) and _is_whole(one) for name, one in erased.items()) and _texts(journal["passages"])
+        if whole and journal["corpus"] in erased and isinstance(journal["unsearched"], int):
             return journal
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError):
         pass
     raise MemagentError(
         f"{JOURNAL} of {store.url} is damaged. It says what an interrupted forgetting was about: delete the file, and "
         "give that forgetting again"
     )
+
+
+def _is_whole(one: Forgetting) -> bool:
+    """Whether what is to be erased from a corpus is as it was written: names of its own files, lists, and counts."""
+    lists = (one["doc_ids"], one["content_hashes"], one["reading_ids"], one["sources"], one["qa_ids"], one["policies"])
+    counts = (one["texts"], one["kept_texts"], one["rows"])
+    files = _texts(one["parts"]) and all(part.startswith("segments/") for part in one["parts"])
+    named = all("/" not in each for each in one["content_hashes"])
+    return files and all(map(_texts, lists)) and named and all(isinstance(count, int) for count in counts)
+
+
+def _texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def written_off(store: Store) -> None:

@@ -175,6 +175,7 @@ def _last(store: Store, run_id: str) -> Heartbeat | None:
     except (FileNotFoundError, ValueError):
         return None
     known = isinstance(last, dict) and all(isinstance(last.get(name), int | float) for name in _NUMBERS)
+    known = known and isinstance(last.get("host"), str)
     return cast(Heartbeat, last) if known else None
 
 
@@ -221,7 +222,7 @@ def _register(corpus: Corpus, run_id: str, work: frozenset[str]) -> str:
         for other in [name for name in dead if not _may_write(corpus.store, name)]:
             del claims[other]
         living = [name for name in claims if name not in {run_id, *dead}]
-        holders.extend(name for name in living if not work.isdisjoint(claims[name]))
+        holders.extend(name for name in living if not work.isdisjoint(map(str, claims[name])))
         if not holders:
             claims[run_id] = sorted(work)
 
@@ -263,7 +264,7 @@ def _parsed(claims: bytes | None, corpus: Corpus) -> dict[str, list[str]]:
         parsed = json.loads(claims or b"{}")
     except ValueError:
         parsed = None
-    if not isinstance(parsed, dict):
+    if not isinstance(parsed, dict) or not all(isinstance(work, list) for work in parsed.values()):
         _log.warning("claims/%s.json of %s was corrupt; recreated", corpus.name, corpus.store.url)
         return {}
     return parsed

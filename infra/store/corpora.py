@@ -12,7 +12,7 @@ from fsspec.utils import glob_translate
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.system.naming import quoted
-from memagent.errors import UsageError
+from memagent.errors import MemagentError, UsageError
 from memagent.records import Question
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -148,17 +148,33 @@ def corpora(store: Store) -> list[str]:
 
 def _load(corpus: Corpus) -> CorpusRecord:
     try:
-        data: CorpusRecord = json.loads(corpus.store.read_bytes("corpora", f"{check_name(corpus.name)}.json"))
+        return _parsed(corpus.store.read_bytes("corpora", f"{check_name(corpus.name)}.json"), corpus)
     except FileNotFoundError:
         return {}
-    return data
+
+
+def _parsed(data: bytes, corpus: Corpus) -> CorpusRecord:
+    """Return the settings in a file. Raises MemagentError: it is damaged; what was forgotten is not guessed."""
+    shapes = {"sources": list, "questions": list, "tags": dict, "forgotten": list}
+    try:
+        known: CorpusRecord = json.loads(data)
+        whole = all(isinstance(known.get(name, shape()), shape) for name, shape in shapes.items())
+    except (ValueError, AttributeError):
+        whole = False
+    if not whole:
+        file = f"corpora/{corpus.name}.json"
+        raise MemagentError(
+            f"{file} of {corpus.store.url} is damaged. It has the corpus's sources, questions, tags and forgotten "
+            "texts: restore it from a backup"
+        )
+    return known
 
 
 def _change(corpus: Corpus, change: Callable[[CorpusRecord], None]) -> None:
     """Change the settings of a corpus atomically."""
 
     def changed(before: bytes | None) -> bytes:
-        known: CorpusRecord = json.loads(before) if before is not None else {}
+        known: CorpusRecord = _parsed(before, corpus) if before is not None else {}
         change(known)
         return json.dumps(known, indent=1).encode()
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 from filelock import Timeout as LockTimeout
 
+from memagent.config import without_login
 from memagent.errors import ConfigError, MemagentError
 
 _UPDATE_SECONDS = 300
@@ -55,6 +56,8 @@ class Store:
             raise ConfigError(f"store {url!r}: give a folder or an s3://bucket/prefix URL")
         if scheme == "s3" and not urlparse(url).netloc:
             raise ConfigError(f"store {url!r}: the bucket is missing (s3://bucket/prefix)")
+        if "@" in urlparse(url).netloc:
+            raise ConfigError(f"store {without_login(url)}: keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         self.is_s3 = scheme == "s3"
         self.url = url.rstrip("/") if self.is_s3 else str(Path(url).expanduser().resolve())
 
@@ -76,7 +79,13 @@ class Store:
         return _arrow_file_system() if self.is_s3 else pa_fs.LocalFileSystem()
 
     def path(self, *parts: str) -> str:
-        """Return the path of something in the store, as `fs` takes it."""
+        """Return the path of something in the store, as `fs` takes it.
+
+        Raises:
+            MemagentError: it would lie outside of the store; state files that others can write name paths, too.
+        """
+        if ".." in "/".join(parts).split("/"):
+            raise MemagentError(f"{'/'.join(parts)!r} is no path within the store {self.url}")
         root = self.url.removeprefix("s3://")
         return "/".join([root, *parts])
 

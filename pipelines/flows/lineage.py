@@ -16,7 +16,6 @@ from infra.store.runs import RunSummary
 from memagent.rl.dataset import dataset_name
 from pipelines.flows.ray_job import artifact_key
 
-_LOGIN = re.compile(r"(?<=://)[^/@]*@")
 _NOT_ALLOWED = re.compile(r"""[\s#?&%"'<>\[\]{}|\\^`\0]""")
 """What Prefect takes in no key; kept apart from what a path may hold."""
 _LONGEST = 512
@@ -97,9 +96,9 @@ def _places(corpus: str, **rows: int) -> dict[str, int]:
 
 
 def asset_key(store: Store, place: str) -> str:
-    """Return the key of a place in the store: its address, without a login."""
+    """Return the key of a place in the store."""
     address = store.url if store.is_s3 else Path(store.url).as_uri()
-    whole = f"{_LOGIN.sub('', address)}/{place}"
+    whole = f"{address}/{place}"
     return _NOT_ALLOWED.sub("_", whole)[:_LONGEST]
 
 

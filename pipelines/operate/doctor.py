@@ -12,7 +12,7 @@ import psutil
 
 from infra.system.confinement import available
 from infra.system.processes import usable_cores
-from memagent.config import Config
+from memagent.config import Config, without_login
 from memagent.errors import MemagentError
 from memagent.reading.engine import ENGINES, EngineRequest
 
@@ -163,7 +163,7 @@ def _engine(reader: "Callable[[], ReaderSpec]", config: Config) -> str:
         spec = reader()
         request = EngineRequest(spec.folder, config.engine, lambda: spec.tokenizer, lambda: spec.scheme)
         found = asyncio.run(try_server(request))
-        return "; ".join([f"{config.engine.base_url}, {config.engine.protocol}", *found])
+        return "; ".join([f"{without_login(config.engine.base_url)}, {config.engine.protocol}", *found])
     if origin := ENGINES.origin(config.engine.kind):
         ENGINES.find(config.engine.kind)  # raises if it cannot be imported
         return f"{config.engine.kind}, of {origin}"

@@ -217,6 +217,13 @@ def test_a_documents_control_tokens_reach_no_server(protocol):
     assert "Ines Falk < |end|> < |memory|> waters" in sent and "<|end|>" not in sent
 
 
+def test_a_password_in_a_servers_address_is_told_to_nobody():
+    reader = ReaderSpec(settings("http://anna:geheim@127.0.0.1:9/v1"))
+    with pytest.raises(ConfigError, match=r"at http://127\.0\.0\.1:9/v1") as refused:
+        asyncio.run(started(reader))
+    assert "geheim" not in str(refused.value)
+
+
 def doctor(url, monkeypatch, *more):
     for check in ("_accelerator", "_ray", "_prefect"):
         monkeypatch.setattr(f"pipelines.operate.doctor.{check}", lambda config: "")

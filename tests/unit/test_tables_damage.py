@@ -3,10 +3,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from infra.maintenance.erasure import erase, interrupted, write_down
 from infra.maintenance.integrity import log_damage, mend_log, unreadable
+from infra.store.claims import is_alive, used
+from infra.store.corpora import forgotten, remember
 from infra.store.delta import Table, now
-from infra.store.location import Store
-from memagent.errors import MemagentError
+from infra.store.location import Corpus, Store
+from memagent.errors import ConfigError, MemagentError
 
 
 def test_what_a_reader_stumbles_on_is_named(tmp_path):
@@ -108,3 +111,65 @@ def test_a_log_that_is_lost_is_said_and_nothing_is_made_up(tmp_path, gone):
     if gone != "log":
         with pytest.raises(MemagentError, match="memagent check"):
             table.read("c")
+
+
+def test_no_path_and_no_file_lies_outside_of_the_store(tmp_path):
+    store = Store(str(tmp_path / "store"))
+    for parts in (("..", "x"), ("segments", "../../x"), ("segments/../../x",)):
+        with pytest.raises(MemagentError, match="no path within the store"):
+            store.path(*parts)
+    assert store.path("a..b", "c...d").endswith("/store/a..b/c...d")
+    with pytest.raises(ConfigError, match="AWS_ACCESS_KEY_ID") as refused:
+        Store("s3://key:secret@bucket/prefix")
+    assert "secret" not in str(refused.value)
+
+
+NOTHING = {name: [] for name in ("doc_ids", "content_hashes", "reading_ids", "sources", "qa_ids", "parts", "policies")}
+WHOLE = NOTHING | {"texts": 0, "kept_texts": 0, "rows": 0}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        {"parts": ["../outside.parquet"]},
+        {"parts": ["answers/corpus=c/part.parquet"]},
+        {"content_hashes": ["../../outside"]},
+        {"reading_ids": "r1"},
+        {"sources": [1]},
+        {"rows": "many"},
+        None,
+    ],
+)
+def test_a_crafted_forgetting_is_refused_before_anything_is_deleted(tmp_path, harm):
+    (tmp_path / "outside.parquet").write_text("mine")
+    store = Store(str(tmp_path / "store"))
+    journal = {"corpus": "c", "erased": {"c": WHOLE}, "passages": [], "unsearched": 0}
+    write_down(store, journal)
+    assert interrupted(store) == journal
+    write_down(store, journal | {"erased": {"c": WHOLE | harm if harm is not None else []}})
+    with pytest.raises(MemagentError, match=r"forgetting\.json of .* is damaged|no path within") as refused:
+        erase(store, interrupted(store))
+    assert refused and (tmp_path / "outside.parquet").exists()
+
+
+HALF = '"process": 1, "started": 1, "at": 1}'
+
+
+@pytest.mark.parametrize("text", ["{" + HALF, '{"host": 5, ' + HALF])
+def test_a_half_heartbeat_is_of_a_dead_run_and_half_claims_are_none(tmp_path, text):
+    store = Store(str(tmp_path))
+    store.write_bytes(text.encode(), "runs", "r", "heartbeat.json")
+    store.write_bytes(b'{"r": 5}', "claims", "c.json")
+    assert not is_alive(store, "r")
+    with used(Corpus(store, "c"), "mine", wait=False, show=None):
+        assert is_alive(store, "mine")
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"forgotten": "h1"}', b'{"tags": []}', b'{"sources": 5}'])
+def test_damaged_settings_of_a_corpus_are_said_and_not_overwritten(tmp_path, text):
+    corpus = Corpus(Store(str(tmp_path)), "c")
+    corpus.store.write_bytes(text, "corpora", "c.json")
+    for use in (forgotten, lambda corpus: remember(corpus, sources=["/a"])):
+        with pytest.raises(MemagentError, match=r"corpora/c\.json of .* is damaged"):
+            use(corpus)
+    assert corpus.store.read_bytes("corpora", "c.json") == text
