@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 from infra.store.claims import is_alive
 from infra.store.delta import Table, now
 from infra.store.location import Corpus
-from infra.store.rows import RunRow
+from infra.store.rows import Ended, RunRow
 from memagent.quality.schedule import Digest, Problem, RunState, ScheduleConfig, ScheduledRun, scheduled_runs
+from memagent.records import Json
+from pipelines.views.formatting import status_of
 
 _DIGESTS = pc.field("kind") == "digest"
 _TOLD = 400
@@ -56,18 +58,26 @@ def _digests(corpus: Corpus, since: datetime) -> Iterator[Digest]:
     columns = ["run_id", "started_at", "ended_at", "status", "summary", "withheld"]
     rows: list[RunRow] = Table(corpus.store, "runs").read(corpus.name, columns, chosen).to_pylist()
     for row in rows:
-        readings = json.loads(row["summary"] or "{}").get("readings") or {}
-        running = row["status"] == "running"
+        summary = json.loads(row["summary"] or "{}")
+        readings = summary.get("readings") or {}
         yield Digest(
             row["run_id"],
             row["started_at"],
             row["ended_at"],
-            status="stopped" if running and not is_alive(corpus.store, row["run_id"]) else row["status"],
+            status=_verdict(corpus, row, {**summary, "failures_by_reason": {"": failed[row["run_id"]]}}),
             readings=readings.get("total", 0),
             failed=failed[row["run_id"]],
             unread=readings.get("unread", 0) if row["status"] == "paused" else 0,
             withheld=bool(row["withheld"]),
         )
+
+
+def _verdict(corpus: Corpus, row: RunRow, summary: Json) -> Ended | Literal["running", "stopped"]:
+    """Return how a digest ended, by its row and by its summary as of now."""
+    if row["status"] == "running":
+        return "running" if is_alive(corpus.store, row["run_id"]) else "stopped"
+    status = status_of(summary)
+    return row["status"] if "paused" in (status, row["status"]) or row["status"] == "stopped" else status
 
 
 def scheduled_runs_of(corpus: Corpus, config: ScheduleConfig, count: int) -> list[ScheduledRunStatus]:

@@ -36,6 +36,8 @@ class IngestPlan:
     unchanged: int
     failed: pa.Array
     """Names of the sources that failed in an earlier run and are as they were: they would fail again."""
+    dismissed: int
+    """Sources that failed, were dismissed (`pipelines.stages.ingest.dismiss`) and are as they were."""
     gone: pa.Table
     """Sources whose documents are to go."""
     moved: pa.Table
@@ -77,14 +79,18 @@ def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> I
     fails = _true(pc.and_(pc.equal(state, "failed"), pc.equal(stamp, again)))
     if options.retry_failed:
         fails = pc.and_(fails, False)
+    dismissed = _true(pc.and_(pc.equal(state, "dismissed"), pc.equal(stamp, listed["stamp"])))
     work = listed.append_column("known", pc.invert(is_new)).append_column("was", was)
-    work = work.filter(pc.invert(pc.or_(unchanged, fails)))
+    work = work.filter(pc.invert(pc.or_(pc.or_(unchanged, fails), dismissed)))
     known_unusable = earlier.filter(pc.is_in(earlier["source"], value_set=unusable))
+    passed = set(known_unusable.filter(pc.equal(known_unusable["state"], "dismissed"))["source"].to_pylist())
+    listing.unusable = [bad for bad in listing.unusable if bad.source not in passed]
     return IngestPlan(
         listing=listing,
         work=work,
         unchanged=pc.sum(unchanged).as_py() or 0,
         failed=_array(listed["source"].filter(fails)),
+        dismissed=(pc.sum(dismissed).as_py() or 0) + len(passed),
         gone=absent.filter(pc.and_(covered, _not_in(absent["source"], work["was"]))),
         moved=absent.filter(_is_in(absent["source"], work["was"])),
         unusable_ids=dict(zip(*(known_unusable[name].to_pylist() for name in ("source", "doc_id")), strict=True)),
@@ -94,6 +100,11 @@ def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> I
 def failed_stamp(stamp: str, options: IngestConfig) -> str:
     """Return what to note as the stamp of a source that failed: with other limits or another version it may not."""
     return f"{stamp}!{_failure_mark(options)}"
+
+
+def stamp_of(failed: str) -> str:
+    """Return the stamp of a source that failed, from what was noted of it (`failed_stamp`); empty: it is not known."""
+    return failed.rpartition("!")[0]
 
 
 def _failure_mark(options: IngestConfig) -> str:

@@ -276,8 +276,8 @@ def current_sources(corpus: Corpus, columns: list[str] | None = None) -> pa.Tabl
 def quarantined(corpus: Corpus) -> pa.Table:
     """Return the current quarantine (`infra.store.schemas.QUARANTINE`), ordered by stage and item.
 
-    An ingest row counts if it is of the run that read its source last: sources that were since read or deleted have
-    none. Of other stages the newest row of each stage, item and reason counts.
+    An ingest row counts if it is of the run that read its source last: sources that were since read, dismissed or
+    deleted have none. Of other stages the newest row of each stage, item and reason counts.
     """
     table = Table(corpus.store, "quarantine").read(corpus.name)
     items = table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist()
@@ -286,7 +286,7 @@ def quarantined(corpus: Corpus) -> pa.Table:
     for row in table.sort_by("at").to_pylist():
         if row["stage"] == "ingest":
             source = latest.get(row["item"].split("#", 1)[0])
-            if source is None or source["run_id"] != row["run_id"] or source["state"] == "deleted":
+            if source is None or source["run_id"] != row["run_id"] or source["state"] in ("deleted", "dismissed"):
                 continue
         rows[row["stage"], row["item"], row["reason"]] = row
     return pa.Table.from_pylist([rows[key] for key in sorted(rows)], schema=QUARANTINE)

@@ -11,8 +11,9 @@ from memagent.quality.verdicts import VerdictKind
 from memagent.records import Level
 
 Scope = Literal["document", "archive"]
-Ended = Literal["completed", "failed", "paused"]
-"""How a run ended: paused, if its budget was spent and readings are left."""
+Ended = Literal["completed", "completed with warnings", "failed", "paused"]
+"""How a run ended: paused, if its budget was spent and readings are left; with warnings, if some of it failed, but not
+more than `memagent.config.Config.max_failed`."""
 
 
 class NewDocument(TypedDict):
@@ -49,7 +50,7 @@ class SourceRow(TypedDict):
     source: str
     doc_id: str
     source_stamp: str
-    state: Literal["read", "failed", "deleted"]
+    state: Literal["read", "failed", "dismissed", "deleted"]
     documents: int
     run_id: str
     seen_at: datetime

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -87,6 +87,8 @@ class IngestSummary(TypedDict):
     """Hidden files, and those that systems and programs keep beside documents, passed over."""
     empty: int
     """Sources that were opened, and rows of these, with nothing to read in them: no failures."""
+    excluded: int
+    """Sources that were dismissed, and sources and rows whose text was forgotten: no failures."""
     quarantined: dict[str, int]
     """Sources and rows that became no document, by reason."""
     documents: int
@@ -241,7 +243,7 @@ def write_run(
         table.upsert([row])
 
 
-ENDED = pc.field("status").isin(["completed", "failed", "paused"])
+ENDED = pc.field("status").isin(get_args(Ended))
 """Filter for runs that came to their end, or to that of their budget."""
 SHOWN = pc.is_null(pc.field("withheld")) | pc.invert(pc.field("withheld"))
 """Filter for runs that are not withheld."""

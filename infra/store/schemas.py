@@ -175,7 +175,7 @@ RUNS = pa.schema(
         ("corpus", pa.string()),
         ("run_id", pa.string()),
         ("kind", pa.string()),  # ingest | ask | digest | backfill | evaluate | agreement | harvest | train
-        ("status", pa.string()),  # running | completed | failed | paused (its budget was spent) | stopped (broken off)
+        ("status", pa.string()),  # running, stopped (broken off), completed, completed with warnings, failed or paused
         ("started_at", _TIME),
         ("ended_at", _TIME),
         ("config", pa.string()),  # JSON, without secrets

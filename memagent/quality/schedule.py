@@ -14,7 +14,9 @@ _DUE = time(6)
 """Where nothing is due: scheduled runs are named by the morning that they end in."""
 _HALF_DAY = timedelta(hours=12)
 _DAY = timedelta(days=1)
-RunState = Literal["done", "running", "missing", "half-answered", "failed", "withheld", "to come"]
+RunState = Literal[
+    "completed", "completed with warnings", "running", "missing", "half-answered", "failed", "withheld", "to come"
+]
 Problem = Literal["late", "failed", "half-answered", "withheld"]
 
 
@@ -25,8 +27,6 @@ class ScheduleConfig(Section):
     """Time of day by which a corpus's digest must have ended, as in 06:00. Empty: no scheduled run is late."""
     timezone: str = "UTC"
     """Of `due`, and of the dates of scheduled runs."""
-    max_failed: float = Field(0.02, ge=0, le=1)
-    """Share of a scheduled run's readings that may fail; one with more counts as failed."""
     notify: str = ""
     """Prefect block that is told of scheduled runs which are late, failed, half-answered or withheld, by type and name,
     as in slack-webhook/archive. Empty: only events are emitted."""
@@ -78,8 +78,8 @@ class Digest:
     run_id: str
     started_at: datetime
     ended_at: datetime | None
-    status: Literal["running", "completed", "failed", "paused", "stopped"]
-    """stopped: its process is gone."""
+    status: Literal["running", "completed", "completed with warnings", "failed", "paused", "stopped"]
+    """As its row has it, without the failed readings that have an answer since; stopped: its process is gone."""
     readings: int = 0
     failed: int = 0
     """Readings that failed in it and have no answer yet."""
@@ -89,7 +89,7 @@ class Digest:
     @property
     def has_ended(self) -> bool:
         """Whether it came to its end."""
-        return self.status in ("completed", "failed")
+        return self.status not in ("running", "paused", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +143,12 @@ def _of_day(day: date, digests: Sequence[Digest], config: ScheduleConfig, now: d
     # The first one that was done counts: a second digest at noon makes no scheduled run late.
     done = min((each.ended_at for each in ended if each.ended_at and not each.unread), default=None)
     late = due is not None and (done or now) > due
-    return ScheduledRun(day, _state(digest, config), late, digest)
+    return ScheduledRun(day, _state(digest), late, digest)
 
 
-def _state(digest: Digest, config: ScheduleConfig) -> RunState:
+def _state(digest: Digest) -> RunState:
     if digest.status == "running":
         return "running"
-    if not digest.has_ended or digest.unread:
+    if digest.status == "paused" or digest.status == "stopped" or digest.unread:
         return "half-answered"
-    if digest.withheld:
-        return "withheld"
-    return "failed" if digest.failed > config.max_failed * digest.readings else "done"
+    return "withheld" if digest.withheld else digest.status

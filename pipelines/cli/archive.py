@@ -9,6 +9,7 @@ import typer
 
 from memagent.errors import UsageError
 from pipelines.cli.options import Common, CorpusArgument, display, open_report, out, show_file, takes
+from pipelines.views.formatting import plain
 
 
 @takes()
@@ -202,9 +203,22 @@ def forget(
 
 
 @takes("json")
-def quarantine(given: Common, corpus: CorpusArgument) -> None:
+def quarantine(
+    given: Common,
+    corpus: CorpusArgument,
+    dismiss: Annotated[
+        list[str] | None, typer.Option(help="Ignore this failed source until it changes; may be repeated.")
+    ] = None,
+) -> None:
     """Show failed files, documents and questions with reasons."""
+    from infra.store.corpora import check_known
     from pipelines.operate.status import quarantined, show_quarantine
 
+    if dismiss:
+        from pipelines.run_names import new_run_id
+        from pipelines.stages.ingest import dismiss as dismiss_sources
+
+        names = dismiss_sources(check_known(given.open_corpus(corpus)), dismiss, given.settings, new_run_id())
+        typer.echo(f"dismissed until they change: {', '.join(map(plain, names))}", err=True)
     rows = quarantined(given.settings, corpus)
     out({"corpus": corpus, "quarantined": rows}) if given.json else show_quarantine(rows)

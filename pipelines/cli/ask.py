@@ -162,7 +162,7 @@ _PATIENCE = 10
 """A folder that takes long to list is looked at less often: so many times as long between two looks."""
 
 
-@takes("model", "engine", "parallel_spans", "dry_run", "wait", "budget", "json", "answers", "run_id")
+@takes("model", "engine", "parallel_spans", "dry_run", "wait", "budget", "max_failed", "json", "answers", "run_id")
 def ask(
     given: Common,
     corpus: Annotated[
@@ -220,7 +220,10 @@ def ask(
     _conclude(given, settings, _answered(whom, request, show, given.json), open_=open_)
 
 
-@takes("model", "engine", "parallel_spans", "dry_run", "wait", "budget", "force", "json", "answers", "run_id")
+@takes(
+    *("model", "engine", "parallel_spans", "dry_run", "wait", "budget", "max_failed", "force", "json", "answers"),
+    "run_id",
+)
 def digest(
     given: Common,
     corpus: CorpusArgument,

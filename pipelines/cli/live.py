@@ -291,7 +291,7 @@ def _sources(summary: Mapping[str, Any]) -> str:
     ingest = summary.get("ingest")
     if not isinstance(ingest, Mapping):
         return ""
-    kinds = ("new", "changed", "unchanged", *(["deleted"] if ingest.get("deleted") else []), "failed")
+    kinds = ("new", "changed", "unchanged", *(kind for kind in ("deleted", "excluded") if ingest.get(kind)), "failed")
     return f"{number(ingest['sources'])}: " + ", ".join(f"{number(ingest[kind])} {kind}" for kind in kinds)
 
 

@@ -25,6 +25,7 @@ from pipelines.cli.policies import CheckOption, promotion_spec
 from pipelines.cli.policies import app as policies_app
 from pipelines.cli.train import app as train_app
 from pipelines.cli.web import mcp, metrics, review, serve
+from pipelines.views.formatting import EXIT_STATUS, status_of
 
 _ADVICE = {
     errno.ENOSPC: "no space is left on the disk: free some, and run the same command again; it goes on where it was",
@@ -130,7 +131,7 @@ def doctor(given: Common) -> None:
 
 
 @app.command()
-@takes("json", "run_id")
+@takes("max_failed", "json", "run_id")
 def ingest(
     given: Common,
     corpus: CorpusArgument,
@@ -181,8 +182,10 @@ def _ingest(corpus: str, sources: list[str], tag: list[str] | None, given: Commo
         summary = run_ingest(target, sources, settings, run_id=run_id, progress=show)
     remember(target, sources=paths)
     keep_ingest(target.store, run_id, summary)
-    status = 1 if summary["quarantined"] else 0
-    finish({"run_id": run_id, "corpus": corpus, "kind": "ingest", **summary}, given.json, status)
+    read = summary["documents"] + summary["unchanged"]
+    verdict = status_of({"ingest": summary, "documents": read, "config": settings.public()})
+    shown = {"run_id": run_id, "corpus": corpus, "kind": "ingest", "status": verdict, **summary}
+    finish(shown, given.json, EXIT_STATUS[verdict])
 
 
 @app.command()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipelines.stages.planned_readings import Missing
 
 
-@takes("model", "engine", "wait", "budget", "json", "run_id")
+@takes("model", "engine", "wait", "budget", "max_failed", "json", "run_id")
 def backfill(
     given: Common,
     corpus: CorpusArgument,
@@ -59,7 +59,7 @@ def show_scheduled_runs(corpus: str, scheduled_runs: Sequence["ScheduledRunStatu
         return
     grid = Table(box=None, header_style="dim", pad_edge=False)  # narrow: 80 columns hold it
     for name in ("date", "state", "run"):
-        grid.add_column(name, no_wrap=True)
+        grid.add_column(name, no_wrap=name != "state")
     for name in ("asked", "failed", "left"):
         grid.add_column(name, no_wrap=True, justify="right")
     for scheduled in scheduled_runs:

@@ -57,6 +57,9 @@ class Common:
     budget: Annotated[
         str | None, typer.Option(help="Stop at this budget: 90min, 2h, 5Mtok or 12.50EUR (`cost.budget`).")
     ] = None
+    max_failed: Annotated[
+        str | None, typer.Option(help="Fail above this number or percent of failures; else warn (`max_failed`).")
+    ] = None
     force: Annotated[bool, typer.Option("--force", help="Skip the quality checks; show the answers.")] = False
     json: JsonOption = False
     answers: Annotated[bool, typer.Option(help="Include answers in the --json output.")] = True
@@ -74,6 +77,7 @@ class Common:
             reading__parallel_spans=self.parallel_spans,
             wait=None if self.wait else False,
             cost__budget=self.budget,
+            max_failed=self.max_failed,
             quality__withhold=False if self.force else None,
         )
 
@@ -92,7 +96,17 @@ class Common:
 
 Command = Callable[..., None]
 OptionName = Literal[
-    "model", "engine", "parallel_spans", "dry_run", "wait", "budget", "force", "json", "answers", "run_id"
+    "model",
+    "engine",
+    "parallel_spans",
+    "dry_run",
+    "wait",
+    "budget",
+    "max_failed",
+    "force",
+    "json",
+    "answers",
+    "run_id",
 ]
 
 

@@ -8,6 +8,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
+from prefect.states import Completed
 
 from infra.store.corpora import corpora, default_questions
 from infra.store.documents import has_documents
@@ -28,7 +29,7 @@ from pipelines.report.page import write_to_store
 from pipelines.run_names import new_run_id
 from pipelines.runs import kept_ingest
 from pipelines.stages.ingest import ingest
-from pipelines.views.formatting import breached, failures, withheld_by
+from pipelines.views.formatting import breached, failures, status_of, withheld_by
 
 EVERY = "*"
 
@@ -36,7 +37,7 @@ EVERY = "*"
 @flow(name="digest-corpus", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
 def digest_corpus(
     corpus: str = EVERY, store: str | None = None, config: str | None = None, sets: list[str] | None = None
-) -> RunSummary | dict[str, RunSummary]:
+) -> RunSummary | dict[str, RunSummary] | State[Any]:
     """Update a corpus and the answers to its default questions; ``*`` is every corpus.
 
     Finished work is skipped, so late runs that start together cost nothing. A failed corpus does not stop the others.
@@ -56,12 +57,17 @@ def digest_corpus(
     return _publish(settings, summary, event)
 
 
-def _summaries(states: dict[str, State[Any]]) -> dict[str, RunSummary]:
+def _summaries(states: dict[str, State[Any]]) -> dict[str, RunSummary] | State[dict[str, RunSummary]]:
     failed = {name: state.message for name, state in states.items() if not state.is_completed()}
     if failed:
         messages = "; ".join(f"{name}: {message}" for name, message in failed.items())
         raise FailedItems(f"{len(failed)} of {len(states)} corpora failed, the others are up to date. {messages}")
-    return {name: state.result() for name, state in states.items()}
+    results = {name: state.result() for name, state in states.items()}
+    warned = {name: state for name, state in states.items() if state.name != "Completed"}
+    if not warned:
+        return results
+    messages = "; ".join(f"{name}: {state.message}" for name, state in warned.items())
+    return Completed(name=next(iter(warned.values())).name, message=messages, data=results)
 
 
 @flow(name="answer-archive", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
@@ -74,7 +80,7 @@ def answer_archive(
     store: str | None = None,
     config: str | None = None,
     sets: list[str] | None = None,
-) -> RunSummary:
+) -> RunSummary | State[RunSummary]:
     """Answer questions over a corpus in bulk; `sources`, if given, are ingested first."""
     settings = settings_for(config, sets, store)
     asked = [make_question(text, f"questions[{number}]") for number, text in enumerate(questions or [])]
@@ -178,7 +184,12 @@ def _where(address: str, run_id: str) -> str:
     return f"Report of run {run_id}: `{address}`\n\nOpen it by `memagent report {run_id} --open`"
 
 
-def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary:
+def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary | State[RunSummary]:
+    """Publish a run; return its summary, in a state that says so where it is completed with warnings.
+
+    Raises:
+        FailedItems: the run has failed, or is withheld.
+    """
     address = publish_stage(settings, summary)
     # After the commit, so that receivers of the event see the answers.
     emit_event(
@@ -204,10 +215,16 @@ def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary:
             f"the digest is withheld, the last good one's answers are shown: {reasons}. Report: {address}. "
             f"Accept it by memagent release {summary['run_id']}"
         )
-    if failed := failures(summary):
-        reasons = ", ".join(f"{count} {reason}" for reason, count in failed.items())
-        raise FailedItems(
-            f"{sum(failed.values())} failed ({reasons}); the others are answered. Report: {address}. "
-            f"See: memagent quarantine {summary['corpus']}"
-        )
-    return {**summary, "report": address}
+    failed, result = failures(summary), RunSummary(**{**summary, "report": address})
+    if not failed:
+        return result
+    reasons = ", ".join(f"{count} {reason}" for reason, count in failed.items())
+    said = (
+        f"{sum(failed.values())} failed ({reasons}); the others are answered. Report: {address}. "
+        f"See: memagent quarantine {summary['corpus']}"
+    )
+    status = status_of(summary)
+    if status == "failed":
+        raise FailedItems(said)
+    get_run_logger().warning("%s", said)
+    return Completed(name=status.capitalize(), message=said, data=result)

@@ -70,7 +70,7 @@ def demo(folder: Path, sets: list[str] | None = None) -> int:
         print("\nbulk answering: one question per document", flush=True)
         with Display() as display:
             watcher.set(display.update)
-            bulk = answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets)
+            bulk = cast("RunSummary", answer_archive(CORPUS, questions_file=str(questions), store=store, sets=sets))
         return _show(config, nightly, bulk, time.monotonic() - began)
 
 

@@ -1,7 +1,7 @@
 """The status of a store: corpora, runs, quarantine."""
 
 import json
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +11,7 @@ from infra.store.corpora import check_known, corpora, default_questions, sources
 from infra.store.delta import Table
 from infra.store.documents import quarantined as documents_quarantined
 from infra.store.location import Corpus, Store
-from infra.store.rows import FailureRow, RunRow
+from infra.store.rows import Ended, FailureRow, RunRow
 from infra.store.runs import ENDED
 from memagent.config import Config
 from memagent.errors import ConfigError
@@ -69,7 +69,7 @@ def find_run(store: Store, run: str, corpus: str | None = None) -> str:
     runs = Table(store, "runs").read(corpus, columns, None if corpus else ENDED)
     runs = runs.filter(pc.is_in(runs["kind"], value_set=pa.array(_ANSWERING)))
     if run == "last":
-        runs = runs.filter(pc.is_in(runs["status"], value_set=pa.array(["completed", "failed", "paused"])))
+        runs = runs.filter(pc.is_in(runs["status"], value_set=pa.array(get_args(Ended))))
     ids = runs.sort_by("ended_at" if run == "last" or not corpus else "started_at")["run_id"].to_pylist()
     return resolve(run, ids, f"corpus {corpus!r}" if corpus else store.url)
 
@@ -138,8 +138,8 @@ def show_status(state: StoreStatus) -> None:
         )
         grid = Grid(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("run", no_wrap=True, min_width=RUN_ID_CHARS)  # to be copied, whatever the terminal's width
-        for name in ("kind", "status"):
-            grid.add_column(name, no_wrap=True)
+        grid.add_column("kind", no_wrap=True)
+        grid.add_column("status")
         for name in ("before", "read", "failed", "time"):
             grid.add_column(name, no_wrap=True, justify="right")
         for run in corpus["runs"]:

@@ -5,12 +5,14 @@ read once its row in the sources table is committed, after its documents; so a k
 again.
 """
 
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from functools import partial
 from typing import Literal, TypedDict
 
@@ -20,7 +22,7 @@ import pyarrow.compute as pc
 from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.sources import TITLE_CHARS, Parsed, Refused
-from infra.sources.diff import IngestPlan, failed_stamp, make_plan
+from infra.sources.diff import IngestPlan, failed_stamp, make_plan, stamp_of
 from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
 from infra.store.claims import used
@@ -39,8 +41,9 @@ from infra.store.documents import (
 from infra.store.location import Corpus
 from infra.store.rows import NewDocument
 from infra.store.runs import IngestSummary
+from infra.system.naming import quoted, unquoted
 from memagent.config import Config, IngestConfig
-from memagent.errors import SourceError
+from memagent.errors import SourceError, UsageError
 
 _BLOCK_BYTES = 32 * 2**20
 _BLOCK_SOURCES = 500
@@ -77,11 +80,58 @@ def ingest(
         return _ingest(corpus, sources, config, run_id, progress or (lambda _: None))
 
 
+def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: str) -> list[str]:
+    """Count failed sources as failures no more until they change; return their names.
+
+    Args:
+        corpus: whose sources they are.
+        sources: as the quarantine names them, or as paths.
+        config: the `ingest` section matters.
+        run_id: what the rows of this run are marked with.
+
+    Raises:
+        UsageError: a source has not failed; the message names the nearest one that has.
+    """
+    failed = {item.split("#", 1)[0] for item in _failed_items(corpus)}
+    names = [_failed_name(source, failed) for source in sources]
+    with used(corpus, run_id, wait=config.wait, show=None):
+        known = current_sources(corpus)
+        writer = DocumentWriter(corpus, run_id, _after(known))
+        for row in known.filter(pc.is_in(known["source"], value_set=pa.array(names, pa.string()))).to_pylist():
+            stamp = row["source_stamp"] if row["state"] == "read" else stamp_of(row["source_stamp"])
+            if not stamp:  # it could not be opened
+                earlier = known.filter(pc.equal(known["source"], row["source"]))
+                found = make_plan([unquoted(row["source"])], earlier, config.ingest).work["stamp"]
+                stamp = found[0].as_py() if len(found) else ""
+            writer.source(row["source"], row["doc_id"], stamp, state="dismissed", documents=row["documents"])
+        writer.commit()
+    return names
+
+
+def _failed_items(corpus: Corpus) -> list[str]:
+    table = quarantined(corpus)
+    return list(table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist())
+
+
+def _failed_name(source: str, failed: Collection[str]) -> str:
+    path = source if "://" in source else quoted(os.path.abspath(source))
+    for name in (source.split("#", 1)[0], path):
+        if name in failed:
+            return name
+    near = get_close_matches(path, failed, n=1)
+    raise UsageError(f"source {source!r} has not failed" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def _after(known: pa.Table) -> datetime:
+    """Return a time for new rows of sources: now, but later than all that are known."""
+    last = pc.max(known["seen_at"]).as_py()
+    return max(now(), last + timedelta(microseconds=1)) if last else now()
+
+
 def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, show: Progress) -> IngestSummary:
     begun = time.monotonic()
     known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
-    last = pc.max(known["seen_at"]).as_py()
-    started_at = max(now(), last + timedelta(microseconds=1)) if last else now()
+    started_at = _after(known)
     plan = make_plan(sources, known.filter(pc.not_equal(known["state"], "deleted")), config.ingest)
     del known
     commits = DocumentCommits(corpus, run_id, config.commit_seconds)
@@ -113,6 +163,7 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         deleted=plan.gone.num_rows,
         hidden=plan.listing.hidden,
         empty=tally["empty"],
+        excluded=tally["excluded"] + plan.dismissed,
         quarantined=dict(sorted(reasons.items())),
         documents=tally["documents"],
         with_warnings=tally["with_warnings"],
@@ -144,7 +195,7 @@ class _ParsedBlock(TypedDict):
 
     counts: dict[str, int]
     """Sources ``done`` (``new``, ``changed``, ``failed``), their ``bytes``; ``documents`` written, of which
-    ``with_warnings``, their ``chars``; ``empty`` sources and rows."""
+    ``with_warnings``, their ``chars``; ``empty`` sources and rows, and ``excluded`` ones that were forgotten."""
     refused: dict[str, int]
     """Sources and rows by the reason for which they were refused."""
     files: DocumentFiles
@@ -245,7 +296,7 @@ def _parse_source(
         refused: takes the reasons for which it, or rows of it, are refused.
     """
     options, started_at = job.options, job.started_at
-    documents = written = chars = warned = 0
+    documents = written = chars = warned = excluded = 0
     refusals = Refusals(writer, item["source"], options.max_refused)
     before = present.rows_of(item["was"], item["source"])
     stamp = item["stamp"]
@@ -258,7 +309,7 @@ def _parse_source(
                 continue
             parsed, content_hash = record
             if content_hash in gone:
-                refusals.row(Refused(parsed.row or "", "forgotten", "memagent forget has taken this text out"))
+                excluded += 1
                 continue
             row = _document(item, parsed, content_hash, started_at)
             documents += 1
@@ -284,7 +335,8 @@ def _parse_source(
         writer.delete(present.documents(before.values()))
     state = "failed" if kind == "failed" else "read"
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
-    return {kind: 1, "documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty}
+    counts = {"documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty}
+    return {kind: 1, "excluded": excluded, **counts}
 
 
 def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:

@@ -90,21 +90,40 @@ def failures(summary: Mapping[str, Any]) -> dict[str, int]:
     return dict(reasons)
 
 
+_READINGS_FAILED = "2%"
+"""Of readings may fail where ``max_failed`` is empty; of sources all but one."""
+EXIT_STATUS: Mapping[Ended, int] = {"completed": 0, "failed": 1, "paused": 3, "completed with warnings": 5}
+"""Of a command, by how its run ended."""
+
+
 def status_of(summary: Mapping[str, Any]) -> Ended:
-    """Return how a run ended, by its summary."""
-    if (summary.get("readings") or {}).get("unread"):
+    """Return how a run ended, by its summary: the one verdict of commands, tables, schedules and flows.
+
+    Failures are warnings as long as they are within ``max_failed`` of the run's configuration. A summary of an ingest
+    alone is given as ``{"ingest": ..., "documents": ..., "config": ...}``, where `documents` are those it has read.
+    """
+    readings = summary.get("readings") or {}
+    if readings.get("unread"):
         return "paused"
-    return "failed" if failures(summary) else "completed"
+    failed = sum((summary.get("failures_by_reason") or {}).values())
+    refused = sum(((summary.get("ingest") or {}).get("quarantined") or {}).values())
+    if not failed and not refused:
+        return "completed"
+    limit, documents = (summary.get("config") or {}).get("max_failed") or "", summary.get("documents") or 0
+    sources = _is_beyond(limit, refused, refused + documents) if limit else refused and not documents
+    readings_ = _is_beyond(limit or _READINGS_FAILED, failed, max(failed, readings.get("total") or 0))
+    return "failed" if sources or readings_ else "completed with warnings"
+
+
+def _is_beyond(limit: str, failed: int, total: int) -> bool:
+    """Whether more failed than a limit allows, a number or a percent of all."""
+    return failed > (float(limit[:-1]) / 100 * total if limit.endswith("%") else int(limit))
 
 
 def exit_status(summary: Mapping[str, Any]) -> int:
-    """Return a run's exit status: 3 if its budget was spent and readings are left, 4 if it is withheld, 1 if something
-    failed, else 0.
-    """
+    """Return a run's exit status: 4 if it is withheld, else that of how it ended (`EXIT_STATUS`)."""
     status = status_of(summary)
-    if status != "paused" and withheld_by(summary):
-        return 4
-    return {"completed": 0, "failed": 1, "paused": 3}[status]
+    return 4 if status != "paused" and withheld_by(summary) else EXIT_STATUS[status]
 
 
 def withheld_by(summary: Mapping[str, Any]) -> list[str]:

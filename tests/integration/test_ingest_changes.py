@@ -22,7 +22,7 @@ from infra.store.location import Corpus, Store, file_system
 from infra.store.runs import IngestSummary
 from memagent.config import Config, IngestConfig
 from memagent.errors import UsageError
-from pipelines.stages.ingest import ingest
+from pipelines.stages.ingest import dismiss, ingest
 from tests.support.waiting import wait_for
 
 
@@ -191,6 +191,35 @@ def test_a_source_that_failed_is_parsed_again_only_where_something_has_changed(s
     mended = run(place.url, text_column="body")
     assert (mended["failed"], mended["bytes"], mended["quarantined"]) == (0, 6, {})
     assert run.bad() == {}
+
+
+def test_a_source_that_was_dismissed_is_no_failure_until_it_changes(store: Store, place: Place) -> None:
+    run, corpus = Run(store), Corpus(store, "c")
+    place.put("a.txt", "fine")
+    place.put("b.pdf", b"%PDF-1.7\nno more of it")
+    place.put("t.jsonl", '{"text": "a row"}\n{"no text": 1}\n')
+    assert run(place.url)["quarantined"].keys() and set(run.bad()) == {"b.pdf", "t.jsonl#2"}
+    with pytest.raises(UsageError, match=r"a\.txt' has not failed"):
+        dismiss(corpus, [f"{place.url}/a.txt"], run.config, "dismiss-0")
+    dismiss(corpus, [f"{place.url}/b.pdf", f"{place.url}/t.jsonl#2"], run.config, "dismiss-1")
+    assert run.bad() == {}
+    for options in ({}, {"parse_seconds": 33.0}):  # other limits do not bring it back
+        again = run(place.url, **options)
+        assert (again["quarantined"], again["failed"], again["excluded"], again["deleted"]) == ({}, 0, 2, 0)
+    assert len(run.texts()) == 2
+    place.put("b.pdf", b"%PDF-1.7\nnot the rest of it either")
+    back = run(place.url)
+    assert (back["failed"], back["excluded"]) == (1, 1) and set(run.bad()) == {"b.pdf"}
+
+
+def test_a_source_that_nobody_may_open_can_be_dismissed(tmp_path: Path) -> None:
+    run, place = Run(Store(str(tmp_path / "store"))), Place(str(tmp_path / "in"))
+    place.put("a.txt", "fine")
+    os.symlink("/etc/hosts", tmp_path / "in" / "out.txt")
+    assert run(place.url)["failed"] == 1
+    dismiss(Corpus(run.store, "c"), [str(tmp_path / "in" / "out.txt")], run.config, "dismiss-1")
+    again = run(place.url)
+    assert (again["quarantined"], again["failed"], again["excluded"], run.bad()) == ({}, 0, 1, {})
 
 
 def test_bad_rows_without_end_are_few_rows_in_quarantine(store: Store, place: Place) -> None:

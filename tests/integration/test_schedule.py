@@ -102,7 +102,7 @@ def moved(corpus, days):
 
 def test_nights_are_told_of_once(corpus, config):
     (scheduled,) = scheduled_runs_of(corpus, config.schedule, 5)
-    assert (scheduled["state"], scheduled["readings"], scheduled["failed"]) == ("done", 16, 0)
+    assert (scheduled["state"], scheduled["readings"], scheduled["failed"]) == ("completed", 16, 0)
     fail(corpus, "doc0.txt", OTTER)
     (scheduled,) = scheduled_runs_of(corpus, config.schedule, 5)
     assert scheduled["state"] == "failed" and scheduled["failed"] == 1
@@ -111,7 +111,7 @@ def test_nights_are_told_of_once(corpus, config):
     note_told(told[0], corpus)
     assert "failed" not in [notice["problem"] for notice in notices(corpus, config.schedule)]
     backfill("c", config, Dates(), ["failed"])
-    assert scheduled_runs_of(corpus, config.schedule, 5)[0]["state"] == "done", "it has its answer now"
+    assert scheduled_runs_of(corpus, config.schedule, 5)[0]["state"] == "completed", "it has its answer now"
 
 
 def test_nights_without_a_digest_are_missing(corpus, config):
@@ -141,6 +141,6 @@ def test_the_commands(corpus, config, model_folder):
     done = run.invoke(app, ["backfill", "c", "--missing", *options, "--json"])
     assert done.exit_code == 0 and json.loads(done.stdout)["readings"]["read_now"] == 4
     shown = run.invoke(app, ["status", "c", "--scheduled", "3", *store])
-    assert shown.exit_code == 0 and f"{datetime.now(UTC):%Y-}" in shown.stdout and "done" in shown.stdout
+    assert shown.exit_code == 0 and f"{datetime.now(UTC):%Y-}" in shown.stdout and "completed" in shown.stdout
     assert json.loads(run.invoke(app, ["status", "c", "--scheduled", "3", *store, "--json"]).stdout)["corpus"] == "c"
     assert isinstance(run.invoke(app, ["status", "--scheduled", "3", *store]).exception, UsageError)

@@ -65,6 +65,40 @@ def test_a_paused_run_has_a_status_of_its_own_whether_or_not_something_failed():
     assert (status_of({"readings": {}}), exit_status({})) == ("completed", 0)
 
 
+@pytest.mark.parametrize(
+    ("limit", "of_100", "sources", "documents", "status"),
+    [
+        ("", 2, 0, 40, "completed with warnings"),
+        ("", 3, 0, 40, "failed"),
+        ("", 0, 39, 1, "completed with warnings"),
+        ("", 0, 1, 0, "failed"),  # nothing was read
+        ("3", 3, 3, 40, "completed with warnings"),
+        ("3", 0, 4, 40, "failed"),
+        ("0", 0, 1, 40, "failed"),
+        ("2.5%", 0, 1, 39, "completed with warnings"),
+        ("2.5%", 0, 1, 38, "failed"),
+        ("50%", 51, 0, 40, "failed"),
+    ],
+)
+def test_failures_within_the_limit_are_warnings(limit, of_100, sources, documents, status):
+    summary = {
+        "readings": {"total": 100},
+        "failures_by_reason": {"EngineError": of_100},
+        "ingest": {"quarantined": {"pdf": sources}},
+        "documents": documents,
+        "config": {"max_failed": limit},
+    }
+    assert (status_of(summary), exit_status(summary)) == (status, 1 if status == "failed" else 5)
+
+
+def test_a_limit_is_a_number_or_a_percent():
+    assert load_config(sets=["max_failed=3"]).max_failed == "3"
+    assert load_config(sets=["max_failed=5%"]).max_failed == "5%"
+    for wrong in ("5 %", "-1", "a few", "%"):
+        with pytest.raises(ConfigError, match="max_failed"):
+            load_config(max_failed=wrong)
+
+
 def test_a_summary_says_engine_time_and_price():
     assert cost_of({}) == ""
     assert cost_of({"engine_uptime": 90}) == "1 min 30 s of engines"

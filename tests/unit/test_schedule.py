@@ -10,13 +10,13 @@ from memagent.config import load_config
 from memagent.errors import ConfigError
 from memagent.quality.schedule import Digest, ScheduleConfig, scheduled_runs
 
-DUE = ScheduleConfig(due="06:00", max_failed=0.02)
+DUE = ScheduleConfig(due="06:00")
 AT = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
 
 def digest(started, minutes=60, status="completed", **more):
     at = datetime.fromisoformat(f"2026-11-{started}+00:00")
-    ended = at + timedelta(minutes=minutes) if status in ("completed", "failed", "paused") else None
+    ended = at + timedelta(minutes=minutes) if status not in ("running", "stopped") else None
     return Digest(started, at, ended, status, **{"readings": 100, **more})
 
 
@@ -27,14 +27,14 @@ def told(*digests, config=DUE, now=AT):
 @pytest.mark.parametrize(
     ("one", "state"),
     [
-        (digest("24T02:00"), ("done", False)),
-        (digest("23T22:00"), ("done", False)),
-        (digest("24T02:00", 300), ("done", True)),
-        (digest("24T10:00"), ("done", True)),  # it was caught up with
+        (digest("24T02:00"), ("completed", False)),
+        (digest("23T22:00"), ("completed", False)),
+        (digest("24T02:00", 300), ("completed", True)),
+        (digest("24T10:00"), ("completed", True)),  # it was caught up with
         (digest("24T02:00", status="running"), ("running", True)),
         (digest("24T02:00", status="stopped"), ("half-answered", True)),
         (digest("24T02:00", status="paused", unread=40), ("half-answered", True)),
-        (digest("24T02:00", status="failed", failed=2), ("done", False)),
+        (digest("24T02:00", status="completed with warnings", failed=2), ("completed with warnings", False)),
         (digest("24T02:00", status="failed", failed=3), ("failed", False)),
         (digest("24T02:00", withheld=True, failed=90), ("withheld", False)),
     ],
@@ -46,21 +46,22 @@ def test_a_night_is_what_its_last_digest_came_to(one, state):
 def test_nights_without_a_digest_are_missing_once_they_are_due():
     first = digest("20T02:00")
     missing = {(day, "missing", True) for day in (21, 22, 23, 24)}
-    assert told(first) == {(20, "done", False), *missing}
+    assert told(first) == {(20, "completed", False), *missing}
     early = datetime(2026, 11, 24, 5, 59, tzinfo=UTC)
-    assert told(first, now=early) == {(20, "done", False), *(missing - {(24, "missing", True)}), (24, "to come", False)}
+    before = {(20, "completed", False), *(missing - {(24, "missing", True)})}
+    assert told(first, now=early) == {*before, (24, "to come", False)}
     assert told() == set(), "a corpus without a digest has no scheduled runs"
 
 
 def test_a_second_digest_makes_no_night_late_and_mends_a_bad_one():
-    assert told(digest("24T02:00"), digest("24T11:00")) == {(24, "done", False)}
-    assert told(digest("24T02:00", status="stopped"), digest("24T03:00")) == {(24, "done", False)}
-    assert told(digest("24T02:00"), digest("24T11:00", status="stopped")) == {(24, "done", False)}
+    assert told(digest("24T02:00"), digest("24T11:00")) == {(24, "completed", False)}
+    assert told(digest("24T02:00", status="stopped"), digest("24T03:00")) == {(24, "completed", False)}
+    assert told(digest("24T02:00"), digest("24T11:00", status="stopped")) == {(24, "completed", False)}
 
 
 def test_where_nothing_is_due_nothing_is_late():
     config = ScheduleConfig()
-    assert told(digest("24T02:00", 600), config=config) == {(24, "done", False)}
+    assert told(digest("24T02:00", 600), config=config) == {(24, "completed", False)}
     late = {
         one.problems[0] for one in scheduled_runs([digest("22T02:00", status="stopped")], config, AT) if one.problems
     }

@@ -176,7 +176,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--force",
         }
         | {"--output", "-o"},
-        "ingest": common | {"--json", "--tag", "--explain", "--run-id"},
+        "ingest": common | {"--json", "--tag", "--explain", "--run-id", "--max-failed"},
         "harvest": common
         | model
         | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},
@@ -202,6 +202,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--dry-run",
             "--wait",
             "--budget",
+            "--max-failed",
             "--json",
             "--answers",
             "--run-id",
@@ -219,7 +220,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--answers",
             "--run-id",
         }
-        | {"--budget", "--force"},
+        | {"--budget", "--max-failed", "--force"},
         "cost": common | {"--by", "--since", "--json"},
         "answers": common | {"--format", "--output", "-o", "--run", "--where", "--limit", "--withheld"},
         "release": common | {"--json"},
@@ -227,9 +228,20 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "status": common | {"--json", "--scheduled"},
         "backfill": common
         | model
-        | {"--from", "--to", "--missing", "--failed", "--all", "--wait", "--budget", "--json", "--run-id"},
+        | {
+            "--from",
+            "--to",
+            "--missing",
+            "--failed",
+            "--all",
+            "--wait",
+            "--budget",
+            "--max-failed",
+            "--json",
+            "--run-id",
+        },
         "optimize": common | {"--retention-days", "--json"},
-        "quarantine": common | {"--json"},
+        "quarantine": common | {"--json", "--dismiss"},
         "up": common
         | model
         | {
