@@ -192,15 +192,23 @@ def _ingest(corpus: str, sources: list[str], tag: list[str] | None, given: Commo
 @takes("model", "engine")
 def up(
     given: Common,
-    cron: Annotated[str, typer.Option(help="Schedule the digest by this cron line.")] = "0 2 * * *",
-    scores_cron: Annotated[str, typer.Option(help="Schedule the evaluation by this cron line.")] = "0 5 * * *",
-    optimize_cron: Annotated[str, typer.Option(help="Schedule compaction by this cron line.")] = "0 4 * * *",
+    cron: Annotated[
+        str | None, typer.Option(help="Schedule the digest; default: as at the server, at first '0 2 * * *'.")
+    ] = None,
+    scores_cron: Annotated[
+        str | None, typer.Option(help="Schedule the evaluation; default: as at the server, at first '0 5 * * *'.")
+    ] = None,
+    optimize_cron: Annotated[
+        str | None, typer.Option(help="Schedule compaction; default: as at the server, at first '0 4 * * *'.")
+    ] = None,
     retrain_cron: Annotated[
         str | None, typer.Option(help="Schedule retraining; default: when --enough rows are new.")
     ] = None,
     enough: Annotated[int, typer.Option(min=1, help="Train after this many new training rows.")] = 500,
     recipe: Annotated[str, typer.Option(help="Train by this recipe: a name or a TOML file.")] = "nano-cpu",
-    timezone: Annotated[str, typer.Option(help="Use this time zone for schedules.")] = "UTC",
+    timezone: Annotated[
+        str | None, typer.Option(help="Use this time zone for schedules; default: as at the server, at first UTC.")
+    ] = None,
     check: CheckOption = None,
     at_once: Annotated[int, typer.Option(min=1, help="Run this many flows at once.")] = 1,
     port: Annotated[int, typer.Option(help="Serve Prefect on this port.")] = 4200,

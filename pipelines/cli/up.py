@@ -57,7 +57,7 @@ def up(config: Config, plan: ServingPlan, address: Address, review_port: int | N
     }
     for option, cron in schedules.items():
         if cron:
-            _check_schedule(option, cron, plan.timezone)
+            _check_schedule(option, cron, plan.timezone or "UTC")
     check(engine=load_recipe(plan.recipe).engine)
     auth, shown = _auth()
     if not (address.is_private and address.url is None) and len(auth.rpartition(":")[2]) < _SHORTEST:
@@ -99,7 +99,7 @@ def _tell(config: Config, plan: ServingPlan, address: Address, *, log_in: str) -
     other = "" if trained == answering else f" It trains {trained}, not {answering}, which answers."
     if address.warning:
         print(address.warning)
-    print(f"Prefect: {address.public}   nightly digest: {plan.cron} {plan.timezone}   store: {config.store}")
+    print(f"Prefect: {address.public}   store: {config.store}")
     print(f"training: {plan.recipe}, when {plan.enough:,} new harvested rows are there.{other}")
     print(f"log in to the page with the output of: {log_in}")
     print("ask in bulk, in another terminal:")

@@ -6,9 +6,12 @@ from importlib.metadata import version
 from typing import cast
 
 from prefect import serve
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events import DeploymentEventTrigger
-from prefect.schedules import Cron
+from prefect.exceptions import ObjectNotFound
 
 from pipelines.flows.answering import EVERY, answer_archive, digest_corpus, optimize_corpus
 from pipelines.flows.learning import evaluate_policy, harvest_qa, retrain
@@ -56,16 +59,18 @@ def serve_all(store: str, plan: ServingPlan) -> None:
     machine's cores, and two engines do not fit one GPU.
     """
     common = {"store": store}
+    digests = _schedules("digest-corpus/nightly", plan.cron, "0 2 * * *", plan.timezone)
+    print(f"nightly digest: {', '.join(map(_shown, digests)) or 'not scheduled'}", flush=True)
     nightly = digest_corpus.to_deployment(
         "nightly",
-        schedules=[Cron(plan.cron, timezone=plan.timezone)],
+        schedules=digests,
         parameters={"corpus": EVERY, **common},
         concurrency_limit=1,
     )
     bulk = answer_archive.to_deployment("bulk", parameters=common, concurrency_limit=1)
     scores = evaluate_policy.to_deployment(
         "scores",
-        schedules=[Cron(plan.scores_cron, timezone=plan.timezone)],
+        schedules=_schedules("evaluate-policy/scores", plan.scores_cron, "0 5 * * *", plan.timezone),
         parameters={"lengths": list(_WATCHED_LENGTHS), "kinds": list(_WATCHED_KINDS), "n": _WATCHED_N, **common},
         concurrency_limit=1,
     )
@@ -86,16 +91,55 @@ def serve_all(store: str, plan: ServingPlan) -> None:
     # At most one training at a time: a second one waits for the first.
     trained = retrain.to_deployment(
         "retrain",
-        schedules=[Cron(plan.retrain_cron, timezone=plan.timezone)] if plan.retrain_cron else [],
+        schedules=_schedules("retrain/retrain", plan.retrain_cron, None, plan.timezone),
         triggers=[ready],
         parameters=learning,
         concurrency_limit=1,
     )
     optimized = optimize_corpus.to_deployment(
         "optimize",
-        schedules=[Cron(plan.optimize_cron, timezone=plan.timezone)],
+        schedules=_schedules("optimize-corpus/optimize", plan.optimize_cron, "0 4 * * *", plan.timezone),
         parameters={"corpus": EVERY, **common},
         concurrency_limit=1,
     )
     deployments = (nightly, bulk, scores, harvested, trained, optimized)
     serve(*cast(Iterable[RunnerDeployment], deployments), limit=plan.at_once, print_starting_message=False)
+
+
+def _schedules(
+    deployment: str, cron: str | None, first: str | None, timezone: str | None
+) -> list[DeploymentScheduleCreate]:
+    """Return the schedules that a deployment shall have: as given, else as they are at the server.
+
+    Args:
+        deployment: flow and name.
+        cron: as given; None: it was not.
+        first: the cron line of a deployment that the server does not have yet; None: it has no schedule.
+        timezone: as given; None: it was not.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            known = client.read_deployment_by_name(deployment)
+        except ObjectNotFound:
+            cron = cron or first
+            return [_cron(cron, timezone)] if cron else []
+        if cron is None and timezone is None:
+            kept = ("schedule", "active", "parameters", "slug")
+            return [DeploymentScheduleCreate(**{name: getattr(one, name) for name in kept}) for one in known.schedules]
+        earlier = [one.schedule for one in known.schedules if isinstance(one.schedule, CronSchedule)]
+        cron = cron or (earlier[0].cron if earlier else first)
+        timezone = timezone or (earlier[0].timezone if earlier else None)
+        for one in known.schedules:  # one that has a slug would stay beside the new one
+            client.delete_deployment_schedule(known.id, one.id)
+    return [_cron(cron, timezone)] if cron else []
+
+
+def _cron(cron: str, timezone: str | None) -> DeploymentScheduleCreate:
+    return DeploymentScheduleCreate(schedule=CronSchedule(cron=cron, timezone=timezone or "UTC"))
+
+
+def _shown(one: DeploymentScheduleCreate) -> str:
+    """Return a schedule as it is printed."""
+    schedule = one.schedule
+    when = f"{schedule.cron} {schedule.timezone}" if isinstance(schedule, CronSchedule) else str(schedule)
+    return when if one.active else f"{when} (paused)"

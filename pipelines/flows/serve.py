@@ -39,20 +39,20 @@ _CRON = re.compile(r"@\w+|[\w*/,\-#?]+(?:\s+[\w*/,\-#?]+){4,5}")
 
 @dataclass(frozen=True, slots=True)
 class ServingPlan:
-    """Schedules and settings of the deployments."""
+    """Schedules and settings of the deployments. A schedule or time zone that is None is as the server has it."""
 
-    cron: str
+    cron: str | None
     """Schedule of the nightly digest."""
-    scores_cron: str
+    scores_cron: str | None
     """Schedule of the nightly evaluation."""
-    optimize_cron: str
+    optimize_cron: str | None
     """Schedule of compaction."""
-    timezone: str
+    timezone: str | None
     """Time zone of all schedules."""
     recipe: str
     """Training recipe: a name or a path."""
     retrain_cron: str | None
-    """Schedule of trainings; None: only when enough rows are new."""
+    """Schedule of trainings, besides when enough rows are new."""
     enough: int
     """New training rows that start a training."""
     check: Json = field(default_factory=dict)
@@ -67,7 +67,7 @@ class ServingPlan:
             UsageError: naming the nearest time zone, or the option whose schedule it is.
         """
         zones = available_timezones()
-        if self.timezone not in zones:
+        if self.timezone is not None and self.timezone not in zones:
             near = get_close_matches(self.timezone, zones, n=1, cutoff=0.5)
             advice = f"did you mean {near[0]!r}?" if near else "as in Europe/Berlin"
             raise UsageError(f"--timezone {self.timezone!r}: there is no such time zone; {advice}")

@@ -64,7 +64,7 @@ def test_a_worker_in_another_folder_runs_what_was_deployed(server, archive, sets
     )
     deployed = server.ask("deployments/filter", {})
     names = ["bulk", "harvest", "nightly", "optimize", "reap", "retrain", "scores", "watch"]
-    assert sorted(d["name"] for d in deployed) == names
+    assert sorted(d["name"] for d in deployed) == [f"{name}-pool" for name in names], "not those of `memagent up`"
     assert str(ROOT) not in json.dumps(deployed), "workers have folders of their own"
 
     elsewhere = tmp_path / "elsewhere"
@@ -86,8 +86,8 @@ def test_a_worker_in_another_folder_runs_what_was_deployed(server, archive, sets
         given = {"corpus": "c", "questions": [QUESTION], "sources": [str(archive)], "store": server.store}
         pairs = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in given.items()]
         argv = [part for pair in pairs for part in ("--param", pair)]
-        server.prefect("deployment", "run", "answer-archive/bulk", *argv)
-        (run,) = _runs(server, "bulk")
+        server.prefect("deployment", "run", "answer-archive/bulk-pool", *argv)
+        (run,) = _runs(server, "bulk-pool")
         wait_until(lambda: _state(server, run["id"])["type"] in ("COMPLETED", "FAILED", "CRASHED"), 600, log, worker)
         state = _state(server, run["id"])
         assert state["type"] == "COMPLETED", f"{state['message']}\n{log.read_text()[-3000:]}"
@@ -96,7 +96,7 @@ def test_a_worker_in_another_folder_runs_what_was_deployed(server, archive, sets
     assert Table(Store(server.store), "answers").read("c").num_rows == 4
     # What it told starts the harvest, with the corpus of the event.
     until = time.monotonic() + 600
-    while not (harvests := _runs(server, "harvest")):
+    while not (harvests := _runs(server, "harvest-pool")):
         assert time.monotonic() < until, "the event has started nothing"
         time.sleep(0.5)
     assert harvests[0]["parameters"]["corpus"] == "c"
