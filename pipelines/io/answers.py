@@ -277,6 +277,7 @@ def _given(
 ) -> GivenAnswer:
     """Return an answer as it is exported; `planned` is its row of a run's plan, where it is given as that run's."""
     corrected = review is not None and review.status == "corrected"
+    absent = corrected and review is not None and not review.answer
     return {
         "document": document["doc_id"],
         "title": document["title"],
@@ -285,7 +286,7 @@ def _given(
         "question": answer["question"],
         "answer": review.answer if review else answer["answer"],
         "found": bool(review.answer) if review and corrected else answer["found"],
-        "evidence": pages.cite(answer["evidence"], document["doc_id"]),
+        "evidence": [] if absent else pages.cite(answer["evidence"], document["doc_id"]),
         "gold": planned["gold"] if planned else None,
         "policy_id": answer["policy_id"],
         "reading_id": answer["reading_id"],
@@ -300,19 +301,45 @@ def _given(
     }
 
 
-_WHOLE_CELLS = [name for name in COLUMNS.names if name != "evidence"]
 _PLACE_CELLS = ("quote", "verbatim", "segment", "char_start", "char_end", "quote_start", "quote_end", "page")
+_CELLS = (
+    *("document", "question", "answer", "quote", "review", "found", "confidence_level", "confidence"),
+    *(
+        "verbatim",
+        "reviewed_by",
+        "engine_answer",
+        "title",
+        "warnings",
+        "answered_at",
+        "comments",
+        "link",
+        "source",
+        "page",
+        "gold",
+        "segment",
+    ),
+    *("char_start", "char_end", "quote_start", "quote_end", "corpus", "question_id", "policy_id", "run_id"),
+    "reading_id",
+)
+"""Columns of answers in CSV and workbooks, in this order wherever they are written: what people read, then the rest."""
+
+
+def cells_of(names: Iterable[str]) -> list[str]:
+    """Return columns in the order in which files of answers have them; `names` are those that there are."""
+    return [name for name in _CELLS if name in set(names)]
 
 
 def _cells(row: Row) -> Iterator[object]:
     first: Row = row["evidence"][0] if row["evidence"] else {}
-    yield from (flat(row.get(name)) for name in _WHOLE_CELLS)
-    for name in _PLACE_CELLS:
-        place = first.get("segment_index" if name == "segment" else name)
-        yield "" if place in (-1, None) else place  # -1: there is no quote
+    for name in _LAYOUT.header:
+        if name in _PLACE_CELLS:
+            place = first.get("segment_index" if name == "segment" else name)
+            yield "" if place in (-1, None) else place  # -1: there is no quote
+        else:
+            yield flat(row.get(name))
 
 
-_LAYOUT = TableLayout(COLUMNS, [*_WHOLE_CELLS, *_PLACE_CELLS], _cells)
+_LAYOUT = TableLayout(COLUMNS, cells_of([*COLUMNS.names, *_PLACE_CELLS]), _cells)
 """Of CSV and workbooks: `char_start` to `char_end` is the segment, `quote_start` to `quote_end` the quote in it;
 `verbatim` tells whether it says the answer word for word; `page` is of a PDF, from 1."""
 

@@ -172,7 +172,7 @@ def test_exports_have_reviews_and_links_back(run, service, anna):
     assert [line["answer"] for line in lines] == ["'=HYPERLINK(1)"] and lines[0]["engine_answer"] == "Delaware"
     assert lines[0]["comments"] == "anna: so it says" and lines[0]["link"] == f"{ADDRESS}/answers/{CORPUS}/{reading}"
     table = pq.read_table(io.BytesIO(anna.http.get("/export.parquet").content))
-    assert table.num_rows == 60 and set(table["reviewers"].to_pylist()[-1] or []) <= {"anna"}
+    assert table.num_rows == 60 and set(table["reviewed_by"].to_pylist()[-1] or []) <= {"anna"}
     sheet = openpyxl.load_workbook(io.BytesIO(anna.http.get("/export.xlsx").content)).active
     assert sheet.max_row == 61
     at = [cell.value for cell in sheet[1]].index("link") + 1

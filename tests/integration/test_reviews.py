@@ -41,6 +41,16 @@ def test_corrections_are_what_a_user_sees(tmp_path):
     assert rejected == {taught.qa_id: {"delaware"}}
 
 
+def test_what_is_not_in_the_document_is_not_found_and_has_no_quote(tmp_path):
+    run = contracts(local_store(tmp_path), 1)
+    run.save()
+    wrong = next(row for row in run.answers if row["found"] and row["evidence"])
+    Table(run.store, "feedback").append([say(wrong["reading_id"], "corrected", "")])
+    (row,) = (row for row in answer_rows(Corpus(run.store, CORPUS)) if row["reading_id"] == wrong["reading_id"])
+    assert (row["found"], row["answer"], row["evidence"], row["review"]) == (False, "", [], "corrected")
+    assert row["engine_answer"] == wrong["answer"]
+
+
 def test_a_correction_outlives_the_next_reading_of_the_same_text(tmp_path):
     run = contracts(local_store(tmp_path), 1)
     run.save()

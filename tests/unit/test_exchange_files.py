@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import openpyxl
 import pyarrow as pa
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 
 from memagent.errors import UsageError
 from pipelines.io import writer as workbook
+from pipelines.io.answers import _LAYOUT as ANSWERS
 from pipelines.io.answers import write_answers
 from pipelines.io.feedback import load_verdicts
 from pipelines.io.writer import Link, TableLayout, flat, write_file, write_xlsx, xlsx_rows
+from pipelines.web.review import export
 
 PLACE = {
     "content_hash": "h",
@@ -59,6 +62,46 @@ def test_csv_in_a_file_is_what_a_spreadsheet_opens(tmp_path):
     assert (
         row["question"] == "Which law — für alle?" and row["title"] == "'=HYPERLINK(1)" and row["gold"] == "Nevada|NV"
     )
+
+
+def test_the_command_and_the_review_pages_have_one_layout():
+    mine, pages = list(ANSWERS.header), list(export.COLUMNS.names)
+    assert mine[:5] == pages[:5] == ["document", "question", "answer", "quote", "review"]
+    assert mine[-4:] == ["question_id", "policy_id", "run_id", "reading_id"]
+    assert pages[-4:] == ["corpus", "question_id", "run_id", "reading_id"]
+    assert [name for name in mine if name in pages] == [name for name in pages if name in mine], "in the same order"
+    assert set(pages) - set(mine) == {"comments", "link", "corpus"}
+    assert set(mine) >= {"source", "page", "gold", "segment", "char_start"} and len(mine) == len(set(mine))
+
+
+@pytest.mark.parametrize(
+    ("state", "right", "found", "quote"),
+    [
+        ("found", None, True, "so it says"),
+        ("found", "", False, ""),  # not in the document
+        ("not found", "Utah", True, "so it says"),
+        ("not found", None, False, "so it says"),
+        ("failed", None, None, ""),
+    ],
+)
+def test_a_correction_decides_what_is_found_and_whether_there_is_a_quote(monkeypatch, state, right, found, quote):
+    texts = ("corpus", "doc_id", "title", "question_id", "question", "answer", "run_id", "reading_id", "review")
+    more = {
+        "right": right,
+        "state": state,
+        "quote": "so it says",
+        "verbatim": 1,
+        "confidence": 0.5,
+        "answered_at": None,
+    }
+    item = SimpleNamespace(**dict.fromkeys(texts, "x"), **more)
+    monkeypatch.setattr(export.listing, "every", lambda *_: [item])
+    monkeypatch.setattr(export, "link", lambda item: "/answers/x")
+    service = SimpleNamespace(index=SimpleNamespace(read=lambda: None), verdicts=lambda item: [])
+    (row,) = export.rows(service, None, "anna", "http://here")
+    assert set(row) == set(export.COLUMNS.names)
+    assert (row["found"], row["quote"], row["verbatim"]) == (found, quote, True if quote else None)
+    assert row["warnings"] == (["failed: x"] if state == "failed" else [])
 
 
 def test_csv_on_standard_output_has_no_mark(capfdbinary):

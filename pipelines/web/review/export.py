@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from memagent.quality.verdicts import current
+from pipelines.io.answers import cells_of
 from pipelines.io.writer import Link, Row, TableLayout, flat, write_file
 from pipelines.web.review import listing
 from pipelines.web.review.answer_pages import link
@@ -19,21 +20,19 @@ from pipelines.web.review.pages import access_of, service_of, session_of
 from pipelines.web.review.service import ReviewService
 
 _TEXTS = (
-    *("corpus", "document", "title", "question_id", "question", "answer", "review", "engine_answer", "state", "quote"),
+    *("corpus", "document", "title", "question_id", "question", "answer", "review", "engine_answer", "quote"),
     *("run_id", "reading_id", "link"),
 )
-COLUMNS = pa.schema(
-    {
-        **dict.fromkeys(_TEXTS, pa.string()),
-        **dict.fromkeys(("reviewers", "comments"), pa.list_(pa.string())),
-        "verbatim": pa.bool_(),
-        "confidence": pa.float32(),
-        "confidence_level": pa.string(),
-        "warnings": pa.string(),
-        "answered_at": pa.timestamp("us", tz="UTC"),
-    }
-)
-"""Columns of all formats."""
+_TYPES: dict[str, pa.DataType] = {
+    **dict.fromkeys(_TEXTS, pa.string()),
+    **dict.fromkeys(("reviewed_by", "comments", "warnings"), pa.list_(pa.string())),
+    **dict.fromkeys(("found", "verbatim"), pa.bool_()),
+    "confidence": pa.float32(),
+    "confidence_level": pa.string(),
+    "answered_at": pa.timestamp("us", tz="UTC"),
+}
+COLUMNS = pa.schema([(name, _TYPES[name]) for name in cells_of(_TYPES)])
+"""Columns of all formats, named and ordered as `memagent answers` has them; `warnings` say why a reading failed, too."""
 
 
 def _cells(row: Row) -> Iterator[object]:
@@ -48,7 +47,8 @@ def rows(service: ReviewService, chosen: Filter, reviewer: str, address: str) ->
     """Yield the items of a filter as rows of `COLUMNS`, as one person sees them, with links to this review server."""
     for item in listing.every(service.index.read(), chosen, reviewer):
         verdicts = service.verdicts(item)
-        failed = item.state == "failed"
+        failed, absent = item.state == "failed", item.right == ""
+        quote = "" if failed or absent else item.quote
         yield {
             "corpus": item.corpus,
             "document": item.doc_id,
@@ -58,17 +58,17 @@ def rows(service: ReviewService, chosen: Filter, reviewer: str, address: str) ->
             "answer": "" if failed else item.answer if item.right is None else item.right,
             "review": "" if item.review == "open" else item.review,
             "engine_answer": "" if failed else item.answer,
-            "state": f"failed: {item.answer}" if failed else item.state,
-            "quote": "" if failed else item.quote,
+            "found": None if failed else item.state == "found" if item.right is None else not absent,
+            "warnings": [f"failed: {item.answer}"] if failed else [*filter(None, item.warnings.split("; "))],
+            "quote": quote,
             "run_id": item.run_id,
             "reading_id": item.reading_id,
             "link": address + link(item),
-            "reviewers": sorted({each.reviewer for each in current(verdicts)}),
+            "reviewed_by": sorted({each.reviewer for each in current(verdicts)}),
             "comments": [f"{each.reviewer}: {each.comment}" for each in verdicts if each.comment],
-            "verbatim": None if failed or not item.quote else bool(item.verbatim),
+            "verbatim": bool(item.verbatim) if quote else None,
             "confidence": item.confidence,
             "confidence_level": item.level or None,
-            "warnings": item.warnings,
             "answered_at": item.answered_at,
         }
 
