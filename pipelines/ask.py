@@ -291,6 +291,9 @@ def digest(
         if fetch and (sources := sources_of(corpus)):
             extra["ingest"] = ingest(corpus, sources, config, run_id=run_id, progress=show)
         reading = ReadingPass(corpus, run_id, reader, config)
+        if changed := _changed_model(reading):
+            _log.warning("model changed: %s; it reads all documents anew", changed)
+            extra["model_changed"] = changed
         extra["inputs"] = _inputs(reading, defaults)
         if (same := _previous(corpus, extra["inputs"])) is not None:
             return repeat(reading, same, started=started, extra=extra)
@@ -308,6 +311,14 @@ def _inputs(reading: ReadingPass, questions: Sequence[Question]) -> dict[str, st
         "policy": reader.policy.policy_id,
         "config": reader.config_hash,
     }
+
+
+def _changed_model(reading: ReadingPass) -> str:
+    """Say from which model to which the digests of a corpus change; empty: it is the last one's, or a version of it."""
+    digests = run_ids(reading.corpus, ["digest"])
+    before = read_summary(reading.corpus.store, digests[-1], reading.corpus.name) if digests else None
+    same = before is None or before["policy"] == reading.reader.policy.name
+    return "" if before is None or same else f"{before['policy_id']} -> {reading.reader.policy.policy_id}"
 
 
 def _previous(corpus: Corpus, inputs: dict[str, str]) -> RunSummary | None:

@@ -150,6 +150,8 @@ class RunExtras(TypedDict, total=False):
     ingest: IngestSummary
     segmented: SegmentSummary
     stage_seconds: dict[str, float]
+    model_changed: str
+    """A digest by another model than the one before: ``a -> b``."""
     inputs: dict[str, str]
     """A digest: hashes of what it depends on. A later one with the same inputs has nothing to do."""
     rollup: list[QuestionRollup]

@@ -26,6 +26,8 @@ Mode = Literal["auto", "live", "lines", "quiet"]
 
 _WINDOW = 30.0
 """Seconds over which speeds are averaged."""
+_STEADY = 1.5
+"""Ratio of the speeds of two halves up to which one is taken for the other."""
 _SETTLED = 5.0
 """Seconds of progress before the time left is estimated."""
 _LINE_EVERY = 10.0
@@ -108,11 +110,24 @@ class Display:
         idle = time.monotonic() - self._moved
         if idle > _WINDOW:
             return f"unknown: no {shown_as(f'{unit}s')} for {duration(idle)}"
-        span = self._samples[-1]["t"] - self._samples[0]["t"]
         rate = self.speed("work")
-        if not total or span < _SETTLED or not rate:
+        if not total or not rate or not self._is_steady():
             return "measuring"
         return "about " + duration((total - done) / rate)
+
+    def _is_steady(self) -> bool:
+        """Whether an estimate can be made: both halves of the last seconds have about the same speed.
+
+        Engines that warm up, and readings that move on together, come in bursts.
+        """
+        first, last = self._samples[0], self._samples[-1]
+        span = last["t"] - first["t"]
+        if span < _SETTLED:
+            return False
+        middle = min(self._samples, key=lambda sample: abs(sample["t"] - first["t"] - span / 2))
+        pairs = ((first, middle), (middle, last))
+        slow, fast = sorted((b["work"] - a["work"]) / max(b["t"] - a["t"], 1e-9) for a, b in pairs)
+        return fast <= _STEADY * slow
 
     def render(self) -> RenderableType:
         """Return the current panel."""
@@ -203,6 +218,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         ("time", duration(seconds)),
         ("cost", cost_of(summary)),
         ("model", plain(summary.get("policy_id") or summary.get("policy") or "")),
+        ("model changed", plain(summary.get("model_changed") or "")),
         ("engine", plain(summary.get("engine") or "")),
         ("run", plain(summary.get("run_id") or "")),
     ]

@@ -1,8 +1,10 @@
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from pipelines import ask as asking
 from pipelines.cli import live as module
 from pipelines.cli.live import Display, answers_table, duration, number, percent, plain, summary
 from pipelines.views.formatting import failures
@@ -56,16 +58,45 @@ def test_time_left_is_honest_from_start_to_end(clock: dict[str, float]):
 
 def test_a_speed_needs_five_seconds(clock: dict[str, float]):
     display = Display("quiet", console())
-    feed(display, clock, [(0, 10), (2, 40)])
+    feed(display, clock, [(0, 10), (2, 30)])
     assert display.time_left() == "measuring"
     feed(display, clock, [(5, 60)])
     assert display.time_left() == "about 1 min 34 s"
 
 
+def test_an_engine_that_warms_up_is_measured_until_it_is_steady(clock: dict[str, float]):
+    display = Display("quiet", console())
+    feed(display, clock, [(0, 0), (8, 4), (12, 8)])  # at this speed it would take 25 minutes
+    assert display.time_left() == "measuring"
+    feed(display, clock, [(t, 8 + 60 * (t - 12)) for t in range(13, 16)])
+    assert display.time_left() == "measuring", "and then it ends within seconds"
+    steady = Display("quiet", console())
+    feed(steady, clock, [(t, 60 * t) for t in range(11)])
+    assert steady.time_left() == "about 6.7 s"
+
+
+def test_a_digest_says_that_its_model_is_another_one(monkeypatch):
+    reading = SimpleNamespace(
+        corpus=SimpleNamespace(store=None, name="c"),
+        reader=SimpleNamespace(policy=SimpleNamespace(name="nano", policy_id="nano@2")),
+    )
+    before = {"policy": "qwen", "policy_id": "qwen@1"}
+    monkeypatch.setattr(asking, "run_ids", lambda corpus, kinds: ["first", "last"])
+    monkeypatch.setattr(asking, "read_summary", lambda store, run_id, corpus: before)
+    assert asking._changed_model(reading) == "qwen@1 -> nano@2"
+    before |= {"policy": "nano", "policy_id": "nano@1"}
+    assert asking._changed_model(reading) == "", "another version of it, whose answers count"
+    monkeypatch.setattr(asking, "run_ids", lambda corpus, kinds: [])
+    assert asking._changed_model(reading) == "", "the first digest"
+    out = console()
+    summary(out, {"readings": {"total": 1}, "model_changed": "qwen@1 -> nano@2"})
+    assert "model changed" in said(out)
+
+
 def test_the_panel_shows_the_counts(clock: dict[str, float]):
     to = console()
     display = Display("quiet", to)
-    feed(display, clock, [(0, 0), (10, 100)])
+    feed(display, clock, [(0, 0), (5, 50), (10, 100)])
     display.update(snapshot(10, 100, failures=3))
     to.print(display.render())
     text = " ".join(said(to).split())
