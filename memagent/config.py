@@ -262,7 +262,7 @@ class Config(Section):
     cost: CostConfig = CostConfig()
     quality: QualityConfig = QualityConfig()
     schedule: ScheduleConfig = ScheduleConfig()
-    max_failed: str = Field("", pattern=r"^(\d+|\d+(\.\d+)?%)?$", coerce_numbers_to_str=True)
+    max_failed: str = Field("", coerce_numbers_to_str=True)
     """How many of a run's readings, and of its sources, may fail: a number, or a percent as in ``5%``. With more the
     run has failed, with fewer it is completed with warnings. Empty: 2% of the readings, and all sources but one."""
     flush_seconds: float = Field(30.0, gt=0)
@@ -282,6 +282,13 @@ class Config(Section):
         if not store.strip():
             raise ValueError("it is empty: give a folder or an s3:// URL")
         return store
+
+    @field_validator("max_failed")
+    @classmethod
+    def _limit(cls, limit: str) -> str:
+        if limit and not re.fullmatch(r"\d+|\d+(\.\d+)?%", limit):
+            raise ValueError(f"{limit!r}: write a number or a percent, as in 3 or 5%")
+        return limit
 
     @field_validator("method")
     @classmethod
@@ -371,7 +378,11 @@ def validate(model: type[_T], data: Json, prefix: str) -> _T:
         lines = []
         for problem in error.errors():
             key = prefix + ".".join(str(part) for part in problem["loc"])
-            text = _no_such_key(model, problem["loc"]) if problem["type"] == "extra_forbidden" else problem["msg"]
+            text = (
+                _no_such_key(model, problem["loc"])
+                if problem["type"] == "extra_forbidden"
+                else problem["msg"].removeprefix("Value error, ")
+            )
             lines.append(f"{key.rstrip('.') or 'configuration'}: {text}")
         raise ConfigError("; ".join(lines)) from error
 
