@@ -27,6 +27,7 @@ from infra.cluster.placement import EngineGroups, check_fits, check_machine
 from infra.cluster.session import board_name, ensure_ray
 from infra.store.location import Store
 from infra.system.disk import is_full
+from infra.system.processes import terminating
 from memagent.config import PoolConfig
 from memagent.errors import EngineDied, MemagentError, UsageError
 
@@ -250,10 +251,16 @@ def _submit(call: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> 
 def _next(done: SimpleQueue[Future[Any]], check: Callable[[], None]) -> Future[Any]:
     while True:
         check()
+        _check_termination()
         try:
             return done.get(timeout=_LOOK_SECONDS)
         except Empty:
             continue
+
+
+def _check_termination() -> None:
+    if terminating.is_set():
+        raise MemagentError("the run was stopped; the same command goes on with its work")
 
 
 @contextmanager
@@ -297,11 +304,13 @@ def _ray_data(work: Callable[[Any], Any] | EngineWork[Any, Any], items: Sequence
         try:
             with closing(_dataset(work, left)) as outcomes:
                 for number, outcome in outcomes:
+                    _check_termination()
                     if number in left:  # not the second time, where a node was lost with the outcome
                         del left[number]
                         yield outcome
             return
         except RayError as error:
+            _check_termination()
             if last:
                 raise MemagentError(f"Ray could not end a job, {_ROUNDS} times: {error}") from error
             _log.warning("Ray broke a job off (%s); continuing with what is left", type(error).__name__)

@@ -21,6 +21,8 @@ import psutil
 _OWNER = "MEMAGENT_ENGINE_OWNER"
 _GENTLY_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
+terminating = threading.Event()
+"""Set while this process, or the run in it, is to end: jobs are broken off, and not tried again."""
 
 
 def own_engines() -> None:
@@ -43,6 +45,20 @@ def end_with(owner: int) -> None:
 def environment_of_children() -> dict[str, str]:
     """Return this process's environment for a child that imports modules from where this one does."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def end_within(seconds: float) -> None:
+    """End this process and those below it after some seconds, unless it has ended by itself: returns at once."""
+
+    def kill() -> None:
+        for process in tree(os.getpid())[1:]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        os._exit(128 + signal.SIGTERM)
+
+    timer = threading.Timer(seconds, kill)
+    timer.daemon = True
+    timer.start()
 
 
 def tree(pid: int) -> list[psutil.Process]:

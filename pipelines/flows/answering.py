@@ -22,7 +22,7 @@ from pipelines import ask as stages
 from pipelines.flows import parameters as commands
 from pipelines.flows.lineage import note_lineage, of_reading
 from pipelines.flows.parameters import settings_for
-from pipelines.flows.ray_job import FailedItems, JobProgress, artifact_key, stop_ray_job, submission, submit, work
+from pipelines.flows.ray_job import FailedItems, JobProgress, artifact_key, here, stop_ray_job, submission, submit, work
 from pipelines.flows.telemetry import observed
 from pipelines.operate.optimize import RETENTION_DAYS, optimize
 from pipelines.report.page import write_to_store
@@ -121,7 +121,7 @@ def optimize_stage(settings: Config, corpus: str, retention_days: float) -> None
         if settings.ray.jobs_address:
             submit(settings, commands.optimize(corpus, retention_days), f"{submission()}-optimize-{corpus}")
             return
-        summary = optimize(corpus, settings, retention_days=retention_days)
+        summary = here(lambda: optimize(corpus, settings, retention_days=retention_days))
         stage.came_to(summary)
     get_run_logger().info("%s: %d files before, %d now", corpus, summary["files_before"], summary["files_after"])
 
@@ -139,8 +139,13 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
         if summary is None:
             raise MemagentError(f"the Ray job ended before all sources were seen: {output}")
         return summary
-    with observed("ingest", run_id, str(runtime.flow_run.id or "")) as stage, lazy_ray(settings.ray):
-        summary = ingest(Corpus(tables, corpus), sources, settings, run_id)
+
+    def run() -> IngestSummary:
+        with lazy_ray(settings.ray):
+            return ingest(Corpus(tables, corpus), sources, settings, run_id)
+
+    with observed("ingest", run_id, str(runtime.flow_run.id or "")) as stage:
+        summary = here(run)
         stage.came_to({"corpus": corpus, **summary})
     remember(Corpus(tables, corpus), sources=sources)
     get_run_logger().info("ingested: %s", summary)

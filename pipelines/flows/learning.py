@@ -29,7 +29,7 @@ from pipelines.flows import parameters as commands
 from pipelines.flows.lineage import learns_from, note_lineage, of_harvest, of_training
 from pipelines.flows.parameters import check as check_access
 from pipelines.flows.parameters import settings_for
-from pipelines.flows.ray_job import JobProgress, artifact_key, stop_ray_job, submission, submit, work
+from pipelines.flows.ray_job import JobProgress, artifact_key, here, stop_ray_job, submission, submit, work
 from pipelines.flows.telemetry import observed
 from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
 from pipelines.promote import PromotionRecord, run_promotion
@@ -247,7 +247,7 @@ def promotion_stage(settings: Config, candidate: str, spec: PromotionSpec) -> Pr
 
 def _compare(settings: Config, candidate: str, spec: PromotionSpec) -> PromotionRecord:
     if not settings.ray.jobs_address:
-        return run_promotion(settings, candidate, spec=spec)
+        return here(lambda: run_promotion(settings, candidate, spec=spec))
     store = Store(settings.store)
     earlier = policy(store, candidate)["promotion"]
     output = submit(settings, commands.promote(candidate, spec), f"{submission()}-promotion")

@@ -6,13 +6,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
+from concurrent.futures import Future, wait
+from contextvars import ContextVar, copy_context
+from threading import Thread
 from typing import Any, Self, TypeVar, cast
 from uuid import UUID
 
 from prefect import get_run_logger, runtime
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import get_client
+from prefect.exceptions import TerminationSignal
 from prefect.settings import get_current_settings
 
 from infra.cluster.board import Progress as Show
@@ -22,6 +25,7 @@ from infra.store.location import Store
 from infra.store.qa import HarvestSummary, TrainingSummary
 from infra.store.runs import RunSummary, read_summary
 from infra.system.logs import PRODUCT, JsonFormatter, redacted
+from infra.system.processes import end_within, terminating
 from memagent.config import Config, LoggingConfig, load_config
 from memagent.errors import MemagentError
 from memagent.records import Json
@@ -36,6 +40,9 @@ _log = logging.getLogger("memagent.flows")
 Summary = TypeVar("Summary", RunSummary, HarvestSummary, TrainingSummary)
 
 
+Result = TypeVar("Result")
+_STOP_SECONDS, _END_SECONDS = 2.0, 1.5
+"""For work that was cancelled: to write what it has, and for Prefect to end the process then."""
 watcher: ContextVar[Show | None] = ContextVar("watcher", default=None)
 """Also receives the progress counts: the terminal display of a flow that is run by hand."""
 
@@ -58,7 +65,7 @@ def work(settings: Config, argv: list[str], run_id: str, local: Callable[[], Sum
         if not settings.ray.jobs_address:
             sign()
             with FlowLog(settings.logging):
-                result = local()
+                result = here(local)
         else:
             output = submit(settings, argv, submission())
             found = read_summary(Store(settings.store), run_id)
@@ -67,6 +74,35 @@ def work(settings: Config, argv: list[str], run_id: str, local: Callable[[], Sum
             result = cast(Summary, found)
         stage.came_to(result)
     return result
+
+
+def here(local: Callable[[], Result]) -> Result:
+    """Run work in a thread, and end it, and soon this process, when Prefect cancels the flow run.
+
+    Prefect raises an exception in the main thread where SIGTERM comes. Ray would catch it there as an error of a job
+    that is to be tried again, and Prefect kill the process half a minute later.
+    """
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(local())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = Thread(target=copy_context().run, args=(run,), name="memagent flow", daemon=True)
+    try:
+        thread.start()
+        wait([done])
+    except BaseException as error:
+        terminating.set()
+        if isinstance(error, TerminationSignal):
+            wait([done], _STOP_SECONDS)
+            end_within(_END_SECONDS)
+        else:  # by Ctrl-C: what called the flow goes on
+            done.add_done_callback(lambda _: terminating.clear())
+        raise
+    return done.result()
 
 
 def submit(settings: Config, argv: list[str], submission: str) -> str:

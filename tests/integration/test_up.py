@@ -6,6 +6,7 @@ import stat
 import time
 import urllib.error
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 import psutil
 import pytest
@@ -16,7 +17,9 @@ from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.runs import begin_run
 from infra.system.processes import tree
+from memagent.config import load_config
 from memagent.questions import ask
+from pipelines.stages.ingest import ingest
 from tests.support.browsing import browser  # noqa: F401  (a fixture)
 from tests.support.flowing import DEPLOYMENTS, ENDED, QUESTION, Served, serving
 from tests.support.hostile_page import attack, hostile_page
@@ -190,6 +193,7 @@ def test_a_bulk_run_answers_and_tells(served, archive):
 
 @pytest.mark.parametrize("engines", [1, 2], ids=["this process", "Ray"])
 def test_cancelling_ends_the_work_in_process(served, archive, engines):
+    ingest(Corpus(Store(served.store), "c"), [str(archive)], load_config(store=served.store), f"for-harvest-{engines}")
     before = _planned(served)
     pool = [f"pool.max_size={engines}", "pool.cpus=0.4"]
     run = _begin(served, *_parameters(f"slow{engines}", archive, sets=["engine.scripted_delay=600", *pool]))
@@ -201,6 +205,10 @@ def test_cancelling_ends_the_work_in_process(served, archive, engines):
         _until(lambda: _rays(served), lambda: "Ray has not started")
     served.prefect("flow-run", "cancel", run)
     assert _wait(served, run, ENDED) == "CANCELLED"
+    times = {state["type"]: state["timestamp"] for state in served.ask(f"flow_run_states/?flow_run_id={run}")}
+    began, ended = (datetime.fromisoformat(times[name]) for name in ("CANCELLING", "CANCELLED"))
+    # Prefect sees it within ten seconds, and kills what has not ended by itself thirty seconds later.
+    assert ended - began < timedelta(seconds=30), f"it was killed after {ended - began}"
     _until(lambda: not _rays(served), lambda: f"Ray outlives its flow run: {_rays(served)}")
     assert _wait(served, other, {"COMPLETED", "FAILED", "CRASHED"}) == "COMPLETED", "it waits, and is not lost"
     # What was read before is kept, and the next run goes on.
