@@ -17,10 +17,10 @@ PACKAGES = ("memagent", "infra", "pipelines")
 SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
-    "files": 257,
-    "lines": 50_063,
+    "files": 258,
+    "lines": 50_990,
     "modules with one importer": 57,
-    "files below 50 lines": 30,
+    "files below 50 lines": 31,
     "circles of imports": 0,
     "class names with several meanings": 0,
     "core dependencies": 20,

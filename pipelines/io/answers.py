@@ -303,23 +303,10 @@ def _given(
 
 _PLACE_CELLS = ("quote", "verbatim", "segment", "char_start", "char_end", "quote_start", "quote_end", "page")
 _CELLS = (
-    *("document", "question", "answer", "quote", "review", "found", "confidence_level", "confidence"),
-    *(
-        "verbatim",
-        "reviewed_by",
-        "engine_answer",
-        "title",
-        "warnings",
-        "answered_at",
-        "comments",
-        "link",
-        "source",
-        "page",
-        "gold",
-        "segment",
-    ),
-    *("char_start", "char_end", "quote_start", "quote_end", "corpus", "question_id", "policy_id", "run_id"),
-    "reading_id",
+    *("document", "question", "answer", "quote", "review", "found", "confidence_level", "confidence", "verbatim"),
+    *("reviewed_by", "engine_answer", "title", "warnings", "answered_at", "comments", "link", "source", "page"),
+    *("gold", "segment", "char_start", "char_end", "quote_start", "quote_end", "corpus", "question_id", "policy_id"),
+    *("run_id", "reading_id"),
 )
 """Columns of answers in CSV and workbooks, in this order wherever they are written: what people read, then the rest."""
 

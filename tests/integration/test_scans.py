@@ -71,8 +71,10 @@ def test_answers_carry_the_warning_to_files_report_and_review_pages(scanned, hom
     run.reading([name, other], "all", "Anything?", "no", {0: "no"})
     run.save()
     rows = {row["question_id"]: row for row in answer_rows(Corpus(run.store, CORPUS))}
-    assert rows["q"]["warnings"] == [WARNING] and rows["all"]["warnings"] == ["1 document has warnings"]
-    assert {answer.question_id: answer.warnings for answer in AnswerTable(Corpus(run.store, CORPUS))}["q"] == (WARNING,)
+    assert rows["q"]["warnings"][-1] == WARNING and rows["all"]["warnings"][-1] == "1 document has warnings"
+    assert {answer.question_id: answer.warnings for answer in AnswerTable(Corpus(run.store, CORPUS))}["q"][
+        -1
+    ] == WARNING
     assert WARNING in build(run.store, rows["q"]["run_id"])
     with review_service_on(known(run.store), home) as service:
         anna = Person(service, Access(service.journal, ["anna"], Address(PORT)), "anna")

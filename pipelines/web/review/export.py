@@ -32,7 +32,7 @@ _TYPES: dict[str, pa.DataType] = {
     "answered_at": pa.timestamp("us", tz="UTC"),
 }
 COLUMNS = pa.schema([(name, _TYPES[name]) for name in cells_of(_TYPES)])
-"""Columns of all formats, named and ordered as `memagent answers` has them; `warnings` say why a reading failed, too."""
+"""Columns of all formats, named and ordered as `memagent answers` has them; `warnings` has why a reading failed."""
 
 
 def _cells(row: Row) -> Iterator[object]:
