@@ -41,6 +41,7 @@ Summary = TypeVar("Summary", RunSummary, HarvestSummary, TrainingSummary)
 
 
 Result = TypeVar("Result")
+_LOOK_SECONDS = 0.2
 _STOP_SECONDS, _END_SECONDS = 2.0, 1.5
 """For work that was cancelled: to write what it has, and for Prefect to end the process then."""
 watcher: ContextVar[Show | None] = ContextVar("watcher", default=None)
@@ -93,7 +94,8 @@ def here(local: Callable[[], Result]) -> Result:
     thread = Thread(target=copy_context().run, args=(run,), name="memagent flow", daemon=True)
     try:
         thread.start()
-        wait([done])
+        while not done.done():  # a signal just before a wait without end would not be seen
+            wait([done], _LOOK_SECONDS)
     except BaseException as error:
         terminating.set()
         if isinstance(error, TerminationSignal):

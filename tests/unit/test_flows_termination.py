@@ -55,7 +55,7 @@ def test_what_is_interrupted_by_hand_ends_and_the_process_goes_on(ends):
 
     def work():
         begun.set()
-        terminating.wait()
+        assert terminating.wait(60)
 
     threading.Thread(target=lambda: begun.wait() and os.kill(os.getpid(), signal.SIGINT), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
