@@ -171,14 +171,14 @@ def test_a_policy_that_falls_beyond_noise_raises_the_alarm(tmp_path, sets, prefe
 def test_prefect_yaml_names_flows_that_exist():
     spec = yaml.safe_load((ROOT / "infra/deploy/prefect.yaml").read_text())
     assert {d["name"] for d in spec["deployments"]} == {
-        "nightly",
-        "bulk",
-        "scores",
-        "optimize",
-        "harvest",
-        "reap",
-        "retrain",
-        "watch",
+        "nightly-pool",
+        "bulk-pool",
+        "scores-pool",
+        "optimize-pool",
+        "harvest-pool",
+        "reap-pool",
+        "retrain-pool",
+        "watch-pool",
     }
     assert len({d["work_pool"]["name"] for d in spec["deployments"]}) == 2
     triggers = {}
@@ -190,7 +190,7 @@ def test_prefect_yaml_names_flows_that_exist():
             trigger = TypeAdapter(DeploymentTriggerTypes).validate_python({"name": "t", **given})
             assert set(trigger.parameters) <= set(flow.parameters.properties)
             triggers[deployment["name"]] = trigger.expect
-    assert triggers["retrain"] == {"memagent.qa.enough"} and len(triggers["harvest"]) == 2
+    assert triggers["retrain-pool"] == {"memagent.qa.enough"} and len(triggers["harvest-pool"]) == 2
 
 
 CLUSTER = """
