@@ -46,7 +46,7 @@ def test_an_analyst_asks_checks_and_hands_on(tmp_path: Path, visit: Visit) -> No
     for day, codes in {"monday": ("4471902", "8810233"), "tuesday": ("5512380", "9021177")}.items():
         (notes / f"{day}.md").write_text(note(*codes))
     (notes / "scan.pdf").write_bytes(b"%PDF-1.7 cut off")
-    said = memagent("ask", str(notes), QUESTION, status=1)  # there is a file that cannot be read
+    said = memagent("ask", str(notes), QUESTION, status=5)  # there is a file that cannot be read
     rows = {line.split("\t")[0]: line.split("\t")[2] for line in said.splitlines() if line.count("\t") == 3}
     assert rows == {"monday.md": "4471902", "tuesday.md": "5512380"}
     (refused,) = memagent.json("quarantine", "notes")["quarantined"]

@@ -85,8 +85,8 @@ def done(tmp_path_factory, model_folder) -> dict[str, tuple[int, str]]:
 
 def test_folders_are_read_and_reported_without_any_extra(done):
     quarantined = done["quarantine"][1]
-    assert done["ingest"][0] == 1 and "striprtf is not installed: pip install 'memagent[office]'" in quarantined
-    assert done["ask"][0] == 1 and "4471902" in done["ask"][1], "the letter failed, and the others are answered"
+    assert done["ingest"][0] == 5 and "striprtf is not installed: pip install 'memagent[office]'" in quarantined
+    assert done["ask"][0] == 5 and "4471902" in done["ask"][1], "the letter failed, and the others are answered"
     assert done["digest"][0] == done["report"][0] == 0, done["digest"][1] + done["report"][1]
 
 
