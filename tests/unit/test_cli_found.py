@@ -21,6 +21,7 @@ def answer(number, text="4471902", quote="The code is 4471902.", question="What 
         "answer": text,
         "found": bool(text),
         "evidence": evidence,
+        "warnings": [],
     }
 
 

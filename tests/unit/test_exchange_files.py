@@ -92,6 +92,8 @@ def test_a_correction_decides_what_is_found_and_whether_there_is_a_quote(monkeyp
         "quote": "so it says",
         "verbatim": 1,
         "confidence": 0.5,
+        "level": "high",
+        "warnings": "",
         "answered_at": None,
     }
     item = SimpleNamespace(**dict.fromkeys(texts, "x"), **more)

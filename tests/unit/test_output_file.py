@@ -33,6 +33,6 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
 
 def test_the_format_is_that_of_the_files_name(tmp_path):
     write_answers([], None, tmp_path / "a.csv")
-    assert (tmp_path / "a.csv").read_text(encoding="utf-8-sig").startswith("document,title")
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8-sig").startswith("document,question,answer,quote")
     with pytest.raises(UsageError, match=r"a\.txt has no known format: give --format csv"):
         write_answers([], None, tmp_path / "a.txt")
