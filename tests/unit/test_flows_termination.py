@@ -57,9 +57,13 @@ def test_what_is_interrupted_by_hand_ends_and_the_process_goes_on(ends):
         begun.set()
         assert terminating.wait(60)
 
-    threading.Thread(target=lambda: begun.wait() and os.kill(os.getpid(), signal.SIGINT), daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        ray_job.here(work)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a library may have put its own there
+    try:
+        threading.Thread(target=lambda: begun.wait() and os.kill(os.getpid(), signal.SIGINT), daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            ray_job.here(work)
+    finally:
+        signal.signal(signal.SIGINT, before)
     wait_for(lambda: not terminating.is_set())
     assert ends == []
 
