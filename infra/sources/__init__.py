@@ -113,21 +113,16 @@ def parse_file(raw: BinaryIO, name: str, options: IngestConfig) -> Iterator[Pars
         SourceError: as `parse`.
     """
     stem, codec = split_codec(name)
-    count, size = 0, os.fstat(raw.fileno()).st_size
+    size = os.fstat(raw.fileno()).st_size
     if not size:
         raise SourceError("empty", "the file has no bytes")
     allowance = Allowance(options, size, is_table(name))
     with decompressed(raw, codec, options.max_bytes, options.max_ratio) as stream:
         for record in _parsed(stream, ParseRequest(stem, options, allowance)):
-            count += 1
             if isinstance(record, Parsed):
-                if record.row is None and blank(record.text):
-                    raise SourceError("empty", "there is nothing to read in it")
                 allowance.take(len(record.text))
                 record = replace(record, title=" ".join(record.title.split())[:TITLE_CHARS])
             yield record
-    if not count:
-        raise SourceError("empty", "there is nothing to read in it")
 
 
 def _member(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
@@ -139,15 +134,22 @@ def _member(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refuse
 
 
 def _parsed(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
-    """Parse by the suffix; say what to do with a file whose kind is known and not read."""
+    """Parse by the suffix; say what to do with a file of a known kind that is not read, or that holds nothing."""
+    count = 0
     try:
-        yield from FORMATS.get(_suffix(request.name), _TEXT).parse(stream, request)
+        for record in FORMATS.get(_suffix(request.name), _TEXT).parse(stream, request):
+            if isinstance(record, Parsed) and record.row is None and blank(record.text):
+                break
+            count += 1
+            yield record
     except SourceError as error:
         if error.reason != "binary":
             raise
         suffix = _suffix(request.name)
         advice = _ADVICE.get(suffix, f"give it the suffix of its kind; read are {', '.join(FORMATS.built_in)} and text")
         raise SourceError("binary", f"{error.detail.partition(';')[0]}; {advice}") from error
+    if not count:
+        raise SourceError("empty", "there is nothing to read in it")
 
 
 def _suffix(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import BinaryIO, cast
 
 from infra.sources.base import Parsed, Parser, ParseRequest, Refused
-from infra.sources.decoding import blank, clean
+from infra.sources.decoding import clean
 from infra.sources.listing import is_passed_over, seekable
 from infra.sources.office import check_archive
 from memagent.errors import SourceError
@@ -41,25 +41,14 @@ def parse_zip(stream: BinaryIO, request: ParseRequest, parse: Parser) -> Iterato
                 continue
             try:
                 with archive.open(entry) as member:
-                    yield from _records(cast(BinaryIO, member), path, request, parse)
+                    for record in parse(cast(BinaryIO, member), replace(request, name=posixpath.basename(path))):
+                        yield replace(record, row=path if record.row is None else f"{path}#{record.row}")
             except SourceError as error:
                 if error.reason in ("bomb", "too-large"):  # the limits of the archive
                     raise
                 yield Refused(path, error.reason, error.detail)
             except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError) as error:
                 yield Refused(path, "broken", f"it cannot be unpacked ({error}); pack it again")
-
-
-def _records(member: BinaryIO, path: str, request: ParseRequest, parse: Parser) -> Iterator[Parsed | Refused]:
-    name, count = posixpath.basename(path), 0
-    for record in parse(member, replace(request, name=name)):
-        count += 1
-        inner = record.row
-        if isinstance(record, Parsed) and inner is None and blank(record.text):
-            raise SourceError("empty", "there is nothing to read in it")
-        yield replace(record, row=path if inner is None else f"{path}#{inner}")
-    if not count:
-        raise SourceError("empty", "there is nothing to read in it")
 
 
 def _path(entry: zipfile.ZipInfo) -> str:

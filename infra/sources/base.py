@@ -107,7 +107,7 @@ def joined_pages(pages: Sequence[str]) -> tuple[str, list[int]]:
 
 def unread(parts: Mapping[str, int]) -> tuple[str, ...]:
     """Return the warning that parts of a source, a count by each kind's name, are not in its text; none: none."""
-    named = "; ".join(f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in parts.items() if count)
+    named = "; ".join(f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in parts.items() if count > 0)
     return (f"part not read: {named}",) if named else ()
 
 

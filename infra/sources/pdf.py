@@ -70,7 +70,7 @@ class _Read:
                 if len(found) > len(text):
                     text = found
                     self._by_ocr.append(index + 1)
-                elif not _ocr_is_there():
+                elif blank(text) or not _ocr_is_there():
                     self._not_read.append(index + 1)
             yield text
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import translate
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
@@ -224,6 +225,7 @@ def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path
 
 
 def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
+    whole = cache(partial(_concatenated, corpus))
     try:
         for bucket, table in plan_parts(corpus, run_id):
             plan: list[PlannedReading] = table.to_pylist()
@@ -233,16 +235,18 @@ def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
             pages = PageNumbers.cited_by(corpus, answers.values())
             for row in plan:
                 if (answer := answers.get(row["reading_id"])) is not None:
-                    document = by_id.get(row["doc_id"]) or _planned_document(corpus, row)
+                    document = by_id.get(row["doc_id"]) or _planned_document(row, whole)
                     yield _given(document, answer, pages, review=reviews.of(answer), planned=row)
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
 
 
-def _planned_document(corpus: Corpus, row: PlannedReading, present: DocumentRow | None = None) -> AnsweredDocument:
-    """Return a document from the plan: it may have been changed or deleted since."""
+def _planned_document(
+    row: PlannedReading, whole: Callable[[], AnsweredDocument], present: DocumentRow | None = None
+) -> AnsweredDocument:
+    """Return a document from the plan: it may have been changed or deleted since. `whole` gives that of an archive."""
     if row["scope"] == "archive":
-        return _concatenated(corpus)
+        return whole()
     source, warnings = (present["source"], present["warnings"]) if present else ("", None)
     return {"doc_id": row["doc_id"], "title": row["title"], "source": source, "warnings": warnings}
 
@@ -365,7 +369,8 @@ def newly_answered(corpus: Corpus, run_id: str, files: Sequence[DataFile]) -> It
 def _at_once(corpus: Corpus, pairs: Sequence[tuple[PlannedReading, AnswerRow]]) -> Iterator[GivenAnswer]:
     """Yield answers of a run while it runs, as the engine gave them, with the present sources of their documents."""
     hashes = {row["content_hash"] for row, _ in pairs if row["scope"] == "document"}
+    whole = cache(partial(_concatenated, corpus))
     documents = {document["doc_id"]: document for document in documents_with(corpus, hashes)}
     pages = PageNumbers.cited_by(corpus, [answer for _, answer in pairs])
     for row, answer in pairs:
-        yield _given(_planned_document(corpus, row, documents.get(row["doc_id"])), answer, pages, planned=row)
+        yield _given(_planned_document(row, whole, documents.get(row["doc_id"])), answer, pages, planned=row)

@@ -59,3 +59,8 @@ def test_charts_and_pictures_of_half_a_slide_are_said():
 def test_what_is_none_is_said(data: bytes):
     with pytest.raises(SourceError, match=r"broken.*\.pptx"):
         parsed(data)
+
+
+def test_a_diagram_that_no_slide_shows_takes_nothing_from_what_is_said():
+    beside = {"s": {"d1": ("diagramData", "<a:p><a:r><a:t>Step</a:t></a:r></a:p>")}}
+    assert parsed(pptx({"s": shape("S")}, beside)).warnings == ()
