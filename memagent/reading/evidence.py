@@ -72,7 +72,7 @@ def terms(text: str) -> frozenset[str]:
     found = set[str]()
     for match in _WORD.finditer(FoldedText(text).folded):
         word = match[0]
-        if match["joined"] and len(word) > 1:
+        if not word.isascii() and match["joined"] and len(word) > 1:
             found.update(map("".join, pairwise(word)))
         else:
             found.add(word[:_STEM] if word.isalpha() else word)
@@ -98,8 +98,9 @@ async def gather_evidence(answer: str, notes: list[Note], stream: _Stream) -> li
 def _in_segment(answer: str, memory: str, segment: Segment) -> Iterator[Evidence]:
     """Yield the sentence that says an answer word for word, else those that support it best, else the segment."""
     text = segment.text
-    noted = _noted(answer, memory)
     places = places_of(answer, text) or places_of(_OUTER.sub("", answer), text)
+    # Where the answer stands at one place alone, as it does most often, the note decides nothing.
+    noted = frozenset[str]() if len(places) == 1 else _noted(answer, memory)
     quotes = [_sentence_with(text, places, noted)] if places else _supporting(text, terms(answer), noted)
     place = (segment.content_hash, segment.index, segment.char_start, segment.char_end)
     for start, end in quotes:
@@ -127,7 +128,9 @@ def _sentence_with(text: str, places: Sequence[tuple[int, int]], noted: frozense
     around = {
         (ends[bisect_right(ends, start) - 1], ends[bisect_left(ends, end)]): (start, end) for start, end in places
     }
-    low, high = max(around, key=lambda sentence: len(terms(text[slice(*sentence)]) & noted))
+    low, high = next(iter(around))
+    if len(around) > 1:
+        low, high = max(around, key=lambda sentence: len(terms(text[slice(*sentence)]) & noted))
     return _trimmed(text, (low, high), around[low, high])
 
 

@@ -36,6 +36,10 @@ _CHANGED = regex.compile(
     )
     """
 )
+_CHANGED_ASCII = regex.compile(
+    r"(?P<none>(?<=[A-Za-z])-(?:[^\S\n]*+\n\s*+)?(?=[A-Za-z]))|(?P<dash>\s*+-[-\s]*+)|(?P<space>[^\S ]\s*+| \s++)"
+)
+"""The same where a text is ASCII, which is looked through in a tenth of the time."""
 _MARKS = regex.compile(rf"(?V1)(?<={_VOWELLED}\p{{M}}*)\p{{M}}|(?<=i)\u0307")
 _ALIKE = str.maketrans("\u06cc\u0649\u06a9\u2044", "\u064a\u064a\u0643/")
 
@@ -68,7 +72,7 @@ class FoldedText:
         # stretches of other lengths.
         self._folded, self._original = [0], [0]
         at, length = 0, 0
-        for match in _CHANGED.finditer(text):
+        for match in (_CHANGED_ASCII if text.isascii() else _CHANGED).finditer(text):
             new, (start, end) = _replacement(match), match.span()
             parts += (text[at:start].lower(), new)
             length += start - at
