@@ -3,8 +3,8 @@
     python -m benchmarks.sharing [--groups 8] [--timed-groups 2]
 
 Counted: groups of 16 rollouts over 8 segments of 5,000 tokens, as in MemAgent's 7B run (arXiv 2507.02259, section 4.1),
-with prompts of the template `chatml`; memories and responses have 256 to 1,024 tokens, the limit. The rows are made by
-the learner's own packing. Measured: the same at a quarter of the lengths, forward and backward pass of the
+with prompts of the template `plain` within ChatML; memories and responses have 256 to 1,024 tokens, the limit. The rows
+are made by the learner's own packing. Measured: the same at a quarter of the lengths, forward and backward pass of the
 bundled reader in float32 on one thread, by the processor's time, so that what else runs does not count. Tokens per
 second count the sampled tokens, without padding.
 """
@@ -14,6 +14,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -37,10 +38,12 @@ _UPDATE_SECONDS, _STEP_SECONDS = 2_100, 2_400
 
 
 def chatml(layout: str) -> Prompts:
-    """Compile the template for the bundled reader's tokenizer with ChatML's control tokens."""
+    """Compile the template `plain` within ChatML, for the bundled reader's tokenizer with its control tokens."""
     tokenizer = HFTokenizer.from_file(str(bundled() / "tokenizer.json"))
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    return Prompts(load_template("chatml"), Tokenizer(tokenizer.to_str()), layout)  # type: ignore[arg-type]
+    frame = {"before": "<|im_start|>user\n", "after": "<|im_end|>\n<|im_start|>assistant\n", "end": "<|im_end|>"}
+    wording = replace(load_template("plain"), chat=False, **frame)  # type: ignore[arg-type]
+    return Prompts(wording, Tokenizer(tokenizer.to_str()), layout)  # type: ignore[arg-type]
 
 
 def group(prompts: Prompts, number: int, scale: int = 1) -> list[PackedItem]:

@@ -13,6 +13,7 @@ from memagent.config import Config, EngineConfig, ReadingConfig, reading_default
 from memagent.errors import ConfigError
 from memagent.nano import VERSIONS, bundled
 from memagent.reading.baselines import config_hash, method
+from memagent.reading.chat import for_model
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.engine import ENGINES, Engine, EngineRequest
 from memagent.reading.prompts import load_template
@@ -46,15 +47,29 @@ class ReaderSpec:
         self._kept_at = row and row["path"]
         self.reading: ReadingConfig = config.reading_config(self.policy.defaults)
         self.template = load_template(self.reading.template)
-        if config.engine.kind == "openai" and config.engine.protocol == "chat" and not self.template.chat:
-            raise ConfigError(
-                f"template {self.template.name!r} holds a model's own chat markers; engine.protocol = chat wants a "
-                "template of plain text: --set reading.template=plain"
-            )
+        if config.engine.kind == "openai" and config.engine.protocol == "chat":
+            self._check_message()
+        elif config.engine.kind != "scripted":
+            given = config.engine.tokenizer or self.policy.path
+            chat = self.reading.chat_options, self.reading.system_prompt
+            self.template = for_model(self.template, str(bundled_version(given) or given), *chat)
         self.method = method(config.method, config.window_tokens)
         self.config_hash = config_hash(config.method, config.window_tokens, self.reading.hash(self.template.hash))
         self.goes_on = config.method == "memagent"
         """Whether a reading can continue from a memory in the middle of a text."""
+
+    def _check_message(self) -> None:
+        """Refuse what a server that takes messages cannot be given."""
+        if not self.template.chat:
+            raise ConfigError(
+                f"template {self.template.name!r} holds a model's own chat markers; engine.protocol = chat wants a "
+                "template of plain text: --set reading.template=plain"
+            )
+        if self.reading.system_prompt:
+            raise ConfigError(
+                "reading.system_prompt is of models in process; with engine.protocol = chat write it into a template "
+                "of your own: --set reading.template=FILE.toml"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("tokenizer", "scheme", "folder")}

@@ -40,8 +40,13 @@ class ReadingConfig(Section):
     """Tokens of the memory at most."""
     answer_tokens: int = Field(1024, ge=1)
     """Tokens of the final answer at most."""
-    template: str = "chatml"
-    """Prompt template: the name of a shipped one, or a path to a TOML file."""
+    template: str = "plain"
+    """Prompt template: the name of a shipped one, or a path to a TOML file. ``plain`` is a message, which stands within
+    the model's own chat template, or as it is where the model has none."""
+    chat_options: dict[str, JsonValue] = Field({"enable_thinking": False})
+    """Variables of the model's chat template; a template ignores those that it does not know."""
+    system_prompt: str = ""
+    """A system message before the prompt; empty: none, or the one that the model's chat template has."""
     layout: Layout = "question-first"
     """question-first as in the paper; section-first shares a segment's prefix among questions."""
     parallel_spans: int = Field(1, ge=1)
@@ -65,7 +70,8 @@ class ReadingConfig(Section):
     def hash(self, template_hash: str) -> str:
         """Hash of everything here, of the prompt wording and of the rules by which texts are cut."""
         # A key that is off is left out: answers of before it existed stay valid.
-        unset = {"template"} if self.span_segments else {"template", "span_segments"}
+        # Of the chat template, what is made of these keys is in the template's hash.
+        unset = {"template", "chat_options", "system_prompt"} | (set() if self.span_segments else {"span_segments"})
         return stable_hash(self.model_dump(exclude=unset), template_hash, CUTTING_VERSION)
 
     def parallel_spans_of(self, segments: int) -> int:

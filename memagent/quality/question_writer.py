@@ -52,7 +52,6 @@ class Wording:
     write: str
     answer: str
     closed: str
-    frames: dict[str, dict[str, str]]
 
 
 class Questioner:
@@ -68,9 +67,6 @@ class Questioner:
         self._prompts = prompts
         self._max_tokens = max_tokens
         self._wording = load_wording()
-        frames = [self._wording.frames[stop] for stop in prompts.template.stop if stop in self._wording.frames]
-        frame = frames[0] if frames and not prompts.template.chat else {"before": "", "after": ""}
-        self._before, self._after = (prompts.tokenizer.literal(frame[name]) for name in ("before", "after"))
 
     @property
     def overhead(self) -> int:
@@ -105,7 +101,7 @@ class Questioner:
     def _render(self, text: str, segment: list[int], question: str) -> list[int]:
         tokenizer = self._prompts.tokenizer
         slots = {"segment": segment, "question": tokenizer.encode(question)}
-        return [*self._before, *splice(compile_slots(text, tokenizer, {}), slots), *self._after]
+        return splice(self._prompts.framed(compile_slots(text, tokenizer, {})), slots)
 
 
 async def write(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from memagent.config import ReadingConfig, reading_defaults, validate
 from memagent.errors import ConfigError, EmptyResponse
 from memagent.nano import VERSIONS, bundled
+from memagent.reading.chat import for_model
 from memagent.reading.engine import CUT, LOST, Completion, Sampling, lowest, mean_probability, repeats
 from memagent.reading.evidence import Note
 from memagent.reading.prompts import Prompts, Template, Update, load_template
@@ -159,7 +160,8 @@ class ReadingSpec:
         name, _, version = model.partition("@")
         folder = bundled(version or VERSIONS[0]) if name == "nano" else Path(model)
         config = validate(ReadingConfig, {**reading_defaults(folder), **options}, "reading.")
-        spec = cls.compile(config, load_template(config.template), load_tokenizer(str(folder)))
+        wording = for_model(load_template(config.template), str(folder), config.chat_options, config.system_prompt)
+        spec = cls.compile(config, wording, load_tokenizer(str(folder)))
         return replace(spec, scope=load_scope(folder))
 
     @classmethod

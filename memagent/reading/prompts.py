@@ -38,7 +38,8 @@ class Template:
     update: dict[str, str]
     answer: dict[str, str]
     chat: bool = False
-    """The rendered prompt is the text of one user message, for chat endpoints."""
+    """The rendered prompt is the text of one user message: for chat endpoints as it is, for engines that take token ids
+    within the model's own chat template (`memagent.reading.chat`)."""
     stop: list[str] = field(default_factory=list)
     same: str = ""
     """What the policy writes when a segment changes nothing (``gate``)."""
@@ -51,11 +52,18 @@ class Template:
     (`memagent.reading.providers.TAGS`)."""
     answer_pattern: str = ""
     """Regular expression; group 1 of its last match in the response is the answer."""
+    before: str = ""
+    """What the model's chat template has before a user's message."""
+    after: str = ""
+    """What it has after it."""
+    end: str = ""
+    """What it has after a response: its first token ends one."""
 
     @property
     def hash(self) -> str:
         """Hash of the whole wording."""
-        return stable_hash({name: getattr(self, name) for name in self.__dataclass_fields__})
+        frame = {"before", "after", "end"} if not self.before + self.after + self.end else set()
+        return stable_hash({name: getattr(self, name) for name in self.__dataclass_fields__ if name not in frame})
 
 
 def load_template(name_or_path: str) -> Template:
@@ -74,7 +82,7 @@ def load_template(name_or_path: str) -> Template:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"prompt template {path}: {error}") from error
-    known = {key.name: key for key in fields(Template)}
+    known = {key.name: key for key in fields(Template) if key.name not in ("before", "after", "end")}
     for name in data:
         if name not in known:
             raise ConfigError(f"prompt template {path}: unknown key {name!r}; known: {', '.join(known)}")
@@ -127,18 +135,26 @@ class Prompts:
             raise ConfigError(f"template {template.name!r} has no `exit` marker: switch reading.early_exit off")
         self.template = template
         self.tokenizer = tokenizer
-        self.stop_ids = tuple(_stop_id(tokenizer, template, stop) for stop in template.stop)
+        stops = [*tokenizer.literal(template.end)[:1], *(_stop_id(tokenizer, template, stop) for stop in template.stop)]
+        # A server that takes messages ends responses itself.
+        self.stop_ids = tuple(dict.fromkeys(stops if template.chat else [*stops, *tokenizer.ends]))
         hints = {
             "{gate_hint}": template.gate_hint if gate else "",
             "{exit_hint}": template.exit_hint if early_exit else "",
         }
-        self._update = compile_slots(template.update[layout], tokenizer, hints)
-        self._answer = compile_slots(template.answer[layout], tokenizer, hints)
+        self._frame = tokenizer.literal(template.before), tokenizer.literal(template.after)
+        self._update = self.framed(compile_slots(template.update[layout], tokenizer, hints))
+        self._answer = self.framed(compile_slots(template.answer[layout], tokenizer, hints))
         self.no_memory = tokenizer.literal(template.no_memory)
         self._same = tokenizer.literal(template.same) if gate else []
         self._exit = tokenizer.literal(template.exit) if early_exit else []
-        ends = [part[layout].rstrip() for part in (template.update, template.answer)]
+        ends = [f"{part[layout]}{template.after}".rstrip() for part in (template.update, template.answer)]
         self._opened = next((opening for opening in TAGS if any(end.endswith(opening) for end in ends)), "")
+
+    def framed(self, pieces: list[list[int] | str]) -> list[list[int] | str]:
+        """Return a compiled message within the model's chat template."""
+        before, after = self._frame
+        return [*([before] if before else []), *pieces, *([after] if after else [])]
 
     def update(self, question: list[int], memory: list[int], segment: list[int]) -> list[int]:
         """Return the ids of a memory-update prompt."""

@@ -7,6 +7,7 @@ impossible by construction). For engines that take text the tags are broken up (
 
 import json
 import re
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from memagent.records import stable_hash
 class Tokenizer:
     """A Hugging Face fast tokenizer behind the calls that a reading needs."""
 
-    def __init__(self, spec: str) -> None:
-        """Build from the content of a ``tokenizer.json``."""
+    def __init__(self, spec: str, ends: Sequence[int] = ()) -> None:
+        """Build from the content of a ``tokenizer.json``; `ends` are the ids that end a response of the model."""
+        self.ends = tuple(ends)
         self._literal = HFTokenizer.from_str(spec)
         self._literal.no_truncation()
         self._literal.no_padding()
@@ -119,6 +121,37 @@ def tokenizer_file(model: str) -> Path:
         ) from error
 
 
+def model_file(model: str, name: str) -> Path | None:
+    """Return a file of a model folder or of a Hugging Face name; None if it has no such file."""
+    folder = Path(model)
+    if folder.is_dir():
+        return folder / name if (folder / name).is_file() else None
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        return None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(model, name))
+    except LocalEntryNotFoundError as error:
+        raise ConfigError(
+            f"cannot fetch {name} of {model!r} from the Hugging Face hub: check the network, or download the model and "
+            "give its folder with --model"
+        ) from error
+    except (EntryNotFoundError, HFValidationError, OSError):
+        return None
+
+
+def _ends(model: str) -> list[int]:
+    """Return the ids that end a response by the model's ``generation_config.json``."""
+    file = model_file(model, "generation_config.json")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file else None
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{file} cannot be used: {error}") from error
+    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, int)]
+
+
 def load_tokenizer(model: str) -> Tokenizer:
     """Load the tokenizer of a model folder or of a Hugging Face name.
 
@@ -127,6 +160,8 @@ def load_tokenizer(model: str) -> Tokenizer:
     """
     path = tokenizer_file(model)
     try:
-        return Tokenizer(path.read_text(encoding="utf-8"))
+        return Tokenizer(path.read_text(encoding="utf-8"), _ends(model))
+    except ConfigError:
+        raise
     except Exception as error:  # tokenizers raises no class of its own
         raise ConfigError(f"{path} cannot be used ({error}): save the model with its fast tokenizer again") from error

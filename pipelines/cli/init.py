@@ -57,6 +57,9 @@ def _comment(text: str) -> list[str]:
 
 def _toml(value: JsonValue) -> str:
     """Return a value as TOML; texts, numbers, lists and empty tables of JSON are the same there."""
+    if isinstance(value, dict):
+        inside = ", ".join(f"{name} = {_toml(one)}" for name, one in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 

@@ -143,6 +143,7 @@ def _store(config: Config) -> str:
 
 def _model(reader: "Callable[[], ReaderSpec]", config: Config) -> str:
     reading = reader().reading
+    _ = reader().scheme  # raises where the template does not fit the model
     return (
         f"{reader().policy.policy_id}: template {reader().template.name}, segments of {reading.segment_tokens} tokens, "
         f"memory of {reading.memory_tokens}"

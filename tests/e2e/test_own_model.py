@@ -19,6 +19,7 @@ from infra.store.delta import Table
 from infra.store.location import Store
 from infra.store.policies import policy
 from tests.e2e.conftest import PROSE, ROOT, Memagent
+from tests.support.chat_templates import CHATML as CHATML_TEMPLATE
 from tests.support.pages import blocks
 from tests.support.texts import filler
 
@@ -78,6 +79,7 @@ def make_model(folder: Path) -> Path:
     trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=CHATML, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([PROSE, filler(random.Random(1), 2000)], trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=CHATML[2], pad_token=CHATML[0])
+    fast.chat_template = CHATML_TEMPLATE
     fast.save_pretrained(folder)
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -157,7 +159,7 @@ def test_a_model_of_nobody_we_know_is_trained_promoted_and_asked(tmp_path, nodes
     assert {(2, "model"), (STEPS, "model")} <= set(kept) and "best" in [kind for _, kind in kept]
     assert candidate in memagent(*listed)
     folder = Path(url) / policy(store, candidate)["path"]
-    assert json.loads((folder / "reading.json").read_text())["template"] == "chatml"
+    assert json.loads((folder / "reading.json").read_text())["template"] == "plain"
     before, after = (Qwen2ForCausalLM.from_pretrained(path).lm_head.weight for path in (model, folder))
     assert not torch.equal(before, after), "transformers loads it, and it has learnt"
 

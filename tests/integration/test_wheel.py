@@ -94,7 +94,7 @@ from memagent.reading.prompts import load_template
 from memagent.rl.config import load_recipe
 for version in VERSIONS:
     check_folder(bundled(version))
-for name in ("nano", "chatml", "plain"):
+for name in ("nano", "plain"):
     load_template(name)
 for name in ("nano-cpu", "smoke", "reader-7b", "reader-14b"):
     load_recipe(name)

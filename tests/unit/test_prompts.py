@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +70,9 @@ def test_reads_answers():
 
 
 QWEN = tokenizer_with(["<|im_end|>", "<think>", "</think>"])
-CHATML = Prompts(load_template("chatml"), QWEN, "section-first", gate=True, early_exit=True)
+FRAME = {"chat": False, "before": "<|im_start|>user\n", "after": "<|im_end|>\n<|im_start|>assistant\n"}
+WITHIN_CHATML = replace(load_template("plain"), end="<|im_end|>", **FRAME)
+CHATML = Prompts(WITHIN_CHATML, QWEN, "section-first", gate=True, early_exit=True)
 
 
 @pytest.mark.parametrize("encode", [QWEN.literal, QWEN.encode], ids=["as control tokens", "as characters"])
@@ -99,10 +103,9 @@ def test_reasoning_that_never_ends_is_no_memory_and_markers_after_it_count():
     assert (enough.memory_ids, enough.changed, enough.done) == (old, False, True)
 
 
-def test_a_template_may_open_the_reasoning(tmp_path):
-    path = tmp_path / "opened.toml"
-    path.write_text((SHIPPED / "chatml.toml").read_text().replace("assistant\n", "assistant\n<think>\n"))
-    prompts = Prompts(load_template(str(path)), QWEN, "question-first")
+def test_a_template_may_open_the_reasoning():
+    opened = replace(WITHIN_CHATML, after=f"{WITHIN_CHATML.after}<think>\n")
+    prompts = Prompts(opened, QWEN, "question-first")
     assert prompts.body(QWEN.encode("perhaps 999 and")) == []
     assert QWEN.decode(prompts.body(QWEN.literal("perhaps</think>a note"))) == "a note"
 
@@ -141,5 +144,5 @@ def test_broken_templates_say_what_is_wrong(tmp_path, change, says):
 
 
 def test_an_unknown_template_lists_the_known():
-    with pytest.raises(ConfigError, match=r"chatml, nano, nano-exit, plain"):
+    with pytest.raises(ConfigError, match=r"nano, nano-exit, plain"):
         load_template("nope")
