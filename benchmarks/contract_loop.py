@@ -176,7 +176,7 @@ class Loop:
     def unseen(self, data: Path, policy: str) -> dict[str, float | None]:
         """Score a policy on the contracts that no training has, in all wordings; return the score by sample."""
         suite = ("--suite", "contracts", "--data", str(data), "--kinds", ",".join(CATEGORIES), "--reworded")
-        run = self.memagent("evaluate", *suite, "--policy", policy)["run_id"]
+        run = self.memagent("evaluate", *suite, "--model", policy)["run_id"]
         rows = run_results(Store(self.store), run).to_pylist()
         return {row["sample_id"]: None if row["answer"] is None else row["score"] for row in rows}
 

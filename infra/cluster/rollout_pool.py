@@ -25,7 +25,7 @@ from memagent.rl.rollout import RewardConfig, roll_out_group
 from memagent.rl.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
-    from infra.learner.weights import Rendezvous
+    from infra.learner.weights import FileContent, Rendezvous
 
 T = TypeVar("T")
 _log = logging.getLogger("memagent.training")
@@ -72,7 +72,7 @@ class RolloutWorker:
         self._pay = RewardConfig(reward.weights, reward.overlong_tokens, method.memories)
         await self._engine.start()
 
-    async def update(self, version: str, key: str, names: Sequence[str], *files: bytes) -> None:
+    async def update(self, version: str, key: str, names: Sequence[str], *files: "FileContent") -> None:
         """Switch to other weights. Groups in progress go on with them from their next conversation."""
         folder = await asyncio.to_thread(self._weights.take, key, zip(names, files, strict=True))
         self._version = version

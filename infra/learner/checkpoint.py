@@ -58,11 +58,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class States:
     """The parameters of a DeepSpeed engine and their optimiser states, gathered one tensor at a time."""
 
-    def __init__(self, engine: Any, device: torch.device, *, sharded: bool) -> None:
-        """Wrap an engine; `sharded` says that DeepSpeed keeps float32 weights of its own."""
+    def __init__(self, engine: Any, device: torch.device) -> None:
+        """Wrap an engine with ZeRO, which keeps float32 weights of its own."""
         self._engine = engine
         self.device = device
-        self._sharded = sharded
 
     def parameters(self) -> list[tuple[str, Any]]:
         """Return the trained parameters by name."""
@@ -96,19 +95,15 @@ class States:
             with deepspeed.zero.GatheredParameters([parameter]):
                 kept: Tensor = parameter.detach().clone()
             return kept
-        whole: Tensor | None = safe_get_full_fp32_param(parameter) if self._sharded else None
-        return parameter.detach() if whole is None else whole
+        whole: Tensor = safe_get_full_fp32_param(parameter)
+        return whole
 
     def moment(self, parameter: Any, name: str) -> Tensor:
-        """Return the whole Adam moment `name`; zeros before the first step."""
+        """Return the whole Adam moment `name`, which there is after the first step."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        zeros = torch.zeros(whole_shape(parameter))
-        if not self._sharded:
-            kept: Tensor = self._engine.optimizer.state.get(parameter, {}).get(name, zeros)
-            return kept
-        whole: Tensor | None = safe_get_full_optimizer_state(parameter, name)
-        return zeros if whole is None else whole
+        whole: Tensor = safe_get_full_optimizer_state(parameter, name)
+        return whole
 
     def restore(self, parameter: Any, weight: Tensor, moments: dict[str, Tensor], steps: int) -> None:
         """Restore a weight and its moments after `steps` optimiser steps."""
@@ -116,12 +111,6 @@ class States:
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
         count = torch.tensor(float(steps))
-        if not self._sharded:
-            with torch.no_grad():
-                parameter.copy_(weight)
-            kept = {name: moment.clone().to(self.device) for name, moment in moments.items()}
-            self._engine.optimizer.state[parameter] = {**kept, "step": count}
-            return
         safe_set_full_fp32_param(parameter, weight.to(self.device))
         # That was the optimiser's copy; the forward pass uses another one.
         with torch.no_grad(), deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
@@ -153,16 +142,19 @@ class Snapshot:
     rank: int
     index: "SnapshotIndex"
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write the share; return its files, the index of all shares last, which rank 0 writes."""
+    def write(self, folder: Path) -> Iterator[Path]:
+        """Write the share, a file whenever the next one is asked for: who uploads them needs room for one at a time.
+
+        The index of all shares is last; rank 0 writes it.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / self.index.file(part, self.rank) for part in PARTS]
-        for file, part in zip(files, PARTS, strict=True):
+        for part in PARTS:
+            file = folder / self.index.file(part, self.rank)
             save_file(self.tensors[part], file)
+            yield file
         if self.rank == 0:
-            files.append(folder / INDEX)
-            files[-1].write_text(json.dumps(asdict(self.index)), encoding="utf-8")
-        return files
+            (folder / INDEX).write_text(json.dumps(asdict(self.index)), encoding="utf-8")
+            yield folder / INDEX
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +200,10 @@ def take(states: States, rank: int, world: int, steps: int) -> Snapshot:
     tensors: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
     for name, parameter in states.parameters():
         for part in PARTS:
-            whole = states.weight(parameter) if part == "weights" else states.moment(parameter, part)
+            if part == "weights":
+                whole = states.weight(parameter)
+            else:
+                whole = states.moment(parameter, part) if steps else torch.zeros(whole_shape(parameter))
             if index.owners[name] == rank:
                 tensors[part][name] = whole.detach().to("cpu", torch.float32, copy=True).contiguous()
     return Snapshot(tensors, rank, index)

@@ -11,8 +11,8 @@ from infra.learner.rank_actor import RankActor
 from infra.readers import ReaderSpec
 from memagent.config import PoolConfig
 from memagent.errors import ConfigError, MemagentError, TrainingError
-from memagent.rl.config import Recipe
-from memagent.rl.packing import Packed, PackedItem, Unit, balance, items, pack, units
+from memagent.rl.config import LossRecipe, Recipe
+from memagent.rl.packing import Packed, PackedItem, Unit, balance, gradient_shares, items, pack, units
 from memagent.rl.trajectory import Group, minibatches
 
 if TYPE_CHECKING:
@@ -58,9 +58,17 @@ class LearnerGroup:
             for i in range(learner.world_size)
         ]
         self._ranks = [actor.options(**option).remote() for option in options]
+        await self.begin(self._reader, self._recipe)
+
+    async def begin(self, reader: ReaderSpec, recipe: Recipe) -> None:
+        """Load a model into all ranks, in place of what they have; `recipe` has as many ranks as were started.
+
+        Raises:
+            UsageError: the model cannot be loaded.
+        """
+        self._reader, self._recipe = reader, recipe
         address, port = (await self.call(RankActor.address))[0]
-        begun = [(self._reader, self._recipe, i, address, port) for i in range(learner.world_size)]
-        await self._each("begin", begun)
+        await self._each("begin", [(reader, recipe, i, address, port) for i in range(recipe.learner.world_size)])
 
     async def restart(self) -> None:
         """Replace all ranks, which have the initial weights then."""
@@ -76,13 +84,18 @@ class LearnerGroup:
         """
         recipe = self._recipe
         rollouts = list(minibatches(groups, recipe.learner.minibatch_prompts))
-        batches = [items(batch, equal=recipe.loss.normaliser == "trajectories") for batch in rollouts]
+        power = _POWERS.get(recipe.loss.normaliser, 1.0)
+        batches = [items(batch, power) for batch in rollouts]
         shares = [self._shares(batch) for batch in batches]
-        # With one step per batch, the old log-probabilities are those of its own forward pass.
-        old = [await self._score(share) for share in shares] if len(batches) > 1 else [None] * len(batches)
+        # With one step per batch, the old log-probabilities are those of its own forward pass. What a mask leaves out
+        # must be known before, for the mean is over the rest.
+        ahead = len(batches) > 1 or recipe.loss.mask != "none"
+        old = [await self._score(share) for share in shares] if ahead else [None] * len(batches)
         steps = []
         for number, (batch, share, before) in enumerate(zip(batches, shares, old, strict=True)):
             tokens = sum(len(item.conversation.response_ids) for item in batch)
+            if before is not None and recipe.loss.mask != "none":
+                tokens = _kept(share, before, recipe.loss)
             if recipe.loss.normaliser == "constant":
                 tokens = recipe.loss.constant_tokens * len(rollouts[number])
             try:
@@ -94,7 +107,9 @@ class LearnerGroup:
                 raise TrainingError(f"minibatch {number + 1} of {len(batches)}: {error}") from error
             computed = sum(len(row.ids) for rows in share for row in rows)
             sampled = sum(item.conversation.tokens for item in batch)
-            steps.append(_summed(sums) | {"trained_tokens": float(sampled), "computed_tokens": float(computed)})
+            shown = {f"gradient/{n}": part for n, part in gradient_shares(rollouts[number], power).items()}
+            counts = {"trained_tokens": float(sampled), "computed_tokens": float(computed)}
+            steps.append(_summed(sums) | counts | shown)
         return steps
 
     async def likelihoods(self, groups: Sequence[Group]) -> list[list[list[float]]]:
@@ -177,6 +192,23 @@ class LearnerGroup:
         made = units(batch, learner.token_budget, share=learner.share_prefixes)
         bins = balance([unit.tokens for unit in made], learner.world_size, learner.token_budget)
         return [[[made[i] for i in bin_] for bin_ in rank] for rank in bins]
+
+
+_POWERS = {"root": 0.5, "trajectories": 0.0}
+"""How the weight of a trajectory grows with its tokens, by normaliser (`memagent.rl.packing.items`)."""
+
+
+def _kept(share: list[list[Packed]], old: list[list[list[float]]], recipe: LossRecipe) -> int:
+    """Return the tokens that the mask leaves; at least one, as a mean is over something."""
+    import torch
+
+    from memagent.rl.loss import kept_tokens
+
+    kept = 0.0
+    for row, scores in zip(chain(*share), chain(*old), strict=True):
+        given = torch.tensor(scores), torch.tensor(row.logprobs)
+        kept += float(kept_tokens(*given, row.lengths, recipe).sum())
+    return max(1, round(kept))
 
 
 def check_room(recipe: Recipe, pool: PoolConfig | None) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from infra.learner.checkpoint import Snapshot, States, data_types, restore, take, write_model
 from infra.learner.weights import Entry, Rendezvous, send
-from memagent.errors import TrainingError
+from memagent.errors import ConfigError, TrainingError
 from memagent.rl.config import Recipe
-from memagent.rl.loss import scale, token_loss
+from memagent.rl.loss import ResponseTokens, scale, token_loss
 from memagent.rl.model import PolicyModel, adapt, load_model
 from memagent.rl.packing import Packed
 
@@ -76,18 +76,22 @@ class Learner:
 
         Raises:
             UsageError: the model cannot be loaded.
+            ConfigError: GPUs are asked for, and there are none.
         """
         self._folder = Path(model)
         self._recipe = recipe
         self._rank = rank
-        self._cuda = torch.cuda.is_available() and recipe.learner.gpus > 0
+        self._cuda = recipe.learner.gpus > 0
+        if self._cuda and not torch.cuda.is_available():
+            raise ConfigError(
+                f"learner.gpus is {recipe.learner.gpus:g}, and PyTorch finds no GPU here: install its CUDA build, or "
+                "set learner.gpus=0 to train on the CPU"
+            )
         self._device = torch.device("cuda", 0) if self._cuda else torch.device("cpu")
         self.steps = 0
         """Optimiser steps taken so far."""
-        self._norm = math.nan
         self._engine = self._start()
-        own = recipe.learner.zero_stage > 0 or self._dtype is torch.bfloat16
-        self._states = States(self._engine, self._device, sharded=own)
+        self._states = States(self._engine, self._device)
         self._reference: PolicyModel | None = None
         if recipe.loss.kl_coef:
             self._reference = load_model(self._folder, self._dtype).to(self._device).eval().requires_grad_(False)
@@ -114,8 +118,8 @@ class Learner:
             norm before clipping and the learning rate.
 
         Raises:
-            TrainingError: the loss is not finite. The weights are unchanged; with sharded gradients, continue with
-            `load`, since accumulated gradients remain.
+            TrainingError: the loss is not finite. The weights are unchanged; continue with `load`, since accumulated
+            gradients remain.
         """
         factor = scale(tokens, self._rank.world)
         sums: dict[str, float] = {}
@@ -132,8 +136,7 @@ class Learner:
         lr = self._set_lr()
         self._engine.step()
         self.steps += 1
-        norm = self._engine.get_global_grad_norm()
-        return {**sums, "gradient_norm": self._norm if norm is None else float(norm), "lr": lr}
+        return {**sums, "gradient_norm": float(self._engine.get_global_grad_norm()), "lr": lr}
 
     def export(self, folder: Path, *, as_trained: bool = False) -> None:
         """Write the weights as a model folder. Rank 0 writes.
@@ -195,19 +198,16 @@ class Learner:
         )
 
     def offload(self) -> None:
-        """Move all states to main memory, so that an engine can use the GPU."""
+        """Leave the GPU to an engine, but for the shard of the model; the optimiser is in main memory all the time."""
+        if self._reference is not None:
+            self._reference.to("cpu")
         if self._cuda:
-            self._engine.offload_states()
-            if self._reference is not None:
-                self._reference.to("cpu")
             torch.cuda.empty_cache()
 
     def reload(self) -> None:
         """Undo `offload`."""
-        if self._cuda:
-            self._engine.reload_states()
-            if self._reference is not None:
-                self._reference.to(self._device)
+        if self._reference is not None:
+            self._reference.to(self._device)
 
     def stop(self) -> None:
         """Leave the process group once all ranks are here: destroying it while in use aborts the process."""
@@ -238,14 +238,7 @@ class Learner:
             adapt(model.model, learner.lora_rank, learner.lora_alpha)
         model.train()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=settings)
-        engine.clip_fp32_gradients = self._clip
-        return engine
-
-    def _clip(self) -> None:
-        """Clip as DeepSpeed does at stage 0, and keep the norm, which DeepSpeed drops."""
-        parameters = [one for one in self._engine.module.parameters() if one.requires_grad]
-        self._norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._recipe.learner.gradient_clip))
+        return deepspeed.initialize(model=model, model_parameters=trained, config=settings)[0]
 
     def _forward(self, model: Any, row: Packed) -> tuple[Tensor, Tensor]:
         row = row if row.ids else _NOTHING
@@ -263,20 +256,20 @@ class Learner:
         new, entropy = self._forward(self._engine, row)
         if not row.ids:
             return new.sum() * 0.0, {}  # sharded models need every rank in every pass
-        before = new.detach() if old is None else torch.tensor(old, device=self._device)
         reference = None
         if self._reference is not None:
             with torch.no_grad():
                 reference = self._forward(self._reference, row)[0]
-        summed = token_loss(
-            new,
-            before,
-            torch.tensor(row.logprobs, device=self._device),
-            torch.tensor(row.advantages, device=self._device),
-            self._recipe.loss,
-            reference,
+        given = ResponseTokens(
+            new.detach() if old is None else torch.tensor(old, device=self._device),
+            sampled=torch.tensor(row.logprobs, device=self._device),
+            advantage=torch.tensor(row.advantages, device=self._device),
+            lengths=row.lengths,
+            reference=reference,
         )
-        return summed.objective, {**summed.counts, "entropy": entropy.sum().item()}
+        summed = token_loss(new, given, self._recipe.loss)
+        likelihood = {"nll": -new.detach().sum().item(), "entropy": entropy.sum().item()}
+        return summed.objective, {**summed.counts, **likelihood}
 
     def _make_states(self) -> None:
         """Take an empty step: sharded moments exist only after the first step, and cannot be set before."""
@@ -292,18 +285,28 @@ class Learner:
         return flag.item() == 0.0
 
     def _set_lr(self) -> float:
-        learner = self._recipe.learner
-        lr = learner.lr * min(1.0, (self.steps + 1) / (learner.warmup_steps + 1))
+        lr = learning_rate(self._recipe, self.steps)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         return lr
 
 
-_NOTHING = Packed([0, 0], [0, 1], [(2,)], targets=[1], logprobs=[0.0], advantages=[0.0])
+def learning_rate(recipe: Recipe, steps: int) -> float:
+    """Return the learning rate of the optimiser step after `steps` of them."""
+    learner = recipe.learner
+    if steps < learner.warmup_steps:
+        return learner.lr * (steps + 1) / (learner.warmup_steps + 1)
+    left = 1.0 - (steps - learner.warmup_steps) / max(1, recipe.optimiser_steps - learner.warmup_steps)
+    share = {"constant": 1.0, "linear": left, "cosine": 0.5 - 0.5 * math.cos(math.pi * left)}
+    return learner.lr * max(0.0, share[learner.lr_schedule])
+
+
+_NOTHING = Packed([0, 0], [0, 1], [(2,)], targets=[1], logprobs=[0.0], advantages=[0.0], lengths=[1])
 
 
 def _settings(recipe: Recipe, world: int) -> dict[str, Any]:
     learner = recipe.learner
+    sharding: dict[str, Any] = {"stage": learner.zero_stage, "overlap_comm": False}
     settings: dict[str, Any] = {
         "train_batch_size": world,
         "train_micro_batch_size_per_gpu": 1,
@@ -320,10 +323,14 @@ def _settings(recipe: Recipe, world: int) -> dict[str, Any]:
                 "torch_adam": True,
             },
         },
-        "zero_optimization": {"stage": learner.zero_stage, "overlap_comm": False},
+        "zero_optimization": sharding,
     }
+    if learner.placement == "shared":
+        sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": learner.gpus > 0}
+        # DeepSpeed's own Adam for CPUs is compiled when it is first used, which takes a compiler on every node.
+        settings["zero_force_ds_cpu_optimizer"] = False
     if learner.dtype == "bfloat16":
         settings["bf16"] = {"enabled": True}
-        if learner.zero_stage:  # gradients of many micro-batches are summed: in bfloat16 small ones would be lost
-            settings["data_types"] = {"grad_accum_dtype": "fp32"}
+        # Gradients of many micro-batches are summed: in bfloat16 small ones would be lost.
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings

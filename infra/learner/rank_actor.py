@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from infra.learner.checkpoint import INDEX, read_index
@@ -50,7 +51,8 @@ class RankActor(Learner):
         folder = memory_folder()
         try:
             self.export(folder, as_trained=True)
-            return {file.name: ray.put(file.read_bytes()) for file in sorted(folder.iterdir())}
+            # Arrays: Ray maps them into the engines' processes, and copies bytes onto the heap of each.
+            return {file.name: ray.put(np.fromfile(file, np.uint8)) for file in sorted(folder.iterdir())}
         finally:
             shutil.rmtree(folder)
 

@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ from memagent.errors import TrainingError
 
 _SHARED = Path("/dev/shm")  # noqa: S108  (folders in it are made by mkdtemp, or belong to this user alone)
 _IN_USE = ".in-use"
+FileContent = npt.NDArray[np.uint8]
+"""The bytes of a file, as Ray maps them from its object store without a copy."""
 
 
 def memory_folder() -> Path:
@@ -38,7 +42,7 @@ class NodeWeights:
         self._lock: int | None = None
         self.folder: Path | None = None
 
-    def take(self, key: str, files: Iterable[tuple[str, bytes]]) -> Path:
+    def take(self, key: str, files: Iterable[tuple[str, FileContent]]) -> Path:
         """Use the files of `key` in place of the ones before; the first process of a node that comes writes them.
 
         Raises:
@@ -87,11 +91,11 @@ class NodeWeights:
                     os.close(lock)
 
 
-def _write(files: Iterable[tuple[str, bytes]], folder: Path) -> None:
+def _write(files: Iterable[tuple[str, FileContent]], folder: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
     try:
         for name, data in files:
-            (aside / Path(name).name).write_bytes(data)
+            data.tofile(aside / Path(name).name)
         (aside / _IN_USE).touch()
         aside.rename(folder)
     except BaseException:

@@ -6,7 +6,7 @@ On a GPU that computes in half precision a row is one call of a variable-length 
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
 from typing import Any, Self, cast
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.varlen import varlen_attn
 
+from memagent.errors import UsageError
+
 NAME = "memagent-packed"
 """Name of this attention in transformers."""
 _HALF = (torch.bfloat16, torch.float16)
@@ -24,6 +26,10 @@ _AMPERE = (8, 0)
 _LARGEST_HEAD = 256
 _TRIED = ((40, 7, 19), (23,))
 """Blocks of the row by which the kernel is tried."""
+_TRIED_WINDOW = 9
+"""Window of the same."""
+_NOT_COMPUTED = ("softcap", "s_aux")
+"""Options of transformers' attentions that are refused: caps of the scores, and sinks."""
 _CLOSE = 0.05
 """Difference to a call for each conversation, of values around 1 in half precision."""
 _log = logging.getLogger("memagent.learner")
@@ -75,18 +81,36 @@ class RowLayout:
 
     blocks: tuple[tuple[int, ...], ...]
     """As in `memagent.rl.packing.Packed`."""
-    masks: tuple[tuple[Any, ...], ...] = ()
-    """By block the masks of its conversations behind a prefix; none where the kernel is used."""
     spans: Spans | None = None
     """For the kernel; None: a call for each conversation."""
+    _masks: dict[tuple[int, int, int | None], Any] = field(default_factory=dict)
+    """Masks that a layer has made, by prefix, own tokens and window: the next layers use them again."""
 
     @classmethod
     def of(cls, blocks: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype, head: int) -> Self:
         """Lay out a row once, for all layers; `head` is the size of an attention head."""
         whole = tuple(tuple(block) for block in blocks)
-        if has_kernel(device, dtype, head):
-            return cls(whole, spans=Spans.of(whole, device))
-        return cls(whole, tuple(tuple(_mask(block[0], own, device) for own in block[1:]) for block in whole))
+        return cls(whole, Spans.of(whole, device) if has_kernel(device, dtype, head) else None)
+
+    def mask(self, prefix: int, own: int, window: int | None, device: torch.device) -> Any:
+        """Return the mask of a conversation behind a prefix; None if it is just causal.
+
+        Args:
+            prefix, own: tokens.
+            window: tokens that a token attends to, itself among them; None: all before it.
+            device: of the mask, [own, prefix + own], which is never made on a GPU where there is no window.
+        """
+        if window is not None and window >= prefix + own:
+            window = None
+        if window is None and not prefix:
+            return None
+        key = prefix, own, window
+        if key not in self._masks:
+            if window is None and device.type == "cuda":
+                return causal_lower_right(own, prefix + own)
+            seen = torch.ones(own, prefix + own, dtype=torch.bool, device=device).tril(prefix)
+            self._masks[key] = seen if window is None else seen.triu(prefix - window + 1)
+        return self._masks[key]
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, head: int) -> bool:
@@ -104,21 +128,17 @@ def is_right(device: torch.device, dtype: torch.dtype, head: int) -> bool:
     tokens = sum(map(sum, _TRIED))
     values = [torch.randn(1, count, tokens, head, generator=made) for count in (4, 2, 2, 4)]
     *first, weights = (part.to(device, dtype) for part in values)
-    layout = RowLayout(_TRIED, tuple(tuple(_mask(block[0], own, device) for own in block[1:]) for block in _TRIED))
-    found = []
     try:
-        for spans in (Spans.of(_TRIED, device), None):
-            row = [part.clone().requires_grad_() for part in first]
-            query, key, value = row
-            if spans is not None:
-                attended = attend_by_kernel(query, key, value, spans, None)
-            else:
-                attended = attend_by_conversation(query, key, value, layout, None)
-            torch.autograd.backward((attended * weights.transpose(1, 2)).sum())
-            found.append([attended.detach(), *(part.grad for part in row)])
-        for one, other in zip(*found, strict=True):
-            torch.testing.assert_close(one, other, atol=_CLOSE, rtol=_CLOSE)
-    except (RuntimeError, ValueError, NotImplementedError, AssertionError) as error:
+        for window in (None, _TRIED_WINDOW):
+            found = []
+            for layout in (RowLayout(_TRIED, Spans.of(_TRIED, device)), RowLayout(_TRIED)):
+                row = [part.clone().requires_grad_() for part in first]
+                attended = attend(row[0], row[1], row[2], layout, window=window)
+                torch.autograd.backward((attended * weights.transpose(1, 2)).sum())
+                found.append([attended.detach(), *(part.grad for part in row)])
+            for one, other in zip(*found, strict=True):
+                torch.testing.assert_close(one, other, atol=_CLOSE, rtol=_CLOSE)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
         _log.warning("a call for each conversation is used: the variable-length kernel does not work here: %s", error)
         return False
     return True
@@ -144,17 +164,49 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend causally within each block; query [1, heads, T, size], result [1, T, heads, size]."""
-    layout: RowLayout = options.get("layout") or RowLayout(((query.shape[2],),), ((),))
+    """Attend as transformers asks an attention to; see `attend`.
+
+    Raises:
+        UsageError: the model caps its scores or has sinks, which is not computed.
+    """
+    asked = [name for name in _NOT_COMPUTED if options.get(name) is not None]
+    if asked:
+        raise UsageError(f"{type(module).__name__} cannot be trained: its attention has {', '.join(asked)}")
+    layout: RowLayout = options.get("layout") or RowLayout(((query.shape[2],),))
+    return attend(query, key, value, layout, scaling, sliding_window), None
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: RowLayout,
+    scaling: float | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """Attend causally within each block.
+
+    Args:
+        query: [1, heads, T, size]. key, value: the same, of as many heads or fewer.
+        layout: which tokens see which.
+        scaling: of the scores; None: one over the root of the size.
+        window: tokens that a token attends to, itself among them; None: all before it.
+
+    Returns:
+        [1, T, heads, size].
+    """
     if layout.spans is not None:
-        return attend_by_kernel(query, key, value, layout.spans, scaling), None
-    return attend_by_conversation(query, key, value, layout, scaling), None
+        return _by_kernel(query, key, value, layout.spans, scaling, window)
+    return _by_conversation(query, key, value, layout, scaling, window)
 
 
-def attend_by_kernel(query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float | None) -> Tensor:
-    """Attend by one call; query [1, heads, T, size], result [1, T, heads, size].
+def _by_kernel(
+    query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float | None, window: int | None
+) -> Tensor:
+    """Attend by one call.
 
     The kernel's causal mask ends with the last query at the last key, which is that of queries behind a prefix.
     """
@@ -172,17 +224,17 @@ def attend_by_kernel(query: Tensor, key: Tensor, value: Tensor, spans: Spans, sc
             max_q=spans.longest_query,
             max_k=spans.longest_key,
             scale=scaling,
-            window_size=(-1, 0),
+            window_size=(-1 if window is None else window - 1, 0),
             enable_gqa=query.shape[1] != key.shape[1],
         ),
     )
     return attended[None]
 
 
-def attend_by_conversation(
-    query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scaling: float | None
+def _by_conversation(
+    query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scaling: float | None, window: int | None
 ) -> Tensor:
-    """Attend by a call for each conversation, of just the pairs that count; shapes as in `attend_by_kernel`.
+    """Attend by a call for each conversation, of just the pairs that count.
 
     A block ``(n,)`` is a conversation. In ``(p, a, b, ...)`` the conversations a, b, ... attend to the prefix p and to
     themselves. No mask of the whole row is needed.
@@ -192,29 +244,20 @@ def attend_by_conversation(
     queries, keys, values = (torch.split(part, lengths, dim=2) for part in (query, key, value))
     grouped = query.shape[1] != key.shape[1]
     attended: list[Tensor] = []
-    for block, masks in zip(layout.blocks, layout.masks, strict=True):
+    for prefix, *others in layout.blocks:
         first = len(attended)
-        attended.append(
-            F.scaled_dot_product_attention(
-                queries[first], keys[first], values[first], is_causal=True, scale=scaling, enable_gqa=grouped
-            )
-        )
-        for own, mask in zip(range(first + 1, first + len(block)), masks, strict=True):
+        for at, own in enumerate((prefix, *others), first):
+            before = prefix if at > first else 0
+            mask = layout.mask(before, own, window, query.device)
             attended.append(
                 F.scaled_dot_product_attention(
-                    queries[own],
-                    torch.cat([keys[first], keys[own]], dim=2),
-                    torch.cat([values[first], values[own]], dim=2),
+                    queries[at],
+                    torch.cat([keys[first], keys[at]], dim=2) if before else keys[at],
+                    torch.cat([values[first], values[at]], dim=2) if before else values[at],
                     attn_mask=mask,
+                    is_causal=mask is None,
                     scale=scaling,
                     enable_gqa=grouped,
                 )
             )
     return torch.cat(attended, dim=2).transpose(1, 2)
-
-
-def _mask(prefix: int, own: int, device: torch.device) -> Any:
-    """Return the causal mask [own, prefix + own] of a conversation behind a prefix; on a GPU it is never made."""
-    if device.type == "cuda":
-        return causal_lower_right(own, prefix + own)
-    return torch.ones(own, prefix + own, dtype=torch.bool, device=device).tril(prefix)

@@ -65,7 +65,8 @@ class MethodRecipe(Section):
     """What is paid beside the answer (`memagent.rl.methods`)."""
 
     name: str = "dapo"
-    """Training method: dapo, gru-mem, infomem, himpo, or one that an installed package brings."""
+    """Training method: dapo, gru-mem, infomem, himpo, sft (supervised, on the teacher's readings), or one that an
+    installed package brings."""
     weight: float = Field(0.5, ge=0)
     """Weight of what the method adds to the reward of the answer; dapo adds nothing."""
 
@@ -95,12 +96,16 @@ class AuditRecipe(Section):
 class LossRecipe(Section):
     """The loss."""
 
+    objective: Literal["dapo", "gspo", "cispo"] = "dapo"
+    """`dapo`: PPO's, clipped by token. `gspo`: clipped by response, on the geometric mean of its tokens' ratios (arXiv
+    2507.18071; its bounds are of the order of 3e-4). `cispo`: the ratio is clipped and is a weight without a gradient,
+    so that no token is left out (arXiv 2506.13585)."""
     baseline: Literal["mean", "mean-std", "rloo"] = "mean"
     """Advantage within a group; the mean alone is Dr. GRPO's and MemAgent's."""
-    normaliser: Literal["tokens", "trajectories", "constant"] = "tokens"
-    """Token mean (DAPO, section 3.3); `trajectories`: the mean over trajectories of each one's token mean (GRPO, arXiv
-    2402.03300, equation 3), so that a reading of many segments weighs no more than a short one; or a constant count of
-    tokens a trajectory (Dr. GRPO, arXiv 2503.20783)."""
+    normaliser: Literal["tokens", "root", "trajectories", "constant"] = "tokens"
+    """Token mean (DAPO, section 3.3), by which a reading weighs as much as it has tokens; `trajectories`: the mean over
+    trajectories of each one's token mean (GRPO, arXiv 2402.03300, equation 3), so that all weigh the same; `root`: as
+    the square root of their tokens; or a constant count of tokens a trajectory (Dr. GRPO, arXiv 2503.20783)."""
     constant_tokens: int = Field(1024, ge=1)
     """The constant, in tokens a trajectory."""
     clip_low: float = Field(0.2, gt=0, lt=1)
@@ -112,6 +117,14 @@ class LossRecipe(Section):
     tis_cap: float = Field(2.0, ge=0)
     """Cap of truncated importance sampling, the weight of a token's probability in the learner over that in the engine;
     0: no correction."""
+    mask: Literal["none", "tokens", "responses"] = "none"
+    """What is left out where learner and engine disagree by more than `mask_above`: a token by the difference of its
+    log-probabilities, or a response by the mean of them. It is left out of the mean, too."""
+    mask_above: float = Field(1.0, gt=0)
+    """The difference, in nats."""
+    most_logprob_diff: float = Field(0.2, ge=0)
+    """Mean difference, in nats a token, between what engines and learner compute at the first step, above which the run
+    ends: 0.015 is usual in bfloat16, and 0.2 means other weights; 0: none."""
     kl_coef: float = Field(0.0, ge=0)
     """Coefficient of the KL term to the reference; at 0 no reference model is loaded."""
 
@@ -122,17 +135,20 @@ class LearnerRecipe(Section):
     minibatch_prompts: int = Field(8, ge=1)
     """Groups of an optimiser step; `rollout.prompts` / this many steps are taken on one batch."""
     lr: float = Field(1e-6, gt=0)
-    """Learning rate, constant after the warm-up."""
+    """Learning rate after the warm-up."""
     warmup_steps: int = Field(20, ge=0)
     """Warm-up of the learning rate, in optimiser steps."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """The learning rate after the warm-up: as it is, or falling to zero at the last step of ``stage.max_steps``."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's weight decay."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of AdamW's moments."""
     gradient_clip: float = Field(1.0, gt=0)
     """Largest norm of the gradient (clipping)."""
-    zero_stage: Literal[0, 1, 2, 3] = 0
-    """DeepSpeed ZeRO stage: 0 shards nothing, 1 optimiser states, 2 gradients too, 3 parameters too."""
+    zero_stage: Literal[1, 2, 3] = 1
+    """What DeepSpeed shards over the ranks (ZeRO, arXiv 1910.02054): 1 optimiser states, 2 gradients too, 3 parameters
+    too. There is no 0: without ZeRO, DeepSpeed gives a checkpoint no float32 weights of a bfloat16 model."""
     world_size: int = Field(1, ge=1)
     """Learner processes (ranks), one per GPU."""
     gpus: float = Field(0.0, ge=0)
@@ -158,7 +174,8 @@ class LearnerRecipe(Section):
     (NCCL between GPUs, gloo between CPUs)."""
     placement: Literal["apart", "shared"] = "apart"
     """`apart`: ranks and engines have GPUs of their own. `shared`: rank i and engine i take turns on GPU i: the engines
-    sleep while the learner works, and the learner's states are in main memory while the engines sample."""
+    sleep while the learner works. The optimiser and its float32 weights are in main memory all the time (ZeRO-Offload,
+    arXiv 2101.06840); the rank's shard of the model stays on the GPU. Needs zero_stage 3."""
     restarts: int = Field(2, ge=0)
     """Times that lost ranks are replaced before the run ends; the step in progress is taken again."""
 
@@ -205,6 +222,11 @@ class Recipe(Section):
     learner: LearnerRecipe = LearnerRecipe()
     stage: StageRecipe = StageRecipe()
 
+    @property
+    def optimiser_steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return self.stage.max_steps * (self.rollout.prompts // self.learner.minibatch_prompts)
+
     @model_validator(mode="after")
     def _batches(self) -> "Recipe":
         if self.rollout.prompts % self.learner.minibatch_prompts:
@@ -217,13 +239,28 @@ class Recipe(Section):
                 "learner.placement shared needs learner.weight_sync files: two processes on one GPU cannot broadcast "
                 "to each other over NCCL"
             )
-        if self.learner.placement == "shared" and self.learner.gpus and not self.learner.zero_stage:
-            raise ValueError("learner.placement shared needs learner.zero_stage 1 to 3, whose states can be moved")
+        if self.learner.placement == "shared" and self.learner.zero_stage != 3:
+            raise ValueError(
+                "learner.placement shared needs learner.zero_stage 3: at the other stages a rank's whole model would "
+                "stay on the GPU that its engine samples on"
+            )
         if self.learner.placement == "shared" and self.rollout.max_off_policy_steps:
             raise ValueError(
                 "learner.placement shared needs rollout.max_off_policy_steps 0: engines sleep while the learner works"
             )
         return self
+
+
+def with_sets(recipe: Recipe, sets: Sequence[str]) -> Recipe:
+    """Return a recipe with ``section.key=value`` strings over it.
+
+    Raises:
+        ConfigError: a key is unknown or wrong.
+    """
+    data = recipe.model_dump()
+    for item in sets:
+        put_setting(data, item)
+    return validate(Recipe, data, "")
 
 
 def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:

@@ -12,8 +12,15 @@ from memagent.errors import ConfigError
 from memagent.rl.config import LearnerRecipe, Recipe
 
 GIB = 2**30
-_DENSE = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "granite"}
-"""Model types of transformers whose layers are attention and a gated MLP."""
+FAMILIES = {
+    "gemma3_text": "Gemma 3, text only",
+    "llama": "Llama 2 and 3, SmolLM2 and others",
+    "mistral": "Mistral",
+    "phi3": "Phi 3 and 4",
+    "qwen2": "Qwen 2 and 2.5",
+    "qwen3": "Qwen 3",
+}
+"""Model types of transformers that are trained: tests hold each against its own attention, head and parameters."""
 _FLOAT32 = 4
 _ACTIVATIONS = {"float32": 9, "bfloat16": 11}
 """Hidden-sized tensors that a layer keeps for its backward pass; in bfloat16 its norms keep float32 copies."""
@@ -21,6 +28,8 @@ _ENDS = {"float32": 2, "bfloat16": 3}
 """The same of the embedding and the last norm."""
 _LOGITS = 512 * 2**20
 """Bytes of the logits in memory at once (`memagent.rl.model`), of which the gradient needs as many again."""
+_ASLEEP = 2 * GIB
+"""What an engine that sleeps leaves on its GPU."""
 _RUNTIME = 3 * GIB
 """CUDA context, NCCL's buffers and what the allocator leaves unused."""
 
@@ -39,7 +48,7 @@ class ModelShape:
     tied: bool
     """Whether the output layer shares the embedding's weights."""
     biases: int
-    """Elements of a layer's attention biases and norms of heads."""
+    """Elements of a layer's attention biases, norms of heads, and norms beyond two."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape":
@@ -48,14 +57,15 @@ class ModelShape:
         Raises:
             ConfigError: it is of another kind of model, or a size is missing.
         """
-        kind = config.get("model_type", "")
-        if kind not in _DENSE:
-            raise ConfigError(f"no plan for models of type {kind!r}: there are {', '.join(sorted(_DENSE))}")
+        kind = str(config.get("model_type", ""))
+        check_family(kind)
         try:
             hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
             kv_heads = int(config.get("num_key_value_heads") or heads)
             size = int(config.get("head_dim") or hidden // heads)
-            biases = {"qwen2": (heads + 2 * kv_heads) * size, "qwen3": 2 * size}.get(kind, 0)
+            own = {"qwen2": (heads + 2 * kv_heads) * size, "qwen3": 2 * size}
+            own["gemma3_text"] = 2 * int(config["hidden_size"]) + 2 * size
+            biases = own.get(kind, 0)
             return cls(
                 hidden=hidden,
                 layers=int(config["num_hidden_layers"]),
@@ -64,7 +74,7 @@ class ModelShape:
                 head_size=size,
                 intermediate=int(config["intermediate_size"]),
                 vocabulary=int(config["vocab_size"]),
-                tied=bool(config.get("tie_word_embeddings", False)),
+                tied=bool(config.get("tie_word_embeddings", kind == "gemma3_text")),
                 biases=biases,
             )
         except KeyError as error:
@@ -107,6 +117,20 @@ class ModelShape:
         return tokens * (2.0 * weights + 4.0 * self.layers * self.heads * self.head_size * attended)
 
 
+def check_family(kind: str) -> None:
+    """Refuse a type of model that is not among `FAMILIES`.
+
+    Raises:
+        ConfigError: naming those that are.
+    """
+    if kind not in FAMILIES:
+        known = "; ".join(f"{name} ({what})" for name, what in sorted(FAMILIES.items()))
+        raise ConfigError(
+            f"models of type {kind or 'unknown'!r} cannot be trained: what the learner computes was compared with the "
+            f"model's own for {known}. They can be read with."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
     """A part of a sum, in bytes."""
@@ -125,18 +149,8 @@ class MemoryPart:
 def rank_memory(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     """Return what a learner's rank holds on its GPU at its peak, part by part (ZeRO, arXiv 1910.02054, section 3)."""
     learner = recipe.learner
-    world, stage = learner.world_size, learner.zero_stage
-    width = 2 if learner.dtype == "bfloat16" else _FLOAT32
-    whole = shape.parameters
-    trained = shape.lora_parameters(learner.lora_rank) if learner.lora_rank else whole
-
-    def shard(size: float, since: int) -> float:
-        return size / world if stage >= since else size
-
-    def share(since: int) -> str:
-        return f" / {world} ranks" if stage >= since and world > 1 else ""
-
-    masters = trained if stage or width == 2 else 0
+    stage, shared = learner.zero_stage, learner.placement == "shared"
+    width = _width(recipe)
     gathered = (2 * shape.layer + shape.embedding) * width if stage == 3 else 0
     tokens = learner.token_budget
     layer = tokens * width * _layer_elements(shape, learner.dtype)
@@ -144,18 +158,55 @@ def rank_memory(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     ends = row * _ENDS[learner.dtype]
     activations = ends + (shape.layers * row + layer if learner.activation_checkpointing else shape.layers * layer)
     kept = "input of each layer and all of one" if learner.activation_checkpointing else "all layers"
+    head = 0 if learner.lora_rank else shape.embedding * _FLOAT32
     parts = [
-        MemoryPart("weights", shard(whole * width, 3), f"{_count(whole)} x {width} bytes{share(3)}"),
+        model_shard(shape, recipe),
         MemoryPart("gathered layers", gathered, f"two layers and an embedding x {width} bytes (ZeRO-3 gathers them)"),
-        MemoryPart("gradients", shard(trained * _FLOAT32, 2), f"{_count(trained)} x 4 bytes{share(2)}"),
-        MemoryPart("float32 weights", shard(masters * _FLOAT32, 1), f"{_count(trained)} x 4 bytes{share(1)}"),
-        MemoryPart("Adam's moments", shard(2 * trained * _FLOAT32, 1), f"{_count(trained)} x 8 bytes{share(1)}"),
-        MemoryPart("reference", whole * width if recipe.loss.kl_coef else 0, f"{_count(whole)} x {width} bytes, whole"),
+        *([] if shared else optimizer_states(shape, recipe)),
+        *reference(shape, recipe),
         MemoryPart("activations", activations, f"{tokens:,} tokens, {kept}"),
-        MemoryPart("logits", 2 * _LOGITS, "a chunk and its gradient"),
+        MemoryPart("logits", 2 * _LOGITS + head, "a chunk, its gradient, and the output layer's in float32"),
         MemoryPart("runtime", _RUNTIME if learner.gpus else 0, "CUDA, NCCL, allocator"),
+        MemoryPart("a sleeping engine", _ASLEEP if learner.gpus and shared else 0, "its CUDA context"),
     ]
     return [part for part in parts if part.bytes]
+
+
+def _width(recipe: Recipe) -> int:
+    return 2 if recipe.learner.dtype == "bfloat16" else _FLOAT32
+
+
+def model_shard(shape: ModelShape, recipe: Recipe) -> MemoryPart:
+    """Return the weights of a rank, which stay on its GPU also while it is an engine's turn."""
+    learner, width = recipe.learner, _width(recipe)
+    shards = learner.world_size if learner.zero_stage == 3 else 1
+    why = f"{_count(shape.parameters)} x {width} bytes" + (f" / {shards} ranks" if shards > 1 else "")
+    return MemoryPart("weights", shape.parameters * width / shards, why)
+
+
+def optimizer_states(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
+    """Return what the optimiser of a rank holds: on its GPU, or in main memory where an engine shares that."""
+    learner = recipe.learner
+    trained = shape.lora_parameters(learner.lora_rank) if learner.lora_rank else shape.parameters
+
+    def part(name: str, width: int, since: int) -> MemoryPart:
+        shards = learner.world_size if learner.zero_stage >= since else 1
+        share = f" / {shards} ranks" if shards > 1 else ""
+        return MemoryPart(name, trained * width / shards, f"{_count(trained)} x {width} bytes{share}")
+
+    return [
+        part("gradients", _FLOAT32, 2),
+        part("float32 weights", _FLOAT32, 1),
+        part("Adam's moments", 2 * _FLOAT32, 1),
+    ]
+
+
+def reference(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
+    """Return the reference of the KL term, if there is one; every rank has the whole of it."""
+    if not recipe.loss.kl_coef:
+        return []
+    width = _width(recipe)
+    return [MemoryPart("reference", shape.parameters * width, f"{_count(shape.parameters)} x {width} bytes, whole")]
 
 
 def _layer_elements(shape: ModelShape, dtype: str) -> float:
@@ -178,8 +229,8 @@ def disk(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
         MemoryPart("best weights", 2 * whole * 2, f"{_count(whole)} x 2 bytes, the best and the one being written"),
         MemoryPart(
             "temporary, all nodes together",
-            checkpoint + whole * 2,
-            f"{_count(trained)} x 12 bytes while a checkpoint is uploaded, and the exported model",
+            checkpoint / 3 + whole * 2,
+            f"{_count(trained)} x 4 bytes, a part of a checkpoint that is uploaded, and the exported model",
         ),
     ]
 

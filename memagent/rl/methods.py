@@ -44,6 +44,8 @@ class Method:
     memories: Memories = "none"
     needs: tuple[str, ...] = ()
     """Keys of the reading that must be on."""
+    taught: bool = False
+    """The readings are the teacher's: no engine samples."""
 
 
 def dapo(group: Group, baseline: Baseline, weight: float, likelihoods: Likelihoods) -> Group:
@@ -93,6 +95,13 @@ def himpo(group: Group, baseline: Baseline, weight: float, likelihoods: Likeliho
     return add_turns(with_advantages(group, baseline), turns, weight)
 
 
+def sft(group: Group, baseline: Baseline, weight: float, likelihoods: Likelihoods) -> Group:
+    """Give every response the advantage 1: of weights that have not changed since, the gradient is that of the tokens'
+    likelihood. For the teacher's readings (`memagent.rl.teacher`), which are all right.
+    """
+    return Group(group.sample_id, tuple(replace(trajectory, advantage=1.0) for trajectory in group.trajectories))
+
+
 METHODS: Registry[Method] = Registry(
     "memagent.methods",
     "training method",
@@ -101,6 +110,7 @@ METHODS: Registry[Method] = Registry(
         "gru-mem": Method(gru_mem, needs=("gate",)),
         "infomem": Method(infomem, memories="last"),
         "himpo": Method(himpo, memories="all"),
+        "sft": Method(sft, taught=True),
     },
     fits=lambda member: isinstance(member, Method),
 )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from memagent.errors import UsageError
 from memagent.rl import attention
+from memagent.rl.footprint import check_family
 
 _LOGITS_BYTES = 512 * 2**20
 """Bytes of the logits that are in memory at once, in float32."""
@@ -81,8 +82,10 @@ class _TokenScores(torch.autograd.Function):
         weight, bias = context.layer
         temperature, rows = context.options
         to_states = torch.empty_like(states) if context.needs_input_grad[0] else None
-        to_weight = torch.zeros_like(weight) if context.needs_input_grad[1] else None
-        to_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
+        # Sums over chunks are in float32: in bfloat16 a chunk's part would be rounded away beside what is there.
+        sums: Any = {"dtype": torch.float32}
+        to_weight = torch.zeros_like(weight, **sums) if context.needs_input_grad[1] else None
+        to_bias = torch.zeros_like(bias, **sums) if bias is not None and context.needs_input_grad[2] else None
         for part in _chunks(len(ids), rows):
             # d logprob / d logit = [token is chosen] - p
             slope = _logits(states[part], weight, bias, temperature).sub_(totals[part, None]).exp_().neg_()
@@ -91,10 +94,11 @@ class _TokenScores(torch.autograd.Function):
             if to_states is not None:
                 to_states[part] = slope @ weight
             if to_weight is not None:
-                to_weight.addmm_(slope.T, states[part])
+                to_weight += slope.T @ states[part]
             if to_bias is not None:
                 to_bias += slope.sum(0)
-        return to_states, to_weight, to_bias, None, None, None
+        own = [None if one is None else one.to(states.dtype) for one in (to_weight, to_bias)]
+        return to_states, *own, None, None, None
 
 
 def _chunks(count: int, rows: int) -> list[slice]:
@@ -153,15 +157,17 @@ def load_model(folder: str | Path, dtype: torch.dtype = torch.float32, *, checkp
     """Load a model folder or a Hugging Face name; safetensors only, no code from the model.
 
     Raises:
-        UsageError: the folder is incomplete, or holds weights in another format.
+        UsageError: the folder is incomplete, or holds weights in another format, or a model of another family than
+            `FAMILIES`.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     attention.register()
     path = Path(folder)
     if path.is_dir() and (not list(path.glob("*.safetensors")) or not (path / "config.json").is_file()):
         raise UsageError(f"{path} is no model folder: it needs config.json and *.safetensors")
     try:
+        check_family(AutoConfig.from_pretrained(str(folder), trust_remote_code=False).model_type)
         model = AutoModelForCausalLM.from_pretrained(
             str(folder), dtype=dtype, attn_implementation=attention.NAME, use_safetensors=True, trust_remote_code=False
         )

@@ -5,8 +5,9 @@ number of micro-batches, which sharded training requires (ZeRO, arXiv 1910.02054
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -55,22 +56,40 @@ class Packed:
     targets: list[int]
     logprobs: list[float]
     advantages: list[float]
+    lengths: list[int] = field(default_factory=list)
+    """Tokens of each response, in the order of `targets`."""
 
 
-def items(trajectories: Sequence[Trajectory], *, equal: bool = False) -> list[PackedItem]:
+def items(trajectories: Sequence[Trajectory], power: float = 1.0) -> list[PackedItem]:
     """Split trajectories into conversations, each with its advantage.
 
-    With `equal` every trajectory weighs the same in a token mean, however many response tokens it has: its advantage is
-    scaled by the mean number of tokens over its own (the KL term stays a token mean).
+    Args:
+        trajectories: with advantages.
+        power: a trajectory weighs as much in the token mean as its response tokens to this power: 1 as many as it has,
+            0 as any other (its advantage is scaled; the KL term stays a token mean).
     """
     lengths = [trajectory.response_tokens for trajectory in trajectories]
-    mean = sum(lengths) / max(1, sum(length > 0 for length in lengths))
+    spread = sum(length**power for length in lengths if length)
+    scales = [sum(lengths) * length**power / (spread * length) if length else 0.0 for length in lengths]
     return [
-        PackedItem(conversation, advantage * (mean / length if equal else 1.0))
-        for trajectory, length in zip(trajectories, lengths, strict=True)
+        PackedItem(conversation, advantage * scale)
+        for trajectory, scale in zip(trajectories, scales, strict=True)
         for conversation, advantage in zip(trajectory.conversations, trajectory.of_conversations(), strict=True)
         if conversation.response_ids
     ]
+
+
+def gradient_shares(trajectories: Sequence[Trajectory], power: float) -> dict[int, float]:
+    """Return the share of a minibatch's policy gradient by the number of a trajectory's conversations.
+
+    What is summed is the size of the advantage of each response token, as `items` scales it.
+    """
+    parts: dict[int, float] = defaultdict(float)
+    owners = [len(one.conversations) for one in trajectories for said in one.conversations if said.response_ids]
+    for number, item in zip(owners, items(trajectories, power), strict=True):
+        parts[number] += abs(item.advantage) * len(item.conversation.response_ids)
+    total = sum(parts.values())
+    return {number: parts[number] / total for number in sorted(parts)} if total else {}
 
 
 def units(flat: Sequence[PackedItem], budget: int, *, share: bool = True) -> list[Unit]:
@@ -183,6 +202,7 @@ def pack(chosen: Sequence[Unit]) -> Packed:
             row.targets.extend(range(begin, begin + len(conversation.response_ids)))
             row.logprobs.extend(conversation.logprobs)
             row.advantages.extend([item.advantage] * len(conversation.response_ids))
+            row.lengths.append(len(conversation.response_ids))
         rest = [item.conversation.tokens - shared for item in unit.items]
         row.blocks.append((shared, *rest) if shared else (rest[0],))
     return row

@@ -45,7 +45,6 @@ def evaluate(
     ] = False,
     method: Annotated[str | None, typer.Option(help="Read by memagent, truncate, bm25 or map-reduce.")] = None,
     window: Annotated[int | None, typer.Option(help="Give other methods a window of this many tokens.")] = None,
-    policy: Annotated[str | None, typer.Option("--policy", help="Same as --model.")] = None,
     against: Annotated[str | None, typer.Option(help="Compare with this model on the same samples.")] = None,
     seed: Annotated[int, typer.Option(help="Draw samples with this seed.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file.")] = None,
@@ -73,7 +72,7 @@ def evaluate(
         raise UsageError("give --write or --lm-eval, not both")
     texts = tuple(str(path) for path in text or [])
     methods = [*([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
-    given = replace(given, set_=[*(given.set_ or []), *methods], model=policy or given.model)
+    given = replace(given, set_=[*(given.set_ or []), *methods])
     if folder := write or lm_eval:
         _write(chosen, texts, given, folder, lm_eval=write is None)
     else:

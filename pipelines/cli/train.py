@@ -19,13 +19,16 @@ from pipelines.views.formatting import duration, number, percent
 
 if TYPE_CHECKING:
     from infra.cluster.board import Progress
+    from infra.learner.selftest import Outcome
     from memagent.rl.audit import AuditReport
     from memagent.rl.promotion import PromotionSpec
     from pipelines.training.settings import DataFiles
 
 
 RecipeOption = Annotated[str, typer.Option("--recipe", help="Train by this recipe: a name or a TOML file.")]
-PolicyOption = Annotated[str | None, typer.Option(help="Start from this policy; default: the recipe's.")]
+ModelOption = Annotated[
+    str | None, typer.Option(help="Start from this model or policy version; default: the recipe's.")
+]
 DataOption = Annotated[
     list[str] | None,
     typer.Option(help="Train on qa, qa:CORPUS, needles or contracts=FOLDER; repeat to mix."),
@@ -60,7 +63,7 @@ def sources(
 
 def audit(
     config: RecipeOption = "nano-cpu",
-    policy: PolicyOption = None,
+    model: ModelOption = None,
     data: DataOption = None,
     dataset: DatasetOption = None,
     validation: ValidationOption = "",
@@ -77,7 +80,7 @@ def audit(
     from pipelines.training.settings import prepare
 
     given, files = sources(data, dataset, validation, columns=columns)
-    run = prepare(config, given, text or [], store=store, sets=set_ or [], model=policy, files=files)
+    run = prepare(config, given, text or [], store=store, sets=set_ or [], model=model, files=files)
     both, weights = splits(run), run.recipe.reward.weights
     report = check((both.train, both.validation), weights, run.recipe.audit.tasks or 64)
     refusal = ""
@@ -160,7 +163,10 @@ def line(row: Mapping[str, Any]) -> str:
     """Return the metrics of a step as one line."""
     text = f"step {row['step']:4}  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
     kept = percent(row["groups"], row["sampled_groups"])
-    text += f"  kept {kept}  logprob diff {row['logprob_diff']:.4f}  entropy {row['entropy']:.3f}"
+    if "left_out" in row:  # the teacher's readings
+        text = f"step {row['step']:4}  nll {row['nll']:.4f}  entropy {row['entropy']:.3f}"
+    else:
+        text += f"  kept {kept}  logprob diff {row['logprob_diff']:.4f}  entropy {row['entropy']:.3f}"
     text += f"  norm {row['gradient_norm']:.2f}  {duration(sum(row['seconds'].values()))}"
     if "validation" in row:
         scores = row["validation"]
@@ -204,7 +210,7 @@ app.command("exports")(exports)
 def _train(
     context: typer.Context,
     config: RecipeOption = "nano-cpu",
-    policy: PolicyOption = None,
+    model: ModelOption = None,
     data: DataOption = None,
     dataset: DatasetOption = None,
     validation: ValidationOption = "",
@@ -228,7 +234,7 @@ def _train(
 
     spec = promotion_spec(check, None, [promotion] if promotion else None, columns)  # fails before hours of training
     given, files = sources(data, dataset, validation, promotion, columns)
-    run = prepare(config, given, text or [], store=store, sets=set_ or [], model=policy, files=files)
+    run = prepare(config, given, text or [], store=store, sets=set_ or [], model=model, files=files)
     run = named(run, run_name)
     with progress(json_) as show:
         summary = train(run, replay=replay, show=show)
@@ -258,6 +264,44 @@ def _promotion_record(settings: Config, candidate: str, spec: "PromotionSpec", q
         return record
     with display(quiet) as show:
         return dict(run_promotion(settings, candidate, spec=spec, show=show))
+
+
+@app.command("selftest")
+def _selftest(
+    gpus: Annotated[int | None, typer.Option(min=0, help="Use this many GPUs; 0: two CPU ranks; default: all.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Keep models and checkpoints here; default: temporary.")] = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Try all that a recipe may choose of the learner's layout, on tiny models; status 1: one failed."""
+    import tempfile
+
+    from infra.cluster.session import ray_session
+    from infra.learner.selftest import run
+    from memagent.config import load_config
+
+    with tempfile.TemporaryDirectory() as made, ray_session(load_config(None, set_ or []).ray):
+        outcomes = run(folder or Path(made), gpus)
+    if json_:
+        out([{**asdict(outcome), "problem": outcome.problem} for outcome in outcomes])
+    else:
+        _show_selftest(outcomes)
+    raise typer.Exit(1 if any(outcome.problem for outcome in outcomes) else 0)
+
+
+def _show_selftest(outcomes: "Sequence[Outcome]") -> None:
+    """Print the self-test: relative distances from plain PyTorch, and of what goes on from a checkpoint."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("family", "ZeRO", "dtype", "trained", "placement", "step", "resumed", "other ranks", "log-prob.", "s"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("")
+    for one in outcomes:
+        layout = one.layout
+        found = (one.step, one.resumed, one.other_ranks, one.logprob)
+        numbers = ["-" if value is None else f"{value:.1g}" for value in found]
+        chosen = [layout.family, str(layout.zero_stage), layout.dtype, "LoRA" if layout.lora else "all"]
+        table.add_row(*chosen, layout.placement, *numbers, f"{one.seconds:.1f}", one.problem or "ok")
+    Console(width=160, highlight=False).print(table)
 
 
 @app.command("plan")

@@ -21,7 +21,7 @@ from memagent.rl.methods import METHODS
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
 from pipelines.training.monitors import Compute, Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
-from pipelines.training.rollouts import Sampler
+from pipelines.training.rollouts import Sampled, Sampler
 
 
 class WeightSync:
@@ -112,6 +112,15 @@ _log = logging.getLogger("memagent.training")
 _PHASES = ("rollout", "learn", "weight_sync", "validate", "save")
 
 
+def _said(sampled: Sampled) -> str:
+    """Return what some rollouts answered, so that one sees how they fail."""
+    shown = []
+    for _, group in sampled.seen[:3]:
+        answers = dict.fromkeys(one.answer.strip() or "not found" for one in group.trajectories)
+        shown.append(f"{group.sample_id}: {', '.join(repr(answer[:60]) for answer in list(answers)[:3])}")
+    return f"Answers: {'; '.join(shown)}" if shown else ""
+
+
 class RanksLost(TrainingError):
     """Ranks of the learner keep getting lost."""
 
@@ -189,7 +198,7 @@ class Loop:
         if not sampled.groups:
             raise TrainingError(
                 f"step {step}: of {len(sampled.seen)} groups none has signal: all rollouts of a group got the "
-                f"same reward ({sampled.counts}). The tasks are too easy or too hard for this policy."
+                f"same reward ({sampled.counts}). The tasks are too easy or too hard for this policy. {_said(sampled)}"
             )
         self._show("learn", step)
         async with self.turns.learners():
@@ -205,6 +214,8 @@ class Loop:
                     raise TrainingError(
                         f"step {step}: {error} Tasks: {names}. The checkpoint of step {self._saved} stays."
                     ) from error
+            if step == 1 and self.pool is not None:
+                self._check_agreement(steps)
             self._unsaved[step], self._losses = groups, 0
             self.state.step, self.state.cursor, self.state.pending = step, sampled.cursor, sampled.pending
             with self._timed("weight_sync"):
@@ -225,6 +236,21 @@ class Loop:
             if self.recipe.learner.lora_rank:
                 await self._write(RankActor.export_to, self.checkpoints.exported(step, "adapter"), adapter=True)
         await self._log(row, saves)
+
+    def _check_agreement(self, steps: list[dict[str, float]]) -> None:
+        """Refuse to go on where learner and engines compute different things of the same weights.
+
+        Raises:
+            TrainingError: with the difference.
+        """
+        most = self.recipe.loss.most_logprob_diff
+        found = learning_metrics(steps, 0.0)["logprob_diff"]
+        if most and found > most:
+            raise TrainingError(
+                f"step 1: the log-probabilities of the learner and of the engines differ by {found:.3f} nats a token, "
+                f"more than loss.most_logprob_diff {most:g}: they do not compute the same model. memagent train "
+                "selftest tries the learner by itself; engine.dtype and learner.dtype should be the same"
+            )
 
     async def _with_advantages(self, step: int, groups: list[Group]) -> list[Group]:
         """Set the advantages of a batch by the recipe's method."""

@@ -70,7 +70,10 @@ def _wandb(project: str, run_id: str) -> Any:
     return wandb.init(project=project, id=run_id, resume="allow")
 
 
-_PER_TOKEN = ("loss", "kl", "clipped_low", "clipped_high", "clipped_dual", "ratio", "weight", "logprob_diff", "entropy")
+_PER_TOKEN = (
+    *("loss", "kl", "clipped_low", "clipped_high", "clipped_dual", "ratio", "weight", "logprob_diff", "entropy", "nll"),
+    "masked",
+)
 
 
 def rollout_metrics(sampled: Sampled) -> MetricsRow:
@@ -130,11 +133,19 @@ def learning_metrics(steps: Sequence[dict[str, float]], seconds: float, compute:
         "gradient_norm": _mean([step["gradient_norm"] for step in steps]),
         "lr": steps[-1]["lr"] if steps else 0.0,
         "optimiser_steps": len(steps),
+        "gradient": _gradient(steps),
         "trained_tokens": trained,
         "trained_tokens_per_second": trained / seconds if seconds else 0.0,
         "computed_tokens": computed,
         **(compute.metrics(computed, seconds) if compute else {}),
     }
+
+
+def _gradient(steps: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the share of the gradient by the number of a trajectory's conversations, as the mean over steps."""
+    names = sorted({name for step in steps for name in step if name.startswith("gradient/")})
+    means = {name.partition("/")[2]: _mean([step.get(name, 0.0) for step in steps]) for name in names}
+    return dict(sorted(means.items(), key=lambda item: int(item[0])))
 
 
 def _gates(trajectories: Sequence[Trajectory]) -> MetricsRow:

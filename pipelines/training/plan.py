@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,20 @@ from rich.table import Table as Grid
 
 from infra.readers import bundled_version
 from memagent.errors import ConfigError
-from memagent.rl.config import Recipe
-from memagent.rl.footprint import GIB, MemoryPart, ModelShape, StepTokens, disk, learner_flops, rank_memory, step_tokens
+from memagent.rl.config import Recipe, with_sets
+from memagent.rl.footprint import (
+    GIB,
+    MemoryPart,
+    ModelShape,
+    StepTokens,
+    disk,
+    learner_flops,
+    model_shard,
+    optimizer_states,
+    rank_memory,
+    reference,
+    step_tokens,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,8 @@ def load_shape(model: str, config: Path | None = None) -> ModelShape:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
+_RANK_ASLEEP_GIB = 2.0
+"""What a rank leaves on its GPU beside its shard of the model, while it is the engine's turn."""
 _log = logging.getLogger("memagent.training")
 LEARNER_SHARE = 0.35
 """Share of a GPU's peak that the learner's matrix products reach."""
@@ -90,7 +105,12 @@ PREFILL_SHARE = 0.45
 DECODE_SHARE = 0.6
 """Share of a GPU's memory bandwidth that sampling reaches."""
 _SWITCH_SECONDS = 20.0
-"""Of a turn: engines put to sleep and woken, the learner's states moved to main memory and back."""
+"""Of a turn: engines put to sleep and woken, the reference moved to main memory and back."""
+_HOST_BANDWIDTH = 14e9
+"""Bytes a second at which a rank's optimiser, in main memory, goes through its states and back: 3.9 s for 1.75 billion
+parameters, measured beside an H200 with 16 cores a rank."""
+ENGINE_SHARE = 0.9
+"""An engine's share of its GPU where a recipe says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +127,12 @@ class TrainingPlan:
     engine: list[MemoryPart]
     """Memory of an engine's GPU."""
     host: list[MemoryPart]
-    """Main memory for each shared GPU; empty where none is shared."""
+    """Main memory for each GPU, beside what processes need of their own."""
     disk: list[MemoryPart]
+    engine_share: float
+    """Share of a GPU that an engine takes (``engine.gpu_memory``)."""
+    engine_room: float
+    """The most that it may take beside what stays there of a rank."""
     tokens: StepTokens
     minutes: dict[str, float]
     """Of a step, by phase; phases of a shared GPU follow each other."""
@@ -142,7 +166,7 @@ def plan(recipe: Recipe, shape: ModelShape, machines: Machines, fill: float = 0.
     learner = recipe.learner
     engines, engine_gpus = int(recipe.pool.get("max_size", 1)), max(1, round(float(recipe.pool.get("gpus", 1))))
     tokens = step_tokens(recipe, fill, kept)
-    share = float(recipe.engine.get("gpu_memory", 0.9))
+    share = float(recipe.engine.get("gpu_memory", ENGINE_SHARE))
     engine = _engine_memory(shape, recipe, machines.gpu, size=engine_gpus, share=share)
     made = TrainingPlan(
         machines,
@@ -152,8 +176,10 @@ def plan(recipe: Recipe, shape: ModelShape, machines: Machines, fill: float = 0.
         shared=learner.placement == "shared",
         rank=rank_memory(shape, recipe),
         engine=engine,
-        host=_host_memory(shape, recipe, engine_gpus),
+        host=_host_memory(shape, recipe, engine_gpus, machines.per_node),
         disk=disk(shape, recipe),
+        engine_share=share,
+        engine_room=_engine_room(shape, recipe, machines.gpu),
         tokens=tokens,
         minutes=_minutes(shape, recipe, machines.gpu, tokens=tokens, engine_gpus=engines * engine_gpus),
     )
@@ -172,20 +198,18 @@ def fit(recipe: Recipe, shape: ModelShape, machines: Machines) -> tuple[list[str
         engines = (machines.gpus if placement == "shared" else machines.gpus - ranks) // size
         if not engines:
             continue
-        sync = "files" if placement == "shared" else recipe.learner.weight_sync
-        learner = {"world_size": ranks, "placement": placement, "weight_sync": sync}
-        behind = 0 if placement == "shared" else recipe.rollout.max_off_policy_steps
-        other = recipe.model_copy(
-            update={
-                "learner": recipe.learner.model_copy(update=learner),
-                "rollout": recipe.rollout.model_copy(update={"max_off_policy_steps": behind}),
-                "pool": {**recipe.pool, "min_size": engines, "max_size": engines},
-            }
-        )
+        sets = [f"learner.world_size={ranks}", f"learner.placement={placement}"]
+        sets += [f"pool.min_size={engines}", f"pool.max_size={engines}"]
+        if placement == "shared":
+            sets += ["learner.zero_stage=3", "learner.weight_sync=files", "rollout.max_off_policy_steps=0"]
+        # The loader's own rules: what it refuses is not proposed.
+        other = with_sets(recipe, sets)
+        room = _engine_room(shape, other, machines.gpu)
+        if float(recipe.engine.get("gpu_memory", ENGINE_SHARE)) > room > 0:
+            sets.append(f"engine.gpu_memory={room}")
+            other = with_sets(recipe, sets)
         candidate = plan(other, shape, machines)
         if not candidate.problems and (best is None or candidate.step_minutes < best[1].step_minutes):
-            sets = [f"learner.{key}={value}" for key, value in learner.items()]
-            sets += [f"pool.min_size={engines}", f"pool.max_size={engines}"]
             best = sets, candidate
     return best
 
@@ -231,18 +255,25 @@ def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share
     ]
 
 
-def _host_memory(shape: ModelShape, recipe: Recipe, size: int) -> list[MemoryPart]:
-    """Return what waits in main memory for its turn on a GPU: a rank's states, or an engine's weights."""
+def _host_memory(shape: ModelShape, recipe: Recipe, size: int, per_node: int) -> list[MemoryPart]:
+    """Return what main memory holds for a GPU: weights on their way to engines, and what waits for its turn."""
+    count, whole = f"{shape.parameters / 1e9:.2f} billion x 2 bytes", shape.parameters * 2
+    parts = []
+    if recipe.learner.weight_sync == "files":
+        why = f"{count}, twice a node: in Ray's object store, and as files that its engines share"
+        parts.append(MemoryPart("weights for engines", 2 * whole / per_node, why))
+    if recipe.learner.placement == "shared":
+        parts += optimizer_states(shape, recipe) + reference(shape, recipe)
+        parts.append(MemoryPart("an engine's weights", whole / size, f"{count} / {size} GPUs, while it sleeps"))
+    return parts
+
+
+def _engine_room(shape: ModelShape, recipe: Recipe, gpu: Gpu) -> float:
+    """Return the share of a GPU that an engine may take, in steps of a hundredth."""
     if recipe.learner.placement != "shared":
-        return []
-    stays = {"gathered layers", "activations", "logits", "runtime"}
-    states = sum(part.bytes for part in rank_memory(shape, recipe) if part.name not in stays)
-    return [
-        MemoryPart("a rank's states", states, "weights, gradients, moments, reference"),
-        MemoryPart(
-            "an engine's weights", shape.parameters * 2 / size, f"{shape.parameters / 1e9:.2f} billion x 2 bytes"
-        ),
-    ]
+        return 1.0
+    stays = model_shard(shape, recipe).gib + _RANK_ASLEEP_GIB
+    return max(0, math.floor(100 * (1 - stays / gpu.gib))) / 100
 
 
 def _minutes(shape: ModelShape, recipe: Recipe, gpu: Gpu, tokens: StepTokens, engine_gpus: int) -> dict[str, float]:
@@ -260,7 +291,9 @@ def _minutes(shape: ModelShape, recipe: Recipe, gpu: Gpu, tokens: StepTokens, en
     rollout = prefill + decode
     phases = {"rollout": rollout, "learn": learn, "weight_sync": sync}
     if recipe.learner.placement == "shared":
-        phases["switch"] = _SWITCH_SECONDS
+        steps = recipe.rollout.prompts // recipe.learner.minibatch_prompts
+        states = sum(part.bytes for part in optimizer_states(shape, recipe))
+        phases["switch"] = _SWITCH_SECONDS + steps * 2 * states / _HOST_BANDWIDTH
     elif recipe.rollout.max_off_policy_steps:  # engines sample while the learner works
         phases["rollout"] = max(0.0, rollout - learn)
     return {name: seconds / 60 for name, seconds in phases.items()}
@@ -279,6 +312,11 @@ def _problems(made: TrainingPlan, recipe: Recipe) -> Iterator[str]:
         yield (
             f"an engine's weights need {made.engine[0].gib:.1f} GiB of a {gpu.name}: raise pool.gpus and "
             "engine.tensor_parallel"
+        )
+    if made.engine_share > made.engine_room:
+        yield (
+            f"an engine takes {made.engine_share:.0%} of the GPU, and beside what stays there of a rank there is room "
+            f"for {made.engine_room:.0%}: engine.gpu_memory"
         )
     if made.engine_gpus > made.machines.per_node and int(recipe.pool.get("nodes", 1)) == 1:
         yield f"an engine wants {made.engine_gpus} GPUs of a node, and a node has {made.machines.per_node}: pool.nodes"
@@ -310,7 +348,7 @@ def show_plan(made: TrainingPlan, recipe: Recipe, better: tuple[list[str], Train
     for title, parts in (
         (f"a rank's GPU, of {machines.gpu.gib:g} GiB", made.rank),
         (f"an engine's GPU, of {machines.gpu.gib:g} GiB", made.engine),
-        ("main memory for each GPU, while it is the other's turn", made.host),
+        ("main memory for each GPU", made.host),
         ("disk", made.disk),
     ):
         if not parts:

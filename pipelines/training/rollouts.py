@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from infra.cluster.board import Progress
 from infra.cluster.rollout_pool import RolloutPool
 from memagent.errors import TrainingError
+from memagent.reading.conversations import ReadingSpec
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
 from memagent.rl.rollout import Batch
+from memagent.rl.teacher import teach
 from memagent.rl.trajectory import Group
 from pipelines.training.checkpoints import Checkpoints
 
 _log = logging.getLogger("memagent.training")
+_DRAWS = 10
+"""Tasks that the teacher tries for each one of a batch."""
 
 
 @dataclass(slots=True)
@@ -154,7 +158,45 @@ class RecordedSampler:
         """Do nothing: no rollouts are under way."""
 
 
-Sampler = EngineSampler | RecordedSampler
+@dataclass
+class TeacherSampler:
+    """Has the teacher read tasks (`memagent.rl.teacher`); those that it cannot read are left out."""
+
+    dataset: Dataset
+    spec: ReadingSpec
+    recipe: Recipe
+    cursor: int = 0
+    """The next number of the dataset."""
+
+    async def batch(self, step: int) -> Sampled:
+        """Return the batch of training step `step` (from 1), a reading a group.
+
+        Raises:
+            TrainingError: of ten times as many tasks as a batch has, the teacher can read too few.
+        """
+        began, size = time.monotonic(), self.recipe.rollout.prompts
+        seen: list[tuple[str, Group]] = []
+        first = self.cursor
+        while len(seen) < size:
+            if self.cursor - first >= _DRAWS * size:
+                raise TrainingError(
+                    f"step {step}: of {self.cursor - first} tasks the teacher can read {len(seen)}. It needs tasks "
+                    "whose evidence is known and fits the memory: raise reading.memory_tokens, or give other data"
+                )
+            task = self.dataset.task(self.cursor)
+            self.cursor += 1
+            trajectory = await teach(task, self.spec)
+            if trajectory is not None:
+                seen.append((task.sample.task, Group(task.sample_id, (trajectory,))))
+        left_out = {"left_out": float(self.cursor - first - size)}
+        seconds = time.monotonic() - began
+        return Sampled([group for _, group in seen], self.cursor, seen, counts=left_out, seconds=seconds)
+
+    async def close(self) -> None:
+        """Do nothing: no rollouts are under way."""
+
+
+Sampler = EngineSampler | RecordedSampler | TeacherSampler
 """A source of batches."""
 
 

@@ -21,13 +21,14 @@ from infra.store.runs import write_run
 from memagent.errors import ConfigError
 from memagent.reading.scope import SCOPE_FILE, load_scope
 from memagent.rl.dataset import DatasetSplits, dataset_name
+from memagent.rl.methods import METHODS
 from pipelines.training.checkpoints import Checkpoints, State
 from pipelines.training.data import audited, splits
 from pipelines.training.loop import Loop, Turns
 from pipelines.training.monitors import Compute, Monitors
 from pipelines.training.plan import check_memory, known_gpus, load_shape
 from pipelines.training.records import code_version, summary_of
-from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler
+from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler, TeacherSampler
 from pipelines.training.settings import TrainingRun, claim
 
 
@@ -69,13 +70,19 @@ async def _train(
     run: TrainingRun, data: DatasetSplits, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
 ) -> State:
     recipe = run.recipe
-    check_room(recipe, None if replay else run.config.pool)
+    taught = METHODS.find(recipe.method.name).taught
+    alone = taught or replay is not None
+    check_room(recipe, None if alone else run.config.pool)
     check_memory(recipe, run.model, accelerators())
-    slots = None if replay else _slots(run)
-    pool = None if replay else _rollout_pool(run, slots)
-    sampler: Sampler = RecordedSampler(Checkpoints(checkpoints.store, str(replay)))
+    slots = None if alone else _slots(run)
+    pool = None if alone else _rollout_pool(run, slots)
+    sampler: Sampler
     if pool is not None:
         sampler = EngineSampler(pool, data.train, recipe, checkpoints, show, state.cursor, list(state.pending))
+    elif replay is not None:
+        sampler = RecordedSampler(Checkpoints(checkpoints.store, replay))
+    else:
+        sampler = TeacherSampler(data.train, run.reader.scheme, recipe, state.cursor)
     learner = LearnerGroup(run.reader, recipe, slots)
     turns = Turns(learner, pool, shared=slots is not None)
     monitors = Monitors(checkpoints.store, checkpoints.run_id, recipe.stage.wandb)

@@ -21,6 +21,7 @@ from memagent.evaluation.records import Columns, columns_of
 from memagent.records import Json, stable_hash
 from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
+from memagent.rl.footprint import check_family
 from memagent.rl.methods import METHODS
 from memagent.rl.reward import check_rewards, reward_code
 from memagent.settings import as_settings, beneath
@@ -187,6 +188,9 @@ def prepare(
         )
     reader = ReaderSpec(config)
     _check_method(recipe, reader.reading)
+    _ = reader.scheme  # a template that does not fit the model is said before anything is started
+    folder = local_folder(reader.folder)
+    check_family(str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type", "")))
     return TrainingRun(
         name,
         tuple(sets),
@@ -195,7 +199,7 @@ def prepare(
         reader=reader,
         data=tuple(data),
         texts=tuple(map(absolute, texts)),
-        model=local_folder(reader.folder),
+        model=folder,
         data_version=qa_version(Store(config.store)),
         files=files or DataFiles.of(data),
     )
@@ -268,7 +272,10 @@ def learnt(run: TrainingRun) -> dict[str, JsonValue]:
 def _by_key(recipe: Recipe) -> dict[str, JsonValue]:
     """Return the recipe's keys that change what is learnt, as ``section.key``."""
     sections = recipe.model_dump(mode="json", exclude={"model", "reading", "engine", "pool", "audit"})
-    sections["stage"] = {"seed": recipe.stage.seed}  # its length and what it keeps may change
+    stage = {"seed": recipe.stage.seed}  # what it keeps may change, and its length where that changes no step
+    if recipe.learner.lr_schedule != "constant":
+        stage["max_steps"] = recipe.stage.max_steps
+    sections["stage"] = stage
     return {
         f"{section}.{key}": value
         for section, keys in sections.items()

@@ -26,7 +26,7 @@ TEXTS = Path(ROOT) / "docs"
 def command(*sets: str) -> list[str]:
     given = [part for item in (*SMALL, *sets) for part in ("--set", item)]
     # The supervised reader: of what it was not taught it gets some right, so that most steps find groups that teach.
-    return ["train", "--recipe", "nano-cpu", "--policy", "nano@sft", "--data", "needles", "--text", str(TEXTS), *given]
+    return ["train", "--recipe", "nano-cpu", "--model", "nano@sft", "--data", "needles", "--text", str(TEXTS), *given]
 
 
 def rows_of(store: Store) -> list[dict]:

@@ -16,7 +16,7 @@ from infra.learner.weights import Rendezvous, receive
 from memagent.errors import TrainingError
 from memagent.rl import model as head
 from memagent.rl.config import LearnerRecipe, LossRecipe, Recipe
-from memagent.rl.loss import token_loss
+from memagent.rl.loss import ResponseTokens, token_loss
 from memagent.rl.model import load_model
 from memagent.rl.packing import Packed, PackedItem, Unit, balance, items, pack, units
 from memagent.rl.reward import Reward
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def recipe(zero=0, ranks=1, budget=64, dtype="float32", **loss):
+def recipe(zero=1, ranks=1, budget=64, dtype="float32", **loss):
     sharding = {"zero_stage": zero, "world_size": ranks}
     return Recipe(
         learner=LearnerRecipe(
@@ -80,7 +80,7 @@ def work(folder, made, rank, out, steps, start=None, save=None):
     for step in range(first, steps):
         learner.learn(*share(minibatch(step), made, rank.index))
     if save is not None:
-        learner.snapshot().write(save)
+        list(learner.snapshot().write(save))
     learner.export(out)
     learner.stop()
 
@@ -116,7 +116,8 @@ def by_hand(folder, steps=STEPS):
             ids, positions, targets = (torch.tensor(v) for v in (row.ids, row.positions, row.targets))
             new = model(ids, positions, row.blocks, targets)[0]
             sampled, advantage = torch.tensor(row.logprobs), torch.tensor(row.advantages)
-            (token_loss(new, new.detach(), sampled, advantage, LossRecipe()).objective / tokens).backward()
+            given = ResponseTokens(new.detach(), sampled, advantage, row.lengths)
+            (token_loss(new, given, LossRecipe()).objective / tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for part in optimiser.param_groups:
             part["lr"] = RATE * min(1.0, (step + 1) / 3)
@@ -153,9 +154,8 @@ def moved(folder, weights):
 @pytest.mark.parametrize(
     ("zero", "ranks", "budget"),
     [
-        pytest.param(0, 1, 64, marks=pytest.mark.slow),
-        pytest.param(0, 1, 100_000, marks=pytest.mark.slow),
-        (0, 2, 64),
+        pytest.param(1, 1, 100_000, marks=pytest.mark.slow),
+        (1, 2, 64),
         pytest.param(2, 2, 64, marks=pytest.mark.slow),
         (3, 2, 64),
     ],
@@ -170,7 +170,7 @@ def test_sharding_ranks_and_micro_batches_do_not_show_in_the_weights(folder, exp
 def test_low_rank_changes_are_trained_alone_and_merged(folder, tmp_path):
     """Linear layers change by a matrix of the rank, all else stays; sharded and resumed it is the same."""
     base = load_file(folder / "model.safetensors")
-    once = train(folder, low_rank(0), tmp_path / "once")
+    once = train(folder, low_rank(1), tmp_path / "once")
     assert once.keys() == base.keys()
     for name, weight in once.items():
         change = weight.float() - base[name].float()
@@ -234,7 +234,7 @@ def uneven_rows():
 def test_ranks_with_different_numbers_of_response_tokens_meet_in_the_same_collectives(folder, tmp_path, reference):
     made = recipe(3, 2, budget=4096, kl_coef=reference)
     weights = train(folder, made, tmp_path / "sharded", steps=2, target=uneven)
-    plain = recipe(0, 1, budget=4096, kl_coef=reference)
+    plain = recipe(1, 1, budget=4096, kl_coef=reference)
     assert_same(weights, train(folder, plain, tmp_path / "plain", steps=2, target=uneven))
 
 
@@ -272,11 +272,11 @@ def test_sharded_ranks_score_learn_and_broadcast_what_they_export(folder, tmp_pa
     assert_same(received, weights, atol=0)
 
 
-@pytest.mark.parametrize(("zero", "ranks"), [pytest.param(0, 1, marks=pytest.mark.slow), (3, 2)])
+@pytest.mark.parametrize(("zero", "ranks"), [pytest.param(1, 1, marks=pytest.mark.slow), (3, 2)])
 def test_a_training_goes_on_from_its_checkpoint(folder, expected, tmp_path, zero, ranks):
     made = recipe(zero, ranks)
     train(folder, made, tmp_path / "half", steps=2, save=tmp_path / "checkpoint")
-    again = recipe(2 if zero == 0 else zero, ranks)  # and with another sharding
+    again = recipe(2 if zero == 1 else zero, ranks)  # and with another sharding
     assert_same(train(folder, again, tmp_path / "out", start=tmp_path / "checkpoint"), expected)
 
 
@@ -287,7 +287,7 @@ class TestInProcess:
     def started(self, folder, tmp_path_factory):
         made = Learner(str(folder), recipe(), Rank(port=_port()))
         first = tmp_path_factory.mktemp("first")
-        made.snapshot().write(first)
+        list(made.snapshot().write(first))
         yield made, first
         made.stop()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn.attention.varlen import varlen_attn
 
 from memagent.rl import attention
-from memagent.rl.attention import RowLayout, Spans, attend_by_conversation, attend_by_kernel
+from memagent.rl.attention import RowLayout, Spans, attend
 from memagent.rl.model import load_model
 from memagent.rl.packing import pack, units
 from tests.integration.test_rl_model import folder, score  # noqa: F401
@@ -27,7 +27,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch's 
 
 def documented(query, key, value, cu_seq_q, cu_seq_k, *, max_q, max_k, scale, window_size, enable_gqa):
     """Compute what `varlen_attn` says that it computes: [T, heads, size]."""
-    assert window_size == (-1, 0) and cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+    assert window_size[1] == 0 and cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
     assert len(query) == cu_seq_q[-1] and len(key) == len(value) == cu_seq_k[-1]
     assert max_q == cu_seq_q.diff().max() and max_k == cu_seq_k.diff().max()
     found = []
@@ -36,6 +36,8 @@ def documented(query, key, value, cu_seq_q, cu_seq_k, *, max_q, max_k, scale, wi
         one, other, third = (part.transpose(0, 1)[None] for part in (query[mine], key[theirs], value[theirs]))
         behind = other.shape[2] - one.shape[2]
         mask = torch.ones(one.shape[2], other.shape[2], dtype=torch.bool).tril(behind)
+        if window_size[0] >= 0:
+            mask = mask.triu(behind - window_size[0])
         seen = F.scaled_dot_product_attention(one, other, third, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)
         found.append(seen[0].transpose(0, 1))
     return torch.cat(found)
@@ -49,15 +51,15 @@ def row(blocks, heads, *, device=CPU, dtype=torch.float64, seed=0):
     return [part.to(device, dtype).requires_grad_() for part in parts]
 
 
-@given(BLOCKS, st.sampled_from([(4, 4, 4), (4, 2, 2)]))
-def test_kernel_and_conversations_agree_with_their_gradients(blocks, heads):
+@given(BLOCKS, st.sampled_from([(4, 4, 4), (4, 2, 2)]), st.sampled_from([None, 1, 3, 8, 50]))
+def test_kernel_and_conversations_agree_with_their_gradients(blocks, heads, window):
     ours, theirs = row(blocks, heads), row(blocks, heads)
     layout = RowLayout.of(blocks, CPU, torch.float64, head=8)
     assert layout.spans is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "varlen_attn", documented)
-        one = attend_by_kernel(*ours, Spans.of(blocks, CPU), 0.3)
-        other = attend_by_conversation(*theirs, layout, 0.3)
+        one = attend(*ours, RowLayout(layout.blocks, Spans.of(blocks, CPU)), 0.3, window)
+        other = attend(*theirs, layout, 0.3, window)
         torch.testing.assert_close(one, other)
         weights = torch.randn(one.shape, generator=torch.Generator().manual_seed(1), dtype=one.dtype)
         (one * weights).sum().backward()
@@ -99,7 +101,7 @@ def test_pytorch_takes_what_it_is_given():
     meta = torch.device("meta")
     blocks = [(30, 5, 9), (12,)]
     given_row = row(blocks, (4, 2, 2), device=meta, dtype=torch.bfloat16)
-    found = attend_by_kernel(*given_row, Spans.of(blocks, meta), None)
+    found = attend(*given_row, RowLayout(tuple(blocks), Spans.of(blocks, meta)), window=7)
     assert attention.varlen_attn is varlen_attn
     assert found.shape == (1, 56, 4, 8) and found.dtype == torch.bfloat16
 
@@ -132,9 +134,8 @@ def test_a_kernel_is_tried_before_it_is_used(monkeypatch, caplog, kernel, works)
 def test_the_kernel_itself(heads):
     gpu, blocks = torch.device("cuda"), [(300, 50, 90, 7), (120,), (64, 64)]
     ours, theirs = (row(blocks, heads, device=gpu, dtype=torch.bfloat16) for _ in range(2))
-    one = attend_by_kernel(*ours, Spans.of(blocks, gpu), None)
-    layout = RowLayout.of(blocks, gpu, torch.float32, head=8)  # not the kernel's
-    other = attend_by_conversation(*theirs, layout, None)
+    one = attend(*ours, RowLayout(tuple(blocks), Spans.of(blocks, gpu)))
+    other = attend(*theirs, RowLayout(tuple(blocks)))
     torch.testing.assert_close(one, other, atol=2e-2, rtol=2e-2)
     one.sum().backward()
     other.sum().backward()

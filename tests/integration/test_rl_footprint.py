@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from memagent.rl.config import Recipe
-from memagent.rl.footprint import ModelShape, rank_memory
+from memagent.rl.footprint import FAMILIES, ModelShape, rank_memory
 from memagent.rl.model import load_model
 
 TOKENS = 512
@@ -27,12 +27,12 @@ def config(kind, **sizes):
     return AutoConfig.for_model(kind, **{**SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False, **sizes})
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama", "mistral"])
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
 @pytest.mark.parametrize("tied", [False, True])
 def test_parameters_are_counted_as_transformers_makes_them(kind, tied):
     from transformers import AutoModelForCausalLM
 
-    made = config(kind, tie_word_embeddings=tied, head_dim=16)
+    made = config(kind, tie_word_embeddings=tied, head_dim=16, pad_token_id=0)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(made)
     shape = ModelShape.of(json.loads(made.to_json_string()))

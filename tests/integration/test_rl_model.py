@@ -11,6 +11,7 @@ from examples.nano.model import Shape
 from memagent.errors import UsageError
 from memagent.nano import bundled
 from memagent.rl import model as head
+from memagent.rl.footprint import FAMILIES
 from memagent.rl.model import TokenHead, load_model
 from memagent.rl.packing import Unit, items, pack, units
 from tests.support.rl_samples import alike, group
@@ -87,6 +88,62 @@ def test_a_conversation_is_scored_as_transformers_scores_it(folder):
         start = len(said.prompt_ids)
         expected += [every[start + i - 1, token].item() for i, token in enumerate(said.response_ids)]
     assert ours == pytest.approx(expected, abs=1e-5)
+
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "initializer_range": 0.3,
+}
+OWN = {
+    "gemma3_text": {
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "query_pre_attn_scalar": 8,
+    },
+    "mistral": {"sliding_window": 8},
+    "phi3": {"sliding_window": 8},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    "qwen3": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+}
+"""What makes attention of a family its own: windows that are shorter than the conversations."""
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_family_is_scored_as_by_its_own_attention(family, tmp_path):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    made = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES, **OWN.get(family, {})))
+    made.save_pretrained(tmp_path)
+    flat = alike(random.Random(2), 9)
+    together = units(flat, 10_000)
+    assert any(unit.shared for unit in together)
+    ours = score(load_model(tmp_path), pack(together))[0].tolist()
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
+    expected = []
+    for said in (item.conversation for unit in together for item in unit.items):
+        assert len(said.prompt_ids) > 16, "longer than the window"
+        with torch.no_grad():
+            logits = theirs(torch.tensor([said.prompt_ids + said.response_ids])).logits[0]
+        every, start = logits.log_softmax(-1), len(said.prompt_ids)
+        expected += [every[start + i - 1, token].item() for i, token in enumerate(said.response_ids)]
+    assert ours == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "granite", "gpt_oss"])
+def test_a_model_of_another_family_is_refused_with_those_that_are_trained(family, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UsageError, match=f"{family}.*cannot be trained.*qwen2"):
+        load_model(tmp_path)
 
 
 def test_checkpointing_changes_nothing(folder):

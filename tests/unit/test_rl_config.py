@@ -13,7 +13,7 @@ def test_shipped_recipes_load(path):
 
 def test_there_are_the_recipes_that_are_documented():
     methods = {"gru-mem", "infomem", "himpo", "per-trajectory"}
-    expected = {"nano-cpu", "reader-7b", "reader-14b", "smoke"} | methods
+    expected = {"nano-cpu", "reader-7b", "reader-14b", "smoke", "sft"} | methods
     assert {path.stem for path in SHIPPED.glob("*.toml")} == expected
 
 
@@ -53,10 +53,24 @@ def test_an_unknown_recipe_names_the_shipped_ones():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["learner.weight_sync='broadcast'", "learner.zero_stage=0", "rollout.max_off_policy_steps=1"]
+    "wrong", ["learner.weight_sync='broadcast'", "learner.zero_stage=2", "rollout.max_off_policy_steps=1"]
 )
 def test_what_cannot_take_turns_on_a_gpu_is_refused(wrong):
     fits = ["learner.placement='shared'", "learner.weight_sync='files'"]
     assert load_recipe("reader-7b", fits).learner.placement == "shared"
     with pytest.raises(ConfigError, match=wrong.split("=")[0].replace(".", r"\.")):
         load_recipe("reader-7b", [*fits, wrong])
+
+
+def test_learning_rates_rise_and_fall_as_scheduled():
+    from infra.learner.rank import learning_rate
+
+    def rates(schedule):
+        sets = [f"learner.lr_schedule={schedule}", "learner.lr=1.0", "learner.warmup_steps=2", "stage.max_steps=6"]
+        recipe = load_recipe("smoke", [*sets, "rollout.prompts=2", "learner.minibatch_prompts=1"])
+        return [learning_rate(recipe, step) for step in range(recipe.optimiser_steps + 1)]
+
+    assert rates("constant") == pytest.approx([1 / 3, 2 / 3] + [1.0] * 11)
+    assert rates("linear") == pytest.approx([1 / 3, 2 / 3] + [1 - n / 10 for n in range(11)])
+    cosine = rates("cosine")
+    assert cosine[2] == pytest.approx(1.0) and cosine[7] == pytest.approx(0.5) and cosine[12] == pytest.approx(0.0)

@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from memagent.rl.config import LossRecipe
-from memagent.rl.loss import k3, scale, token_loss
+from memagent.rl.loss import ResponseTokens, k3, kept_tokens, scale, token_loss
 
 
 def tensors(*rows):
     return [torch.tensor(row, dtype=torch.float64) for row in rows]
 
 
-def run(new, old, advantage, sampled=None, reference=None, **kwargs):
+def run(new, old, advantage, sampled=None, reference=None, lengths=None, **kwargs):
     new, old, advantage, sampled = tensors(new, old, advantage, sampled or old)
     new.requires_grad_()
-    summed = token_loss(new, old, sampled, advantage, LossRecipe(**kwargs), reference)
+    given = ResponseTokens(old, sampled, advantage, lengths or [len(old)], reference)
+    summed = token_loss(new, given, LossRecipe(**kwargs))
     summed.objective.backward()
     return summed, new.grad.tolist()
 
@@ -91,7 +92,39 @@ def test_far_apart_log_probabilities_stay_finite():
 
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match="shapes"):
-        token_loss(torch.zeros(2), torch.zeros(3), torch.zeros(2), torch.zeros(2), LossRecipe())
+        given = ResponseTokens(torch.zeros(3), torch.zeros(2), torch.zeros(2), [2])
+        token_loss(torch.zeros(2), given, LossRecipe())
+
+
+def test_gspo_clips_whole_responses_by_the_mean_of_their_ratios():
+    old = [math.log(0.5)] * 4
+    # Of the first response the ratios 1.5 and 1/1.5 cancel; of the second the mean is 1.5.
+    new = [math.log(0.75), math.log(0.5 / 1.5), math.log(0.75), math.log(0.75)]
+    summed, gradient = run(new, old, [1.0] * 4, lengths=[2, 2], objective="gspo")
+    assert summed.objective.item() == pytest.approx(-1.0 - 1.0 - 1.2 - 1.2)
+    assert gradient == pytest.approx([-1.0, -1.0, 0.0, 0.0])
+    assert summed.counts["clipped_high"] == 2
+    assert run(new, old, [1.0] * 4, lengths=[2, 2])[1] == pytest.approx([0.0, -1 / 1.5, 0.0, 0.0]), "by token: dapo"
+
+
+def test_cispo_leaves_no_token_out_and_bounds_its_weight():
+    new, old = [math.log(0.75), math.log(0.25)], [math.log(0.5), math.log(0.5)]
+    _, gradient = run(new, old, [1.0, -1.0], objective="cispo")
+    assert gradient == pytest.approx([-1.2, 0.8])
+    far = run([math.log(0.9)], [math.log(0.1)], [-1.0], objective="cispo")[1]
+    assert far == pytest.approx([1.2]), "no dual clip: the weight is bounded already"
+
+
+def test_a_mask_leaves_out_what_learner_and_engine_disagree_on():
+    old, sampled, lengths = [-1.0, -1.0, -1.0, -1.0], [-1.1, -3.5, -1.2, -1.1], [2, 2]
+    recipe = LossRecipe(mask="tokens")
+    assert kept_tokens(*tensors(old, sampled), lengths, recipe).tolist() == [1, 0, 1, 1]
+    assert kept_tokens(*tensors(old, sampled), lengths, LossRecipe(mask="responses")).tolist() == [0, 0, 1, 1]
+    summed, gradient = run(old, old, [1.0] * 4, sampled, lengths=lengths, mask="responses", tis_cap=0)
+    assert gradient == [0.0, 0.0, -1.0, -1.0] and summed.counts["masked"] == 2
+    reference = torch.tensor([-2.0] * 4, dtype=torch.float64)
+    _, gradient = run(old, old, [0.0] * 4, sampled, reference, lengths, mask="responses", kl_coef=0.1)
+    assert gradient[:2] == [0.0, 0.0] and gradient[2] != 0.0
 
 
 def test_the_scale_makes_a_global_token_mean():

@@ -117,7 +117,7 @@ def test_every_conversation_is_learnt_from_by_its_own_advantage():
         Group("s", (rollout(1.0, [SAME, NOTE]), rollout(0.0, [NOTE, NOTE]))), "mean", 0.5, ()
     )
     assert [item.advantage for item in items(group.trajectories)] == [0.75, 0.5, 0.5, -0.75, -0.5, -0.5]
-    even = items(group.trajectories, equal=True)
+    even = items(group.trajectories, 0.0)
     assert [item.advantage for item in even] == [0.75, 0.5, 0.5, -0.75, -0.5, -0.5], "as many tokens in both"
 
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.rl.packing import PackedItem, Unit, balance, items, pack, units
-from memagent.rl.trajectory import Conversation
-from tests.support.rl_samples import alike, group, trajectory
+from memagent.rl.packing import PackedItem, Unit, balance, gradient_shares, items, pack, units
+from memagent.rl.reward import Reward
+from memagent.rl.trajectory import Conversation, Trajectory
+from tests.support.rl_samples import alike, conversation, group, trajectory
 
 LENGTHS = st.lists(st.integers(1, 400), max_size=60)
 
@@ -110,7 +111,7 @@ def test_a_common_head_does_not_hide_the_longer_prefixes_behind_it(head):
 def test_with_equal_trajectories_each_has_the_same_sum_of_weights_over_its_tokens():
     rng = random.Random(0)
     trajectories = [replace(trajectory(rng, 1.0, conversations=(n, n)), advantage=a) for n, a in ((1, 1.0), (6, -1.0))]
-    plain, equal = items(trajectories), items(trajectories, equal=True)
+    plain, equal = items(trajectories), items(trajectories, 0.0)
     assert [item.advantage for item in plain] == [1.0] + [-1.0] * 6
     sums = {}
     for item in equal:
@@ -118,3 +119,31 @@ def test_with_equal_trajectories_each_has_the_same_sum_of_weights_over_its_token
         sums[sign] = sums.get(sign, 0.0) + item.advantage * len(item.conversation.response_ids)
     mean = sum(one.response_tokens for one in trajectories) / 2
     assert sums == {1: pytest.approx(mean), -1: pytest.approx(-mean)}
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.sampled_from([1.0, 0.5, 0.0]), st.integers(0, 9))
+def test_a_trajectory_weighs_as_its_tokens_to_the_power(conversations, power, seed):
+    rng = random.Random(seed)
+    made = [replace(trajectory(rng, 1.0, conversations=(n, n)), advantage=1.0) for n in conversations]
+    weights = [sum(one.advantage * len(one.conversation.response_ids) for one in part) for part in _parts(made, power)]
+    assert sum(weights) == pytest.approx(sum(one.response_tokens for one in made)), "the mean is over all tokens"
+    powers = [one.response_tokens**power for one in made]
+    assert weights == pytest.approx([sum(weights) * value / sum(powers) for value in powers])
+
+
+def _parts(trajectories, power):
+    flat = iter(items(trajectories, power))
+    return [[next(flat) for _ in one.conversations] for one in trajectories]
+
+
+def test_a_trajectory_that_is_split_gains_weight_by_token_less_by_root_and_none_by_trajectory():
+    """What splitting a reading into twice as many conversations, of as many tokens each, changes of the gradient."""
+    rng = random.Random(0)
+    said = [conversation(rng, response=(4, 4)) for _ in range(6)]
+    short, long = (Trajectory("s", 0, tuple(said[:n]), Reward(1.0, 1.0, 1.0), advantage=1.0) for n in (2, 4))
+    share = {power: gradient_shares([short, long], power) for power in (1.0, 0.5, 0.0)}
+    assert share[1.0] == pytest.approx({2: 1 / 3, 4: 2 / 3})
+    root = 2**0.5
+    assert share[0.5] == pytest.approx({2: 1 / (1 + root), 4: root / (1 + root)})
+    assert share[0.0] == pytest.approx({2: 0.5, 4: 0.5})
+    assert gradient_shares([replace(short, advantage=0.0)], 1.0) == {}

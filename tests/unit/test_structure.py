@@ -26,6 +26,7 @@ HOMES = {
         "pipelines/training/loop.py",
         "infra/learner/group.py",
         "infra/learner/rank_actor.py",
+        "infra/learner/selftest.py",
     },
     "mcp": {"pipelines/web/api/mcp_server.py"},
     "opentelemetry": {"pipelines/flows/telemetry.py"},
@@ -273,7 +274,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--reworded",
             "--method",
         }
-        | {"--window", "--policy", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"}
+        | {"--window", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"}
         | {"--lm-eval"},
         "check": common | {"--repair", "--json"},
         "forget": common | {"--where", "--dry-run", "--canary", "--json"},
@@ -282,7 +283,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     }
     commands = get_command(app).commands
     assert set(commands) == set(expected) | {"train", "qa", "policies", "engine"}
-    assert set(commands["train"].commands) == {"audit", "exports", "plan", "report", "curves"}
+    assert set(commands["train"].commands) == {"audit", "exports", "plan", "report", "curves", "selftest"}
     assert set(commands["engine"].commands) == {"list", "stop"}
     assert set(commands["qa"].commands) == {"import", "export"}
     assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare", "power"}

@@ -35,14 +35,32 @@ def test_too_few_gpus_are_refused_and_turns_on_them_proposed():
     assert "learner.placement=shared" in sets and better.used == 8 and not better.problems
     again = plan(load_recipe("reader-7b", sets), SMALL, Machines(8))  # they are overrides as they stand
     assert again.shared and not again.problems and again.step_minutes == pytest.approx(better.step_minutes)
-    assert [part.name for part in again.host] == ["a rank's states", "an engine's weights"]
+    assert [part.name for part in again.host] == [
+        "weights for engines",
+        "gradients",
+        "float32 weights",
+        "Adam's moments",
+        "reference",
+        "an engine's weights",
+    ]
+    assert "Adam's moments" not in [part.name for part in again.rank], "they are in main memory"
+
+
+def test_an_engine_leaves_room_for_what_stays_of_a_rank():
+    turns = ["learner.placement=shared", "learner.weight_sync=files", "learner.world_size=2", "pool.max_size=2"]
+    crowded = plan(load_recipe("reader-7b", turns), SMALL, Machines(2))
+    assert any("engine.gpu_memory" in problem for problem in crowded.problems)
+    roomy = plan(load_recipe("reader-7b", [*turns, "engine.gpu_memory=0.8"]), SMALL, Machines(2))
+    assert not any("engine.gpu_memory" in problem for problem in roomy.problems)
+    sets, better = fit(load_recipe("reader-7b"), SMALL, Machines(2)) or ([], None)
+    assert better is None or load_recipe("reader-7b", sets), "the loader takes what is proposed"
 
 
 def test_what_a_rank_cannot_hold_is_refused_with_what_to_change():
-    recipe = load_recipe("reader-7b", ["learner.zero_stage=0"])
+    recipe = load_recipe("reader-7b", ["learner.zero_stage=1", "learner.world_size=1"])
     (problem,) = plan(recipe, SMALL, Machines(16)).problems
     assert "Adam's moments" in problem and "learner.zero_stage" in problem
-    assert fit(recipe, SMALL, Machines(16)) is None
+    assert fit(load_recipe("reader-14b"), LARGE, Machines(1)) is None
     assert plan(load_recipe("reader-14b"), LARGE, Machines(32, gpu=GPUS["l40s"])).problems
 
 

@@ -1,0 +1,56 @@
+"""The learner's self-test: all layouts pass on CPUs, and what is off is called so."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from infra.learner.selftest import Layout, Outcome, layouts
+from memagent.rl.footprint import FAMILIES
+from pipelines.cli.main import app
+from tests.support.pages import ROOT
+
+LAYOUT = Layout(3, "bfloat16", lora=False, placement="shared")
+
+
+def test_every_layout_that_a_recipe_may_choose_is_tried():
+    tried = layouts()
+    assert {one.family for one in tried} == set(FAMILIES)
+    own = [one for one in tried if one.family == "qwen2"]
+    assert len(set(own)) == 16 and {one.zero_stage for one in own if one.placement == "shared"} == {3}
+
+
+def test_the_page_has_the_same_layouts():
+    page = (ROOT / "docs" / "training.md").read_text()
+    for one in layouts():
+        row = f"| {one.family} | {one.zero_stage} | {one.dtype} | {'LoRA' if one.lora else 'all'} | {one.placement} |"
+        assert row in page
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"step": 1.0}, "step 1 > 0.2"),
+        ({"resumed": float("nan")}, "resumed nan > 0.2"),
+        ({"logprob": 0.3}, "logprob 0.3 > 0.1"),
+        ({"broadcast": 1e-6}, "broadcast 1e-06 > 0"),
+        ({"error": "AssertionError: FusedAdam"}, "AssertionError: FusedAdam"),
+        ({"step": 0.1, "resumed": 0.01, "other_ranks": None, "logprob": 0.02, "broadcast": 0.0}, ""),
+    ],
+)
+def test_what_is_off_is_called_so(found, said):
+    assert replace(Outcome(LAYOUT), **found).problem == said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_layouts_pass_on_cpus(tmp_path):
+    made = CliRunner().invoke(app, ["train", "selftest", "--gpus", "0", "--folder", str(tmp_path), "--json"])
+    outcomes = json.loads(made.stdout)
+    assert [one["problem"] for one in outcomes] == [""] * len(layouts()) and made.exit_code == 0
+    assert all(one["step"] is not None and one["resumed"] is not None for one in outcomes)
+    assert all(one["other_ranks"] is not None and one["broadcast"] == 0.0 for one in outcomes)
+    assert max(one["step"] for one in outcomes if one["layout"]["dtype"] == "float32") < 1e-3
+    adapter = tmp_path / "trials" / "qwen2-3-float32-True-shared" / "adapter" / "adapter_config.json"
+    assert json.loads(adapter.read_text())["peft_type"] == "LORA"
