@@ -199,6 +199,8 @@ class StageRecipe(Section):
     """Keep the rollouts of every step, so the run can be repeated without engines."""
     wandb: str = ""
     """Weights & Biases project for the metrics; empty: none. Needs the wandb package."""
+    mlflow: str = ""
+    """MLflow experiment for the metrics; empty: none. Needs the mlflow package."""
     seed: int = 0
     """Seed of the data's order and of sampling."""
 

@@ -219,6 +219,7 @@ def _train(
     text: TextOption = None,
     run_name: RunNameOption = "",
     replay: Annotated[str | None, typer.Option(help="Train on the rollouts recorded by this run.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Audit, read two tasks, and train nothing.")] = False,
     promote: Annotated[bool, typer.Option("--promote", help="Run the promotion check at the end.")] = False,
     check: CheckOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the HTML report to this file.")] = None,
@@ -236,6 +237,12 @@ def _train(
     given, files = sources(data, dataset, validation, promotion, columns)
     run = prepare(config, given, text or [], store=store, sets=set_ or [], model=model, files=files)
     run = named(run, run_name)
+    if dry_run:
+        from pipelines.training.preview import preview
+
+        for read in preview(run):
+            typer.echo("\n".join(read.lines(run.reader.scheme)))
+        return
     with progress(json_) as show:
         summary = train(run, replay=replay, show=show)
     if output is not None:
@@ -306,7 +313,7 @@ def _show_selftest(outcomes: "Sequence[Outcome]") -> None:
 
 @app.command("plan")
 def _plan(
-    gpus: Annotated[int, typer.Option(min=1, help="Use this many GPUs on all nodes.")],
+    gpus: Annotated[int | None, typer.Option(min=1, help="Use this many GPUs; default: the recipe's.")] = None,
     config: RecipeOption = "reader-7b",
     per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="Use this many GPUs per node.")] = 8,
     gpu: Annotated[str, typer.Option(help="Use this GPU: a100-40, a100, l40s, h100, h200 or b200.")] = "h100",
@@ -325,9 +332,11 @@ def _plan(
     if gpu not in GPUS:
         raise UsageError(f"no GPU {gpu!r}: there are {', '.join(GPUS)}")
     recipe = load_recipe(config, set_ or [])
-    shape, machines = load_shape(recipe.model, model_config), Machines(gpus, per_node, GPUS[gpu])
+    shape = load_shape(recipe.model, model_config)
     folder = bundled_version(recipe.model) or Path(recipe.model)
     recipe = recipe.model_copy(update={"reading": {**reading_defaults(folder), **recipe.reading}})
+    asked = plan(recipe, shape, Machines(1, per_node, GPUS[gpu])).used
+    machines = Machines(gpus or asked, per_node, GPUS[gpu])
     made = plan(recipe, shape, machines)
     show_plan(made, recipe, fit(recipe, shape, machines))
     if made.problems:

@@ -4,10 +4,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from infra.store.location import Store
 from memagent.errors import ConfigError
+from memagent.rl.config import StageRecipe
 from memagent.rl.methods import right_updates
 from memagent.rl.rollout import pass_rate
 from memagent.rl.trajectory import Group, Trajectory
@@ -18,11 +19,11 @@ from pipelines.training.rollouts import Sampled, by_task
 class Monitors:
     """Writes the metrics of each step. A resumed run begins a new file at its step."""
 
-    def __init__(self, store: Store, run_id: str, project: str) -> None:
-        """Open the writers; `project` is the Weights & Biases project, empty for none.
+    def __init__(self, store: Store, run_id: str, stage: StageRecipe) -> None:
+        """Open the writers: TensorBoard's, and those that the recipe names.
 
         Raises:
-            ConfigError: a project is set and wandb is not installed.
+            ConfigError: one is named whose package is not installed.
         """
         from tensorboard.summary import Writer
 
@@ -31,7 +32,8 @@ class Monitors:
         self._local = tempfile.TemporaryDirectory() if store.is_s3 else None
         self._folder = Path(self._local.name if self._local else store.path(*self._parts))
         self._writer = Writer(str(self._folder))
-        self._wandb = _wandb(project, run_id) if project else None
+        self._trackers: list[Tracker] = [_wandb(stage.wandb, run_id)] if stage.wandb else []
+        self._trackers += [Mlflow(stage.mlflow, run_id)] if stage.mlflow else []
 
     def write(self, row: MetricsRow) -> None:
         """Write a row of metrics."""
@@ -40,8 +42,8 @@ class Monitors:
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step=step)
         self._writer.flush()
-        if self._wandb is not None:
-            self._wandb.log(numbers, step=step)
+        for tracker in self._trackers:
+            tracker.log(numbers, step=step)
 
     def close(self) -> None:
         """Close the writers; upload the files if the store is on S3."""
@@ -50,8 +52,46 @@ class Monitors:
             for file in sorted(self._folder.iterdir()):
                 self._store.put_file(file, *self._parts, file.name)
             self._local.cleanup()
-        if self._wandb is not None:
-            self._wandb.finish()
+        for tracker in self._trackers:
+            tracker.finish()
+
+
+class Tracker(Protocol):
+    """Where metrics go beside TensorBoard; a run of Weights & Biases is one."""
+
+    def log(self, data: dict[str, float], *, step: int) -> object:
+        """Keep the metrics of a step."""
+
+    def finish(self) -> object:
+        """Close it."""
+
+
+class Mlflow:
+    """A run of an MLflow experiment, by the training's name; a resumed training goes on in it."""
+
+    def __init__(self, experiment: str, run_id: str) -> None:
+        """Begin the run, or go on with the one of this name.
+
+        Raises:
+            ConfigError: mlflow is not installed.
+        """
+        try:
+            import mlflow
+        except ImportError as error:
+            raise ConfigError("stage.mlflow is set and mlflow is not installed: pip install mlflow") from error
+        self._mlflow: Any = mlflow
+        known = mlflow.set_experiment(experiment).experiment_id
+        named = f"attributes.run_name = '{run_id}'"
+        found = mlflow.search_runs([known], filter_string=named, output_format="list", max_results=1)
+        mlflow.start_run(run_id=found[0].info.run_id if found else None, run_name=None if found else run_id)
+
+    def log(self, data: dict[str, float], *, step: int) -> None:
+        """Keep the metrics of a step."""
+        self._mlflow.log_metrics(data, step=step)
+
+    def finish(self) -> None:
+        """End the run."""
+        self._mlflow.end_run()
 
 
 def _numbers(row: MetricsRow, prefix: str) -> Iterator[tuple[str, float]]:

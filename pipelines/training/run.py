@@ -85,7 +85,7 @@ async def _train(
         sampler = TeacherSampler(data.train, run.reader.scheme, recipe, state.cursor)
     learner = LearnerGroup(run.reader, recipe, slots)
     turns = Turns(learner, pool, shared=slots is not None)
-    monitors = Monitors(checkpoints.store, checkpoints.run_id, recipe.stage.wandb)
+    monitors = Monitors(checkpoints.store, checkpoints.run_id, recipe.stage)
     show({"stage": "start", "step": state.step, "steps": recipe.stage.max_steps})
     try:
         await turns.start()

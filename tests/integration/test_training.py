@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from infra.learner.group import LearnerGroup
 from infra.store.location import Store
 from memagent.errors import TrainingError, UsageError
 from memagent.rl.trajectory import Group
+from pipelines.cli.main import app
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.records import exported_models
 from pipelines.training.run import train
@@ -245,3 +247,34 @@ def test_a_named_run_goes_on_by_its_name_on_other_ranks(inputs, tmp_path, ray_in
     assert apart.item() < 0.05 * learnt.item(), "the same weights but for rounding"
     with pytest.raises(UsageError, match=r"learner\.lr was 0\.001 and is 0\.5"):
         train(named(prepare(inputs[0], ["needles"], [inputs[1]], store.url, ("learner.lr=0.5",)), "first"), replay=RUN)
+
+
+def test_a_model_learns_from_the_teacher_and_goes_on_where_it_was(inputs, tmp_path, ray_in_process):
+    """The reader learns what the teacher writes; in two parts it goes on."""
+    store = Store(str(tmp_path / "store"))
+    sets = ["rollout.prompts=4", "learner.minibatch_prompts=4", "learner.lr=1e-3", "learner.warmup_steps=0"]
+    sets += ["learner.threads=1", "learner.lr_schedule=constant", "stage.save_every=1", "rollout.segments=2"]
+
+    def taught(steps: int) -> TrainingRun:
+        given = [*sets, f"stage.max_steps={steps}", "reading.segment_tokens=128"]
+        return named(prepare("sft", ["needles"], [inputs[1]], store.url, given, model="nano@sft"), "taught")
+
+    began = train(taught(2))
+    assert began["steps"] == 2 and began["candidate"].startswith("nano@")
+    summary = train(taught(6))
+    assert summary["steps"] == 6 and summary["candidate"] != began["candidate"]
+    rows = steps_of(store, "taught")
+    assert [row["step"] for row in rows] == list(range(1, 7))
+    assert all(math.isfinite(row["nll"]) and row["loss"] == pytest.approx(-1.0, abs=1e-5) for row in rows)
+    assert all(row["groups"] == 4 and row["reward"] == 1.0 for row in rows), "the teacher is right"
+    moved = load_file(Path(store.path(*Checkpoints(store, "taught").best(6))) / "model.safetensors")
+    base = load_file(taught(6).model / "model.safetensors")
+    assert any(not torch.equal(moved[name], base[name]) for name in base)
+
+
+def test_a_look_before_a_supervised_training_shows_what_the_teacher_writes(inputs, tmp_path):
+    command = ["train", "--dry-run", "--recipe", "sft", "--data", "needles", "--text", inputs[1]]
+    seen = CliRunner().invoke(app, [*command, "--store", str(tmp_path), "--set", "reading.segment_tokens=128"])
+    assert seen.exit_code == 0, seen.output
+    assert seen.output.count("right is:") == 2 and "answer," in seen.output and "reward 1" in seen.output
+    assert not (tmp_path / "training").exists()

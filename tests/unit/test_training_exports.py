@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from infra.store.location import Store
-from memagent.rl.config import load_recipe
+from memagent.rl.config import StageRecipe, load_recipe
 from pipelines.cli.main import app
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.loop import Loop, Turns
@@ -69,7 +69,7 @@ def test_every_so_many_steps_and_the_last(tmp_path, lora, monkeypatch):
         pool=None,
         turns=Turns(learner, None, shared=False),
         validation=None,
-        monitors=Monitors(store, "train-x", ""),
+        monitors=Monitors(store, "train-x", StageRecipe()),
         show=lambda _: None,
     )
     asyncio.run(loop.run())
