@@ -17,8 +17,8 @@ PACKAGES = ("memagent", "infra", "pipelines")
 SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
-    "files": 258,
-    "lines": 50_990,
+    "files": 262,
+    "lines": 52_300,
     "modules with one importer": 57,
     "files below 50 lines": 31,
     "circles of imports": 0,

@@ -54,6 +54,8 @@ def normalise(text: str) -> str:
         text = normalize("NFKC", _PAUSES.sub(" ", text).replace("\u00b4", "'"))
         text = normalize("NFKC", text.casefold())
     plain = text.lower().translate(_DROP)
+    if not plain.isascii():  # where a mark of punctuation is gone, an accent stands behind a letter
+        plain = normalize("NFKC", plain)
     words = spaced(_ARTICLES.sub(" ", plain)).split() or plain.split()
     return " ".join(words)
 
