@@ -107,7 +107,7 @@ class LearnerGroup:
                 raise TrainingError(f"minibatch {number + 1} of {len(batches)}: {error}") from error
             computed = sum(len(row.ids) for rows in share for row in rows)
             sampled = sum(item.conversation.tokens for item in batch)
-            shown = {f"gradient/{n}": part for n, part in gradient_shares(rollouts[number], power).items()}
+            shown = {f"gradient/{n}": part for n, part in gradient_shares(rollouts[number], batch).items()}
             counts = {"trained_tokens": float(sampled), "computed_tokens": float(computed)}
             steps.append(_summed(sums) | counts | shown)
         return steps

@@ -135,10 +135,10 @@ async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> Asy
     """
     ranks, width = (max(1, gpus - 1), 1.0) if gpus else (2, 0.0)
     chosen = list(tried or layouts())
-    first = chosen[0].recipe(_model(folder, chosen[0].family), ranks, width)
+    first = _model(folder, chosen[0].family)
     found: dict[Layout, Outcome] = {}
     for size in (ranks, 1) if ranks > 1 else (ranks,):
-        group = LearnerGroup(_reader(Path(first.model)), _with_ranks(first, size))
+        group = LearnerGroup(_reader(first), chosen[0].recipe(first, size, width))
         await group.start()
         try:
             for layout in chosen:
@@ -151,10 +151,6 @@ async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> Asy
                     yield found[layout]
         finally:
             await group.stop()
-
-
-def _with_ranks(recipe: Recipe, size: int) -> Recipe:
-    return recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"world_size": size})})
 
 
 class _Trial:
@@ -285,8 +281,7 @@ def by_hand(recipe: Recipe) -> dict[str, Tensor]:
     optimiser = torch.optim.AdamW(trained, lr=learner.lr, betas=learner.betas, weight_decay=learner.weight_decay)
     for step in range(_STEPS):
         optimiser.zero_grad()
-        trajectories = [one for group in _batch(step) for one in with_advantages(group).trajectories]
-        flat = items(trajectories)
+        flat = items([one for group in _batch(step) for one in group.trajectories])
         tokens = sum(len(item.conversation.response_ids) for item in flat)
         for item in flat:
             row = pack([Unit((item,))])
@@ -312,7 +307,7 @@ def _scores(policy: PolicyModel, row: Packed) -> Tensor:
 
 
 def _alone(groups: Sequence[Group]) -> Packed:
-    flat = items([one for group in groups for one in with_advantages(group).trajectories])
+    flat = items([one for group in groups for one in group.trajectories])
     return pack([Unit((item,)) for item in flat])
 
 

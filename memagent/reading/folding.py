@@ -39,7 +39,7 @@ _CHANGED = regex.compile(
 _CHANGED_ASCII = regex.compile(
     r"(?P<none>(?<=[A-Za-z])-(?:[^\S\n]*+\n\s*+)?(?=[A-Za-z]))|(?P<dash>\s*+-[-\s]*+)|(?P<space>[^\S ]\s*+| \s++)"
 )
-"""The same where a text is ASCII, which is looked through in a tenth of the time."""
+"""What the pattern above finds where a text is ASCII."""
 _MARKS = regex.compile(rf"(?V1)(?<={_VOWELLED}\p{{M}}*)\p{{M}}|(?<=i)\u0307")
 _ALIKE = str.maketrans("\u06cc\u0649\u06a9\u2044", "\u064a\u064a\u0643/")
 

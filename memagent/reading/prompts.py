@@ -25,6 +25,8 @@ SHIPPED = Path(__file__).parent / "templates"
 _SLOT = re.compile(r"\{(question|memory|segment)\}")
 _SAYS_NOTHING = regex.compile(r"[\p{P}\p{Z}\p{C}\p{Sk}\p{M}]*")
 """An answer of punctuation; a sign, such as ✓ or €, is one."""
+FRAME = ("before", "after", "end")
+"""Keys of a template that are the model's, and in no file."""
 _REQUIRED = {"update": {"question", "memory", "segment"}, "answer": {"question", "memory"}}
 
 
@@ -62,8 +64,9 @@ class Template:
     @property
     def hash(self) -> str:
         """Hash of the whole wording."""
-        frame = {"before", "after", "end"} if not self.before + self.after + self.end else set()
-        return stable_hash({name: getattr(self, name) for name in self.__dataclass_fields__ if name not in frame})
+        whole = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        # Of a wording without a frame the hash is that of before there were frames: its readings stay valid.
+        return stable_hash({name: value for name, value in whole.items() if value or name not in FRAME})
 
 
 def load_template(name_or_path: str) -> Template:
@@ -82,7 +85,7 @@ def load_template(name_or_path: str) -> Template:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"prompt template {path}: {error}") from error
-    known = {key.name: key for key in fields(Template) if key.name not in ("before", "after", "end")}
+    known = {key.name: key for key in fields(Template) if key.name not in FRAME}
     for name in data:
         if name not in known:
             raise ConfigError(f"prompt template {path}: unknown key {name!r}; known: {', '.join(known)}")

@@ -95,51 +95,47 @@ def tokenizer_file(model: str) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    folder = Path(model)
-    if folder.is_dir():
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ConfigError(
-                f"{model} has no tokenizer.json. Save the model with its fast tokenizer "
-                "(AutoTokenizer.from_pretrained(...).save_pretrained(folder))."
-            )
-        return path
-    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if not Path(model).is_dir() and not _is_hub_name(model):
         raise ConfigError(
             f"no model at {model!r}. Give a folder with a model in Hugging Face format, "
             "or a Hugging Face name such as Qwen/Qwen2.5-7B-Instruct."
         )
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(model, "tokenizer.json"))
-    except Exception as error:  # the hub raises its own and its HTTP client's errors
+    path = model_file(model, "tokenizer.json")
+    if path is None:
         raise ConfigError(
-            f"cannot fetch the tokenizer of {model!r} from the Hugging Face hub "
-            f"({type(error).__name__}). Check the name and the network, or download the model and "
-            "give its folder with --model."
-        ) from error
+            f"{model} has no tokenizer.json. Save the model with its fast tokenizer "
+            "(AutoTokenizer.from_pretrained(...).save_pretrained(folder))."
+        )
+    return path
 
 
 def model_file(model: str, name: str) -> Path | None:
-    """Return a file of a model folder or of a Hugging Face name; None if it has no such file."""
+    """Return a file of a model folder or of a Hugging Face name; None if it has no such file.
+
+    Raises:
+        ConfigError: the hub does not say whether there is one: without it, prompts would silently be other ones.
+    """
     folder = Path(model)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None
-    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if not _is_hub_name(model):
         return None
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
         return Path(hf_hub_download(model, name))
-    except LocalEntryNotFoundError as error:
+    except Exception as error:  # the hub raises its own and its HTTP client's errors
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
         raise ConfigError(
-            f"cannot fetch {name} of {model!r} from the Hugging Face hub: check the network, or download the model and "
-            "give its folder with --model"
+            f"cannot fetch {name} of {model!r} from the Hugging Face hub ({type(error).__name__}). Check the name, the "
+            "network and HF_TOKEN, or download the model and give its folder with --model."
         ) from error
-    except (EntryNotFoundError, HFValidationError, OSError):
-        return None
+
+
+def _is_hub_name(model: str) -> bool:
+    return not model.startswith((".", "/", "~")) and model.count("/") == 1
 
 
 def _ends(model: str) -> list[int]:

@@ -79,14 +79,14 @@ def items(trajectories: Sequence[Trajectory], power: float = 1.0) -> list[Packed
     ]
 
 
-def gradient_shares(trajectories: Sequence[Trajectory], power: float) -> dict[int, float]:
+def gradient_shares(trajectories: Sequence[Trajectory], flat: Sequence[PackedItem]) -> dict[int, float]:
     """Return the share of a minibatch's policy gradient by the number of a trajectory's conversations.
 
-    What is summed is the size of the advantage of each response token, as `items` scales it.
+    What is summed is the size of the advantage of each response token; `flat` are the trajectories' `items`.
     """
     parts: dict[int, float] = defaultdict(float)
     owners = [len(one.conversations) for one in trajectories for said in one.conversations if said.response_ids]
-    for number, item in zip(owners, items(trajectories, power), strict=True):
+    for number, item in zip(owners, flat, strict=True):
         parts[number] += abs(item.advantage) * len(item.conversation.response_ids)
     total = sum(parts.values())
     return {number: parts[number] / total for number in sorted(parts)} if total else {}

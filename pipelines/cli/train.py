@@ -161,13 +161,13 @@ def progress(quiet: bool) -> "Iterator[Progress]":
 
 def line(row: Mapping[str, Any]) -> str:
     """Return the metrics of a step as one line."""
-    text = f"step {row['step']:4}  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
-    kept = percent(row["groups"], row["sampled_groups"])
-    if "left_out" in row:  # the teacher's readings
-        text = f"step {row['step']:4}  nll {row['nll']:.4f}  entropy {row['entropy']:.3f}"
+    text = f"step {row['step']:4}"
+    if "left_out" in row:  # the teacher's readings, which are all right
+        text += f"  nll {row['nll']:.4f}"
     else:
-        text += f"  kept {kept}  logprob diff {row['logprob_diff']:.4f}  entropy {row['entropy']:.3f}"
-    text += f"  norm {row['gradient_norm']:.2f}  {duration(sum(row['seconds'].values()))}"
+        text += f"  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
+        text += f"  kept {percent(row['groups'], row['sampled_groups'])}  logprob diff {row['logprob_diff']:.4f}"
+    text += f"  entropy {row['entropy']:.3f}  norm {row['gradient_norm']:.2f}  {duration(sum(row['seconds'].values()))}"
     if "validation" in row:
         scores = row["validation"]
         text += f"  validation {scores['reward']:.3f} strict {scores['strict']:.3f} (n={scores['n']})"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memagent.reading.folding import FoldedText
+from memagent.reading.folding import _CHANGED, _CHANGED_ASCII, FoldedText
 
 
 def found(words, text):
@@ -101,3 +101,10 @@ def test_what_is_found_is_a_slice_that_reads_the_same(name, written, before, aft
     places = FoldedText(text).places(name)
     assert places and all(0 <= start < end <= len(text) for start, end in places)
     assert all(FoldedText(text[start:end]).folded == FoldedText(name).folded for start, end in places)
+
+
+@given(st.text(alphabet=st.one_of(st.sampled_from("ab-- \t\n\r\x0b\x1c`'\""), st.characters(max_codepoint=127))))
+@example("co-\n operate - and\t--  so-\non -a b-")
+def test_ascii_is_folded_as_by_the_pattern_of_all_scripts(text):
+    found = [[(match.lastgroup, match.span()) for match in one.finditer(text)] for one in (_CHANGED, _CHANGED_ASCII)]
+    assert found[0] == found[1]

@@ -141,9 +141,10 @@ def test_a_trajectory_that_is_split_gains_weight_by_token_less_by_root_and_none_
     rng = random.Random(0)
     said = [conversation(rng, response=(4, 4)) for _ in range(6)]
     short, long = (Trajectory("s", 0, tuple(said[:n]), Reward(1.0, 1.0, 1.0), advantage=1.0) for n in (2, 4))
-    share = {power: gradient_shares([short, long], power) for power in (1.0, 0.5, 0.0)}
+    share = {power: gradient_shares([short, long], items([short, long], power)) for power in (1.0, 0.5, 0.0)}
     assert share[1.0] == pytest.approx({2: 1 / 3, 4: 2 / 3})
     root = 2**0.5
     assert share[0.5] == pytest.approx({2: 1 / (1 + root), 4: root / (1 + root)})
     assert share[0.0] == pytest.approx({2: 0.5, 4: 0.5})
-    assert gradient_shares([replace(short, advantage=0.0)], 1.0) == {}
+    nothing = [replace(short, advantage=0.0)]
+    assert gradient_shares(nothing, items(nothing)) == {}

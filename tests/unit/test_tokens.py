@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import ConfigError
-from memagent.reading.tokens import load_tokenizer
+from memagent.reading.tokens import load_tokenizer, model_file
 from tests.support.texts import tokenizer_with
 
 CONTROL = ["<|im_end|>", "</think>", "<tool_call>"]
@@ -44,3 +44,22 @@ def test_a_broken_tokenizer_is_an_error_that_names_its_file(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ConfigError, match=r"tokenizer\.json cannot be used"):
         load_tokenizer(str(tmp_path))
+
+
+def test_what_the_hub_does_not_say_is_an_error_and_what_a_model_lacks_is_none(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    def raising(error):
+        def download(model, name):
+            raise error
+
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+
+    raising(EntryNotFoundError("404"))
+    assert model_file("some/model", "chat_template.jinja") is None
+    for error in (LocalEntryNotFoundError("offline"), OSError("gated"), RuntimeError("client")):
+        raising(error)
+        with pytest.raises(ConfigError, match="cannot fetch chat_template"):
+            model_file("some/model", "chat_template.jinja")
+    assert model_file("gpt-x", "chat_template.jinja") is None, "no name of the hub"
