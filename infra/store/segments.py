@@ -318,23 +318,31 @@ class StoredStream:
         self._store = store
         self._places = places
         self._starts = starts or list(accumulate((span["segments"] for span in places), initial=0))
+        self._last: tuple[int, Segment] | None = None
+        """The last segment that was read, and its place: the evidence is most often in it."""
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     async def read(self, start: int, stop: int) -> AsyncIterator[Segment]:
         """Yield segments `start` to `stop` (exclusive) of the stream."""
+        if self._last is not None and start == self._last[0] < stop:
+            yield self._last[1]
+            start += 1
         document = bisect_right(self._starts, start) - 1
         while start < min(stop, len(self)):
             span, first = self._places[document], self._starts[document]
             row = span["first_row"] + start - first
             end = span["first_row"] + min(stop, self._starts[document + 1]) - first
+            offset = start - row
             start, document = self._starts[document + 1], document + 1
             while row < end:
                 rows, first_row = await asyncio.to_thread(_rows_at, self._store.url, span["part"], row)
                 taken = min(end, first_row + rows.num_rows)
                 for i in range(row - first_row, taken - first_row):
-                    yield Segment(**{name: rows[name][i].as_py() for name in _SEGMENT_FIELDS})
+                    segment = Segment(**{name: rows[name][i].as_py() for name in _SEGMENT_FIELDS})
+                    self._last = offset + first_row + i, segment
+                    yield segment
                 row = taken
 
 

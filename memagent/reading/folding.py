@@ -6,6 +6,7 @@ letters, ends of lines in words, vowel marks of Arabic and Hebrew, accents of Gr
 scripts that have none between words.
 """
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -36,8 +37,14 @@ _CHANGED = regex.compile(
     )
     """
 )
-_CHANGED_ASCII = regex.compile(
-    r"(?P<none>(?<=[A-Za-z])-(?:[^\S\n]*+\n\s*+)?(?=[A-Za-z]))|(?P<dash>\s*+-[-\s]*+)|(?P<space>[^\S ]\s*+| \s++)"
+_CHANGED_ASCII = re.compile(
+    r"""(?ax)
+    (?= [-\t-\r] | \ [\s-] ) (?:  # what can begin nothing is left at once: this is looked for in every text
+    (?P<none> (?<=[A-Za-z]) - (?:[^\S\n]*+\n\s*+)? (?=[A-Za-z]) )
+  | (?P<dash> \s*+-[-\s]*+ )
+  | (?P<space> [^\S\ ]\s*+ | \ \s++ )
+    )
+    """
 )
 """What the pattern above finds where a text is ASCII."""
 _MARKS = regex.compile(rf"(?V1)(?<={_VOWELLED}\p{{M}}*)\p{{M}}|(?<=i)\u0307")
@@ -53,7 +60,7 @@ def _letters(cluster: str) -> str:
     return "".join(digits)
 
 
-def _replacement(match: "regex.Match[str]") -> str:
+def _replacement(match: "regex.Match[str] | re.Match[str]") -> str:
     kind = match.lastgroup
     if kind is None:
         return _letters(match[0])

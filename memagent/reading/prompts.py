@@ -152,6 +152,7 @@ class Prompts:
         self._same = tokenizer.literal(template.same) if gate else []
         self._exit = tokenizer.literal(template.exit) if early_exit else []
         ends = [f"{part[layout]}{template.after}".rstrip() for part in (template.update, template.answer)]
+        self._not_found = _words(template.not_found)
         self._opened = next((opening for opening in TAGS if any(end.endswith(opening) for end in ends)), "")
 
     def framed(self, pieces: list[list[int] | str]) -> list[list[int] | str]:
@@ -200,8 +201,8 @@ class Prompts:
             matches = re.findall(self.template.answer_pattern, text, flags=re.DOTALL)
             if matches:
                 text = str(matches[-1]).strip()
-        words = re.sub(r"[\W_]+", " ", text.lower()).strip()
-        if _SAYS_NOTHING.fullmatch(text) or words == re.sub(r"[\W_]+", " ", self.template.not_found.lower()).strip():
+        words = _words(text)
+        if words == self._not_found or (not words and _SAYS_NOTHING.fullmatch(text)):
             return "", False
         return text, True
 
@@ -294,6 +295,10 @@ def _stop_id(tokenizer: Tokenizer, template: Template, stop: str) -> int:
             "Choose another template with --set reading.template=NAME."
         )
     return stop_id
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[\W_]+", " ", text.lower()).strip()
 
 
 def _ends_with(ids: list[int], end: list[int]) -> bool:

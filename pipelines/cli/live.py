@@ -235,8 +235,12 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(Text(f"which, and why: memagent quarantine {plain(summary['corpus'])}", style="dim"))
 
 
+_NARROWEST = 28
+"""Characters of the narrowest column in which an answer and its quote can be read."""
+
+
 def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print answers as a table.
+    """Print answers by document and question; of more questions than have room side by side, one below the other.
 
     Each row has ``document``, ``question``, ``answer``, ``found`` and ``evidence`` (a quote, or a list
     of quotes or of dicts with ``quote``); missing keys stay empty.
@@ -244,20 +248,36 @@ def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         console.print(Text("no answers"))
         return
-    table = Table(show_lines=True, expand=True, header_style="bold", border_style="dim")
-    for name, ratio in (("document", 2), ("question", 3), ("answer", 3), ("evidence", 5)):
-        table.add_column(name, ratio=ratio, overflow="fold")
+    by_document: dict[str, dict[str, list[Text]]] = {}
     for row in rows:
-        found, warnings = row.get("found", bool(row.get("answer"))), "; ".join(row.get("warnings") or ())
-        answer = Text(_one_line(row.get("answer") or "")) if found else Text("not found", style="dim italic")
-        quote = _quote(row.get("evidence"))
-        table.add_row(
-            Text(_one_line(row.get("document") or "")),
-            Text(_one_line(row.get("question") or "")),
-            Text("\n").join([answer, *([Text(_one_line(warnings), style="yellow")] if warnings else [])]),
-            Text(quote, style="dim"),
-        )
+        name, question = _one_line(row.get("document") or ""), _one_line(row.get("question") or "")
+        by_document.setdefault(name, {}).setdefault(question, []).append(_answer(row))
+    questions = list(dict.fromkeys(question for asked in by_document.values() for question in asked))
+    table = Table(show_lines=True, expand=True, header_style="bold", border_style="dim")
+    if _NARROWEST * (1 + len(questions)) <= console.width:
+        for title in ("document", *questions):
+            table.add_column(Text(title), ratio=1, overflow="fold")
+        for name, asked in by_document.items():
+            table.add_row(Text(name), *(Text("\n").join(asked.get(question, [])) for question in questions))
+    else:
+        table.add_column("document, question", ratio=2, overflow="fold")
+        table.add_column("answer, evidence", ratio=3, overflow="fold")
+        for name, asked in by_document.items():
+            table.add_row(Text(name, style="bold"), "")
+            for question, said in asked.items():
+                table.add_row(Text(question), Text("\n").join(said))
     console.print(table)
+
+
+def _answer(row: Mapping[str, Any]) -> Text:
+    """Return an answer, its quote and its warnings, a line each."""
+    found, warnings = row.get("found", bool(row.get("answer"))), "; ".join(row.get("warnings") or ())
+    lines = [
+        Text(_one_line(row.get("answer") or "")) if found else Text("not found", style="dim italic"),
+        Text(_quote(row.get("evidence")), style="dim"),
+        Text(_one_line(warnings), style="yellow"),
+    ]
+    return Text("\n").join(line for line in lines if line)
 
 
 def answer_with_evidence(console: Console, row: Mapping[str, Any]) -> None:

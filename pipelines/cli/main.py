@@ -67,7 +67,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(train_app, name="train")
 
 
 def _version(asked: bool) -> None:
@@ -110,16 +109,6 @@ def root(
         _show_logs(options.log_format or "text")
 
 
-_SHOWING = (answers, release, report, status, optimize, check, forget, quarantine)
-for _command in (init, ask, digest, backfill, *_SHOWING, review, metrics, serve, mcp, cost, evaluate, scores, harvest):
-    app.command()(_command)
-app.command()(feedback)
-app.add_typer(qa, name="qa")
-app.add_typer(policies_app, name="policies")
-app.add_typer(engine_app, name="engine")
-
-
-@app.command()
 @takes("model", "engine", "json")
 def doctor(given: Common) -> None:
     """Check this machine: engine, Ray, store, Prefect, memory, cores."""
@@ -130,7 +119,6 @@ def doctor(given: Common) -> None:
     raise typer.Exit(0 if all(check["ok"] for check in checks) else 1)
 
 
-@app.command()
 @takes("max_failed", "json", "run_id")
 def ingest(
     given: Common,
@@ -188,7 +176,6 @@ def _ingest(corpus: str, sources: list[str], tag: list[str] | None, given: Commo
     finish(shown, given.json, EXIT_STATUS[verdict])
 
 
-@app.command()
 @takes("model", "engine")
 def up(
     given: Common,
@@ -235,6 +222,20 @@ def up(
     )
     plan.check_schedules()
     run_up(given.settings, plan, Address(port, host, url), review_port)
+
+
+_OPERATE, _TRAIN = "Operate", "Evaluate and train"
+for _panel, _commands in (
+    ("Read", (ingest, ask, digest, backfill, answers, report, release)),
+    ("Review and serve", (review, feedback, serve, mcp)),
+    (_OPERATE, (init, up, doctor, status, quarantine, cost, check, optimize, forget, metrics)),
+    (_TRAIN, (evaluate, scores, harvest)),
+):
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)
+app.add_typer(engine_app, name="engine", rich_help_panel=_OPERATE)
+for _name, _group in (("qa", qa), ("train", train_app), ("policies", policies_app)):
+    app.add_typer(_group, name=_name, rich_help_panel=_TRAIN)
 
 
 def main() -> None:

@@ -8,12 +8,13 @@
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,12 +25,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from memagent.errors import MemagentError, UsageError
 from pipelines.web.address import Address
 
 _GRACE_SECONDS = 2
 """That requests in progress have to end when the server stops."""
+_HEADER_SECONDS = 20.0
+"""That a connection has to send a request's headers: each one that waits takes a file of the process."""
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -111,6 +115,7 @@ def serve(
         UsageError: the port is in use.
         MemagentError: a part cannot start or go on.
     """
+    _raise_file_limit()
     listening = listen(address)
     try:
         address = replace(address, port=listening.getsockname()[1])
@@ -121,6 +126,7 @@ def serve(
             server_header=False,
             proxy_headers=False,
             lifespan="off",
+            http=_Impatient,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         with contextlib.suppress(KeyboardInterrupt):
@@ -142,6 +148,29 @@ def listen(address: Address) -> socket.socket:
         place = f"port {address.port} of {address.host}"
         raise UsageError(f"{place} cannot be used ({error.strerror}): choose another --port") from error
     return listening
+
+
+class _Impatient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """Closes a connection on which no request begins for too long; uvicorn waits for slow headers forever."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to look."""
+        super().connection_made(transport)
+        self._look(object())
+
+    def _look(self, before: Any) -> None:
+        cycle: Any = self.cycle
+        if cycle is before and (cycle is None or cycle.response_complete):
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(_HEADER_SECONDS, self._look, cycle)
+
+
+def _raise_file_limit() -> None:
+    """Let this process have as many connections and files open as it may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # some systems name more than they give
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class _Server(uvicorn.Server):

@@ -59,6 +59,19 @@ def anna(service, access):
     return Person(service, access, "anna")
 
 
+def test_a_full_disk_is_said_and_costs_no_other_verdict(run, anna, service):
+    reading, other = laws(run)[:2]
+    anna.judge(other, "accepted")
+    service.journal._connection.execute("PRAGMA max_page_count = 1")  # SQLite's own limit: as large as it is now
+    refused = anna.judge(reading, "absent", 507, comment="ü" * 3_900)
+    assert "nothing was saved" in refused and "disk is full" in refused
+    service.journal._connection.execute("PRAGMA max_page_count = 1000000")
+    anna.judge(reading, "absent", comment="no such clause")
+    service.journal.flush()
+    rows = Table(run.store, "feedback").read(CORPUS).to_pylist()
+    assert {(row["reading_id"], row["comment"]) for row in rows} == {(other, ""), (reading, "no such clause")}
+
+
 def laws(run):
     return [row["reading_id"] for row in run.answers if row["question_id"] == "law"]
 

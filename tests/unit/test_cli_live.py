@@ -225,6 +225,26 @@ def test_answers_are_shown_as_text():
     assert "\x1b[31" not in text and "\x1b]" not in text
 
 
+@pytest.mark.parametrize(("width", "header"), [(90, "document"), (60, "document, question")])
+def test_documents_are_rows_and_questions_columns_where_they_have_room(width, header):
+    to = Console(file=io.StringIO(), width=width)
+    name = "2024-04-11 Master services agreement with Contoso (signed).txt"
+    rows = [
+        {"document": name, "question": "Who is the tenant?", "answer": "Acme", "evidence": ["the tenant is Acme"]},
+        {"document": name, "question": "How much?", "answer": "", "found": False, "warnings": ["cut"]},
+        {"document": "b.txt", "question": "How much?", "answer": "7"},
+    ]
+    answers_table(to, rows)
+    lines = [[cell.strip() for cell in line.strip("┃│ ").replace("┃", "│").split("│")] for line in said(to).split("\n")]
+    assert any(line[0] == header for line in lines)
+    assert said(to).count("2024-04-11") == 1, "a document is named once"
+    if width == 90:
+        (first,) = (line for line in lines if line[0].startswith("2024"))
+        (second,) = (line for line in lines if line[0] == "b.txt")
+        assert first[1:] == ["Acme", "not found"] and second[1:] == ["", "7"]
+    assert "“the tenant is Acme”" in said(to) and "cut" in said(to)
+
+
 def test_no_answers():
     to = console()
     answers_table(to, [])

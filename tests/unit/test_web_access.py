@@ -2,15 +2,18 @@
 
 import asyncio
 import os
+import socket
 import stat
 from typing import ClassVar
 
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from memagent.errors import UsageError
+from pipelines.web import server as web_server
 from pipelines.web.address import Address, auth_string, token_file
 from pipelines.web.api.app import _body_of, _TokenGuard
 from pipelines.web.api.protocol import ApiError
@@ -114,3 +117,30 @@ def test_what_cannot_be_written_again_is_a_bad_request(body):
 )
 def test_a_number_of_a_request_fits_into_the_index(given, number):
     assert whole(given) == number
+
+
+async def test_a_connection_that_sends_no_request_is_closed_and_a_slow_answer_is_not(monkeypatch):
+    monkeypatch.setattr(web_server, "_HEADER_SECONDS", 0.2)
+
+    async def slow(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        for part in (b"o", b"k"):
+            await asyncio.sleep(0.5)
+            await send({"type": "http.response.body", "body": part, "more_body": part == b"o"})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    settings = uvicorn.Config(slow, http=web_server._Impatient, lifespan="off", log_level="warning")
+    server = uvicorn.Server(settings)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        begun, writer = await asyncio.open_connection(*listening.getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        asked, asking = await asyncio.open_connection(*listening.getsockname())
+        asking.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert await asyncio.wait_for(begun.read(), 5) == b"", "closed without a word"
+        assert (await asyncio.wait_for(asked.read(), 5)).endswith(b"ok")
+    finally:
+        server.should_exit = True
+        await serving
+        for one in (writer, asking):
+            one.close()

@@ -64,7 +64,7 @@ class VerdictJournal:
 
     def __init__(self, path: Path, store: Store) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._store = store
+        self.path, self._store = path, store
         self._lock = threading.Lock()
         self._turn, self._file = threading.Lock(), FileLock(path.with_name(f"{path.name}.lock"), thread_local=False)
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
@@ -134,7 +134,8 @@ class VerdictJournal:
             self._connection.executemany("INSERT INTO verdict (given_at, rows) VALUES (?, ?)", values)
             self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:  # SQLite has ended it itself where the disk is full
+                self._connection.execute("ROLLBACK")
             raise
         for number, each in enumerate(group):
             each.given_at = first + number

@@ -1,6 +1,7 @@
 """What all pages share: templates, the person who looks, forms, and errors that say what to do."""
 
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import cache
@@ -81,14 +82,18 @@ def posted(
 
 async def failed(request: Request, error: Exception) -> Response:
     """Return the page of an error."""
-    status = error.status_code if isinstance(error, HTTPException) else 400
-    text = error.detail if isinstance(error, HTTPException) else str(error)
+    status, text = 400, str(error)
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
+    elif isinstance(error, sqlite3.Error):
+        folder = service_of(request).journal.path.parent
+        status, text = 507, f"nothing was saved ({error}): see to the disk of {folder}, and send it again"
     if getattr(request.state, "session", None) is None:
         request.state.session = None
     return render(request, "error.html.j2", status, message=text)
 
 
-ERRORS: Mapping[Any, Any] = {HTTPException: failed, MemagentError: failed}
+ERRORS: Mapping[Any, Any] = {HTTPException: failed, MemagentError: failed, sqlite3.Error: failed}
 
 
 @cache
