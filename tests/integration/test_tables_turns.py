@@ -2,8 +2,8 @@
 
 import io
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,13 +61,13 @@ def test_a_turn_that_is_added_while_a_part_is_written_is_not_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = TurnWriter(Corpus(store, "c"), "run", "p")
-    made = turnlog.asdict  # type: ignore[attr-defined]
+    made = now
 
-    def flushed_meanwhile(given: Turn) -> dict[str, Any]:
+    def flushed_meanwhile() -> datetime:
         writer.flush()
-        return made(given)
+        return made()
 
-    monkeypatch.setattr(turnlog, "asdict", flushed_meanwhile)
+    monkeypatch.setattr(turnlog, "now", flushed_meanwhile)
     for step in range(4):
         writer.add(turn("r", step))
     writer.flush()
