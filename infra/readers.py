@@ -1,6 +1,7 @@
 """Policies: the model that reads, and its version id."""
 
 import json
+import logging
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from memagent.reading.scripted import RULES_VERSION
 from memagent.reading.tokens import Tokenizer, load_tokenizer
 from memagent.records import Policy, stable_hash
 
+_log = logging.getLogger("memagent.models")
 SHIPPED = "@shipped"
 """After a model's name or folder: that model itself, whichever version of its lineage is promoted."""
 
@@ -288,6 +290,7 @@ def _from_hub(model: str) -> Policy:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError
 
+    _log.warning("%r is no folder: asking the Hugging Face hub for it", model)
     try:
         info = HfApi().model_info(model)
     except HFValidationError as error:

@@ -10,9 +10,11 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel, JsonValue
 
-from memagent.config import Config, EngineConfig, ReadingConfig, load_config
-from memagent.errors import UsageError
+from memagent.config import Config, EngineConfig, ReadingConfig, load_config, validate
+from memagent.errors import ConfigError, UsageError
 from memagent.reading.engine import ENGINES
+from memagent.records import Json
+from memagent.settings import put
 
 T = TypeVar("T", str, int)
 _WIDTH = 100
@@ -87,21 +89,33 @@ def init(
     if output.exists() and not force:
         raise UsageError(f"{output} is there already: name another file by -o, or replace it by --force")
     ask = not yes and _asks()
-    chosen: dict[str, JsonValue] = {
-        "store": _answer("Where is everything kept (a folder, or s3://bucket/prefix)?", store, ".memagent", ask),
-        "engine.kind": _answer(f"Which engine ({', '.join(ENGINES.built_in)})?", engine, "vllm", ask),
-    }
-    default = EngineConfig()
-    chosen["engine.model"] = _answer("Which model (nano, a folder, or a Hugging Face name)?", model, "nano", ask)
-    if chosen["engine.kind"] == "openai":
-        chosen["engine.base_url"] = _answer("What is the server's address?", base_url, default.base_url, ask)
+    chosen: dict[str, JsonValue] = {}
+
+    def answer(key: str, words: str, value: T | None, default: T) -> T:
+        while True:  # one answer that cannot be used costs none of the others
+            given_now = _answer(words, value, default, ask)
+            try:
+                validate(Config, _nested({**chosen, key: given_now or None}), "")
+                break
+            except ConfigError as error:
+                if value is not None or not ask:
+                    raise
+                typer.echo(str(error), err=True)
+        chosen[key] = given_now
+        return given_now
+
+    answer("store", "Where is everything kept (a folder, or s3://bucket/prefix)?", store, ".memagent")
+    kind = answer("engine.kind", f"Which engine ({', '.join(ENGINES.built_in)})?", engine, "vllm")
+    answer("engine.model", "Which model (nano, a folder, or a Hugging Face name)?", model, "nano")
+    if kind == "openai":
+        answer("engine.base_url", "What is the server's address?", base_url, EngineConfig().base_url)
         words = "Which tokenizer does the model have (a folder or a Hugging Face name; empty: the model's own)?"
-        if named := _answer(words, tokenizer, "", ask):
-            chosen["engine.tokenizer"] = named
-    elif chosen["engine.kind"] == "vllm":
-        chosen["pool.gpus"] = _answer("How many GPUs has one engine (0: CPU)?", gpus, 0, ask)
-        chosen["pool.max_size"] = _answer("How many engines may run side by side?", engines, 1, ask)
-        if isinstance(cards := chosen["pool.gpus"], int) and cards > 1:
+        if not answer("engine.tokenizer", words, tokenizer, ""):
+            del chosen["engine.tokenizer"]
+    elif kind == "vllm":
+        cards = answer("pool.gpus", "How many GPUs has one engine (0: CPU)?", gpus, 0)
+        answer("pool.max_size", "How many engines may run side by side?", engines, 1)
+        if cards > 1:
             chosen["engine.tensor_parallel"] = cards
     text = configuration_file(chosen)
     with output_file(output) as aside:
@@ -109,6 +123,14 @@ def init(
         load_config(str(aside))  # a value that cannot be used is said before the file is there
     typer.echo(f"{output}: memagent ask FOLDER -q 'a question' --config {output}")
     typer.echo(f"or, for every command: export MEMAGENT_CONFIG_FILE={output.absolute()}")
+
+
+def _nested(chosen: Mapping[str, JsonValue]) -> Json:
+    data: Json = {}
+    for key, value in chosen.items():
+        if value is not None:
+            put(data, key, value)
+    return data
 
 
 def _asks() -> bool:

@@ -6,6 +6,8 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 
 import openpyxl
 import pyarrow.parquet as pq
@@ -19,6 +21,7 @@ from infra.store.location import Corpus
 from infra.store.runs import mark_released
 from memagent.config import load_config
 from memagent.quality.verdicts import current
+from memagent.questions import load_questions
 from memagent.records import LEVELS
 from pipelines.io.answers import answer_rows
 from pipelines.io.feedback import take_feedback
@@ -70,6 +73,23 @@ def test_a_full_disk_is_said_and_costs_no_other_verdict(run, anna, service):
     service.journal.flush()
     rows = Table(run.store, "feedback").read(CORPUS).to_pylist()
     assert {(row["reading_id"], row["comment"]) for row in rows} == {(other, ""), (reading, "no such clause")}
+
+
+def test_questions_are_on_no_command_line(run, service, monkeypatch):
+    began = []
+
+    def popen(line, **_):
+        (file,) = (part.partition("=")[2] for part in line if part.startswith("--questions="))
+        began.append((line, Path(file), [one.question for one in load_questions(file)]))
+        return SimpleNamespace(poll=lambda: 0)
+
+    monkeypatch.setattr("pipelines.web.review.service.subprocess.Popen", popen)
+    service.jobs.ask(CORPUS, ["Was Ann dismissed?", "Was Ann dismissed?", "Why: ü?"], archive=True)
+    line, file, questions = began[0]
+    assert questions == ["Was Ann dismissed?", "Why: ü?"] and "--archive" in line
+    assert not any("Ann" in part for part in line) and file.stat().st_mode & 0o077 == 0
+    service.jobs.stop()
+    assert not file.exists()
 
 
 def laws(run):

@@ -63,6 +63,20 @@ def test_init_asks_five_things_on_a_terminal(tmp_path, monkeypatch):
     assert (config.pool.gpus, config.pool.max_size, config.engine.tensor_parallel) == (2, 3, 2)
 
 
+def test_init_asks_again_for_an_answer_that_cannot_be_used(tmp_path, monkeypatch):
+    said = {"engine": ["magic", "openai"], "address": ["http://127.0.0.1:8000/v1"]}
+
+    def prompt(words, default, **_):
+        return next((answers.pop(0) for key, answers in said.items() if key in words and answers), default)
+
+    monkeypatch.setattr("pipelines.cli.init._asks", lambda: True)
+    monkeypatch.setattr("pipelines.cli.init.typer.prompt", prompt)
+    done = invoke("-o", tmp_path / "m.toml")
+    assert done.exit_code == 0 and "no engine 'magic'" in done.output
+    config = load_config(str(tmp_path / "m.toml"))
+    assert (config.engine.kind, config.engine.base_url) == ("openai", "http://127.0.0.1:8000/v1")
+
+
 def test_init_leaves_a_file_alone_and_refuses_what_cannot_be_used(tmp_path):
     path = tmp_path / "m.toml"
     path.write_text("mine")

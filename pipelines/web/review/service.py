@@ -1,5 +1,6 @@
 """The review server without its pages: what people do there, on the index, the journal and the tables."""
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -50,6 +51,8 @@ class Job:
     what: str
     process: "subprocess.Popen[bytes]"
     log: IO[bytes] = field(repr=False)
+    questions: IO[str] = field(repr=False)
+    """A file that only this user can read: other users of the machine see every command line."""
 
     @property
     def state(self) -> Literal["running", "completed", "failed"]:
@@ -79,8 +82,8 @@ class Jobs:
         Raises:
             UsageError: another command is running.
         """
-        options = [f"--question={question}" for question in questions] + (["--archive"] if archive else [])
-        return self._start("ask", corpus, options, f"ask {corpus}: {'; '.join(questions)}")
+        options = ["--archive"] if archive else []
+        return self._start("ask", corpus, options, f"ask {corpus}: {'; '.join(questions)}", questions)
 
     def digest(self, corpus: str) -> Job:
         """Update a corpus and the answers to its default questions, as the nightly digest does.
@@ -96,25 +99,35 @@ class Jobs:
             if job.process.poll() is None:
                 end(tree(job.process.pid))
                 job.process.wait()
-            job.log.close()
+            self._close(job)
 
-    def _start(self, command: str, corpus: str, options: list[str], what: str) -> Job:
+    def _close(self, job: Job) -> None:
+        """Delete the files of a command that is not shown any more."""
+        job.log.close()
+        job.questions.close()
+
+    def _start(
+        self, command: str, corpus: str, options: Sequence[str], what: str, questions: Sequence[str] = ()
+    ) -> Job:
         run_id = new_run_id()
-        line = [
-            *(sys.executable, "-P", "-m", "infra.system.processes", str(os.getpid()), "memagent", command),
-            *(*options, f"--run-id={run_id}", "--", corpus),
-        ]
         with self._lock:
             if sum(job.state == "running" for job in self.started) >= _AT_ONCE:
                 raise UsageError("a run that was started here is still running: wait until it has ended")
-            log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the job is shown)
+            log = tempfile.TemporaryFile()  # noqa: SIM115  (they live as long as the job is shown)
+            file = tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".jsonl")  # noqa: SIM115
+            file.writelines(f"{json.dumps({'question': question})}\n" for question in dict.fromkeys(questions))
+            file.flush()
+            line = [
+                *(sys.executable, "-P", "-m", "infra.system.processes", str(os.getpid()), "memagent", command),
+                *(*options, *([f"--questions={file.name}"] if questions else []), f"--run-id={run_id}", "--", corpus),
+            ]
             process = subprocess.Popen(
                 line, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-            job = Job(run_id, what, process, log)
+            job = Job(run_id, what, process, log, file)
             self.started.insert(0, job)
             for old in self.started[_KEPT:]:
-                old.log.close()
+                self._close(old)
             del self.started[_KEPT:]
         return job
 
