@@ -13,15 +13,21 @@ from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from infra.store.location import file_system
 from memagent.errors import UsageError
-from memagent.evaluation.records import KNOWN_COLUMNS, Columns, Parse, parser
+from memagent.evaluation.loaders import load_samples, recognise
+from memagent.evaluation.records import KNOWN_COLUMNS, Columns, Parse, TaskRecord, parser
+from memagent.evaluation.texts import Sample
 from memagent.quality.curation import Qa, families
 from memagent.questions import PARQUET, FileRow, json_rows, parquet_rows
 from memagent.records import text_hash
 
 _JSON = (".jsonl", ".ndjson", ".json")
+_SAMPLE = "sample"
+_PARSED = ("own", "memagent")
+"""Formats of evaluation whose columns `memagent.evaluation.records` reads as well, with blank answers."""
 _BATCH_CHARS = 8_000_000
 _SCHEMA = pa.schema([("text", pa.large_binary())])
 
@@ -94,7 +100,8 @@ def open_records(
 ) -> tuple[Iterator[FileRow], Parse]:
     """Return the raw records of a file, lazily, and what reads each; arguments are as of `DatasetFile`.
 
-    `shown` is the file's name in messages, by default its path.
+    `shown` is the file's name in messages, by default its path. A file of another format that evaluation reads is
+    read as samples, whose answers are then compared as training compares them.
 
     Raises:
         UsageError: the file cannot be read, or is of no known format; what is wrong with a record is raised when it is
@@ -106,7 +113,24 @@ def open_records(
     wanted = set(astuple(columns)) if columns else KNOWN_COLUMNS
     rows = parquet_rows(path, name, wanted) if suffix in PARQUET else json_rows(path)
     first = next(rows)
+    if not columns and format is None and (known := _known(path, first)) not in _PARSED:
+        samples = load_samples(path, format=known)
+        return (FileRow(f"{name}, {sample.sample_id}", {_SAMPLE: sample}) for sample in samples), _of_sample
     return chain([first], rows), parser(name, list(first.values), columns, format)
+
+
+def _known(path: Path, first: FileRow) -> str:
+    """Return the format of evaluation that a file has; ``own``: its columns, if any fit, are a user's."""
+    names = pq.read_schema(path).names if path.suffix.lower() in PARQUET else first.values
+    try:
+        return recognise(FileRow(first.where, dict.fromkeys(names)))
+    except UsageError:
+        return "own"
+
+
+def _of_sample(row: FileRow) -> TaskRecord:
+    sample: Sample = row.values[_SAMPLE]
+    return TaskRecord(sample.question, (sample.text(),), sample.answers)
 
 
 def file_hash(path: str) -> str:

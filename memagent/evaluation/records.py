@@ -6,12 +6,16 @@ Known are a file of one's own (`question`, `documents` or `text`, `answers`), ve
 OpenRLHF's (`prompt` or `input`, `label`). Other columns are named by `Columns`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from memagent.errors import UsageError
+from memagent.evaluation.loaders import FileFormat
 from memagent.evaluation.loaders.public import split
+from memagent.evaluation.texts import Sample, Whole
 from memagent.questions import FileRow
 
 _TEXT = ("documents", "text", "context")
@@ -160,6 +164,25 @@ def parser(where: str, names: Sequence[str], columns: Columns | None = None, for
         f"{where} has the columns {', '.join(names) or '(none)'}, which are not enough. Needed are {described}; or "
         "name yours: --columns question=NAME --columns text=NAME --columns answers=NAME"
     )
+
+
+def read_own(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
+    """Yield the samples of a file that could be trained on; an answer is right as it is for training."""
+    rest = iter(rows)
+    first = next(rest)
+    parse = parser(str(path), list(first.values))
+    for number, row in enumerate(chain([first], rest)):
+        record = parse(row)
+        text = Whole("\n\n".join(record.documents))
+        yield Sample(f"{path.stem}/{number}", path.stem, 0, text, record.question, record.answers, "exact")
+
+
+OWN = FileFormat(
+    frozenset({"question", "text", "answers"}),
+    read_own,
+    lambda names: any(known.fits(names) for known in FORMATS.values()),
+)
+"""Users' own files among the formats of evaluation."""
 
 
 def _record(row: FileRow, question: str, text: str, answers: str) -> TaskRecord:

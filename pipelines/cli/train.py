@@ -240,8 +240,11 @@ def _train(
     if dry_run:
         from pipelines.training.preview import preview
 
-        for read in preview(run):
-            typer.echo("\n".join(read.lines(run.reader.scheme)))
+        read, scheme = preview(run), run.reader.scheme
+        if json_:
+            out({"tasks": [one.as_dict(scheme) for one in read]})
+        for one in read if not json_ else ():
+            typer.echo("\n".join(one.lines(scheme)))
         return
     with progress(json_) as show:
         summary = train(run, replay=replay, show=show)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memagent.reading.conversations import ReadingSpec
+from memagent.records import Json
 from memagent.rl.dataset import Task
 from memagent.rl.methods import METHODS
 from memagent.rl.rollout import RewardConfig, roll_out
@@ -23,6 +24,22 @@ class Preview:
 
     task: Task
     read: Trajectory | None
+
+    def as_dict(self, spec: ReadingSpec) -> Json:
+        """Return it as plain data."""
+        read = self.read
+        decode = spec.prompts.tokenizer.decode
+        turns = [
+            {
+                "kind": said.kind,
+                "prompt_tokens": len(said.prompt_ids),
+                "response": decode(said.response_ids, special=True),
+                "cut": said.cut,
+            }
+            for said in (read.conversations if read else ())
+        ]
+        shown = {"task": self.task.sample_id, "question": self.task.question, "gold": list(self.task.gold)}
+        return {**shown, "answer": read and read.answer, "reward": read and read.reward.total, "turns": turns}
 
     def lines(self, spec: ReadingSpec) -> Iterator[str]:
         """Yield what to show of it."""

@@ -277,4 +277,9 @@ def test_a_look_before_a_supervised_training_shows_what_the_teacher_writes(input
     seen = CliRunner().invoke(app, [*command, "--store", str(tmp_path), "--set", "reading.segment_tokens=128"])
     assert seen.exit_code == 0, seen.output
     assert seen.output.count("right is:") == 2 and "answer," in seen.output and "reward 1" in seen.output
+    plain = CliRunner().invoke(
+        app, [*command, "--json", "--store", str(tmp_path), "--set", "reading.segment_tokens=128"]
+    )
+    told = json.loads(plain.stdout)["tasks"]
+    assert [one["reward"] for one in told] == [1.0, 1.0] and told[0]["turns"][-1]["kind"] == "answer"
     assert not (tmp_path / "training").exists()

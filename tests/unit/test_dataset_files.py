@@ -61,6 +61,24 @@ def test_each_tools_columns_give_the_same_questions(tmp_path):
     assert read(parquet(tmp_path / "x.parquet", other), columns=named) == [(q, t, (a[0],)) for q, t, a in ROWS]
 
 
+def test_what_is_evaluated_on_can_be_trained_on(tmp_path):
+    hop = {
+        "_id": "h",
+        "question": "Who is Bob's sister?",
+        "answer": "Ann",
+        "context": [["Ann", ["Ann is Bob's sister."]], ["Dan", ["Dan is not."]]],
+        "supporting_facts": [["Ann", 0]],
+    }
+    answer = {"text": "Ann", "answer_start": 0}
+    asked = {"id": "1", "question": "Who?", "answers": [answer]}
+    squad = {"data": [{"title": "t", "paragraphs": [{"context": "Ann is Bob's sister.", "qas": [asked]}]}]}
+    for name, data in {"hotpot": [hop], "squad": squad}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+        file = DatasetFile(str(tmp_path / f"{name}.json"))
+        (row,) = file.rows
+        assert row.answers == ("Ann",) and "Ann is Bob's sister." in file.text(row.stream[0])
+
+
 def test_several_documents_stay_apart_and_numbers_are_texts(tmp_path):
     (row,) = DatasetFile(lines(tmp_path / "a.jsonl", [{"question": "q?", "text": ["a b", "c d"], "answer": 7}])).rows
     assert row.stream == (text_hash("a b"), text_hash("c d")) and row.answers == ("7",)

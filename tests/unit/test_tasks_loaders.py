@@ -126,6 +126,7 @@ def made(tmp_path):
         "oolong": parquet(tmp_path / "test-00000-of-00001.parquet", OOLONG, OOLONG | {"id": 6, "question": "Or ham?"}),
         "browsecomp-plus": lines(tmp_path / "browse.jsonl", BROWSE),
         "babilong": parquet(tmp_path / "4k" / "qa1-00000-of-00001.parquet", BABI),
+        "own": lines(tmp_path / "own.jsonl", OWN, OWN | {"question": "Who else?", "answer": ""}),
         "cuad": folder,
     }
 
@@ -381,6 +382,20 @@ def test_only_hotpot_grows(made):
     for name in set(NAMES) - {"hotpot"}:
         with pytest.raises(UsageError, match=f"grow HotpotQA's questions; this is {name}"):
             load_samples(made[name], documents=50)
+
+
+OWN = {"question": "Who?", "context": "Ann did it.", "answer": "Ann"}
+
+
+def test_what_is_trained_on_can_be_evaluated_on(tmp_path):
+    made = load_samples(lines(tmp_path / "mine.jsonl", OWN, OWN | {"question": "Who else?", "answer": ""}))
+    assert [(one.sample_id, one.question, one.text(), one.answers, one.match) for one in made] == [
+        ("mine/0", "Who?", "Ann did it.", ("Ann",), "exact"),
+        ("mine/1", "Who else?", "Ann did it.", ("",), "exact"),
+    ]
+    verl = {"prompt": [{"role": "user", "content": "Who?"}], "context": "Ann did it."}
+    (one,) = load_samples(lines(tmp_path / "v.jsonl", verl | {"reward_model": {"ground_truth": ["Ann"]}}))
+    assert (one.question, one.answers) == ("Who?", ("Ann",))
 
 
 def changed(record, field, value):

@@ -1,6 +1,6 @@
 """Public evaluation files, read into samples: one module for each format, recognised by shape."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,8 @@ class FileFormat(NamedTuple):
     """Of a record; a file is recognised by them."""
     read: Callable[[Path, Iterable[FileRow]], Iterator[Sample]]
     """Yields the samples of a file's records. What is wrong with one it says by `FileRow.wrong`."""
+    fits: Callable[[Collection[str]], bool] = lambda _: False
+    """Whether it reads records with these fields, where they are hardly of another format."""
 
 
 FORMATS: Registry[FileFormat] = Registry(
@@ -34,11 +36,14 @@ FORMATS: Registry[FileFormat] = Registry(
         "hotpot": FileFormat(frozenset({"_id", "question", "answer", "context", "supporting_facts"}), hotpot.read),
         "squad": FileFormat(frozenset({"data"}), public.read_squad),
         **{name: FileFormat(frozenset(fields.split()), read) for name, fields, read in public.LONG_TEXTS},
+        "own": "memagent.evaluation.records:OWN",
     },
     fits=lambda member: isinstance(member, FileFormat) and bool(member.fields),
 )
 """Of evaluation files. ``cuad``, a folder, is beside them."""
 NAMES = (*FORMATS.built_in, "cuad")
+_SURE = 0.75
+"""Share of a format's fields from which on a record is of it though its columns could be a user's own."""
 _SUFFIXES = (".json", ".jsonl", ".ndjson", *PARQUET)
 
 
@@ -94,7 +99,7 @@ def data_files(path: Path) -> list[Path]:
 
 
 def recognise(row: FileRow) -> str:
-    """Return the format that a record has most of the fields of, more than half.
+    """Return the format that a record has most of the fields of, more than half; else, users' own columns.
 
     Other packages' formats are looked at only where the record has not all fields of one that is built in.
 
@@ -107,11 +112,15 @@ def recognise(row: FileRow) -> str:
         best = max(shares, key=lambda name: shares[name])
         if shares[best] == 1.0:
             return best
+    if shares[best] < _SURE:
+        own = next((name for name, format in FORMATS.items() if format.fits(row.values)), "")
+        if own:
+            return own
     if shares[best] <= 0.5:
         known = "; ".join(f"{name}: {', '.join(sorted(format.fields))}" for name, format in FORMATS.items())
         raise UsageError(
             f"{row.where}: fields {', '.join(row.values) or '(none)'} are of no known format. Known are {known}. "
-            "A package adds another (docs/extending.md); questions to train on are given by memagent train --dataset"
+            "A package adds another (docs/extending.md)"
         )
     return best
 
