@@ -112,6 +112,8 @@ class EngineConfig(Section):
     """Share of a GPU's memory for one engine."""
     sleep_mode: bool = False
     """Let the engine give its GPU memory back while a learner uses the GPU (`learner.placement` shared sets it)."""
+    lora_rank: int = Field(0, ge=0)
+    """Rank of the LoRA adapters that may be loaded beside the weights (`learner.weight_sync` adapters sets it)."""
     kv_cache_gib: int = Field(1, ge=1)
     """GiB for the key-value cache of the CPU build."""
     enforce_eager: bool | None = None

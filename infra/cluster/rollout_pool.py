@@ -130,6 +130,10 @@ class RolloutWorker:
         folder = self._weights.folder
         if folder is None:
             return self._reader.make_engine()
+        if self._recipe.learner.weight_sync == "adapters":
+            engine = self._reader.make_engine()
+            engine.use_adapter(str(folder), self._version)  # type: ignore[attr-defined]
+            return engine
         reader = copy(self._reader)
         reader.folder = str(folder)
         return reader.make_engine()

@@ -1,5 +1,6 @@
 """vLLM in process, on GPU or CPU. No other module imports vllm."""
 
+import asyncio
 import gc
 import os
 import re
@@ -7,9 +8,10 @@ import secrets
 import stat
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,6 +130,25 @@ five times slower. Even smaller steps cost the other documents more than the lon
 """
 
 
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapter:
+    """LoRA's factors of a version."""
+
+    folder: str
+    version: str
+    number: int
+    """Never one that was used before: vLLM's prefix cache knows adapters by their names."""
+
+    def request(self) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(f"{self.version}#{self.number}", self.number, self.folder)
+
+
 class VllmEngine:
     """One continuously batching vLLM engine: prefix caching on, longer readings first."""
 
@@ -136,6 +157,10 @@ class VllmEngine:
         self._config = config
         self._llm: Any = None
         self._cpu = False
+        self._adapter: _Adapter | None = None
+        self._adapters = 0
+        self._in_flight = Counter[_Adapter | None]()
+        self._one_ended = asyncio.Event()
 
     @property
     def max_model_len(self) -> int | None:
@@ -167,6 +192,8 @@ class VllmEngine:
             options["max_num_batched_tokens"] = step
         if config.max_model_len:
             options["max_model_len"] = config.max_model_len
+        if config.lora_rank:  # two: while one is loaded, the responses of the one before it go on
+            options |= {"enable_lora": True, "max_loras": 2, "max_lora_rank": lora_room(config.lora_rank)}
         try:
             args = AsyncEngineArgs(
                 model=self._model,
@@ -206,10 +233,12 @@ class VllmEngine:
 
         if self._llm is None:
             raise EngineDied("the engine is not started")
-        prompt, params = {"prompt_token_ids": ids}, self._params(sampling)
+        prompt, params, adapter = {"prompt_token_ids": ids}, self._params(sampling), self._adapter
+        options: dict[str, Any] = {"priority": priority, "lora_request": adapter and adapter.request()}
         final: Any = None
+        self._in_flight[adapter] += 1
         try:
-            async for output in self._llm.generate(prompt, params, uuid.uuid4().hex, priority=priority):
+            async for output in self._llm.generate(prompt, params, uuid.uuid4().hex, **options):
                 final = output
         except EngineDeadError as error:
             raise EngineDied(str(error) or "the engine process ended") from error
@@ -217,6 +246,9 @@ class VllmEngine:
             if self._llm.errored:
                 raise EngineDied(str(error)) from error
             raise RequestError(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._in_flight[adapter] -= 1
+            self._one_ended.set()
         sequence = final.outputs[0]
         out = list(sequence.token_ids)
         return Completion(
@@ -225,7 +257,7 @@ class VllmEngine:
             prompt_tokens=len(ids),
             cached_tokens=final.num_cached_tokens or 0,
             logprobs=_logprobs(sequence.logprobs, out) if sampling.logprobs else None,
-            weight_version=_version(sequence.weight_versions),
+            weight_version=adapter.version if adapter else _version(sequence.weight_versions),
         )
 
     def _params(self, sampling: Sampling) -> Any:
@@ -249,10 +281,34 @@ class VllmEngine:
     async def update(self, folder: str, version: str) -> None:
         """Load other weights of the same model in place, with nothing in flight; `version` labels their responses.
 
+        Of a folder with LoRA's factors (``engine.lora_rank``) those are used from the next response on, beside the
+        weights; responses go on meanwhile.
+
         Raises:
             EngineDied: the engine is gone.
         """
-        await self._take(version, "take_weights", {"folder": folder})
+        if not (Path(folder) / "adapter_config.json").is_file():
+            await self._take(version, "take_weights", {"folder": folder})
+            return
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if self._llm is None:
+            raise EngineDied("the engine is not started")
+        while any(count for adapter, count in self._in_flight.items() if adapter != self._adapter):
+            self._one_ended.clear()
+            await self._one_ended.wait()  # there is room for two
+        self._adapters += 1
+        adapter = _Adapter(folder, version, self._adapters)
+        try:
+            await self._llm.add_lora(adapter.request())
+        except EngineDeadError as error:
+            raise EngineDied(str(error) or "the engine process ended") from error
+        self._adapter, self._in_flight = adapter, +self._in_flight
+
+    def use_adapter(self, folder: str, version: str) -> None:
+        """Use LoRA's factors from the first response on; called before `start`."""
+        self._adapters += 1
+        self._adapter = _Adapter(folder, version, self._adapters)
 
     async def receive(self, meeting: Any, first: int, version: str) -> None:
         """Receive other weights of the same model by broadcast, with nothing in flight.
@@ -277,6 +333,7 @@ class VllmEngine:
             await self._llm.collective_rpc(method, kwargs=arguments)
             await self._llm.reset_prefix_cache()  # cached prefixes were computed with the old weights
             await self._llm.update_weight_version(version)
+            self._adapter = None
             await self._llm.resume_generation()
         except EngineDeadError as error:
             raise EngineDied(str(error) or "the engine process ended") from error
@@ -313,6 +370,18 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.shutdown()
+
+
+def lora_room(rank: int) -> int:
+    """Return the rank that vLLM makes room for.
+
+    Raises:
+        ConfigError: the rank is too large.
+    """
+    room = next((one for one in _LORA_RANKS if one >= rank), None)
+    if room is None:
+        raise ConfigError(f"vLLM loads LoRA adapters up to rank {_LORA_RANKS[-1]}, and this has {rank}")
+    return room
 
 
 def make_engine(request: EngineRequest) -> VllmEngine:

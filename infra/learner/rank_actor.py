@@ -45,12 +45,15 @@ class RankActor(Learner):
         super().__init__(str(local_folder(reader.folder)), recipe, Rank(index, world, address, port))
 
     def weights(self) -> dict[str, Any]:
-        """Return the model's files as references; empty on all ranks but the first."""
+        """Return the model's files, or those of its adapter, as references; empty on all ranks but the first."""
         import ray
 
         folder = memory_folder()
         try:
-            self.export(folder, as_trained=True)
+            if self._recipe.learner.weight_sync == "adapters":
+                self.export_adapter(folder)
+            else:
+                self.export(folder, as_trained=True)
             # Arrays: Ray maps them into the engines' processes, and copies bytes onto the heap of each.
             return {file.name: ray.put(np.fromfile(file, np.uint8)) for file in sorted(folder.iterdir())}
         finally:

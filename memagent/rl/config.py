@@ -169,9 +169,10 @@ class LearnerRecipe(Section):
     """LoRA's alpha: adapters are scaled by alpha / rank."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
-    weight_sync: Literal["files", "broadcast"] = "files"
-    """How weights go to the engines: as files through Ray's object store and shared memory, or over a process group
-    (NCCL between GPUs, gloo between CPUs)."""
+    weight_sync: Literal["files", "broadcast", "adapters"] = "files"
+    """How weights go to the engines: as files through Ray's object store and shared memory; over a process group (NCCL
+    between GPUs, gloo between CPUs); or LoRA's factors alone, as files, which engines apply beside the model's weights:
+    little is sent, and no response is waited for, but each token costs an engine more."""
     placement: Literal["apart", "shared"] = "apart"
     """`apart`: ranks and engines have GPUs of their own. `shared`: rank i and engine i take turns on GPU i: the engines
     sleep while the learner works. The optimiser and its float32 weights are in main memory all the time (ZeRO-Offload,
@@ -236,11 +237,13 @@ class Recipe(Section):
                 f"rollout.prompts {self.rollout.prompts} is no multiple of learner.minibatch_prompts "
                 f"{self.learner.minibatch_prompts}"
             )
-        if self.learner.placement == "shared" and self.learner.weight_sync == "broadcast":
+        if self.learner.placement == "shared" and self.learner.weight_sync != "files":
             raise ValueError(
                 "learner.placement shared needs learner.weight_sync files: two processes on one GPU cannot broadcast "
-                "to each other over NCCL"
+                "to each other over NCCL, and adapters are not tried with engines that sleep"
             )
+        if self.learner.weight_sync == "adapters" and not self.learner.lora_rank:
+            raise ValueError("learner.weight_sync adapters needs learner.lora_rank: there is no adapter to send")
         if self.learner.placement == "shared" and self.learner.zero_stage != 3:
             raise ValueError(
                 "learner.placement shared needs learner.zero_stage 3: at the other stages a rank's whole model would "

@@ -287,7 +287,7 @@ def _minutes(shape: ModelShape, recipe: Recipe, gpu: Gpu, tokens: StepTokens, en
     read = 2 * shape.parameters + sequences * length * shape.kv_bytes()
     rate = sequences * gpu.terabytes * 1e12 * DECODE_SHARE / read
     decode = tokens.response / (engine_gpus * rate)
-    sync = 2 * shape.parameters / 20e9
+    sync = 0.0 if recipe.learner.weight_sync == "adapters" else 2 * shape.parameters / 20e9
     rollout = prefill + decode
     phases = {"rollout": rollout, "learn": learn, "weight_sync": sync}
     if recipe.learner.placement == "shared":

@@ -132,10 +132,9 @@ def _slots(run: TrainingRun) -> GpuSlots | None:
 
 
 def _rollout_pool(run: TrainingRun, slots: GpuSlots | None) -> RolloutPool:
-    reader = run.reader
-    if slots is not None:
-        reader = copy(reader)
-        reader.engine_config = reader.engine_config.model_copy(update={"sleep_mode": True})
+    reader, learner = copy(run.reader), run.recipe.learner
+    rank = learner.lora_rank if learner.weight_sync == "adapters" else 0
+    reader.engine_config = reader.engine_config.model_copy(update={"sleep_mode": slots is not None, "lora_rank": rank})
     return RolloutPool(reader, run.recipe, run.config.pool, slots)
 
 

@@ -6,10 +6,14 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from infra.learner.checkpoint import write_model
+from infra.learner.rank import write_adapter
 from memagent.nano import bundled
 from memagent.reading.tokens import load_tokenizer
-from memagent.rl.model import load_model
+from memagent.rl.config import load_recipe
+from memagent.rl.model import FACTORS, adapt, adapted, load_model
 from tests.e2e.conftest import ROOT
 
 TAKER = """
@@ -22,9 +26,9 @@ from infra.learner.weights import Rendezvous, send
 from memagent.config import EngineConfig
 from memagent.reading.engine import Sampling
 
-async def main(first, second):
+async def main(first, second, adapter):
     prompts = json.load(sys.stdin)
-    engine = VllmEngine(first, EngineConfig(dtype="float32"))
+    engine = VllmEngine(first, EngineConfig(dtype="float32", lora_rank=8))
     await engine.start()
 
     async def say():
@@ -32,6 +36,11 @@ async def main(first, second):
         said = await asyncio.gather(*(engine.generate(ids, sampling) for ids in prompts))
         print(json.dumps([[one.ids, one.logprobs, one.weight_version] for one in said]), flush=True)
 
+    before = asyncio.create_task(say())
+    await asyncio.sleep(0.1)
+    await engine.update(adapter, "adapter")  # what is being said goes on, with what it began with
+    assert not before.done()
+    await before
     await say()
     await engine.update(second, "as files")
     await say()
@@ -53,12 +62,13 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_all_of_an_update_arrives(tmp_path):
     first, second = bundled("sft"), bundled("rl")
+    adapter, merged = with_factors(first, tmp_path)
     text = load_tokenizer(str(first)).encode((ROOT / "docs" / "training.md").read_text())
     prompts = [text[at : at + 200] for at in range(0, 4000, 200)]
     script = tmp_path / "taker.py"
     script.write_text(TAKER)
     done = subprocess.run(
-        [sys.executable, str(script), str(first), str(second)],
+        [sys.executable, str(script), str(first), str(second), str(adapter)],
         input=json.dumps(prompts),
         capture_output=True,
         text=True,
@@ -67,11 +77,27 @@ def test_all_of_an_update_arrives(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[[")]
-    assert [{version for *_, version in one} for one in said] == [{""}, {"as files"}, {"broadcast"}]
-    for answers, own, other in zip(said, (first, second, first), (second, first, second), strict=True):
+    assert [{version for *_, version in one} for one in said] == [{""}, {"adapter"}, {"as files"}, {"broadcast"}]
+    folders = first, merged, second, first
+    for answers, own, other in zip(said, folders, (merged, first, first, second), strict=True):
         # Both in float32: what is left is the order in which they add.
         assert difference(prompts, answers, own) < 1e-5
         assert difference(prompts, answers, other) > 0.01
+
+
+def with_factors(folder, made):
+    """Write low-rank factors of a model as a training exports them, and the model with them merged in."""
+    model = load_model(folder).model
+    adapt(model, 8, 16.0)
+    torch.manual_seed(0)
+    factors = {name: 0.02 * torch.randn_like(one) for name, one in model.named_parameters() if name.endswith(FACTORS)}
+    write_adapter(factors, load_recipe("smoke", ["learner.lora_rank=8", "learner.lora_alpha=16"]), made / "adapter")
+    merged = {name: one.float() for name, one in load_file(folder / "model.safetensors").items()}
+    for name in adapted(model):
+        layer = name.removesuffix(".weight")
+        merged[name] += 2.0 * factors[f"{layer}.up"] @ factors[f"{layer}.down"]
+    write_model(merged, folder, made / "merged")
+    return made / "adapter", made / "merged"
 
 
 def difference(prompts, answers, folder):

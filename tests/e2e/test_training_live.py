@@ -95,3 +95,14 @@ def test_in_bfloat16_broadcast_and_one_step_behind_engine_and_learner_stay_close
     names = ["", f"{run_id}:1", f"{run_id}:2"]
     assert all(versions <= set(names[max(0, step - 1) : step + 1]) for step, versions in enumerate(said))
     assert Checkpoints(store, run_id).read().cursor == sum(row["sampled_groups"] for row in rows)
+
+
+@pytest.mark.slow
+def test_engines_that_are_sent_adapters_compute_what_the_learner_does(tmp_path):
+    memagent = Memagent(str(tmp_path / "store"))
+    sets = ("learner.lora_rank=8", "learner.weight_sync=adapters", "learner.lr=1e-3", "stage.max_steps=3")
+    summary = memagent.json(*command(*sets, "stage.validate_every=3", "stage.validate_with=1"))
+    _, *rows = rows_of(Store(memagent.store))
+    assert [row["version"] for row in rows] == [f"{summary['run_id']}:{step}" for step in (1, 2, 3)]
+    # In float32, with the factors of every step; with those of the step before it would be a hundred times as much.
+    assert all(0 < row["logprob_diff"] < 1e-5 for row in rows), [row["logprob_diff"] for row in rows]

@@ -53,13 +53,25 @@ def test_an_unknown_recipe_names_the_shipped_ones():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["learner.weight_sync='broadcast'", "learner.zero_stage=2", "rollout.max_off_policy_steps=1"]
+    "wrong",
+    [
+        "learner.weight_sync='broadcast'",
+        "learner.weight_sync='adapters'",
+        "learner.zero_stage=2",
+        "rollout.max_off_policy_steps=1",
+    ],
 )
 def test_what_cannot_take_turns_on_a_gpu_is_refused(wrong):
     fits = ["learner.placement='shared'", "learner.weight_sync='files'"]
     assert load_recipe("reader-7b", fits).learner.placement == "shared"
     with pytest.raises(ConfigError, match=wrong.split("=")[0].replace(".", r"\.")):
         load_recipe("reader-7b", [*fits, wrong])
+
+
+def test_adapters_are_sent_only_where_there_are_some():
+    assert load_recipe("smoke", ["learner.weight_sync=adapters", "learner.lora_rank=8"])
+    with pytest.raises(ConfigError, match=r"needs learner\.lora_rank"):
+        load_recipe("smoke", ["learner.weight_sync=adapters"])
 
 
 def test_learning_rates_rise_and_fall_as_scheduled():
