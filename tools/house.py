@@ -18,7 +18,7 @@ SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
     "files": 262,
-    "lines": 52_300,
+    "lines": 52_500,
     "modules with one importer": 57,
     "files below 50 lines": 31,
     "circles of imports": 0,
