@@ -80,7 +80,7 @@ def test_questions_are_on_no_command_line(run, service, monkeypatch):
 
     def popen(line, **_):
         (file,) = (part.partition("=")[2] for part in line if part.startswith("--questions="))
-        began.append((line, Path(file), [one.question for one in load_questions(file)]))
+        began.append((line, Path(file), [one.text for one in load_questions(file)]))
         return SimpleNamespace(poll=lambda: 0)
 
     monkeypatch.setattr("pipelines.web.review.service.subprocess.Popen", popen)
