@@ -109,8 +109,8 @@ _Taken = TypeVar("_Taken", contravariant=True)
 _Given = TypeVar("_Given", covariant=True)
 _log = logging.getLogger("memagent.jobs")
 
-CALLS = 64
-"""Most items that one engine works on at once."""
+BLOCKS_AT_ONCE = 64
+"""Most items, which are blocks of readings, that one engine works on at once."""
 _ROUNDS = 3
 """How often Ray Data is given what is left of a job that Ray could not bring to its end."""
 _LOOK_SECONDS = 0.2
@@ -227,7 +227,7 @@ def _local(work: Callable[[Any], Any] | EngineWork[Any, Any], items: Iterable[An
 
         try:
             while True:
-                for number, item in islice(waiting, CALLS - len(running)):
+                for number, item in islice(waiting, BLOCKS_AT_ONCE - len(running)):
                     call = _submit(outcome(number, item), loop)
                     running.add(call)
                     call.add_done_callback(done.put)
@@ -343,7 +343,7 @@ def _options(
     check_fits(pool)
     most = min(pool.max_size, count)
     # Half of an engine's share of the items at once: the others find some, and what is left is evened out.
-    calls = max(1, min(CALLS, count // (2 * most)))
+    calls = max(1, min(BLOCKS_AT_ONCE, count // (2 * most)))
     compute = ActorPoolStrategy(
         min_size=min(pool.min_size, most),
         max_size=most,

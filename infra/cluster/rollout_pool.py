@@ -58,6 +58,7 @@ class RolloutWorker:
         sampling = {"temperature": rollout.temperature, "top_p": rollout.top_p}
         self._sampled = ReadingSpec(prompts, config.model_copy(update=sampling))
         self._greedy = ReadingSpec(prompts, config.model_copy(update={"temperature": 0.0}))
+        self._keep = rollout.max_off_policy_steps > 0
         self._engine = SupervisedEngine(self._make, reader.engine_restarts)
 
     async def start(self) -> None:
@@ -77,7 +78,7 @@ class RolloutWorker:
         folder = await asyncio.to_thread(self._weights.take, key, zip(names, files, strict=True))
         self._version = version
         try:
-            await self._engine.engine.update(str(folder), version)  # type: ignore[attr-defined]
+            await self._engine.engine.update(str(folder), version, keep=self._keep)  # type: ignore[attr-defined]
         except EngineDied:
             await self._engine.restart()
 
@@ -85,7 +86,7 @@ class RolloutWorker:
         """Switch to broadcast weights, as receiver number `first`. Groups in progress go on with them."""
         self._lasting = False
         self._version = version
-        await self._engine.engine.receive(meeting, first, version)  # type: ignore[attr-defined]
+        await self._engine.engine.receive(meeting, first, version, keep=self._keep)  # type: ignore[attr-defined]
 
     async def read(self, task: Task, size: int, *, greedy: bool) -> Group:
         """Read a task `size` times concurrently."""

@@ -278,17 +278,23 @@ class VllmEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    async def update(self, folder: str, version: str) -> None:
-        """Load other weights of the same model in place, with nothing in flight; `version` labels their responses.
+    async def update(self, folder: str, version: str, *, keep: bool = False) -> None:
+        """Load other weights of the same model in place; `version` labels what they respond.
 
         Of a folder with LoRA's factors (``engine.lora_rank``) those are used from the next response on, beside the
         weights; responses go on meanwhile.
+
+        Args:
+            folder: of the model, or of the factors.
+            version: of a response the one of its last token is kept.
+            keep: go on with the responses in progress, from where they are and with the new weights, of which what they
+                have attended to is computed again; else wait for their end first.
 
         Raises:
             EngineDied: the engine is gone.
         """
         if not (Path(folder) / "adapter_config.json").is_file():
-            await self._take(version, "take_weights", {"folder": folder})
+            await self._take(version, "take_weights", {"folder": folder}, keep=keep)
             return
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -310,28 +316,29 @@ class VllmEngine:
         self._adapters += 1
         self._adapter = _Adapter(folder, version, self._adapters)
 
-    async def receive(self, meeting: Any, first: int, version: str) -> None:
-        """Receive other weights of the same model by broadcast, with nothing in flight.
+    async def receive(self, meeting: Any, first: int, version: str, *, keep: bool = False) -> None:
+        """Receive other weights of the same model by broadcast.
 
         Args:
             meeting: where (`infra.learner.weights.Rendezvous`).
             first: number of this engine's first process among the receivers, from 1.
             version: labels their responses.
+            keep: as of `update`.
 
         Raises:
             EngineDied: the engine is gone.
         """
-        await self._take(version, "receive_weights", {"meeting": asdict(meeting), "first": first})
+        await self._take(version, "receive_weights", {"meeting": asdict(meeting), "first": first}, keep=keep)
 
-    async def _take(self, version: str, method: str, arguments: dict[str, Any]) -> None:
+    async def _take(self, version: str, method: str, arguments: dict[str, Any], *, keep: bool) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if self._llm is None:
             raise EngineDied("the engine is not started")
         try:
-            await self._llm.pause_generation(mode="wait", clear_cache=True)
+            await self._llm.pause_generation(mode="keep" if keep else "wait", clear_cache=not keep)
             await self._llm.collective_rpc(method, kwargs=arguments)
-            await self._llm.reset_prefix_cache()  # cached prefixes were computed with the old weights
+            await self._llm.reset_prefix_cache(reset_running_requests=keep)  # it is of the old weights
             await self._llm.update_weight_version(version)
             self._adapter = None
             await self._llm.resume_generation()

@@ -37,8 +37,8 @@ class RolloutRecipe(Section):
     are sampled again for it."""
     max_off_policy_steps: int = Field(0, ge=0, le=8)
     """Steps that the sampling weights of a group may lag behind the learner's. Above 0 engines go on sampling while the
-    learner works, and take new weights between two conversations of a reading, each of which records its version.
-    """
+    learner works, and take new weights in the middle of a reading and of its responses; each response records the
+    version of its last token."""
 
 
 class RewardRecipe(Section):

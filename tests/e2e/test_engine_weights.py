@@ -49,8 +49,16 @@ async def main(first, second, adapter):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         meeting = Rendezvous("127.0.0.1", sock.getsockname()[1], 2, layout)
+    sampling = Sampling(max_tokens=120, temperature=1.0, logprobs=True)
+    running = [asyncio.create_task(engine.generate(ids, sampling)) for ids in prompts[:4]]
+    await asyncio.sleep(0.1)
     given = asyncio.to_thread(send, meeting, weights.items(), torch.device("cpu"))
-    await asyncio.gather(given, engine.receive(meeting, 1, "broadcast"))
+    await asyncio.gather(given, engine.receive(meeting, 1, "broadcast", keep=True))
+    unfinished = [one for one in running if not one.done()]
+    assert unfinished, "they go on with other weights"
+    for one in await asyncio.gather(*unfinished):
+        told = one.weight_version, len(one.ids), len(one.logprobs)
+        assert told[0] == "broadcast" and told[1] == told[2], told
     await say()
     await engine.stop()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from memagent.errors import UsageError
 from pipelines.io import writer as workbook
 from pipelines.io.answers import _LAYOUT as ANSWERS
-from pipelines.io.answers import write_answers
+from pipelines.io.answers import COLUMNS, write_answers
 from pipelines.io.feedback import load_verdicts
 from pipelines.io.writer import Link, TableLayout, flat, write_file, write_xlsx, xlsx_rows
 from pipelines.web.review import export
@@ -71,6 +71,7 @@ def test_the_command_and_the_review_pages_have_one_layout():
     assert pages[-4:] == ["corpus", "question_id", "run_id", "reading_id"]
     assert [name for name in mine if name in pages] == [name for name in pages if name in mine], "in the same order"
     assert set(pages) - set(mine) == {"comments", "link", "corpus"}
+    assert {*COLUMNS.names} - {"evidence"} <= set(mine), "a column that `_CELLS` lacks would be in no workbook"
     assert set(mine) >= {"source", "page", "gold", "segment", "char_start"} and len(mine) == len(set(mine))
 
 

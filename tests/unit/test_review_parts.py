@@ -122,8 +122,8 @@ def test_pages_by_key_are_the_list_and_tallies_its_counts(rows, said, chosen, si
             steps.append(following.id)
         assert steps == whole and (len(whole) < 2 or whole[0] == before_it(connection, chosen, whole[1]))
         assert listing.count(connection, chosen, "ann") == len(whole)
-        before, page_size = listing.PAGE, size
-        listing.PAGE = page_size
+        before, page_size = listing.ANSWERS_PER_PAGE, size
+        listing.ANSWERS_PER_PAGE = page_size
         try:
             down, edge = [], 0
             while True:
@@ -139,7 +139,7 @@ def test_pages_by_key_are_the_list_and_tallies_its_counts(rows, said, chosen, si
                 up = [item.id for item in page.items] + up
             assert up == whole
         finally:
-            listing.PAGE = before
+            listing.ANSWERS_PER_PAGE = before
         tallied = {}
         for item in everything:
             tallied[item.state, item.review] = tallied.get((item.state, item.review), 0) + 1

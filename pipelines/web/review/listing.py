@@ -11,7 +11,7 @@ from memagent.errors import UsageError
 from memagent.records import LEVELS
 from pipelines.web.review.index import REVIEWS, STATES, TIME_BITS, UNKNOWN, moment
 
-PAGE = 50
+ANSWERS_PER_PAGE = 50
 _MOST_WORDS = 8
 _WHICH = ("", "mine", "others")
 _KEY = "(item.confidence, item.id)"
@@ -174,8 +174,8 @@ def page(connection: sqlite3.Connection, chosen: Filter, reviewer: str, *, befor
         before: an item that the page before began with.
         after: an item that the page before ended with; with neither, the first page is returned.
     """
-    items = _items(connection, Terms(chosen, reviewer, connection), after or before, PAGE + 1, on=not before)
-    more, items = len(items) > PAGE, items[:PAGE]
+    items = _items(connection, Terms(chosen, reviewer, connection), after or before, ANSWERS_PER_PAGE + 1, on=not before)
+    more, items = len(items) > ANSWERS_PER_PAGE, items[:ANSWERS_PER_PAGE]
     if before:
         items.reverse()
     has_previous, has_next = (more, bool(items)) if before else (bool(after and items), more)
