@@ -21,7 +21,7 @@ from filelock import FileLock
 from filelock import Timeout as LockTimeout
 
 from memagent.config import without_login
-from memagent.errors import ConfigError, MemagentError
+from memagent.errors import ConfigError, MemagentError, UsageError
 
 _UPDATE_SECONDS = 300
 _S3_ATTEMPTS = 12
@@ -226,6 +226,18 @@ class Store:
         files = (path for path, info in found.items() if info["type"] != "directory")
         mine = (p for p in files if p.endswith(suffix) and (hidden or not p.rsplit("/", 1)[-1].startswith(".")))
         return {path: int(found[path]["size"]) if "size" in found[path] else self.size(path) for path in sorted(mine)}
+
+    def check_links(self) -> None:
+        """Refuse a store of which parts are symbolic links: what they lead to is neither searched nor deleted.
+
+        Raises:
+            UsageError: naming one.
+        """
+        found = {} if self.is_s3 else self.fs.find(self.path(), detail=True)
+        if link := next((path for path, info in found.items() if info.get("islink")), ""):
+            raise UsageError(
+                f"{link} is a symbolic link, so that nobody can say what is left: move what it leads to here"
+            )
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""

@@ -235,6 +235,17 @@ def test_what_killed_writers_left_goes_as_well(archive):
     assert check("c", config)["found"] == {}
 
 
+def test_a_store_with_a_link_is_refused_before_anything_goes(archive, tmp_path):
+    store, config, _ = archive
+    aside = tmp_path / "elsewhere"
+    Path(store.path("answers")).rename(aside)
+    Path(store.path("answers")).symlink_to(aside)
+    for dry in (True, False):
+        with pytest.raises(UsageError, match=r"answers is a symbolic link"):
+            forget_aaa(config, dry=dry)
+    assert Table(store, "answers").read("c").num_rows == 4 and list(find_texts(Store(str(aside)), ["47110815"]))
+
+
 def test_brackets_in_a_name_are_no_pattern(archive):
     _, config, folder = archive
     for name in ("report 1.txt", "report [1].txt", "report [!2].txt"):

@@ -174,7 +174,9 @@ def page(connection: sqlite3.Connection, chosen: Filter, reviewer: str, *, befor
         before: an item that the page before began with.
         after: an item that the page before ended with; with neither, the first page is returned.
     """
-    items = _items(connection, Terms(chosen, reviewer, connection), after or before, ANSWERS_PER_PAGE + 1, on=not before)
+    items = _items(
+        connection, Terms(chosen, reviewer, connection), after or before, ANSWERS_PER_PAGE + 1, on=not before
+    )
     more, items = len(items) > ANSWERS_PER_PAGE, items[:ANSWERS_PER_PAGE]
     if before:
         items.reverse()
