@@ -24,8 +24,6 @@ from memagent.rl.loss import ResponseTokens, scale, token_loss
 from memagent.rl.model import PolicyModel, adapt, load_model
 from memagent.rl.packing import Packed
 
-ADAPTER = "adapter_config.json"
-"""The file by which a folder is known as one of LoRA's factors."""
 _PEFT_NAMES = {"down": "lora_A.weight", "up": "lora_B.weight"}
 
 
@@ -55,7 +53,7 @@ def write_adapter(factors: dict[str, Tensor], recipe: Recipe, folder: Path) -> N
         "inference_mode": True,
         "target_modules": sorted(modules),
     }
-    (folder / ADAPTER).write_text(json.dumps(config, indent=2), encoding="utf-8")
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     (folder / "adapter_model.safetensors").chmod(0o644)  # safetensors makes the file private to its owner
 
