@@ -258,12 +258,12 @@ SECTIONS = (
         "of an undisturbed run. The engine is the scripted one, unless a line names vLLM.",
         (
             Line(
-                "A million documents; driver, worker or all killed",
+                "20,000 documents; driver, worker or all killed",
                 "scale-kills-avx512-two-cores",
                 {
-                    "kills": Value("kills", _MILLION),
-                    "answers that differ": Value("answers that differ", _MILLION),
-                    "conversations repeated": Value("done again", _MILLION),
+                    "kills": Value("kills", "20,000 documents"),
+                    "answers that differ": Value("answers that differ", "20,000 documents"),
+                    "conversations repeated": Value("done again", "20,000 documents"),
                 },
             ),
             Line(
