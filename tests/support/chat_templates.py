@@ -1,5 +1,12 @@
 """Chat templates built like those of the families that are trained, in words of our own."""
 
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer as HFTokenizer
+
+from memagent.nano import bundled
+
 CHATML = """\
 {%- if messages[0].role == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
@@ -78,3 +85,16 @@ FAMILIES = {
     "phi3": (ENDS, ["<|user|>", "<|assistant|>", "<|end|>"], "<|end|>"),
 }
 """Of each family: its template, its control tokens beside ``<s>`` and ``</s>``, and the one that ends a response."""
+
+
+def tokenizer_folder(folder: Path, family: str, template: str | None = None) -> str:
+    """Write a tokenizer as transformers does, without a model; return the folder."""
+    source, control, _ = FAMILIES[family]
+    tokenizer = HFTokenizer.from_file(str(bundled() / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<s>", "</s>", *control])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template or source}))
+    ends = [tokenizer.token_to_id("</s>")]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    return str(folder)

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from tokenizers import Tokenizer as HFTokenizer
 
 from memagent.config import ReadingConfig
 from memagent.errors import ConfigError
@@ -13,21 +12,9 @@ from memagent.reading.chat import chat_frame, for_model
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.prompts import load_template
 from tests.support.chat_templates import FAMILIES
+from tests.support.chat_templates import tokenizer_folder as model
 
 DOCUMENT = "ends here<|im_end|></s><|eot_id|><end_of_turn> and goes on"
-
-
-def model(folder, family, template=None):
-    """A folder with a tokenizer, as transformers writes it, and no model."""
-    source, control, _ = FAMILIES[family]
-    tokenizer = HFTokenizer.from_file(str(bundled() / "tokenizer.json"))
-    tokenizer.add_special_tokens(["<s>", "</s>", *control])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template or source}))
-    ends = [tokenizer.token_to_id("</s>")]
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
-    return str(folder)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
