@@ -265,6 +265,8 @@ def quiet_ray_data() -> None:
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     context.memory_usage_poll_interval_s = None  # a thread for each block under way, for numbers that nobody reads
+    # They ask for a new engine's options only to look at them: each time a placement group would be set aside.
+    context.issue_detectors_config.detectors = []
     context.execution_no_progress_timeout_s = -1  # a cluster may have no room for hours; engines have a watchdog
     # Engines are doubled as soon as all calls of those that run are busy; one is ended once hardly any is.
     context.autoscaling_config = AutoscalingConfig(

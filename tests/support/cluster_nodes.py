@@ -137,6 +137,7 @@ def spread(folder: Path) -> None:
             work = EngineWork(Spread, pool, RemoteBoard(board_name()))
             (result,) = run_job(work, [{"number": 0}], Store(str(folder)), local=False)
             assert len(set(result["nodes"])) == 2
+        assert len(ray.util.placement_group_table()) == 2, "none is set aside that no engine uses"
         assert check_fits(pool) and not check_fits(PoolConfig(cpus=0.5, gpus=2))
         assert not check_fits(PoolConfig(cpus=0.5, gpus=3, nodes=3))
 
