@@ -192,8 +192,9 @@ class VllmEngine:
             options["max_num_batched_tokens"] = step
         if config.max_model_len:
             options["max_model_len"] = config.max_model_len
-        if config.lora_rank:  # two: while one is loaded, the responses of the one before it go on
-            options |= {"enable_lora": True, "max_loras": 2, "max_lora_rank": lora_room(config.lora_rank)}
+        if rank := config.lora_rank:  # two: while one is loaded, the responses of the one before it go on
+            room = next((one for one in _LORA_RANKS if one >= rank), rank)
+            options |= {"enable_lora": True, "max_loras": 2, "max_lora_rank": room}
         try:
             args = AsyncEngineArgs(
                 model=self._model,
@@ -377,18 +378,6 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.shutdown()
-
-
-def lora_room(rank: int) -> int:
-    """Return the rank that vLLM makes room for.
-
-    Raises:
-        ConfigError: the rank is too large.
-    """
-    room = next((one for one in _LORA_RANKS if one >= rank), None)
-    if room is None:
-        raise ConfigError(f"vLLM loads LoRA adapters up to rank {_LORA_RANKS[-1]}, and this has {rank}")
-    return room
 
 
 def make_engine(request: EngineRequest) -> VllmEngine:

@@ -27,15 +27,9 @@ class Preview:
 
     def as_dict(self, spec: ReadingSpec) -> Json:
         """Return it as plain data."""
-        read = self.read
-        decode = spec.prompts.tokenizer.decode
+        read, decode = self.read, spec.prompts.tokenizer.decode
         turns = [
-            {
-                "kind": said.kind,
-                "prompt_tokens": len(said.prompt_ids),
-                "response": decode(said.response_ids, special=True),
-                "cut": said.cut,
-            }
+            {"kind": said.kind, "response": decode(said.response_ids, special=True), "cut": said.cut}
             for said in (read.conversations if read else ())
         ]
         shown = {"task": self.task.sample_id, "question": self.task.question, "gold": list(self.task.gold)}

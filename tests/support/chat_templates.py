@@ -93,7 +93,7 @@ def tokenizer_folder(folder: Path, family: str, template: str | None = None) -> 
     tokenizer = HFTokenizer.from_file(str(bundled() / "tokenizer.json"))
     tokenizer.add_special_tokens(["<s>", "</s>", *control])
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}}
+    config = {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>", "special": True}}
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template or source}))
     ends = [tokenizer.token_to_id("</s>")]
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
