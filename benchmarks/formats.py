@@ -1,9 +1,11 @@
 """Pace and memory of the parsers by format, and whether each takes the words of a text as they are.
 
     python -m benchmarks.formats --data FOLDER [--texts 30] [--files 1000]
+    python -m benchmarks.formats --data FOLDER --answers [--texts 30]
 
 FOLDER holds texts (.txt). The first ones are written in each format and parsed by the confined child process, over and
-over until so many files are read.
+over until so many files are read. With ``--answers`` they are read by the bundled reader instead: whether it says the
+same of each format as of the text.
 """
 
 import argparse
@@ -25,9 +27,12 @@ import psutil
 from benchmarks.record import Row, arguments, result, write
 from infra.sources.base import Refused
 from infra.sources.sandbox import Guard
+from memagent import Archive
 from memagent.config import IngestConfig
+from memagent.evaluation.contracts import CATEGORIES, QUESTIONS
 from tests.support.office import odt, pptx, shape
 
+ASKED = ("txt", "docx", "odt", "html", "rtf", "eml", "pdf")
 _WIDTH, _LINES = 90, 60
 """Characters of a line, and lines of a page, of the PDF."""
 _CHARS = 60_000
@@ -40,15 +45,43 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=30)
     parser.add_argument("--files", type=int, default=1000)
+    parser.add_argument("--answers", action="store_true")
     arguments(parser)
     given = parser.parse_args()
     paths = sorted(given.data.glob("*.txt"))[: given.texts]
     texts = [_latin(path.read_text("utf-8", "replace"))[:_CHARS] for path in paths]
+    if given.answers:
+        write(result("formats-answers", "The same contracts in each format: the same answers?", answered(texts), given))
+        return
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for kind, made in FORMATS.items():
             rows += measure(kind, made, texts, given.files, Path(folder))
     write(result("formats", "Parsers by format", rows, given))
+
+
+def answered(texts: list[str]) -> list[Row]:
+    """Ask three questions of each text in each format; return how many answers are those of the plain text."""
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home) / "files"
+        folder.mkdir()
+        for kind in ASKED:
+            for number, text in enumerate(texts):
+                (folder / f"{number}.{kind}").write_bytes(FORMATS[kind](text))
+        with Archive(str(folder), store=f"{home}/store") as archive:
+            said = {
+                (one.document, one.question): one for one in archive.ask(*(QUESTIONS[name][0] for name in CATEGORIES))
+            }
+        plain = {place: one for place, one in said.items() if place[0].endswith(".txt")}
+        rows = []
+        for kind in ASKED[1:]:
+            pairs = [
+                (one, said[document.replace(".txt", f".{kind}"), asked]) for (document, asked), one in plain.items()
+            ]
+            same = sum(one.answer == other.answer for one, other in pairs)
+            rows.append(Row(f".{kind}", f"{same} of {len(pairs)}", column="answers as of the text"))
+            print(rows[-1], flush=True)
+    return rows
 
 
 def measure(kind: str, made: Callable[[str], bytes], texts: list[str], count: int, folder: Path) -> list[Row]:
