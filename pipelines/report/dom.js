@@ -49,7 +49,7 @@ const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 const data = parse("data");
 const STATES = {
   read: "read in this run",
-  continued: "read on from an older version",
+  continued: "continued from an earlier reading",
   reused: "from an earlier run",
   failed: "no answer",
 };
