@@ -53,11 +53,14 @@ def test_a_family_is_asked_trained_promoted_and_asked_again(family, tmp_path):
     run = memagent.json(
         "train", "--recipe", "smoke", *data, "--set", "stage.max_steps=1", "--set", "stage.validate_with=1"
     )
-    rows = [row for row in Checkpoints(Store(memagent.store), run["run_id"]).metrics if row["step"] == 1]
+    checkpoints = Checkpoints(Store(memagent.store), run["run_id"])
+    checkpoints.read()
+    rows = [row for row in checkpoints.metrics if row["step"] == 1]
     assert 0 < rows[0]["logprob_diff"] < 1e-4
 
     taught = memagent.json("train", "--recipe", "sft", *data, "--set", "stage.max_steps=2", "--set", "learner.lr=1e-3")
     assert taught["candidate"]
     memagent("policies", "promote", taught["candidate"], "--model", model, "--force")
+    (notes / "b.txt").write_text(PROSE * 3)  # what was answered before is read again only if asked to
     again = memagent.json("ask", str(notes), *question)["summary"]
-    assert again["readings"]["read_now"] == 1 and again["policy_id"] == taught["candidate"]
+    assert (again["readings"]["read_now"], again["policy_id"]) == (1, taught["candidate"])
