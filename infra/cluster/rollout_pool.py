@@ -74,7 +74,7 @@ class RolloutWorker:
         await self._engine.start()
 
     async def update(self, version: str, key: str, names: Sequence[str], *files: "FileContent") -> None:
-        """Switch to other weights. Groups in progress go on with them from their next conversation."""
+        """Switch to other weights. Groups in progress go on, with them from the next conversation at the latest."""
         folder = await asyncio.to_thread(self._weights.take, key, zip(names, files, strict=True))
         self._version = version
         try:

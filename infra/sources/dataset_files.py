@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from infra.store.location import file_system
 from memagent.errors import UsageError
-from memagent.evaluation.loaders import load_samples, recognise
+from memagent.evaluation.loaders import FORMATS, load_samples, recognise
 from memagent.evaluation.records import KNOWN_COLUMNS, Columns, Parse, TaskRecord, parser
 from memagent.evaluation.texts import Sample
 from memagent.quality.curation import Qa, families
@@ -120,12 +120,13 @@ def open_records(
 
 
 def _known(path: Path, first: FileRow) -> str:
-    """Return the format of evaluation that a file has; ``own``: its columns, if any fit, are a user's."""
+    """Return the format of evaluation that a file has all fields of; ``own``: its columns, if any fit, are a user's."""
     names = pq.read_schema(path).names if path.suffix.lower() in PARQUET else first.values
     try:
-        return recognise(FileRow(first.where, dict.fromkeys(names)))
+        known = recognise(FileRow(first.where, dict.fromkeys(names)))
     except UsageError:
         return "own"
+    return known if FORMATS[known].fields.issubset(names) else "own"
 
 
 def _of_sample(row: FileRow) -> TaskRecord:

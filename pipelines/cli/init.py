@@ -94,8 +94,12 @@ def init(
     def answer(key: str, words: str, value: T | None, default: T) -> T:
         while True:  # one answer that cannot be used costs none of the others
             given_now = _answer(words, value, default, ask)
+            data: Json = {}
+            for name, one in {**chosen, key: given_now}.items():
+                if one:
+                    put(data, name, one)
             try:
-                validate(Config, _nested({**chosen, key: given_now or None}), "")
+                validate(Config, data, "")
                 break
             except ConfigError as error:
                 if value is not None or not ask:
@@ -123,14 +127,6 @@ def init(
         load_config(str(aside))  # a value that cannot be used is said before the file is there
     typer.echo(f"{output}: memagent ask FOLDER -q 'a question' --config {output}")
     typer.echo(f"or, for every command: export MEMAGENT_CONFIG_FILE={output.absolute()}")
-
-
-def _nested(chosen: Mapping[str, JsonValue]) -> Json:
-    data: Json = {}
-    for key, value in chosen.items():
-        if value is not None:
-            put(data, key, value)
-    return data
 
 
 def _asks() -> bool:

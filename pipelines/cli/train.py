@@ -243,8 +243,8 @@ def _train(
         read, scheme = preview(run), run.reader.scheme
         if json_:
             out({"tasks": [one.as_dict(scheme) for one in read]})
-        for one in read if not json_ else ():
-            typer.echo("\n".join(one.lines(scheme)))
+        else:
+            typer.echo("\n".join(text for one in read for text in one.lines(scheme)))
         return
     with progress(json_) as show:
         summary = train(run, replay=replay, show=show)

@@ -44,7 +44,7 @@ class WeightSync:
         return Weights(self._version(), files[0])
 
     async def give(self, weights: Weights | None) -> None:
-        """Update all engines; readings in progress go on with the new weights from their next conversation.
+        """Update all engines; readings in progress go on, with these weights from the next conversation at the latest.
 
         Raises:
             TrainingError: an engine was not updated.

@@ -133,8 +133,9 @@ def _slots(run: TrainingRun) -> GpuSlots | None:
 
 def _rollout_pool(run: TrainingRun, slots: GpuSlots | None) -> RolloutPool:
     reader, learner = copy(run.reader), run.recipe.learner
-    rank = learner.lora_rank if learner.weight_sync == "adapters" else 0
-    reader.engine_config = reader.engine_config.model_copy(update={"sleep_mode": slots is not None, "lora_rank": rank})
+    needed: dict[str, bool | int] = {"sleep_mode": True} if slots is not None else {}
+    needed |= {"lora_rank": learner.lora_rank} if learner.weight_sync == "adapters" else {}
+    reader.engine_config = reader.engine_config.model_copy(update=needed)
     return RolloutPool(reader, run.recipe, run.config.pool, slots)
 
 

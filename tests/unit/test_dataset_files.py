@@ -79,6 +79,11 @@ def test_what_is_evaluated_on_can_be_trained_on(tmp_path):
         assert row.answers == ("Ann",) and "Ann is Bob's sister." in file.text(row.stream[0])
 
 
+def test_columns_of_ones_own_that_resemble_a_benchmark_stay_ones_own(tmp_path):
+    row = {"_id": "1", "question": "Who?", "context": "Ann did it.", "answer": "Ann"}  # all but HotpotQA's facts
+    assert read(lines(tmp_path / "a.jsonl", [row])) == [("Who?", "Ann did it.", ("Ann",))]
+
+
 def test_several_documents_stay_apart_and_numbers_are_texts(tmp_path):
     (row,) = DatasetFile(lines(tmp_path / "a.jsonl", [{"question": "q?", "text": ["a b", "c d"], "answer": 7}])).rows
     assert row.stream == (text_hash("a b"), text_hash("c d")) and row.answers == ("7",)

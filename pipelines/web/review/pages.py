@@ -27,6 +27,8 @@ from pipelines.web.review.service import ReviewService
 
 Form = Mapping[str, str]
 _MOST_FIELDS = 30
+_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+"""SQLite's errors of which the disk is the reason; any other is a fault of ours."""
 
 
 def service_of(request: Request) -> ReviewService:
@@ -85,7 +87,9 @@ async def failed(request: Request, error: Exception) -> Response:
     status, text = 400, str(error)
     if isinstance(error, HTTPException):
         status, text = error.status_code, error.detail
-    elif isinstance(error, sqlite3.Error):
+    elif isinstance(error, sqlite3.OperationalError):
+        if error.sqlite_errorcode & 0xFF not in _DISK:  # the low byte; what is above it tells more
+            raise error
         folder = service_of(request).journal.path.parent
         status, text = 507, f"nothing was saved ({error}): see to the disk of {folder}, and send it again"
     if getattr(request.state, "session", None) is None:
@@ -93,7 +97,7 @@ async def failed(request: Request, error: Exception) -> Response:
     return render(request, "error.html.j2", status, message=text)
 
 
-ERRORS: Mapping[Any, Any] = {HTTPException: failed, MemagentError: failed, sqlite3.Error: failed}
+ERRORS: Mapping[Any, Any] = {HTTPException: failed, MemagentError: failed, sqlite3.OperationalError: failed}
 
 
 @cache
