@@ -25,10 +25,10 @@ from memagent.errors import MemagentError
 _log = logging.getLogger("memagent.claims")
 _BEAT_SECONDS = 10.0
 _DEAD_SECONDS = 90.0
-"""A run without a heartbeat for so long is dead. Must exceed the clock skew between machines."""
+"""A run without a heartbeat for so long is dead, by the store's clock: machines' clocks may differ by more."""
 _ORPHAN_SECONDS = 20.0
 """After the last heartbeat of a run that was killed: so long its workers may live."""
-_NUMBERS = ("process", "started", "at")
+_NUMBERS = ("process", "started")
 _LOOK_SECONDS = 2.0
 _BRIEF_SECONDS, _BRIEF_LOOK = 3.0, 0.1
 """How long who wants the whole store waits for writers that only add some rows, as people's verdicts are."""
@@ -45,8 +45,6 @@ class Heartbeat(TypedDict):
     process: int
     started: int
     """Start time of the process in ticks of that kernel: its pid may be reused later."""
-    at: float
-    """Seconds since 1970."""
 
 
 class RunningError(MemagentError):
@@ -149,8 +147,8 @@ def beat(store: Store, run_id: str) -> None:
 
 
 def this_process() -> Heartbeat:
-    """Return what tells this process from all others, now."""
-    return {"host": _host(), "process": os.getpid(), "started": _started(os.getpid()), "at": time.time()}
+    """Return what tells this process from all others."""
+    return {"host": _host(), "process": os.getpid(), "started": _started(os.getpid())}
 
 
 def is_gone(process: Heartbeat) -> bool:
@@ -165,7 +163,15 @@ def is_alive(store: Store, run_id: str) -> bool:
         return False
     if last["host"] == _host():
         return 0 < last["started"] == _started(last["process"])
-    return abs(time.time() - last["at"]) < _DEAD_SECONDS
+    return _beat_within(store, run_id, _DEAD_SECONDS)
+
+
+def _beat_within(store: Store, run_id: str, seconds: float) -> bool:
+    """Tell whether a run's last heartbeat is so new, by the store's clock."""
+    try:
+        return abs(store.age("runs", run_id, "heartbeat.json")) < seconds
+    except FileNotFoundError:
+        return False
 
 
 def _last(store: Store, run_id: str) -> Heartbeat | None:
@@ -181,8 +187,7 @@ def _last(store: Store, run_id: str) -> Heartbeat | None:
 
 def _may_write(store: Store, run_id: str) -> bool:
     """Whether a dead run was alive a moment ago: its workers, which have no heartbeat, may still be at work."""
-    last = _last(store, run_id)
-    return last is not None and abs(time.time() - last["at"]) < _ORPHAN_SECONDS
+    return _last(store, run_id) is not None and _beat_within(store, run_id, _ORPHAN_SECONDS)
 
 
 def _claim(corpus: Corpus, run_id: str, work: frozenset[str], *, wait: bool, waiting: Callable[[str], None]) -> None:

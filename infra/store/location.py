@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,16 @@ class Store:
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises FileNotFoundError."""
         return int(self.fs.size(path))
+
+    def age(self, *parts: str) -> float:
+        """Return the seconds since a file was written, on S3 by the server's clock alone. Raises FileNotFoundError."""
+        path = self.path(*parts)
+        if not self.is_s3:
+            return time.time() - Path(path).stat().st_mtime
+        bucket, _, key = path.partition("/")
+        head = self.fs.call_s3("head_object", Bucket=bucket, Key=key)
+        now = parsedate_to_datetime(head["ResponseMetadata"]["HTTPHeaders"]["date"])
+        return float((now - head["LastModified"]).total_seconds())
 
     def exists(self, *parts: str) -> bool:
         """Tell whether there is a file."""
