@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self, cast
 
@@ -18,12 +20,13 @@ from infra.store.claims import RunningError, beat, claimed
 from infra.store.corpora import check_known, default_questions, remember, sources_of
 from infra.store.delta import Table, now
 from infra.store.documents import has_documents
-from infra.store.location import Corpus, Store
+from infra.store.location import Corpus, Store, file_system
 from infra.store.quarantine import failure_row
 from infra.store.runs import RunExtras, RunSummary, SegmentSummary, begin_run, close_runs, read_summary, run_ids
 from infra.system.logs import PRODUCT, formatter
 from memagent.config import Config, LoggingConfig
 from memagent.errors import UsageError
+from memagent.questions import load_questions
 from memagent.records import Question, stable_hash
 from pipelines.run_names import run_id_or_new
 from pipelines.runs import Recorder, answers_fingerprint, finish, repeat
@@ -237,6 +240,32 @@ def check_window(reader: ReaderSpec, questions: Sequence[Question]) -> None:
     if reader.max_model_len:
         for question in questions:
             reader.scheme.check_window(reader.tokenizer.encode(question.text), reader.max_model_len)
+
+
+def read_questions(path: str) -> list[Question]:
+    """Load questions from a local file or one on S3. Raises UsageError as `memagent.questions.load_questions`."""
+    if not path.startswith("s3://"):
+        return load_questions(path)
+    with TemporaryDirectory() as folder:
+        local = Path(folder, path.rsplit("/", 1)[-1])
+        try:
+            file_system(path).get_file(path, str(local))
+            return load_questions(str(local))
+        except FileNotFoundError:
+            raise UsageError(f"{path}: no such file") from None
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(local), path)) from error
+
+
+def store_questions(store: Store, run_id: str, questions: Sequence[Question]) -> str:
+    """Write questions to a run's folder; return the URL for a command line, which every user of a machine can see."""
+    lines = []
+    for question in questions:
+        row = {"id": question.question_id, "question": question.text, "documents": question.documents or None}
+        lines.append(json.dumps(row | {"answers": question.answers}) + "\n")
+    parts = ("runs", run_id, "questions.jsonl")
+    store.write_bytes("".join(lines).encode(), *parts)
+    return "/".join((store.url.rstrip("/"), *parts))
 
 
 def outside_scope(reader: ReaderSpec, questions: Sequence[Question]) -> RunExtras:

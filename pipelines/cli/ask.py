@@ -188,8 +188,7 @@ def ask(
     """
     from infra.store.location import Store
     from memagent.questions import ask as make_question
-    from memagent.questions import load_questions
-    from pipelines.ask import AskRequest
+    from pipelines.ask import AskRequest, read_questions
     from pipelines.target import find_target
 
     settings = given.settings
@@ -202,7 +201,7 @@ def ask(
             "Make a corpus of several by memagent ingest NAME FOLDER FOLDER; a question goes after -q, too"
         )
     wanted = list({each.text: each for each in map(make_question, texts)}.values())
-    wanted += load_questions(questions) if questions else []
+    wanted += read_questions(questions) if questions else []
     whom = find_target(Store(settings.store), corpus, fetch=fetch)
     if watch and (given.json or given.dry_run or not whom.sources):
         what = (
@@ -235,11 +234,11 @@ def digest(
 ) -> None:
     """Update a corpus and the answers to its default questions."""
     from infra.store.corpora import check_name
-    from memagent.questions import load_questions
     from pipelines.ask import digest as run_digest
+    from pipelines.ask import read_questions
 
     settings = given.settings
-    defaults = load_questions(questions) if questions else None
+    defaults = read_questions(questions) if questions else None
     check_name(corpus)
     if given.dry_run:
         from pipelines.operate.dry_run import digest_dry_run

@@ -17,7 +17,6 @@ from infra.store.runs import IngestSummary, RunExtras, RunSummary
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
-from memagent.questions import load_questions
 from pipelines import ask as stages
 from pipelines.flows import parameters as commands
 from pipelines.flows.lineage import note_lineage, of_reading
@@ -84,10 +83,12 @@ def answer_archive(
     """Answer questions over a corpus in bulk; `sources`, if given, are ingested first."""
     settings = settings_for(config, sets, store)
     asked = [make_question(text, f"questions[{number}]") for number, text in enumerate(questions or [])]
-    asked += load_questions(questions_file) if questions_file else []
+    asked += stages.read_questions(questions_file) if questions_file else []
     run_id = new_run_id()
     extras: RunExtras = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
-    argv = commands.ask(corpus, run_id, questions, questions_file=questions_file, archive=archive)
+    on_cluster = bool(settings.ray.jobs_address)
+    kept = stages.store_questions(Store(settings.store), run_id, asked) if on_cluster else ""
+    argv = commands.ask(corpus, run_id, kept, archive)
     with JobProgress(f"answers over {corpus}") as show:
         summary = answer_stage(
             settings,

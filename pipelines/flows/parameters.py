@@ -126,14 +126,10 @@ def digest(corpus: str, run_id: str) -> list[str]:
     return command("digest", corpus, run_id=run_id, answers=False)
 
 
-def ask(
-    corpus: str, run_id: str, questions: Sequence[str] | None, questions_file: str | None, archive: bool
-) -> list[str]:
-    """Ask questions of a corpus; the answers stay in the store."""
+def ask(corpus: str, run_id: str, questions_file: str, archive: bool) -> list[str]:
+    """Ask the questions of a file of a corpus; the answers stay in the store."""
     more = {"archive": True} if archive else {}
-    return command(
-        "ask", corpus, run_id=run_id, fetch=False, answers=False, question=questions, questions=questions_file, **more
-    )
+    return command("ask", corpus, run_id=run_id, fetch=False, answers=False, questions=questions_file, **more)
 
 
 def optimize(corpus: str, retention_days: float) -> list[str]:

@@ -1,6 +1,7 @@
 """The store on a local folder and on S3: the same promises."""
 
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -11,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store.location import Store
-from memagent.errors import ConfigError
+from memagent.errors import ConfigError, UsageError
+from memagent.records import Question
+from pipelines.ask import read_questions, store_questions
 
 
 def test_files_come_back(store: Store) -> None:
@@ -143,3 +146,18 @@ def test_a_bucket_that_cannot_be_used_is_said_in_one_line(s3_bucket, monkeypatch
 
 def test_a_store_that_can_be_used_is_let_be(store):
     store.check_reachable()
+
+
+def test_questions_of_a_run_are_read_back_from_the_store(store: Store) -> None:
+    asked = [
+        Question("a", "Who, and when?", documents=("d1", "d*"), answers=("Ann", "A.")),
+        Question("b", "What is it not?", answers=("",)),
+        Question("c", "--odd"),
+    ]
+    url = store_questions(store, "r", asked)
+    assert read_questions(url) == asked
+    with pytest.raises(UsageError, match=re.escape(url.replace("questions", "none"))):
+        read_questions(url.replace("questions", "none"))
+    store.write_bytes(b'{"question": 5}\n', "runs", "r", "questions.jsonl")
+    with pytest.raises(UsageError, match=re.escape(url)):
+        read_questions(url)

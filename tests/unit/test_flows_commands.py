@@ -37,10 +37,10 @@ RUN = SimpleNamespace(
     [
         (commands.digest("c", "r"), {"corpus": "c", "run_id": "r", "answers": False}),
         (
-            commands.ask("c", "r", ["Who?", "--odd"], "f.csv", True),
-            {"question": ["Who?", "--odd"], "questions": "f.csv", "archive": True, "answers": False},
+            commands.ask("c", "r", "f.csv", True),
+            {"question": [], "questions": "f.csv", "archive": True, "answers": False},
         ),
-        (commands.ask("c", "r", None, None, False), {"question": [], "questions": None, "archive": False}),
+        (commands.ask("c", "r", "s3://b/f.jsonl", False), {"questions": "s3://b/f.jsonl", "archive": False}),
         (commands.ingest("c", ["/a", "s3://b/c"], "r"), {"corpus": "c", "sources": ["/a", "s3://b/c"], "run_id": "r"}),
         (
             commands.evaluate(
