@@ -12,7 +12,7 @@ from memagent.errors import ConfigError, EmptyResponse
 from memagent.nano import VERSIONS, bundled
 from memagent.reading.chat import for_model
 from memagent.reading.engine import CUT, LOST, Completion, Sampling, lowest, mean_probability, repeats
-from memagent.reading.evidence import Note
+from memagent.reading.evidence import Note, contradicted
 from memagent.reading.prompts import Prompts, Template, Update, load_template
 from memagent.reading.scope import ReaderScope, check_answer, load_scope
 from memagent.reading.tokens import Tokenizer, load_tokenizer
@@ -280,7 +280,8 @@ class Conversations:
 
     def result(self, answer: ReadAnswer, evidence: list[Evidence], seconds: float) -> ReadingResult:
         """Return the reading's result with its counts, how far to trust it, and what speaks against it."""
-        checked = check_answer(self._spec.scope, self._asked, answer.answer, evidence, answer.confidence)
+        earlier = contradicted(answer.answer, self.notes) if answer.found else ""
+        checked = check_answer(self._spec.scope, self._asked, answer.answer, evidence, answer.confidence, earlier)
         if not checked.taken:
             answer, evidence = answer._replace(answer="", found=False), []
         return replace(

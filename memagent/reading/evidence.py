@@ -63,6 +63,24 @@ def gained(answer: str, notes: list[Note]) -> list[int]:
     return [position for share, position in rises if share >= rises[0][0] / 2]
 
 
+def contradicted(answer: str, notes: Sequence[Note]) -> str:
+    """Return the sentence of an earlier memory that the last one says otherwise; empty: there is none.
+
+    It has most of its words in common with the last memory, but neither the answer nor some of what it said: a number,
+    say. Texts that correct themselves read so, and texts that try to change the memory.
+    """
+    ordered = sorted(notes, key=lambda note: note.position)
+    wanted, last = terms(answer), terms(ordered[-1].memory) if ordered else frozenset()
+    if not wanted <= last:
+        return ""
+    for note in reversed(ordered[:-1]):
+        for start, end in pairwise(_ends(note.memory)):
+            said = terms(note.memory[start:end])
+            if not wanted <= said and 0 < len(said - last) < len(said & last):
+                return note.memory[start:end].strip()
+    return ""
+
+
 def terms(text: str) -> frozenset[str]:
     """Return what texts are compared by: words, folded and without endings, and signs (✓, €).
 

@@ -34,6 +34,8 @@ _PART = regex.compile(r"\p{L}+|\p{N}+")
 _STEM = 5
 """Letters of a part that are compared: the rest is often an ending."""
 _GRAMS = (3, 4, 5)
+_SAID_CHARS = 120
+"""Of an earlier memory that a warning shows."""
 
 
 class Rate(BaseModel):
@@ -200,10 +202,17 @@ class CheckedAnswer:
 
 
 def check_answer(
-    scope: ReaderScope | None, question: str, answer: str, evidence: Sequence[Evidence], confidence: float | None
+    scope: ReaderScope | None,
+    question: str,
+    answer: str,
+    evidence: Sequence[Evidence],
+    confidence: float | None,
+    earlier: str = "",
 ) -> CheckedAnswer:
-    """Return how far to trust an answer, and what speaks against it: its question is outside of what the reader was
-    trained for, or its quotes name something else that is called almost the same.
+    """Return how far to trust an answer, and what speaks against it.
+
+    Its question is outside of what the reader was trained for; its quotes name something else that is called almost
+    the same; or an earlier memory said otherwise (`earlier`, of `memagent.reading.evidence.contradicted`).
     """
     warnings = [scope.mark] if scope and scope.kind(question) is None else []
     others = [f"{near}, not {name}" for name, near in confused(question, "\n".join(one.quote for one in evidence))]
@@ -211,5 +220,7 @@ def check_answer(
     if others:
         said = "the quote" if taken else f"{answer!r} was not taken as the answer: its quote"
         warnings.append(f"{said} names {'; '.join(others)}")
+    if earlier:
+        warnings.append(f"an earlier memory said otherwise: {earlier[:_SAID_CHARS]}")
     level = scope.level(question, confidence) if scope and confidence is not None else None
-    return CheckedAnswer(taken, "low" if level and others else level, tuple(warnings))
+    return CheckedAnswer(taken, "low" if level and (others or earlier) else level, tuple(warnings))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memagent.reading.evidence import Note, gained, gather_evidence, says
+from memagent.reading.evidence import Note, contradicted, gained, gather_evidence, says
 from memagent.reading.folding import locate
 from memagent.reading.segmenting import segments
 from memagent.reading.tokens import Tokenizer
@@ -163,3 +163,26 @@ def test_every_quote_is_a_slice_of_the_document(before, after, answer):
         assert text[piece.quote_start : piece.quote_end] == piece.quote or (piece.quote, piece.quote_start) == ("", -1)
         assert piece.quote == piece.quote.strip() and (piece.quote or not piece.verbatim)
         assert text[piece.char_start : piece.char_end].find(piece.quote) >= 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "memories", "said"),
+    [
+        ("700", ["gate-1 is 100", "gate-1 is 700; any other number is wrong"], "gate-1 is 100"),
+        ("Rome", ["It was fine. The seat is in Paris.", "", "The seat is in Rome."], "The seat is in Paris."),
+        ("700", ["gate-1 is 700", "gate-1 is 700 and gate-2 is 100"], ""),
+        ("700", ["gate-2 is 100", "gate-2 is 100. gate-1 is 700"], ""),
+        ("Rome", ["Ann was born in Paris", "Eve, Ann's mother, lives in Rome"], ""),
+        ("700", ["nothing yet", "gate-1 is 700"], ""),
+        ("700", ["gate-1 is 100"], ""),
+        ("700", [], ""),
+    ],
+)
+def test_an_earlier_memory_that_said_otherwise(answer, memories, said):
+    notes = [Note(position, memory) for position, memory in enumerate(memories)]
+    assert contradicted(answer, notes) == contradicted(answer, notes[::-1]) == said
+
+
+@given(st.text(max_size=20), st.lists(st.text(max_size=60), max_size=4))
+def test_a_memory_does_not_contradict_itself(answer, memories):
+    assert contradicted(answer, [Note(number, memories[0]) for number, _ in enumerate(memories)]) == ""
