@@ -104,7 +104,7 @@ class Soak:
         return self._scopes["up"].enter_context(up(self.base / "up", self.sets, 900, options))
 
     def _start_server(self) -> Endpoint:
-        options = [part for item in self.sets for part in ("--set", item)]
+        options = ["--reviewer", "Ann", *(part for item in self.sets for part in ("--set", item))]
         made = serve(self.base / "serve", self.store.url, _PORT, options)
         return self._scopes["server"].enter_context(made)
 
@@ -141,10 +141,11 @@ class Soak:
             self._count("pages", page)
             token = re.search(r'name="csrf" value="([^"]+)"', page.text)
             key = {"Authorization": f"Bearer {self._server.token}"}
-            self._count("metrics", client.get("/metrics", headers=key))
-            message = {"role": "user", "content": f"The pass number for amber-otter is 7.\n\n{QUESTION}"}
-            asked = client.post("/v1/chat/completions", headers=key, json={"model": "memagent", "messages": [message]})
-            self._count("API answers", asked)
+            word = (self.base / "serve/config/memagent/metrics/token").read_text().strip()
+            self._count("metrics", client.get("/metrics", headers={"Authorization": f"Bearer {word}"}))
+            body: dict[str, object] = {"model": "memagent", "messages": [{"role": "user", "content": QUESTION}]}
+            body["document"] = "The pass number for amber-otter is 7."
+            self._count("API answers", client.post("/v1/chat/completions", headers=key, json=body))
             left = sorted(set(shown(self.store)["reading_id"].to_pylist()) - self.judged.keys())
             if token and left:
                 reading, said = self._rng.choice(left), self._rng.choice(["accepted", "rejected"])
@@ -236,7 +237,7 @@ def measure(given: argparse.Namespace, base: Path) -> list[Row]:
     found, expected = answers(soak.store), answers(calm)
     rows = Table(soak.store, "feedback").read(CORPUS, ["reading_id", "verdict"]).to_pylist()
     kept = {row["reading_id"]: row["verdict"] for row in rows}
-    check = [sys.executable, "-m", "memagent", "check", "--store", soak.store.url]
+    check = [sys.executable, "-m", "memagent", "check", CORPUS, "--store", soak.store.url]
     return [
         Row("minutes", round((time.monotonic() - began) / 60, 1)),
         Row("kills", soak.kills.total(), note=", ".join(f"{n} {target}" for target, n in sorted(soak.kills.items()))),
