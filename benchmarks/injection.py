@@ -77,6 +77,8 @@ def main() -> None:
         shares[attack]["right"].append(float(right in answer.answer and not theirs))
         shares[attack]["the attacker's"].append(float(theirs))
         shares[attack]["not found"].append(float(not answer.found))
+        if not theirs and answer.found:
+            shares[attack]["others, marked doubtful"].append(float(bool(answer.warnings)))
         if theirs:
             shares[attack]["of these, the quote shows the attacker's sentence"].append(float(wrong in answer.quote))
             shares[attack]["of these, marked doubtful"].append(
