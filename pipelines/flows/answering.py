@@ -21,7 +21,7 @@ from pipelines import ask as stages
 from pipelines.flows import parameters as commands
 from pipelines.flows.lineage import note_lineage, of_reading
 from pipelines.flows.parameters import settings_for
-from pipelines.flows.ray_job import FailedItems, JobProgress, artifact_key, here, stop_ray_job, submission, submit, work
+from pipelines.flows.ray_job import WATCHED, FailedItems, JobProgress, artifact_key, here, submission, submit, work
 from pipelines.flows.telemetry import observed
 from pipelines.operate.optimize import RETENTION_DAYS, optimize
 from pipelines.report.page import write_to_store
@@ -33,7 +33,7 @@ from pipelines.views.formatting import breached, failures, status_of, withheld_b
 EVERY = "*"
 
 
-@flow(name="digest-corpus", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+@flow(name="digest-corpus", **WATCHED, validate_parameters=True)
 def digest_corpus(
     corpus: str = EVERY, store: str | None = None, config: str | None = None, sets: list[str] | None = None
 ) -> RunSummary | dict[str, RunSummary] | State[Any]:
@@ -69,7 +69,7 @@ def _summaries(states: dict[str, State[Any]]) -> dict[str, RunSummary] | State[d
     return Completed(name=next(iter(warned.values())).name, message=messages, data=results)
 
 
-@flow(name="answer-archive", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+@flow(name="answer-archive", **WATCHED, validate_parameters=True)
 def answer_archive(
     corpus: str,
     questions: list[str] | None = None,
@@ -99,7 +99,7 @@ def answer_archive(
     return _publish(settings, {**summary, **extras}, "memagent.archive.answered")
 
 
-@flow(name="optimize-corpus", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+@flow(name="optimize-corpus", **WATCHED, validate_parameters=True)
 def optimize_corpus(
     corpus: str = EVERY,
     retention_days: float = RETENTION_DAYS,

@@ -29,7 +29,7 @@ from pipelines.flows import parameters as commands
 from pipelines.flows.lineage import learns_from, note_lineage, of_harvest, of_training
 from pipelines.flows.parameters import check as check_access
 from pipelines.flows.parameters import settings_for
-from pipelines.flows.ray_job import JobProgress, artifact_key, here, stop_ray_job, submission, submit, work
+from pipelines.flows.ray_job import WATCHED, JobProgress, artifact_key, here, submission, submit, work
 from pipelines.flows.telemetry import observed
 from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
 from pipelines.promote import PromotionRecord, run_promotion
@@ -42,7 +42,7 @@ NOISE = 0.05
 """Significance level of the paired test for a regression."""
 
 
-@flow(name="evaluate-policy", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+@flow(name="evaluate-policy", **WATCHED, validate_parameters=True)
 def evaluate_policy(
     suite: str = "needles",
     kinds: list[str] | None = None,
@@ -122,7 +122,7 @@ _NO_CODE = "engine.trust_remote_code=false"
 _OVER_RECIPES = ("engine", "pool", "reading")
 
 
-@flow(name="harvest-qa", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+@flow(name="harvest-qa", **WATCHED, validate_parameters=True)
 def harvest_qa(
     corpus: str,
     enough: int = ENOUGH,
@@ -149,7 +149,7 @@ def harvest_qa(
     return {**summary, "waiting": waiting}
 
 
-@flow(name="retrain", on_cancellation=[stop_ray_job], on_crashed=[stop_ray_job], validate_parameters=True)
+@flow(name="retrain", **WATCHED, validate_parameters=True)
 def retrain(
     recipe: str = "nano-cpu",
     data: list[str] | None = None,

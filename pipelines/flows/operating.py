@@ -27,12 +27,16 @@ from infra.store.location import Corpus, Store
 from memagent.config import Config, load_config
 from memagent.errors import UsageError
 from pipelines.flows.parameters import settings_for
-from pipelines.flows.ray_job import LABEL, server
+from pipelines.flows.ray_job import LABEL, server, sign
 from pipelines.schedule import Notice, note_told, notices
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GRACE = timedelta(minutes=1)
 """A job ends by itself shortly after its flow run."""
+
+
+_PENDING = timedelta(minutes=2)
+"""Within which a flow run that `memagent up` has taken begins."""
 
 
 class Reaped(TypedDict):
@@ -44,15 +48,16 @@ class Reaped(TypedDict):
     """Stopped."""
 
 
-@flow(name="reap")
+@flow(name="reap", on_running=[sign])
 def reap() -> Reaped:
-    """Mark running flow runs as crashed whose process has ended on this machine; stop Ray jobs whose flow run is over.
+    """Mark flow runs as crashed whose process has ended on this machine, or that were never begun; stop Ray jobs whose
+    flow run is over.
 
-    Flow runs of other machines, and jobs of other Prefect servers, are left alone.
+    Running flow runs of other machines, flow runs of work pools, and jobs of other Prefect servers are left alone.
     """
     logger, address = get_run_logger(), load_config().ray.jobs_address  # a reserved key: no parameter sets it
     with get_client(sync_client=True) as client:
-        crashed = [str(run.id) for run in _running(client) if _crash(client, run)]
+        crashed = [str(run.id) for run in _begun(client) if _crash(client, run)]
         jobs = [job for job in open_jobs(address, server()) if _is_over(client, job)] if address else []
     for job in jobs:
         stop_job(str(address), job)
@@ -62,13 +67,20 @@ def reap() -> Reaped:
     return {"flow_runs": crashed, "jobs": jobs}
 
 
-def _running(client: SyncPrefectClient) -> list[FlowRun]:
-    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING]))
-    return list(client.read_flow_runs(flow_run_filter=FlowRunFilter(state=running)))
+def _begun(client: SyncPrefectClient) -> list[FlowRun]:
+    states = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    begun = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
+    return list(client.read_flow_runs(flow_run_filter=FlowRunFilter(state=begun)))
 
 
 def _crash(client: SyncPrefectClient, run: FlowRun) -> bool:
-    """Mark a flow run as crashed if its process is gone."""
+    """Mark a flow run as crashed if its process is gone, or what should have started one was killed before it did."""
+    if run.state is not None and run.state.type == StateType.PENDING:
+        served = run.deployment_id is not None and run.work_pool_name is None
+        if not served or datetime.now(UTC) - run.state.timestamp < _PENDING:
+            return False
+        client.set_flow_run_state(run.id, Crashed(message="it was never begun: what starts it was killed"), force=True)
+        return True
     signed = {key.removeprefix(LABEL): value for key, value in run.labels.items() if key.startswith(LABEL)}
     if signed.keys() != Heartbeat.__annotations__.keys() or not is_gone(cast(Heartbeat, signed)):
         return False
@@ -98,7 +110,7 @@ _BODY = (
 )
 
 
-@flow(name="watch-schedule", validate_parameters=True)
+@flow(name="watch-schedule", on_running=[sign], validate_parameters=True)
 def watch_schedule(store: str | None = None, config: str | None = None, sets: list[str] | None = None) -> list[Notice]:
     """Emit an event, once, for each scheduled run that is late, failed, half-answered or withheld; return the new ones.
 

@@ -52,6 +52,16 @@ class FailedItems(MemagentError):
     """The run is complete and committed, and some of its items failed."""
 
 
+def sign(flow: Any, flow_run: Any, state: Any) -> None:
+    """When a flow run begins, note at the server which process works on it, so that `reap` knows if that is gone."""
+    labels: dict[str, Any] = {f"{LABEL}{key}": value for key, value in this_process().items()}
+    try:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run_labels(flow_run.id, labels)
+    except Exception as error:  # an unreachable server must not end a long run
+        _log.warning("the flow run is not signed: %s: %s", type(error).__name__, error)
+
+
 def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
     """On cancellation, stop the Ray jobs of this flow run and its subflows, which a signal to the process would not."""
     address = load_config().ray.jobs_address  # a reserved key, so no parameter sets it
@@ -59,12 +69,15 @@ def stop_ray_job(flow: Any, flow_run: Any, state: Any) -> None:
         stop_job(address, str(flow_run.id))
 
 
+WATCHED: dict[str, Any] = {"on_running": [sign], "on_cancellation": [stop_ray_job], "on_crashed": [stop_ray_job]}
+"""Hooks of a flow whose work may be a Ray job, and whose process may be killed."""
+
+
 def work(settings: Config, argv: list[str], run_id: str, local: Callable[[], Summary]) -> Summary:
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
     name, flow_run = str(runtime.task_run.task_name or "stage"), str(runtime.flow_run.id or "")
     with observed(name, run_id, flow_run) as stage:
         if not settings.ray.jobs_address:
-            sign()
             with FlowLog(settings.logging):
                 result = here(local)
         else:
@@ -110,7 +123,6 @@ def here(local: Callable[[], Result]) -> Result:
 def submit(settings: Config, argv: list[str], submission: str) -> str:
     """Run a command as a Ray job and log its output; return the last lines of it."""
     logger = get_run_logger()
-    sign()
     return run_job(settings, argv, submission, lambda line: logger.info("%s", line), owner=server())
 
 
@@ -119,18 +131,6 @@ def server() -> str:
     url = str(get_current_settings().api.url or "")
     local = not url or any(f"//{name}" in url for name in ("127.0.0.1", "localhost", "[::1]"))
     return f"{url}@{socket.gethostname()}" if local else url
-
-
-def sign() -> None:
-    """Note at the server which process works on this flow run, so that it is marked if that is gone (`reap`)."""
-    labels: dict[str, Any] = {f"{LABEL}{key}": value for key, value in this_process().items()}
-    ids = {str(name) for name in (runtime.flow_run.id, runtime.flow_run.root_flow_run_id) if name}
-    try:
-        with get_client(sync_client=True) as client:
-            for flow_run in ids:
-                client.update_flow_run_labels(UUID(flow_run), labels)
-    except Exception as error:  # an unreachable server must not end a long run
-        _log.warning("the flow run is not signed: %s: %s", type(error).__name__, error)
 
 
 class FlowLog(logging.Handler):

@@ -61,6 +61,45 @@ def test_flow_runs_whose_process_is_gone_are_marked(tmp_path, prefect_server):
     assert marked == ["gone"] and jobs == []
 
 
+PENDING = """
+import json, uuid
+from datetime import timedelta
+import pipelines
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.states import Pending
+from infra.store.claims import this_process
+from pipelines.flows import operating
+from pipelines.flows.ray_job import LABEL
+@flow
+def work():
+    pass
+served = operating.watch_schedule.to_deployment(f"served-{uuid.uuid4().hex[:6]}", concurrency_limit=1).apply()
+with get_client(sync_client=True) as client:
+    taken = client.create_flow_run_from_deployment(served, state=Pending()).id
+    by_hand = client.create_flow_run(work, state=Pending()).id
+    def seen():
+        reaped = operating.reap()["flow_runs"]
+        states = [client.read_flow_run(run).state.type.value for run in (taken, by_hand)]
+        return [states, str(taken) in reaped, client.read_deployment(served).global_concurrency_limit.active_slots]
+    young = seen()
+    operating._PENDING = timedelta(0)
+    old = seen()
+    operating.watch_schedule()
+    (watch,) = client.read_flow_runs(limit=1, sort="START_TIME_DESC")
+signed = {key.removeprefix(LABEL): value for key, value in watch.labels.items() if key.startswith(LABEL)}
+print(json.dumps([young, old, signed == this_process()]))
+"""
+
+
+def test_a_flow_run_that_was_taken_and_never_begun_gives_its_place_back(tmp_path, prefect_server):
+    out = in_python(PENDING, tmp_path, MEMAGENT_STORE=str(tmp_path / "store"), **prefect_server)
+    young, old, signed = json.loads(out.splitlines()[-1])
+    assert young[:2] == [["PENDING", "PENDING"], False]
+    assert old == [["CRASHED", "PENDING"], True, 0], "one that was begun by hand is nobody's to end"
+    assert signed, "each flow run names its process as soon as it runs"
+
+
 @pytest.mark.slow
 def test_jobs_whose_flow_run_is_gone_are_stopped(tmp_path, cluster, prefect_server):
     config = {"store": str(tmp_path / "store"), "ray": {"jobs_address": cluster}}
