@@ -6,11 +6,12 @@ Writes docs/configuration.md, docs/cli.md and docs/tables.md; with --check it wr
 would differ.
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypedDict, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -19,7 +20,7 @@ from typer.main import get_command
 DOCS = Path(__file__).parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
-from infra.store import schemas  # noqa: E402
+from infra.store import rows, schemas  # noqa: E402
 from memagent.config import Config, ReadingConfig  # noqa: E402
 from memagent.rl.config import Recipe  # noqa: E402
 from pipelines.cli.main import app  # noqa: E402
@@ -120,34 +121,37 @@ def _cell(text: str) -> str:
 
 
 def tables() -> Iterator[str]:
-    """Yield the lines of all tables: their key, and their columns as `infra/store/schemas.py` has them."""
-    source = Path(schemas.__file__).read_text(encoding="utf-8")
-    said = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n(?: .*\n)*\)\n\"\"\"((?:.|\n)*?)\"\"\"", source, re.MULTILINE))
-    bodies = dict(re.findall(r"^([A-Z_]+) = pa\.schema\(\n((?:.*\n)*?)\)\n", source, re.MULTILINE))
+    """Yield the lines of all tables: their key, and their columns as `infra/store/rows.py` has them."""
     for name, table in schemas.TABLES.items():
-        yield from _table(f"`{name}`: Delta", table.schema, bodies[name.upper()], said.get(name.upper(), ""), table.key)
-    for name, where, key in _FILES:
-        yield from _table(f"`{where}`: Parquet", getattr(schemas, name), bodies[name], said.get(name, ""), key)
+        yield from _table(f"`{name}`: Delta", table.row, table.key)
+    for row, where, key in _FILES:
+        yield from _table(f"`{where}`: Parquet", row, key)
 
 
 _FILES = (
-    ("SEGMENTS", "segments/", ("content_hash", "index")),
-    ("TURNS", "turns/", ("reading_id", "span", "step")),
-    ("PLAN", "runs/<run_id>/plan/", ("reading_id", "doc_id", "question_id")),
-    ("RESULTS", "runs/<run_id>/results.parquet", ("sample_id",)),
+    (rows.SegmentRow, "segments/", ("content_hash", "index")),
+    (rows.TurnRow, "turns/", ("reading_id", "span", "step")),
+    (rows.PlannedReading, "runs/<run_id>/plan/", ("reading_id", "doc_id", "question_id")),
+    (rows.ResultRow, "runs/<run_id>/results.parquet", ("sample_id",)),
 )
-"""Parquet files: schema, place in the store, key."""
+"""Parquet files: type of a row, place in the store, key."""
 
 
-def _table(title: str, schema: Any, body: str, said: str, key: tuple[str, ...]) -> Iterator[str]:
-    yield from (f"## {title}", "")
-    if said:
-        yield from (_cell(said), "")
+def _table(title: str, row: type, key: tuple[str, ...]) -> Iterator[str]:
+    yield from (f"## {title}", "", _cell(row.__doc__ or ""), "")
     yield from (f"Key: {', '.join(f'`{name}`' for name in key)}.", "", "| column | type | |", "|---|---|---|")
-    comments = dict(re.findall(r"\(\"(\w+)\", .*\),?[ ]*# (.*)$", body, re.MULTILINE))
-    for field in schema:
+    comments = _comments(row)
+    for field in schemas.schema_of(row):
         yield f"| `{field.name}` | {_column(field.type)} | {_cell(comments.get(field.name, ''))} |"
     yield ""
+
+
+def _comments(row: type) -> dict[str, str]:
+    """Return what stands beside the columns of a row's type, and of the type that it extends."""
+    source = inspect.getsource(row)
+    base = getattr(rows, re.findall(r"^class \w+\((\w+)\)", source)[0])
+    inherited = {} if base is TypedDict else _comments(base)
+    return inherited | dict(re.findall(r"^    (\w+): .*  # (.*)$", source, re.MULTILINE))
 
 
 def _column(kind: Any) -> str:

@@ -151,7 +151,7 @@ class Table:
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self.name = name
-        self.schema, self.key = TABLES[name]
+        self.schema, self.key = TABLES[name].schema, TABLES[name].key
         self._on = ("corpus", *self.key)
         self._first_by = _FIRST_BY.get(name)
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from infra.store.buckets import Bucket
 from infra.store.location import Corpus, Store
-from infra.store.rows import Scope, SegmentRange
-from infra.store.schemas import PLAN, WORK
+from infra.store.rows import Int32, Scope, SegmentRange, Text
+from infra.store.schemas import PLAN, schema_of
 
 _ROW_GROUP = 1_000
 
@@ -28,7 +28,7 @@ class WorkItem(TypedDict):
 
     reading_id: str
     question_id: str
-    question: str
+    question: Text
     scope: Scope
     content_hash: str
     item: str
@@ -38,12 +38,15 @@ class WorkItem(TypedDict):
     """Where the segments of its document are; empty for an archive."""
     stream: str
     """File of the places of an archive's documents (`infra.store.segments`); empty for a document."""
-    past: str
+    past: Text
     """JSON: the turns (`memagent.records.Turn`) from which it continues, as plain data."""
-    left: int
+    left: Int32
     """Segments that are still to be read."""
     carried_from: str
-    carried_segments: int
+    carried_segments: Int32
+
+
+WORK = schema_of(WorkItem)
 
 
 class Block(TypedDict):

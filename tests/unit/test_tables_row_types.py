@@ -1,33 +1,45 @@
-"""Rows as types, and the tables' schemas: the same columns."""
+"""The tables' columns are made of the types of their rows."""
 
-import typing
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Literal, NotRequired, TypedDict
 
-import pytest
+import pyarrow as pa
 
-from infra.store import rows, schemas
-from infra.store import schemas as training_schemas
-
-
-@pytest.mark.parametrize(
-    ("row", "schema"),
-    [
-        (rows.DocumentRow, schemas.DOCUMENTS),
-        (rows.SourceRow, schemas.SOURCES),
-        (rows.SegmentedRow, schemas.SEGMENTED),
-        (rows.AnswerRow, schemas.ANSWERS),
-        (rows.FailureRow, schemas.QUARANTINE),
-        (rows.RunRow, schemas.RUNS),
-        (rows.PlannedReading, schemas.PLAN),
-        (rows.ScoreRow, schemas.SCORES),
-        (rows.QaRow, training_schemas.QA),
-        (rows.FeedbackRow, training_schemas.FEEDBACK),
-        (rows.ResultRow, schemas.RESULTS),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_row_has_its_tables_columns(row, schema):
-    assert set(typing.get_type_hints(row)) == set(schema.names)
+from infra.store.schemas import TABLES, schema_of
 
 
-def test_evidence_is_the_same_in_both():
-    assert set(typing.get_type_hints(rows.EvidenceRow)) == {field.name for field in schemas.EVIDENCE}
+class Inner(TypedDict):
+    name: str
+    number: Annotated[int, "int32"]
+
+
+class Outer(TypedDict):
+    text: Annotated[str, "large_string"]
+    state: Literal["a", "b"] | Literal["c"]
+    at: datetime | None
+    parts: list[Inner] | None
+    starts: NotRequired[Sequence[int] | None]
+    corpus: str
+    shares: Annotated[list[Annotated[float, "float32"]], "large_list"] | None
+    found: bool
+
+
+def test_columns_are_of_the_kinds_of_a_rows_type():
+    assert schema_of(Outer) == pa.schema(
+        [
+            ("corpus", pa.string()),
+            ("text", pa.large_string()),
+            ("state", pa.string()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("parts", pa.list_(pa.struct([("name", pa.string()), ("number", pa.int32())]))),
+            ("starts", pa.list_(pa.int64())),
+            ("shares", pa.large_list(pa.float32())),
+            ("found", pa.bool_()),
+        ]
+    )
+
+
+def test_every_table_has_the_columns_of_its_key():
+    for table in TABLES.values():
+        assert {"corpus", *table.key} <= set(table.schema.names)
