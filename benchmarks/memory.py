@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import peak_mb
-from infra.cluster.board import Attempt, LocalBoard
+from infra.cluster.board import Attempt, Board
 from infra.cluster.reading_worker import PassSpec, ReadingWorker
 from infra.readers import ReaderSpec
 from infra.store.buckets import WHOLE
@@ -85,7 +85,7 @@ def work(url: str, sets: list[str], place: SegmentedRow, out: Any) -> None:
     }
 
     async def run() -> None:
-        worker = ReadingWorker(LocalBoard(), spec)
+        worker = ReadingWorker(Board(), spec)
         result = await worker.run(block, Attempt())
         assert result["answered"] == 1, result
         await worker.stop()

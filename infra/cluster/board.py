@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from infra.system.logs import LogLine
 from memagent.reading.engine import CUT
@@ -108,48 +108,6 @@ class Attempt:
     """Why the job cannot go on, since workers end one after another; empty: it can."""
 
 
-class Board(Protocol):
-    """A job's board as its workers and its driver see it."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether worker and driver are the same process."""
-        ...
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the job was told to stop, as of this worker's last report."""
-        ...
-
-    def report(self, worker: str, counts: dict[str, int], lines: Sequence[LogLine] = ()) -> None:
-        """Tell a worker's totals, and what it has logged since its last report. Does not wait."""
-
-    async def begin(self, item: int, worker: str, most_deaths: int) -> Attempt:
-        """Say that a worker begins an item; `most_deaths` workers in a row may end without a result."""
-        ...
-
-    async def note(self, item: int, part: int | None) -> None:
-        """Say which part of an item a worker begins while it does nothing else; None: it has survived the last one."""
-
-    async def done(self, item: int) -> None:
-        """Say that an item's result is on its way to the driver."""
-
-    async def give_up(self, engines: int) -> bool:
-        """Say that an engine cannot be started any more; return whether the job should end, as all its engines have."""
-        ...
-
-    def stop(self) -> None:
-        """Have all workers begin nothing any more, and return what they have."""
-
-    def reports(self) -> tuple[dict[str, dict[str, int]], list[LogLine]]:
-        """Return the workers' newest totals, and the log lines since the last call.
-
-        Raises:
-            ConnectionError: the board is away.
-        """
-        ...
-
-
 @dataclass(slots=True)
 class _Job:
     reports: dict[str, tuple[float, dict[str, int]]] = field(default_factory=dict)
@@ -223,43 +181,52 @@ class BoardActor:
         return {worker: counts | gone if at < silent else counts for worker, (at, counts) in reports}, lines
 
 
-class LocalBoard:
-    """The board of a job that this process runs itself."""
+class Board:
+    """A job's board as its workers and its driver see it. This one is of a job that this process runs itself."""
 
     is_local = True
+    """Whether worker and driver are the same process."""
+    stopped = False
+    """Whether the job was told to stop, as of this worker's last report."""
 
     def __init__(self) -> None:
         self._board = BoardActor()
-        self.stopped = False
 
     def report(self, worker: str, counts: dict[str, int], lines: Sequence[LogLine] = ()) -> None:
-        """See `Board.report`."""
+        """Tell a worker's totals, and what it has logged since its last report. Does not wait."""
         self._board.report("", worker, counts, lines)
 
     async def begin(self, item: int, worker: str, most_deaths: int) -> Attempt:
-        """See `Board.begin`: what is begun again is begun by another process, which has a board of its own."""
+        """Say that a worker begins an item; `most_deaths` workers in a row may end without a result.
+
+        What is begun again here is begun by another process, which has a board of its own.
+        """
         return Attempt(item, stopped=self.stopped)
 
     async def note(self, item: int, part: int | None) -> None:
-        """See `Board.note`."""
+        """Say which part of an item a worker begins while it does nothing else; None: it has survived the last one."""
 
     async def done(self, item: int) -> None:
-        """See `Board.done`."""
+        """Say that an item's result is on its way to the driver."""
 
     async def give_up(self, engines: int) -> bool:
-        """See `Board.give_up`."""
+        """Say that an engine cannot be started any more; return whether the job should end, as all its engines have."""
         return True
 
     def stop(self) -> None:
-        """See `Board.stop`."""
+        """Have all workers begin nothing any more, and return what they have."""
         self.stopped = True
 
     def reports(self) -> tuple[dict[str, dict[str, int]], list[LogLine]]:
-        """See `Board.reports`."""
+        """Return the workers' newest totals, and the log lines since the last call.
+
+        Raises:
+            ConnectionError: the board is away.
+        """
         return self._board.reports("")
 
 
-class RemoteBoard:
+class RemoteBoard(Board):
     """The board of a job in Ray: sent to workers by value, it finds its actor by name.
 
     The actor is restarted where it dies, and gets the counts with the workers' next reports.
@@ -271,7 +238,6 @@ class RemoteBoard:
         """Name the actor (`infra.cluster.session.board_name`)."""
         self._actor, self._job = actor, job or uuid.uuid4().hex
         self._sent: list[Any] = []
-        self.stopped = False
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
         return RemoteBoard, (self._actor, self._job)

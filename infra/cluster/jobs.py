@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from infra.cluster.board import Attempt, Board, LocalBoard, RemoteBoard
+from infra.cluster.board import Attempt, Board, RemoteBoard
 from infra.cluster.placement import EngineGroups, check_fits, check_machine
 from infra.cluster.session import board_name, ensure_ray
 from infra.store.location import Store
@@ -135,7 +135,7 @@ class EngineWork(Generic[Item, Result]):
     """Makes the worker of an engine; picklable."""
     pool: PoolConfig
     board: Board
-    """A `LocalBoard` has the items worked on in this process."""
+    """One that is not remote has the items worked on in this process."""
     loop: asyncio.AbstractEventLoop | None = None
     """Runs in another thread of this process, and has the engine; None: the job brings its own."""
     check: Callable[[], None] = lambda: None
@@ -184,7 +184,7 @@ def job_board(store: Store, *, local: bool) -> Board:
         UsageError, MemagentError: as `infra.cluster.jobs.ensure_nodes`.
     """
     if local:
-        return LocalBoard()
+        return Board()
     ensure_nodes(store)
     return RemoteBoard(board_name())
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.cluster.board import Attempt, LocalBoard
+from infra.cluster.board import Attempt, Board
 from infra.readers import ReaderSpec
 from infra.store.corpora import tag
 from infra.store.delta import Table, now
@@ -220,11 +220,11 @@ async def test_what_an_engine_refuses_is_counted_and_one_that_does_not_start_end
     reader = ReaderSpec(config)
     ((place,), _) = write_segments(Corpus(store, "c"), [("h", text_of("a"))], reader.tokenizer, reader.reading)
     item = choose({"h": place}, 1, "seed")
-    (said,) = await Writer(LocalBoard(), store, reader, 4).run(item, Attempt())
+    (said,) = await Writer(Board(), store, reader, 4).run(item, Attempt())
     assert said == {"refused": "the engine refused it (RequestError)"}
     nowhere = ReaderSpec(load_config(sets=["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1"]))
     with pytest.raises(ConfigError, match="no OpenAI-compatible server answers"):
-        await Writer(LocalBoard(), store, nowhere, 4).run(item, Attempt())
+        await Writer(Board(), store, nowhere, 4).run(item, Attempt())
 
 
 def test_a_window_that_is_too_small_is_said_before_an_engine_starts(store, config):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.cluster import session
-from infra.cluster.board import LocalBoard, RemoteBoard
+from infra.cluster.board import Board, RemoteBoard
 from infra.cluster.jobs import EngineWork, run_job
 from infra.cluster.placement import check_fits
 from infra.cluster.session import board_name
@@ -134,7 +134,7 @@ def work(count, **more):
 
 def run(folder, items, local=False, **pool):
     folder.mkdir(exist_ok=True)
-    board = LocalBoard() if local else RemoteBoard(board_name())
+    board = Board() if local else RemoteBoard(board_name())
     engines = EngineWork(partial(Counting, folder=folder), PoolConfig(**{"cpus": 0.1} | pool), board)
     return list(run_job(engines, items, Store(str(folder.parent)), local=local))
 

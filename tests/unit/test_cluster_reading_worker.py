@@ -8,14 +8,14 @@ from contextlib import suppress
 import pytest
 
 from infra.cluster import reading_worker
-from infra.cluster.board import Attempt, LocalBoard
+from infra.cluster.board import Attempt, Board
 from infra.cluster.reading_worker import PassSpec, ReadingWorker, part_seconds
 from infra.readers import ReaderSpec
 from infra.store.location import Corpus, Store
 from memagent.config import load_config
 
 
-class Board(LocalBoard):
+class Recorder(Board):
     def __init__(self):
         super().__init__()
         self.told = 0
@@ -32,7 +32,7 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
     monkeypatch.setattr(reading_worker, "_SHORTEST_PART", 1.0)
 
     async def run():
-        board = Board()
+        board = Recorder()
         worker = ReadingWorker(board, spec)
         flushes = 0
 
@@ -64,7 +64,7 @@ def test_items_that_come_at_once_start_the_engine_once(tmp_path, model_folder, m
     starts = []
 
     async def run():
-        worker = ReadingWorker(LocalBoard(), spec)
+        worker = ReadingWorker(Board(), spec)
 
         async def start():
             starts.append(worker)
@@ -96,7 +96,7 @@ def test_a_full_disk_ends_what_is_read_and_a_store_that_is_away_does_not(
     monkeypatch.setattr(reading_worker, "read_work", lambda *given: [])
 
     async def run():
-        worker, failed = ReadingWorker(LocalBoard(), spec), asyncio.Event()
+        worker, failed = ReadingWorker(Board(), spec), asyncio.Event()
 
         def flush():
             worker._writer.flush = int  # there is room again
@@ -132,7 +132,7 @@ def test_what_was_read_until_the_disk_was_full_is_written_into_the_room_that_was
     events = []
 
     async def run():
-        worker = ReadingWorker(LocalBoard(), spec)
+        worker = ReadingWorker(Board(), spec)
 
         def flush():
             events.append("written" if worker._room._file is None else "no room")
