@@ -16,7 +16,7 @@ from typing import cast
 import psutil
 
 from infra.engines.vllm import forking_environment, last_error
-from infra.engines.warm_protocol import WarmSpec, frame, peer, raise_error, receive, runtime_folder, warm_spec
+from infra.engines.warm_server import WarmSpec, frame, peer, raise_error, receive, runtime_folder, warm_spec
 from infra.system.processes import end, environment_of_children, tree
 from memagent.errors import ConfigError, EngineDied
 from memagent.reading.engine import Completion, EngineRequest, Sampling

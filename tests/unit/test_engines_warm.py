@@ -14,10 +14,8 @@ import psutil
 import pytest
 
 from infra.engines import warm, warm_server
-from infra.engines import warm_protocol as warm_socket
 from infra.engines.warm import WarmEngine, running
-from infra.engines.warm_protocol import files_stamp, frame, receive, runtime_folder, warm_spec
-from infra.engines.warm_server import WarmServer
+from infra.engines.warm_server import WarmServer, files_stamp, frame, receive, runtime_folder, warm_spec
 from memagent.config import EngineConfig
 from memagent.errors import ConfigError, EngineDied, RequestError
 from memagent.reading.engine import Completion, EngineRequest, Sampling
@@ -251,7 +249,7 @@ def test_the_folder_is_this_users_alone(tmp_path_factory, monkeypatch):
             runtime_folder()
     monkeypatch.setenv("MEMAGENT_RUNTIME", "")
     monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
-    monkeypatch.setattr(warm_socket.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(warm_server.tempfile, "gettempdir", lambda: str(tmp_path))
     with pytest.raises(ConfigError, match="belongs to user"):  # $XDG_RUNTIME_DIR is another user's, too
         runtime_folder()
     assert (tmp_path / f"memagent-{os.getuid()}").is_dir()
