@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TypedDict, cast
+from typing import NamedTuple, TypedDict, cast
 
 import pyarrow.compute as pc
 
@@ -41,24 +42,23 @@ class AskedRow(TypedDict):
     """The run's place among the runs, 0 the oldest."""
 
 
-class Places(TypedDict):
-    """Where an answer's evidence is, column by column."""
+class Place(NamedTuple):
+    """Where a piece of an answer's evidence is: a segment, and the characters of the quote or of the segment."""
 
-    hashes: list[str]
-    indices: list[int]
-    """Of segments."""
-    starts: list[int]
-    ends: list[int]
-    """Characters of the document."""
+    content_hash: str
+    segment_index: int
+    char_start: int
+    char_end: int
 
 
-class AnswerWithGold(Places):
+class AnswerWithGold(TypedDict):
     """An answer, as far as a training row depends on it."""
 
     reading_id: str
     policy_id: str
     answer: str
     found: bool
+    places: list[Place]
 
 
 def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[AskedRow]:
@@ -113,21 +113,8 @@ def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold]) -
         rate = len(right) / len(readings) if len(readings) >= _LEAST_READINGS else None
         shown_answer = readings[shown]
         policy = shown_answer["policy_id"] if shown_answer else ""
-        qa.append(
-            Qa(
-                question,
-                gold,
-                stream,
-                documents=(),
-                source="gold",
-                reading_id=shown,
-                policy_id=policy,
-                share=None,
-                pass_rate=rate,
-                evidence=_evidence(right.values()),
-                spans=_spans(right.values()),
-            )
-        )
+        made = Qa(question, gold, stream, (), "gold", reading_id=shown, policy_id=policy, pass_rate=rate)
+        qa.append(_located(made, right.values()))
     return qa
 
 
@@ -149,21 +136,8 @@ def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold])
         same = {k: v for k, v in known.items() if normalise(v["answer"]) == normalise(agreed)}
         shown = next(iter(same), "")
         policy = same[shown]["policy_id"] if shown else ""
-        qa.append(
-            Qa(
-                question,
-                (agreed,),
-                stream,
-                documents=(),
-                source="agreement",
-                reading_id=shown,
-                policy_id=policy,
-                share=share,
-                pass_rate=None,
-                evidence=_evidence(same.values()),
-                spans=_spans(same.values()),
-            )
-        )
+        made = Qa(question, (agreed,), stream, (), "agreement", reading_id=shown, policy_id=policy, share=share)
+        qa.append(_located(made, same.values()))
     return qa
 
 
@@ -178,7 +152,7 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
     qa: list[Qa] = []
     rejected: dict[str, set[str]] = defaultdict(set)
     for verdict, answer in judged:
-        accepted = [_places(answer["evidence"])] if verdict.kind == "accepted" else []
+        accepted = _places(answer["evidence"]) if verdict.kind == "accepted" else []
         row = Qa(
             answer["question"],
             (verdict.right or "",),
@@ -219,32 +193,31 @@ def _read_answers(path: str, store: Store, wanted: frozenset[str]) -> list[Answe
         for batch in file.iter_batches(columns=columns):
             # A merge writes strings as views, which pyarrow 26 can neither filter nor take.
             mine = [i for i, name in enumerate(batch["reading_id"].to_pylist()) if name in wanted]
-            rows += [row | _places(row.pop("evidence")) for i in mine for row in batch.slice(i, 1).to_pylist()]
+            for row in (batch.slice(i, 1).to_pylist()[0] for i in mine):
+                rows.append(row | {"places": _places(row.pop("evidence"))})
     return rows
 
 
-def _places(evidence: Sequence[EvidenceRow] | None) -> Places:
+def _places(evidence: Sequence[EvidenceRow] | None) -> list[Place]:
     """Return segments and characters of an answer's evidence: those of a quote that says it, else of the segment."""
-    pieces = evidence or ()
-    ranges = [
-        (piece["quote_start"], piece["quote_end"])
-        if piece["quote_start"] >= 0 and piece["verbatim"]
-        else (piece["char_start"], piece["char_end"])
-        for piece in pieces
-    ]
-    return {
-        "hashes": [piece["content_hash"] for piece in pieces],
-        "indices": [piece["segment_index"] for piece in pieces],
-        "starts": [start for start, _ in ranges],
-        "ends": [end for _, end in ranges],
-    }
+    places = []
+    for piece in evidence or ():
+        start, end = piece["char_start"], piece["char_end"]
+        if piece["quote_start"] >= 0 and piece["verbatim"]:
+            start, end = piece["quote_start"], piece["quote_end"]
+        places.append(Place(piece["content_hash"], piece["segment_index"], start, end))
+    return places
 
 
-def _evidence(answers: Iterable[Places]) -> tuple[tuple[str, int], ...]:
-    segments = {segment for places in answers for segment in zip(places["hashes"], places["indices"], strict=True)}
-    return tuple(sorted(segments))
+def _evidence(places: Iterable[Place]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted({(place.content_hash, place.segment_index) for place in places}))
 
 
-def _spans(answers: Iterable[Places]) -> tuple[TextSpan, ...]:
-    columns = ((places["hashes"], places["starts"], places["ends"]) for places in answers)
-    return tuple(sorted({TextSpan(*values) for lists in columns for values in zip(*lists, strict=True)}))
+def _spans(places: Iterable[Place]) -> tuple[TextSpan, ...]:
+    return tuple(sorted({TextSpan(place.content_hash, place.char_start, place.char_end) for place in places}))
+
+
+def _located(row: Qa, answers: Iterable[AnswerWithGold]) -> Qa:
+    """Return a row with the places of the answers' evidence."""
+    places = [place for answer in answers for place in answer["places"]]
+    return replace(row, evidence=_evidence(places), spans=_spans(places))

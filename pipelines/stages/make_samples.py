@@ -3,15 +3,13 @@
 From there on an evaluation is bulk answering: the same reading, log, resumption and report.
 """
 
-import json
 import sysconfig
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TypedDict
 
 from infra.cluster.jobs import run_job
 from infra.readers import ReaderSpec
@@ -31,7 +29,6 @@ _TITLE_CHARS = 200
 _BLOCK_TOKENS = 4_000_000
 """Tokens that one task generates, which takes a few seconds."""
 _WHOLE = 1_000_000
-_KEPT = ("sample_id", "task", "length", "question", "answers", "match", "facts", "depth", "about")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +68,8 @@ def take(
     ranges = [(index, start, stop) for index, group in enumerate(groups) for start, stop in _cuts(suite, group)]
     make = partial(_make, corpus=Corpus(store, corpus), run_id=run_id, suite=suite, texts=texts, reader=reader)
     few = suite.n * sum(group.length for group in groups) <= _BLOCK_TOKENS
-    rows = [row for made in run_job(make, ranges, store, local=few) for row in made]
-    rows.sort(key=lambda row: (row["group"], row["index"]))
-    return corpus, [_taken(row) for row in rows]
+    made = dict(run_job(make, ranges, store, local=few))
+    return corpus, [one for part in ranges for one in made[part]]
 
 
 def _cuts(suite: Suite, group: SampleGroup) -> list[tuple[int, int]]:
@@ -84,32 +80,14 @@ def _cuts(suite: Suite, group: SampleGroup) -> list[tuple[int, int]]:
     return [(start, min(suite.n, start + size)) for start in range(0, suite.n, size)]
 
 
-class _MadeRow(TypedDict):
-    """A sample whose text is written."""
-
-    group: int
-    index: int
-    doc_id: str
-    sample: str
-    """JSON."""
-
-
 def _make(
     part: tuple[int, int, int], corpus: Corpus, run_id: str, suite: Suite, texts: tuple[str, ...], reader: ReaderSpec
-) -> list[_MadeRow]:
-    """Make the samples of a group's range (group, first, stop), and commit their texts."""
+) -> tuple[tuple[int, int, int], list[Taken]]:
+    """Make the samples of a group's range (group, first, stop), and commit their texts; return them with the range."""
     number, start, stop = part
     known = haystack(texts) if suite.is_made else []
     samples = islice(suite.groups()[number].samples(reader.tokenizer, known), start, stop)
-    return [
-        {
-            "group": number,
-            "index": index,
-            "doc_id": doc_id,
-            "sample": json.dumps({name: getattr(sample, name) for name in _KEPT}),
-        }
-        for index, (sample, doc_id) in enumerate(_written(corpus, run_id, samples), start)
-    ]
+    return part, [Taken(replace(sample, pieces=_none), name) for sample, name in _written(corpus, run_id, samples)]
 
 
 def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator[tuple[Sample, str]]:
@@ -147,12 +125,6 @@ def _document(sample: Sample, source: str, doc_id: str, text: str, first_seen: d
         "first_seen": first_seen,
         "warnings": None,
     }
-
-
-def _taken(row: _MadeRow) -> Taken:
-    kept = json.loads(row["sample"])
-    kept |= {"answers": tuple(kept["answers"]), "facts": tuple(kept["facts"])}
-    return Taken(Sample(**kept, pieces=_none), row["doc_id"])
 
 
 def _none() -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Segment: documents -> segments, a task for each bucket of the corpus."""
 
 import math
+from collections import Counter
 from functools import lru_cache, partial
 from typing import TypedDict
 
@@ -34,7 +35,8 @@ _SMALL = 128
 class _SegmentedBucket(TypedDict):
     """Result of one task."""
 
-    counts: SegmentSummary
+    counts: dict[str, int]
+    """As in `SegmentSummary`."""
     files: list[DataFile]
     """Of table ``segmented``."""
     failures: dict[str, str]
@@ -56,16 +58,15 @@ def segment(
     count = partial(_count_missing, corpus=corpus, reader=reader)
     counted = list(run_job(count, compared, corpus.store, local=len(compared) == 1))
     documents, chars = (sum(counts) for counts in zip(*counted, strict=True))
-    total = NOTHING_SEGMENTED
     if not documents:
-        return total
+        return NOTHING_SEGMENTED
     tasks = max(
         math.ceil(documents / _DOCUMENTS),
         math.ceil(chars / _CHARS),
         min(usable_cores(), math.ceil(documents / _SMALL)),
     )
     commits = FileCommits(Table(corpus.store, "segmented"), corpus.name, run_id)
-    quarantine = Table(corpus.store, "quarantine")
+    quarantine, total = Table(corpus.store, "quarantine"), Counter[str]()
     work = partial(_segment_bucket, corpus=corpus, reader=reader)
     parts = [Bucket(index, tasks) for index in range(tasks)]
     for done in run_job(work, parts, corpus.store, local=chars <= _SMALL_CHARS):
@@ -74,21 +75,14 @@ def segment(
             failure_row(corpus, "segment", name, reason="segment", detail=message, run_id=run_id)
             for name, message in done["failures"].items()
         )
-        total = _sum(total, done["counts"])
+        total.update(done["counts"])
         if progress:
             shown = {"documents": total["documents"], "segments": total["segments"], "failures": total["failed"]}
             progress({**shown, "documents_total": documents})
     commits.commit()
-    return total
-
-
-def _sum(a: SegmentSummary, b: SegmentSummary) -> SegmentSummary:
-    return {
-        "documents": a["documents"] + b["documents"],
-        "segments": a["segments"] + b["segments"],
-        "tokens": a["tokens"] + b["tokens"],
-        "failed": a["failed"] + b["failed"],
-    }
+    return SegmentSummary(
+        documents=total["documents"], segments=total["segments"], tokens=total["tokens"], failed=total["failed"]
+    )
 
 
 def _count_missing(bucket: Bucket, corpus: Corpus, reader: ReaderSpec) -> tuple[int, int]:
@@ -108,7 +102,7 @@ def _missing(corpus: Corpus, reader: ReaderSpec, bucket: Bucket) -> pa.Table:
 def _segment_bucket(bucket: Bucket, corpus: Corpus, reader: ReaderSpec) -> _SegmentedBucket:
     missing = set(_missing(corpus, reader, bucket)["content_hash"].to_pylist())
     if not missing:
-        return {"counts": NOTHING_SEGMENTED, "files": [], "failures": {}}
+        return {"counts": {}, "files": [], "failures": {}}
     tokenizer = _tokenizer(reader.tokenizer_source)
     rows, failures = write_segments(corpus, document_texts(corpus, missing, bucket), tokenizer, reader.reading)
     return {

@@ -5,7 +5,7 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TypedDict, final
+from typing import TypedDict
 
 from infra.cluster.board import Attempt, Board, Progress
 from infra.cluster.jobs import EngineWork, job_board, run_job
@@ -83,32 +83,13 @@ def generate(
     work = EngineWork(partial(Writer, store=store, reader=reader, inflight=config.pool.inflight), config.pool, board)
     for result in run_job(work, blocks, store, local=local):
         for written in result:
-            if "refused" in written:
-                refused[written["refused"]] += 1
+            if isinstance(written, Qa):
+                rows.append(written)
             else:
-                rows.append(_row(reader, written))
+                refused[written] += 1
         if progress:
             progress({"segments": len(rows) + refused.total(), "segments_total": len(chosen)})
     return rows, refused
-
-
-@final
-class _WrittenQuestion(TypedDict):
-    """A question that passed all filters, as a worker returns it."""
-
-    question: str
-    answer: str
-    index: int
-    """Of the segment."""
-    span: TextSpan
-    """Where the answer stands in the document."""
-
-
-@final
-class _RefusedSegment(TypedDict):
-    """Why no question was written from a segment."""
-
-    refused: str
 
 
 class Writer:
@@ -116,7 +97,7 @@ class Writer:
 
     def __init__(self, board: Board, store: Store, reader: ReaderSpec, inflight: int) -> None:
         """Build what the segments share."""
-        self._store = store
+        self._store, self._policy_id = store, reader.policy.policy_id
         self._questioner = questioner(reader)
         make = reader.make_local_engine if board.is_local else reader.make_engine
         self._engine = SupervisedEngine(make, reader.engine_restarts, reader.watchdog_seconds)
@@ -124,8 +105,8 @@ class Writer:
         self._free: asyncio.Semaphore | None = None
         self._starting: asyncio.Task[None] | None = None
 
-    async def run(self, item: Sequence[ChosenSegment], attempt: Attempt) -> list[_WrittenQuestion | _RefusedSegment]:
-        """Write a question from each segment of a block, in their order."""
+    async def run(self, item: Sequence[ChosenSegment], attempt: Attempt) -> list[Qa | str]:
+        """Write a question from each segment of a block, in their order; return it, or why there is none."""
         if self._starting is None:
             self._free = asyncio.Semaphore(self._inflight)
             self._starting = asyncio.create_task(self._engine.start())
@@ -136,7 +117,7 @@ class Writer:
         """Stop the engine."""
         await self._engine.stop()
 
-    async def _question_from(self, item: ChosenSegment) -> _WrittenQuestion | _RefusedSegment:
+    async def _question_from(self, item: ChosenSegment) -> Qa | str:
         assert self._free is not None
         async with self._free:
             stream = StoredStream(self._store, [item["place"]])
@@ -146,13 +127,22 @@ class Writer:
             except EngineDied:
                 raise
             except (EngineError, ItemError) as error:
-                return {"refused": f"the engine refused it ({type(error).__name__})"}
+                return f"the engine refused it ({type(error).__name__})"
         if not isinstance(result, WrittenQuestion):
-            return {"refused": result.reason}
+            return result.reason
         segment, name = segments[0], item["place"]["content_hash"]
         first, last = locate(result.answer, segment.text) or (0, len(segment.text))
         span = TextSpan(name, segment.char_start + first, segment.char_start + last)
-        return {"question": result.question, "answer": result.answer, "index": item["index"], "span": span}
+        return Qa(
+            result.question,
+            (result.answer,),
+            (name,),
+            documents=(),
+            source="generated",
+            policy_id=self._policy_id,
+            evidence=((name, item["index"]),),
+            spans=(span,),
+        )
 
 
 def questioner(reader: ReaderSpec) -> Questioner:
@@ -168,16 +158,3 @@ def _check_window(reader: ReaderSpec) -> None:
             f"response) and the window has {reader.max_model_len}. Lower reading.segment_tokens or "
             "reading.answer_tokens."
         )
-
-
-def _row(reader: ReaderSpec, written: _WrittenQuestion) -> Qa:
-    return Qa(
-        written["question"],
-        (written["answer"],),
-        (written["span"].content_hash,),
-        documents=(),
-        source="generated",
-        policy_id=reader.policy.policy_id,
-        evidence=((written["span"].content_hash, written["index"]),),
-        spans=(written["span"],),
-    )

@@ -221,7 +221,7 @@ async def test_what_an_engine_refuses_is_counted_and_one_that_does_not_start_end
     ((place,), _) = write_segments(Corpus(store, "c"), [("h", text_of("a"))], reader.tokenizer, reader.reading)
     item = choose({"h": place}, 1, "seed")
     (said,) = await Writer(Board(), store, reader, 4).run(item, Attempt())
-    assert said == {"refused": "the engine refused it (RequestError)"}
+    assert said == "the engine refused it (RequestError)"
     nowhere = ReaderSpec(load_config(sets=["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1"]))
     with pytest.raises(ConfigError, match="no OpenAI-compatible server answers"):
         await Writer(Board(), store, nowhere, 4).run(item, Attempt())

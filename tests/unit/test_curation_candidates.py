@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from infra.store.feedback import JudgedAnswer
 from memagent.quality.verdicts import Verdict
 from memagent.records import TextSpan
-from pipelines.stages.collect_qa import agreed_rows, feedback_rows, gold_rows
+from pipelines.stages.collect_qa import Place, agreed_rows, feedback_rows, gold_rows
 from pipelines.stages.write_questions import choose
 
 NOW = datetime(2026, 8, 1, tzinfo=UTC)
@@ -26,10 +26,8 @@ def ask(reading="r1", gold=("Ada",), run=0, question="Who signed?", identity="q"
 
 
 def answer(said, evidence=(("h1", 2),), policy="p1"):
-    hashes, indices = ([list(part) for part in zip(*evidence, strict=True)] or [[], []]) if evidence else ([], [])
-    starts = [10 * index for index in indices]
-    places = {"hashes": hashes, "indices": indices, "starts": starts, "ends": [start + 5 for start in starts]}
-    return {"answer": said, "found": bool(said), "policy_id": policy} | places
+    places = [Place(name, index, 10 * index, 10 * index + 5) for name, index in evidence]
+    return {"answer": said, "found": bool(said), "policy_id": policy, "places": places}
 
 
 def test_gold_comes_with_its_pass_rate_and_the_evidence_of_right_answers():
