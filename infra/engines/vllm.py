@@ -156,7 +156,7 @@ class VllmEngine:
         self._model = model
         self._config = config
         self._llm: Any = None
-        self._cpu = False
+        self._cpu = self._sleeps = False
         self._adapter: _Adapter | None = None
         self._adapters = 0
         self._in_flight = Counter[_Adapter | None]()
@@ -183,6 +183,7 @@ class VllmEngine:
 
         config = self._config
         cpu = self._cpu = current_platform.is_cpu()
+        self._sleeps = config.sleep_mode and not cpu
         dtype = cpu_format(self._model, config).dtype if cpu else config.dtype
         options: dict[str, Any] = (
             {"seed": secrets.randbits(31)} if cpu else {"gpu_memory_utilization": config.gpu_memory}
@@ -208,7 +209,7 @@ class VllmEngine:
                 enable_prefix_caching=True,
                 scheduling_policy="priority",
                 disable_log_stats=True,
-                enable_sleep_mode=config.sleep_mode and not cpu,
+                enable_sleep_mode=self._sleeps,
                 load_format="safetensors",
                 worker_extension_cls="infra.engines.vllm_worker.WeightSyncWorker",
                 logprobs_mode="processed_logprobs",  # of the sampling distribution, after temperature
@@ -230,21 +231,18 @@ class VllmEngine:
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         """Continue `ids`; see `memagent.reading.engine.Engine`."""
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+        from vllm.v1.engine.exceptions import EngineGenerateError
 
-        if self._llm is None:
-            raise EngineDied("the engine is not started")
-        prompt, params, adapter = {"prompt_token_ids": ids}, self._params(sampling), self._adapter
+        prompt, adapter = {"prompt_token_ids": ids}, self._adapter
         options: dict[str, Any] = {"priority": priority, "lora_request": adapter and adapter.request()}
         final: Any = None
         self._in_flight[adapter] += 1
         try:
-            async for output in self._llm.generate(prompt, params, uuid.uuid4().hex, **options):
-                final = output
-        except EngineDeadError as error:
-            raise EngineDied(str(error) or "the engine process ended") from error
+            with self._alive() as llm:
+                async for output in llm.generate(prompt, self._params(sampling), uuid.uuid4().hex, **options):
+                    final = output
         except (EngineGenerateError, ValueError) as error:
-            if self._llm.errored:
+            if llm.errored:
                 raise EngineDied(str(error)) from error
             raise RequestError(f"{type(error).__name__}: {error}") from error
         finally:
@@ -260,6 +258,18 @@ class VllmEngine:
             logprobs=_logprobs(sequence.logprobs, out) if sampling.logprobs else None,
             weight_version=adapter.version if adapter else _version(sequence.weight_versions),
         )
+
+    @contextmanager
+    def _alive(self) -> Iterator[Any]:
+        """Give vLLM's engine. Raises EngineDied: there is none, or it ends meanwhile."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if self._llm is None:
+            raise EngineDied("the engine is not started")
+        try:
+            yield self._llm
+        except EngineDeadError as error:
+            raise EngineDied(str(error) or "the engine process ended") from error
 
     def _params(self, sampling: Sampling) -> Any:
         from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams
@@ -297,19 +307,13 @@ class VllmEngine:
         if not (Path(folder) / "adapter_config.json").is_file():
             await self._take(version, "take_weights", {"folder": folder}, keep=keep)
             return
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        if self._llm is None:
-            raise EngineDied("the engine is not started")
-        while any(count for adapter, count in self._in_flight.items() if adapter != self._adapter):
-            self._one_ended.clear()
-            await self._one_ended.wait()  # there is room for two
-        self._adapters += 1
-        adapter = _Adapter(folder, version, self._adapters)
-        try:
-            await self._llm.add_lora(adapter.request())
-        except EngineDeadError as error:
-            raise EngineDied(str(error) or "the engine process ended") from error
+        with self._alive() as llm:
+            while any(count for adapter, count in self._in_flight.items() if adapter != self._adapter):
+                self._one_ended.clear()
+                await self._one_ended.wait()  # there is room for two
+            self._adapters += 1
+            adapter = _Adapter(folder, version, self._adapters)
+            await llm.add_lora(adapter.request())
         self._adapter, self._in_flight = adapter, +self._in_flight
 
     def use_adapter(self, folder: str, version: str) -> None:
@@ -332,19 +336,13 @@ class VllmEngine:
         await self._take(version, "receive_weights", {"meeting": asdict(meeting), "first": first}, keep=keep)
 
     async def _take(self, version: str, method: str, arguments: dict[str, Any], *, keep: bool) -> None:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        if self._llm is None:
-            raise EngineDied("the engine is not started")
-        try:
-            await self._llm.pause_generation(mode="keep" if keep else "wait", clear_cache=not keep)
-            await self._llm.collective_rpc(method, kwargs=arguments)
-            await self._llm.reset_prefix_cache(reset_running_requests=keep)  # it is of the old weights
-            await self._llm.update_weight_version(version)
+        with self._alive() as llm:
+            await llm.pause_generation(mode="keep" if keep else "wait", clear_cache=not keep)
+            await llm.collective_rpc(method, kwargs=arguments)
+            await llm.reset_prefix_cache(reset_running_requests=keep)  # it is of the old weights
+            await llm.update_weight_version(version)
             self._adapter = None
-            await self._llm.resume_generation()
-        except EngineDeadError as error:
-            raise EngineDied(str(error) or "the engine process ended") from error
+            await llm.resume_generation()
 
     async def sleep(self) -> None:
         """Give the GPU's memory back, with nothing in flight; weights wait in main memory. On a CPU nothing is given.
@@ -352,7 +350,9 @@ class VllmEngine:
         Raises:
             EngineDied: the engine is gone.
         """
-        await self._switch("sleep", mode="wait")
+        with self._alive() as llm:
+            if self._sleeps:
+                await llm.sleep(mode="wait")
 
     async def wake(self) -> None:
         """Undo `sleep`.
@@ -360,18 +360,9 @@ class VllmEngine:
         Raises:
             EngineDied: the engine is gone.
         """
-        await self._switch("wake_up")
-
-    async def _switch(self, method: str, **options: str) -> None:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        if self._llm is None:
-            raise EngineDied("the engine is not started")
-        try:
-            if self._config.sleep_mode and not self._cpu:
-                await getattr(self._llm, method)(**options)
-        except EngineDeadError as error:
-            raise EngineDied(str(error) or "the engine process ended") from error
+        with self._alive() as llm:
+            if self._sleeps:
+                await llm.wake_up()
 
     async def stop(self) -> None:
         """Shut the engine's processes down and free its memory."""
