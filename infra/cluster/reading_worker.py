@@ -283,8 +283,7 @@ class ReadingWorker:
     async def _stream(self, item: WorkItem) -> StoredStream:
         if not item["stream"]:
             return StoredStream(self._store, item["places"])
-        places = await asyncio.to_thread(read_places, self._store.url, item["stream"])
-        return StoredStream(self._store, places, places.starts)
+        return StoredStream(self._store, await asyncio.to_thread(read_places, self._store.url, item["stream"]))
 
     def _answer(self, item: WorkItem, result: ReadingResult) -> AnswerRow:
         reader = self._spec.reader

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _Item = TypeVar("_Item")
+EVERY = pc.scalar(True)
+"""The filter that every row passes."""
 _DIGITS = 8
 READINGS = 100_000
 """Readings of a bucket that is planned by one task: some hundred megabytes."""
@@ -40,12 +42,17 @@ class Bucket:
         last = self.index + 1 >= self.count
         return None if last else f"{(self.index + 1) * 16**_DIGITS // self.count:0{_DIGITS}x}"
 
-    def contains(self, column: str) -> pc.Expression | None:
-        """Return the filter on a column of content hashes; None if every row passes it."""
+    def contains(self, column: str) -> pc.Expression:
+        """Return the filter on a column of content hashes."""
         if self.count == 1:
-            return None
+            return EVERY
         passes = pc.field(column) >= self.low
         return passes if self.high is None else passes & (pc.field(column) < self.high)
+
+
+def one_of(column: str, values: Iterable[str]) -> pc.Expression:
+    """Return the filter for the rows in which a column of texts has one of some values."""
+    return pc.field(column).isin(pa.array(sorted(set(values)), pa.string()))
 
 
 WHOLE = Bucket()

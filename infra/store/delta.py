@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 from tenacity import retry, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from infra.store.buckets import first_of_each
+from infra.store.buckets import EVERY, first_of_each
 from infra.store.data_files import CLUSTERED, DataFile, milliseconds
 from infra.store.location import Store
 from infra.store.schemas import TABLES
@@ -210,6 +210,19 @@ class Table:
         return self._merge(self._unique(rows, keep_last=True), update=True)
 
     @_contended
+    def revise(self, corpus: str, decide: Callable[[pa.Table], Iterable[Mapping[str, Any]]]) -> None:
+        """Replace rows by key, as `decide` says of all rows of a corpus, which it is given.
+
+        If another commit came after the rows were read, this one fails, and `decide` is asked again.
+        """
+        delta = self._open()
+        mine = ds.field("corpus") == corpus
+        rows = self.schema.empty_table() if delta is None else self._dataset(delta).to_table(filter=mine)
+        changed = self._table(decide(rows))
+        if delta is not None:
+            self._merge_into(delta, changed, update=True)
+
+    @_contended
     def delete(self, corpus: str, **where: Iterable[str]) -> None:
         """Delete the rows of a corpus in which every named column has one of the given values."""
         delta = self._open()
@@ -303,10 +316,9 @@ class Table:
         first_by = self._first_by if once else ""
         needed = list(dict.fromkeys([*names, *key, first_by])) if first_by else names
         dataset = self._dataset(delta)
-        mine = None if corpus is None else ds.field("corpus") == corpus
+        mine = EVERY if corpus is None else ds.field("corpus") == corpus
         try:
-            both = mine if filters is None else filters if mine is None else mine & filters
-            table = dataset.to_table(columns=needed, filter=both)
+            table = dataset.to_table(columns=needed, filter=mine if filters is None else mine & filters)
         except pa.ArrowNotImplementedError:
             table = self._filtered(dataset, needed, mine, filters)
         if first_by:
@@ -332,12 +344,11 @@ class Table:
         files = None if delta is None else pa.table(delta.get_add_actions(flatten=True))
         return [] if files is None else sorted(files["partition.corpus"].unique().to_pylist())
 
-    def fragments(self, corpus: str, filters: Any = None) -> Iterator[Any]:
+    def fragments(self, corpus: str, filters: Any = EVERY) -> Iterator[Any]:
         """Yield the Parquet files of a corpus that may have rows that pass a filter, in any order."""
         delta = self._open()
         if delta is not None:
-            mine = ds.field("corpus") == corpus
-            yield from self._dataset(delta).get_fragments(filter=mine if filters is None else mine & filters)
+            yield from self._dataset(delta).get_fragments(filter=(ds.field("corpus") == corpus) & filters)
 
     def fingerprint(self, corpus: str) -> str:
         """Return a hash of the corpus's files: it changes whenever the rows do."""
@@ -432,13 +443,14 @@ class Table:
 
     @_contended
     def _merge(self, source: pa.Table, *, update: bool) -> int:
+        return self._merge_into(self._open() or self._create(), source, update=update) if source.num_rows else 0
+
+    def _merge_into(self, delta: DeltaTable, source: pa.Table, *, update: bool) -> int:
         if not source.num_rows:
             return 0
-        on = self._on
         corpora = ", ".join(_literal(str(c)) for c in source["corpus"].unique().to_pylist())
         # The literal list lets Delta skip the files of other corpora.
-        predicate = f"t.corpus IN ({corpora}) AND " + " AND ".join(f"t.{k} = s.{k}" for k in on)
-        delta = self._open() or self._create()
+        predicate = f"t.corpus IN ({corpora}) AND " + " AND ".join(f"t.{k} = s.{k}" for k in self._on)
         merger = delta.merge(source, predicate=predicate, source_alias="s", target_alias="t", merge_schema=True)
         if update:
             merger = merger.when_matched_update_all()

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from infra.sources.base import Refused
-from infra.store.buckets import WHOLE, Bucket, are_first, buckets, first_of_each
+from infra.store.buckets import WHOLE, Bucket, are_first, buckets, first_of_each, one_of
 from infra.store.data_files import DataFile, FileCommits, write_data_file
 from infra.store.delta import Table
 from infra.store.location import Corpus
@@ -238,7 +237,7 @@ def document_texts(
         local = wanted.intersection(hashes)
         if not local:
             continue
-        keep = ds.field("content_hash").isin(pa.array(sorted(local), pa.string()))
+        keep = one_of("content_hash", local)
         for batch in _batches(fragment, ["content_hash", "text"], keep, 64):
             for content_hash, text in zip(batch.column("content_hash"), batch.column("text"), strict=True):
                 # The row of a document that was deleted has none.
@@ -247,7 +246,7 @@ def document_texts(
                     yield name_here, text.as_py()
 
 
-def _batches(fragment: Any, columns: list[str], keep: pc.Expression | None, size: int) -> Iterator[pa.RecordBatch]:
+def _batches(fragment: Any, columns: list[str], keep: pc.Expression, size: int) -> Iterator[pa.RecordBatch]:
     """Yield rows of a file that pass a filter, at most `size` at once; of one that a deletion rewrote, all rows.
 
     Such files have string views, and pyarrow 26 cannot filter by their statistics.
@@ -295,8 +294,7 @@ def quarantined(corpus: Corpus) -> pa.Table:
 def _sources_by_name(corpus: Corpus, names: Collection[str]) -> dict[str, SourceRow]:
     if not names:
         return {}
-    chosen = pc.field("source").isin(pa.array(sorted(names), pa.string()))
-    table = newest(Table(corpus.store, "sources").read(corpus.name, filters=chosen), "source")
+    table = newest(Table(corpus.store, "sources").read(corpus.name, filters=one_of("source", names)), "source")
     return {row["source"]: row for row in table.to_pylist()}
 
 
@@ -316,8 +314,7 @@ class PresentDocuments:
     def __init__(self, corpus: Corpus, sources: Collection[str]) -> None:
         table = DOCUMENTS.empty_table()
         if sources:
-            mine = ds.field("source").isin(pa.array(sorted(sources), pa.string()))
-            table = present(Table(corpus.store, "documents").read(corpus.name, filters=mine))
+            table = present(Table(corpus.store, "documents").read(corpus.name, filters=one_of("source", sources)))
         self._table = table.combine_chunks()
         self._columns = {name: self._table[name].combine_chunks() for name in self._SAME}
         self._rows: dict[str, dict[str, int]] = {}

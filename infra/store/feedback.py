@@ -5,10 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from infra.store.buckets import WHOLE, Bucket
+from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.data_files import write_data_file
 from infra.store.delta import Table
 from infra.store.location import Corpus
@@ -111,10 +108,9 @@ class Reviews:
 
 
 def _answers(corpus: Corpus, readings: Iterable[str], bucket: Bucket) -> list[AnswerRow]:
-    wanted = pa.array(list(readings), pa.string())
-    if not len(wanted):
+    wanted = list(readings)
+    if not wanted:
         return []
-    chosen, inside = pc.field("reading_id").isin(wanted), bucket.contains("content_hash")
-    filters = chosen if inside is None else chosen & inside
+    filters = one_of("reading_id", wanted) & bucket.contains("content_hash")
     answers: list[AnswerRow] = Table(corpus.store, "answers").read(corpus.name, _ANSWER, filters).to_pylist()
     return answers

@@ -3,10 +3,9 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.store.buckets import WHOLE, Bucket
+from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.delta import Table
 from infra.store.location import Corpus
 from infra.store.rows import AnswerRow, EvidenceRow
@@ -32,11 +31,9 @@ class PageNumbers:
             bucket: only those whose content hash is in it.
             texts: only those with these content hashes.
         """
-        chosen = pc.field("page_starts").is_valid()
-        if (inside := bucket.contains("content_hash")) is not None:
-            chosen &= inside
+        chosen = pc.field("page_starts").is_valid() & bucket.contains("content_hash")
         if texts is not None:
-            chosen &= pc.field("content_hash").isin(pa.array(sorted(set(texts)), pa.string()))
+            chosen &= one_of("content_hash", texts)
         table = Table(corpus.store, "documents").read(corpus.name, _COLUMNS, chosen)
         self._starts = table["page_starts"].combine_chunks()
         names = zip(table["content_hash"].to_pylist(), table["doc_id"].to_pylist(), strict=True)

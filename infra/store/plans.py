@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from infra.store.buckets import Bucket
+from infra.store.buckets import EVERY, Bucket
 from infra.store.location import Corpus, Store
 from infra.store.rows import Int32, Scope, SegmentRange, Text
 from infra.store.schemas import PLAN, schema_of
@@ -79,7 +79,7 @@ def read_plan(
     run_id: str,
     columns: list[str] | None = None,
     bucket: Bucket | None = None,
-    filters: pc.Expression | None = None,
+    filters: pc.Expression = EVERY,
 ) -> pa.Table:
     """Return a run's plan (`infra.store.schemas.PLAN`), of one of its buckets or whole.
 

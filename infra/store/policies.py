@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 import pyarrow as pa
-from deltalake.exceptions import CommitFailedError
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from infra.models import check_folder, fetch_folder, folder_hash, tokenizer_print, upload
 from infra.store.delta import Table, now
@@ -210,7 +208,7 @@ def promote(
         retired = [_changed(other, "retired", reason_ended) for other in lineage if other["status"] == "promoted"]
         return [*retired, _changed(row, "promoted", reason, record)]
 
-    return _find(store, _Registry(store).change(decide), policy_id)
+    return _find(store, _change(store, decide), policy_id)
 
 
 def refuse(store: Store, policy_id: str, reason: str, record: Json | None = None) -> PolicyRow:
@@ -226,7 +224,7 @@ def refuse(store: Store, policy_id: str, reason: str, record: Json | None = None
             raise UsageError(f"{policy_id} is promoted: memagent policies rollback {row['name']}")
         return [_changed(row, "retired" if row["status"] == "retired" else "refused", reason, record)]
 
-    return _find(store, _Registry(store).change(decide), policy_id)
+    return _find(store, _change(store, decide), policy_id)
 
 
 def rollback(store: Store, name: str, reason: str = "rolled back") -> PolicyRow | None:
@@ -252,42 +250,30 @@ def rollback(store: Store, name: str, reason: str = "rolled back") -> PolicyRow 
         back = max(earlier, key=lambda row: row["changed_at"])
         return [*ended, _changed(back, "promoted", f"{current['policy_id']} was rolled back")]
 
-    return _promoted([row for row in _Registry(store).change(decide) if row["name"] == name])
+    return _promoted([row for row in _change(store, decide) if row["name"] == name])
 
 
-class _Registry(Table):
-    """The policies table with changes that are decided on its rows."""
+def _change(store: Store, decide: Decide) -> list[PolicyRow]:
+    """Replace the rows that `decide` gives, made of all rows, in one commit; return all rows as they stand then.
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, "policies")
+    Rows that differ get a time of change that is later than any before, except those that stay retired: they are put
+    back in the order in which they retired.
+    """
+    after: dict[str, PolicyRow] = {}
 
-    @retry(
-        retry=retry_if_exception_type(CommitFailedError),
-        wait=wait_random_exponential(multiplier=0.1, max=5),
-        stop=stop_after_attempt(20),
-        reraise=True,
-    )
-    def change(self, decide: Decide) -> list[PolicyRow]:
-        """Replace the rows that `decide` gives, made of all rows, in one commit; return all rows as they stand then.
-
-        The commit fails if another one came after the rows were read, and `decide` is asked again. Rows that differ
-        get a time of change that is later than any before, except those that stay retired: they are put back in the
-        order in which they retired.
-        """
-        delta = self._open()
-        stored = [] if delta is None else self._dataset(delta).to_table(columns=self.schema.names).to_pylist()
-        rows = {row["policy_id"]: _plain(row) for row in stored if row["corpus"] == POLICIES_OF}
+    def decided(stored: pa.Table) -> list[dict[str, object]]:
+        rows = {row["policy_id"]: row for row in map(_plain, stored.to_pylist())}
         changed_at = max([now(), *(row["changed_at"] + timedelta(microseconds=1) for row in rows.values())])
-        changed = []
+        changed: list[PolicyRow] = []
         for row in decide(list(rows.values())):
             stays = row["status"] == rows[row["policy_id"]]["status"] == "retired"
             changed.append(row if stays else {**row, "changed_at": changed_at})
-        if delta is not None and changed:
-            source = pa.Table.from_pylist([_stored(row) for row in changed], schema=self.schema)
-            same = f"t.corpus IN ('{POLICIES_OF}') AND t.corpus = s.corpus AND t.policy_id = s.policy_id"
-            merger = delta.merge(source, predicate=same, source_alias="s", target_alias="t", merge_schema=True)
-            merger.when_matched_update_all().execute()
-        return list((rows | {row["policy_id"]: row for row in changed}).values())
+        after.clear()
+        after.update(rows | {row["policy_id"]: row for row in changed})
+        return [_stored(row) for row in changed]
+
+    Table(store, "policies").revise(POLICIES_OF, decided)
+    return list(after.values())
 
 
 def _check_tokenizer(

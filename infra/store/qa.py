@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, NotRequired, TypedDict
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
+from infra.store.buckets import EVERY, one_of
 from infra.store.corpora import tagger
 from infra.store.delta import Table, now
 from infra.store.documents import newest
@@ -40,15 +40,14 @@ def read_qa(store: Store, corpus: str | None = None, split: Split | None = None)
 
 def read_rows(store: Store, corpus: str | None = None, splits: Collection[Split] | None = None) -> list[QaRow]:
     """Return the current rows of some splits as they are stored."""
-    filters = None if splits is None else pc.field("split").isin(pa.array(sorted(splits), pa.string()))
+    filters = EVERY if splits is None else one_of("split", splits)
     rows: list[QaRow] = Table(store, "qa").read(corpus, filters=filters).to_pylist()
     return rows
 
 
 def taught_texts(store: Store, splits: Collection[Literal["train", "validation"]]) -> set[str]:
     """Return the content hashes of the texts that rows of some splits are asked of, in any corpus."""
-    filters = pc.field("split").isin(pa.array(sorted(splits), pa.string()))
-    streams = Table(store, "qa").read(columns=["stream"], filters=filters)["stream"]
+    streams = Table(store, "qa").read(columns=["stream"], filters=one_of("split", splits))["stream"]
     return set(pc.list_flatten(streams.combine_chunks()).to_pylist())
 
 
@@ -168,11 +167,7 @@ def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> lis
     if not wanted:
         return []
     columns = ["corpus", "reading_id", "question", "stream", "policy_id", "answer", "found", "evidence"]
-    answers: list[AnswerRow] = (
-        Table(store, "answers")
-        .read(corpus, columns, pc.field("reading_id").isin(pa.array(wanted, pa.string())))
-        .to_pylist()
-    )
+    answers: list[AnswerRow] = Table(store, "answers").read(corpus, columns, one_of("reading_id", wanted)).to_pylist()
     return answers
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.readers import ReaderSpec
+from infra.store.buckets import one_of
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.rows import AnswerRow, PlannedReading, SegmentRange
@@ -120,16 +121,16 @@ def _earlier_answers(
     """Return the last answer to the same question over an earlier version of the same document, by reading_id."""
     if not rows:
         return {}
-    doc_ids = pa.array({row["doc_id"] for row in rows if row["scope"] == "document"}, pa.string())
+    doc_ids = {row["doc_id"] for row in rows if row["scope"] == "document"}
     # A superseded version has a row of its own that says so; files without such rows are not read.
-    earlier = pc.field("doc_id").isin(doc_ids) & (pc.field("state") != "present")
+    earlier = one_of("doc_id", doc_ids) & (pc.field("state") != "present")
     versions = Table(corpus.store, "documents").read(corpus.name, ["doc_id", "content_hash"], earlier)
     document_of = dict(zip(versions["content_hash"].to_pylist(), versions["doc_id"].to_pylist(), strict=True))
     columns = ["reading_id", "scope", "question", "policy_id", "content_hash", "answered_at", "segments", "run_id"]
     if any(row["scope"] == "archive" for row in rows):  # a document's is its own hash
         columns.append("stream")
     withheld = withheld_runs(corpus)
-    same = pc.field("content_hash").isin(pa.array(document_of, pa.string())) | (pc.field("scope") == "archive")
+    same = one_of("content_hash", document_of) | (pc.field("scope") == "archive")
     same &= pc.field("config_hash") == reader.config_hash
     last: dict[tuple[str, str], AnswerRow] = {}
     for answer in Table(corpus.store, "answers").read(corpus.name, columns, same).sort_by("answered_at").to_pylist():

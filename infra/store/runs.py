@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict, get_args
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.store.buckets import one_of
 from infra.store.claims import is_alive
 from infra.store.delta import Table, now
 from infra.store.location import Corpus, Store
@@ -317,7 +317,7 @@ def close_runs(corpus: Corpus, work: Collection[str]) -> list[str]:
 def mark_released(corpus: Corpus, run_ids: Collection[str]) -> list[str]:
     """Show the answers of withheld runs; return the runs that were withheld."""
     table = Table(corpus.store, "runs")
-    chosen = pc.field("run_id").isin(pa.array(run_ids, pa.string())) & pc.field("withheld")
+    chosen = one_of("run_id", run_ids) & pc.field("withheld")
     rows: list[RunRow] = table.read(corpus.name, filters=chosen).to_pylist()
     table.upsert({**row, "withheld": False} for row in rows)
     return [row["run_id"] for row in rows]

@@ -8,14 +8,14 @@ from dataclasses import fields
 from functools import lru_cache
 from itertools import accumulate
 from threading import Condition, Lock
-from typing import overload
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from cachetools import LRUCache, cached
 
-from infra.store.buckets import WHOLE, Bucket
+from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.delta import Table, now
 from infra.store.location import Corpus, Store
 from infra.store.rows import AnswerRow, PlannedReading, SegmentedRow, SegmentRange
@@ -70,37 +70,26 @@ def read_places(url: str, path: str) -> "StreamPlaces":
     return StreamPlaces(Store(url).read_part(path))
 
 
-class StreamPlaces(Sequence[SegmentRange]):
+class StreamPlaces:
     """Where the segments of a stream's documents are, held as Arrow columns: some 50 bytes a document."""
 
     def __init__(self, table: pa.Table) -> None:
         """Take a table with the columns of `PLACES`."""
-        self._columns: dict[str, pa.Array] = {name: table[name].combine_chunks() for name in PLACES.names}
+        self._table = table.select(PLACES.names).combine_chunks()
         self.starts: list[int] = list(accumulate(table["segments"].to_pylist(), initial=0))
         """The place of each document's first segment in the stream, and the end."""
 
     @property
     def hashes(self) -> list[str]:
         """The documents' content hashes, as rows have them (`inline`)."""
-        return inline(self._columns["content_hash"].to_pylist()) if len(self) <= INLINE else []
+        return inline(self._table["content_hash"].to_pylist()) if len(self) <= INLINE else []
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> SegmentRange: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[SegmentRange]: ...
-    def __getitem__(self, index: int | slice) -> SegmentRange | list[SegmentRange]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        columns = self._columns
-        return {
-            "content_hash": columns["content_hash"][index].as_py(),
-            "part": columns["part"][index].as_py(),
-            "first_row": columns["first_row"][index].as_py(),
-            "segments": columns["segments"][index].as_py(),
-        }
+    def __getitem__(self, document: int) -> SegmentRange:
+        place: SegmentRange = self._table.slice(document, 1).to_pylist()[0]
+        return place
 
 
 def _parts(corpus: Corpus, content_hash: str) -> tuple[str, ...]:
@@ -220,12 +209,10 @@ def segmented_table(
         & (pc.field("segment_tokens") == reading.segment_tokens)
         & (pc.field("boundary") == reading.boundary)
         & (pc.field("cutting_version") == CUTTING_VERSION)
+        & bucket.contains("content_hash")
     )
-    inside = bucket.contains("content_hash")
-    if inside is not None:
-        chosen &= inside
     if hashes is not None:
-        chosen &= pc.field("content_hash").isin(pa.array(sorted(hashes), pa.string()))
+        chosen &= one_of("content_hash", hashes)
     return Table(corpus.store, "segmented").read(corpus.name, columns, chosen)
 
 
@@ -307,17 +294,14 @@ def _contents(store: Store, part: str) -> tuple[list[str], list[int], set[int]]:
 class StoredStream:
     """The segments of some documents, concatenated, loaded a row group at a time."""
 
-    def __init__(self, store: Store, places: Sequence[SegmentRange], starts: Sequence[int] | None = None) -> None:
-        """Read the documents at `places`, in that order.
-
-        Args:
-            store: where the parts are.
-            places: of the documents' segments.
-            starts: the place of each document's first segment in the stream, and the end; computed if not given.
-        """
+    def __init__(self, store: Store, places: StreamPlaces | Sequence[SegmentRange]) -> None:
+        """Read the documents at `places`, in that order, from the parts in `store`."""
         self._store = store
         self._places = places
-        self._starts = starts or list(accumulate((span["segments"] for span in places), initial=0))
+        if isinstance(places, StreamPlaces):
+            self._starts = places.starts
+        else:
+            self._starts = list(accumulate((span["segments"] for span in places), initial=0))
         self._last: tuple[int, Segment] | None = None
         """The last segment that was read, and its place: the evidence is most often in it."""
 
@@ -347,21 +331,9 @@ class StoredStream:
 
 
 def _table(group: list[Segment]) -> pa.Table:
-    return pa.Table.from_pylist(
-        [
-            {
-                "content_hash": s.content_hash,
-                "index": s.index,
-                "char_start": s.char_start,
-                "char_end": s.char_end,
-                "segment_hash": stable_hash(s.text),
-                "text": s.text,
-                "token_ids": s.token_ids,
-            }
-            for s in group
-        ],
-        schema=SEGMENTS,
-    )
+    columns: dict[str, list[Any]] = {name: [getattr(one, name) for one in group] for name in _SEGMENT_FIELDS}
+    columns["segment_hash"] = [stable_hash(text) for text in columns["text"]]
+    return pa.table(columns, schema=SEGMENTS)
 
 
 class _Part:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from infra.maintenance.integrity import raise_if_damaged, unreadable
-from infra.store.buckets import first_of_each, groups_of
+from infra.store.buckets import first_of_each, groups_of, one_of
 from infra.store.delta import now
 from infra.store.location import Corpus, Store
 from infra.store.runs import closed_runs
@@ -334,7 +334,7 @@ def _scan(corpus: Corpus, reading_ids: list[str], paths: list[str], columns: lis
 
 
 def _of(reading_ids: list[str]) -> Any:
-    return ds.field("reading_id").isin(pa.array(reading_ids, pa.string()))
+    return one_of("reading_id", reading_ids)
 
 
 def _turns(table: pa.Table) -> list[Turn]:

@@ -165,8 +165,7 @@ def _by_question(store: Store, runs: Sequence[_Run], total: _Sum) -> dict[str, _
     mine = pc.field("run_id").isin(pa.array(by_id, pa.string()))
     for corpus in (Corpus(store, name) for name in dict.fromkeys(run.corpus for run in runs)):
         for bucket in buckets(documents_count(corpus)):
-            inside = bucket.contains("content_hash")
-            answers = Table(store, "answers").read(corpus.name, columns, mine if inside is None else mine & inside)
+            answers = Table(store, "answers").read(corpus.name, columns, mine & bucket.contains("content_hash"))
             grouped = answers.group_by(["question", "run_id"]).aggregate([(name, "sum") for name in _SUMS])
             for row in grouped.to_pylist():
                 usage = Usage(*(row[f"{name}_sum"] or 0 for name in _SUMS))

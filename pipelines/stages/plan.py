@@ -42,8 +42,8 @@ def mark_answered(request: PlanRequest, questions: Sequence[pa.Table], bucket: B
     """Return the rows of all questions, with what answers them: their own answer, or else another version's newest."""
     reader, corpus = request.reader, request.corpus
     columns = ["reading_id", "content_hash", "question", "policy_id", "run_id", "answered_at"]
-    mine, inside = pc.field("config_hash") == reader.config_hash, bucket.contains("content_hash")
-    answers = Table(corpus.store, "answers").read(corpus.name, columns, mine if inside is None else mine & inside)
+    mine = (pc.field("config_hash") == reader.config_hash) & bucket.contains("content_hash")
+    answers = Table(corpus.store, "answers").read(corpus.name, columns, mine)
     known = answers["reading_id"].combine_chunks()
     others = (
         _of_the_policy(answers, reader.policy.name, withheld_runs(corpus))

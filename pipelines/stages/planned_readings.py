@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.readers import ReaderSpec
-from infra.store.buckets import WHOLE, Bucket
+from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.delta import Table
 from infra.store.documents import current_documents
 from infra.store.location import Corpus
@@ -288,9 +288,8 @@ def named_questions(request: PlanRequest) -> frozenset[str]:
     names = {name for question in request.questions for name in question.documents}
     if not names:
         return frozenset()
-    among = pc.field("doc_id").isin(pa.array(sorted(names), pa.string()))
-    corpus = request.corpus
-    known = set(Table(corpus.store, "documents").read(corpus.name, ["doc_id"], among)["doc_id"].to_pylist())
+    table = Table(request.corpus.store, "documents")
+    known = set(table.read(request.corpus.name, ["doc_id"], one_of("doc_id", names))["doc_id"].to_pylist())
     return frozenset(q.question_id for q in request.questions if q.documents and known.issuperset(q.documents))
 
 

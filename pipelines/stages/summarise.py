@@ -150,9 +150,8 @@ def _with_answers(plan: pa.Table, answers: pa.Table) -> pa.Table:
 
 def answers_to(corpus: Corpus, readings: pa.Array, columns: list[str], bucket: Bucket) -> pa.Table:
     """Return `reading_id` and other columns of the answers to some readings of a bucket's documents."""
-    wanted, inside = pc.field("reading_id").isin(readings), bucket.contains("content_hash")
-    both = wanted if inside is None else inside & wanted
-    return Table(corpus.store, "answers").read(corpus.name, ["reading_id", *columns], both)
+    wanted = bucket.contains("content_hash") & pc.field("reading_id").isin(readings)
+    return Table(corpus.store, "answers").read(corpus.name, ["reading_id", *columns], wanted)
 
 
 def _answers(corpus: Corpus, readings: pa.Array, bucket: Bucket) -> pa.Table:
