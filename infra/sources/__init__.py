@@ -1,30 +1,75 @@
 """Source formats: one small file per family. A new one is a parser and its line in `FORMATS`."""
 
 import os
+import posixpath
+import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
-from infra.sources.archive import parse_zip
 from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, SourceFormat
-from infra.sources.decoding import blank
-from infra.sources.epub import parse_epub
+from infra.sources.decoding import blank, clean
 from infra.sources.excel import parse_xlsx
-from infra.sources.html import parse_html
-from infra.sources.listing import decompressed, open_source, split_codec
+from infra.sources.html import parse_epub, parse_html
+from infra.sources.listing import decompressed, is_passed_over, open_source, seekable, split_codec
 from infra.sources.mail import parse_eml, parse_mbox, parse_msg
 from infra.sources.odt import parse_odt
+from infra.sources.office import check_archive
 from infra.sources.pdf import parse_pdf
 from infra.sources.pptx import parse_pptx
-from infra.sources.rtf import parse_rtf
 from infra.sources.tabular import parse_csv, parse_json, parse_json_lines, parse_parquet
-from infra.sources.text import parse_markdown, parse_text
+from infra.sources.text import parse_markdown, parse_rtf, parse_text
 from infra.sources.word import parse_docx
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.registry import Registry
 
 __all__ = ["Parsed", "Refused", "SourceFormat", "is_table", "parse", "parse_file", "parser_origin"]
+
+_IS_ENCRYPTED = 0x1
+_IS_UTF8 = 0x800
+"""Flags of a file in a zip archive (APPNOTE 4.4.4)."""
+
+
+def _parse_zip(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
+    """Yield the texts of an archive's files, each a document or a table of them; the row of one is its path in it.
+
+    The limits hold for all files together.
+
+    Raises:
+        SourceError: ``broken``, ``bomb``, ``too-large``.
+    """
+    file = seekable(stream)
+    check_archive(file, request, "zip archive", ".zip")
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            path = posixpath.normpath(f"/{_path_in_archive(entry)}").lstrip("/")
+            if entry.is_dir() or any(map(is_passed_over, path.split("/"))):
+                continue
+            if entry.flag_bits & _IS_ENCRYPTED:
+                yield Refused(path, "encrypted", "it asks for a password; pack it without one")
+                continue
+            try:
+                with archive.open(entry) as member:
+                    for record in _member(cast(BinaryIO, member), replace(request, name=posixpath.basename(path))):
+                        yield replace(record, row=path if record.row is None else f"{path}#{record.row}")
+            except SourceError as error:
+                if error.reason in ("bomb", "too-large"):  # the limits of the archive
+                    raise
+                yield Refused(path, error.reason, error.detail)
+            except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError) as error:
+                yield Refused(path, "broken", f"it cannot be unpacked ({error}); pack it again")
+
+
+def _path_in_archive(entry: zipfile.ZipInfo) -> str:
+    """Return a file's path; names of programs that do not say their encoding are mostly UTF-8 all the same."""
+    name = entry.filename
+    if not entry.flag_bits & _IS_UTF8 and not name.isascii():
+        with suppress(ValueError):
+            name = name.encode("cp437").decode("utf-8")
+    return clean(name)
+
 
 FORMATS: Registry[SourceFormat] = Registry(
     "memagent.sources",
@@ -52,7 +97,7 @@ FORMATS: Registry[SourceFormat] = Registry(
         ".ndjson": SourceFormat(parse_json_lines, table=True),
         ".json": SourceFormat(parse_json, table=True),
         ".parquet": SourceFormat(parse_parquet, table=True),
-        ".zip": SourceFormat(lambda stream, request: parse_zip(stream, request, _member), table=True),
+        ".zip": SourceFormat(_parse_zip, table=True),
     },
     fits=lambda member: isinstance(member, SourceFormat),
 )

@@ -138,7 +138,7 @@ def _assign(listed: pa.Table, earlier_ids: pa.ChunkedArray, others: pa.Table) ->
         sources = list(rows_to_sources(new.filter(collides)))
         names = pa.array(sorted({name for source in sources for name in candidate_ids(source)}), pa.large_string())
         in_use = pc.or_(_is_in(names, others["doc_id"]), _is_in(names, new.filter(pc.invert(collides))["doc_id"]))
-        named = assign_ids(sources, dict.fromkeys(names.filter(in_use).to_pylist(), ""), {})
+        named = assign_ids(sources, names.filter(in_use).to_pylist())
         longer = pa.array([source.doc_id for source in named], pa.large_string())
         chosen = pc.replace_with_mask(_array(chosen), _array(collides), longer)
     return pa.chunked_array([pc.replace_with_mask(_array(earlier_ids), _array(pc.invert(has_id)), _array(chosen))])

@@ -20,8 +20,8 @@ LOG_FOLDER = "_delta_log"
 """What a folder has that is a Delta table."""
 
 
-def add_delta_table(
-    table: str, prefix: str, listing: Listing, add_local: Callable[[str, str, str | None, Listing], None]
+def _add_delta_table(
+    table: str, prefix: str, listing: Listing, matches: Callable[[str], bool] = lambda name: True
 ) -> None:
     """Add the current files of a Delta table, in the order of its log.
 
@@ -32,7 +32,7 @@ def add_delta_table(
         table: its folder or ``s3://`` URL.
         prefix: of the names that its files get: empty, or its path below the source and a slash.
         listing: receives the files.
-        add_local: adds a local file: path, name, folder that it must not leave, listing.
+        matches: whether a file of this name is wanted.
     """
     try:
         delta = open_delta(table, s3_options() if table.startswith("s3://") else {})
@@ -49,11 +49,11 @@ def add_delta_table(
             if "://" in relative or relative.startswith("/") or ".." in relative.split("/"):
                 detail = f"the Delta table's log names a file outside its folder: {relative}"
                 listing.unusable.append(Unusable(quoted(f"{table}/{relative}"), "link", detail))
-            elif inside is not None:
-                add_local(os.path.join(table, relative), prefix + relative, inside, listing)
-            else:
+            elif inside is None:
                 full = f"{table}/{relative}"
                 listing.add(Source(full, quoted(full), quoted(prefix + relative), size, stamp=f"{size}-{changed}"))
+            elif matches(prefix + relative):
+                _add_local(os.path.join(table, relative), prefix + relative, inside, listing)
 
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -141,7 +141,7 @@ def _walk(root: str, matches: Callable[[str], bool], depth: int | None, listing:
             listing.unusable.append(Unusable(quoted(folder), "unreadable", detail))
             continue
         if names.get(LOG_FOLDER):
-            add_delta_table(folder.rstrip("/"), prefix, listing, _matching(matches))
+            _add_delta_table(folder.rstrip("/"), prefix, listing, matches)
             continue
         shown = sorted(name for name in names if not is_passed_over(name))
         listing.hidden += len(names) - len(shown)
@@ -150,14 +150,6 @@ def _walk(root: str, matches: Callable[[str], bool], depth: int | None, listing:
         for name in shown:
             if not names[name] and matches(prefix + name):
                 _add_local(os.path.join(folder, name), prefix + name, inside, listing)
-
-
-def _matching(matches: Callable[[str], bool]) -> Callable[[str, str, str | None, Listing], None]:
-    def add(path: str, relative: str, inside: str | None, listing: Listing) -> None:
-        if matches(relative):
-            _add_local(path, relative, inside, listing)
-
-    return add
 
 
 def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -> None:
@@ -216,7 +208,7 @@ def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int,
 
     before = listing.count
     if not pattern and file_system(url).exists(f"{url.rstrip('/')}/{LOG_FOLDER}"):
-        add_delta_table(url.rstrip("/"), "", listing, _add_local)
+        _add_delta_table(url.rstrip("/"), "", listing)
         return max(1, listing.count - before), covers
     inside = ""
     for path, size, etag in _s3_objects(prefix if pattern else url, flat=bool(pattern) and "/" not in pattern):
@@ -224,7 +216,7 @@ def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int,
         table, log, _ = path.partition(f"/{LOG_FOLDER}/")
         if log and not pattern and table != inside:  # the log comes before files whose names begin with a letter
             inside = table
-            add_delta_table(table, table.removeprefix(prefix) + "/", listing, _add_local)
+            _add_delta_table(table, table.removeprefix(prefix) + "/", listing)
         if log or (inside and path.startswith(inside + "/")):
             continue
         if any(is_passed_over(part) and part.strip(".") for part in relative.split("/")):

@@ -1,8 +1,12 @@
-"""HTML: the text that a browser shows, laid out by inscriptis."""
+"""HTML: the text that a browser shows, laid out by inscriptis; books of such pages (.epub, EPUB 3.3)."""
 
+import posixpath
 import re
+import zipfile
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Any, BinaryIO
+from urllib.parse import unquote
 
 from inscriptis import Inscriptis
 from inscriptis.model.attribute import DEFAULT_ATTRIBUTE_MAP
@@ -11,8 +15,9 @@ from inscriptis.model.css import CssParse
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_end_handler
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, counted, unread
+from infra.sources.base import Allowance, Parsed, ParseRequest, counted, unread, within
 from infra.sources.decoding import clean, decode
+from infra.sources.office import child, local_name, opened, xml
 from memagent.errors import SourceError
 
 _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
@@ -238,3 +243,39 @@ def _style(style: str, element: Any) -> None:
         element.padding_inline = max(0, min(element.padding_inline, _PADDING))
         element.margin_before = max(0, min(element.margin_before, _MARGIN))
         element.margin_after = max(0, min(element.margin_after, _MARGIN))
+
+
+_CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
+_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
+"""Algorithms that only make fonts unusable elsewhere."""
+
+
+def parse_epub(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+    """Yield the book's text, an empty line between chapters.
+
+    Raises:
+        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``, or as `infra.sources.html.parse_html`.
+    """
+    with opened(stream, request, "book", ".epub") as archive:
+        if _ENCRYPTION in archive.namelist() and not _only_fonts(archive):
+            raise SourceError("encrypted", "it is protected against copying; get it without protection")
+        package = next(xml(archive.read(_CONTAINER)).iter("{*}rootfile")).get("full-path", "")
+        book = xml(archive.read(package))
+        title = next((one.text or "" for one in book.iter("{*}title")), "")
+        text = "\n\n".join(within(request.allowance, _chapters(archive, book, posixpath.dirname(package), request)))
+    yield Parsed(text, clean(title), "application/epub+zip")
+
+
+def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: ParseRequest) -> Iterator[str]:
+    items = {one.get("id"): one.get("href", "") for one in child(book, "manifest")}
+    for one in child(book, "spine"):
+        if local_name(one) == "itemref":
+            path = posixpath.normpath(posixpath.join(folder, unquote(items[one.get("idref")])))
+            (page,) = parse_html(BytesIO(archive.read(path)), request)
+            if text := page.text.strip("\n"):
+                yield text
+
+
+def _only_fonts(archive: zipfile.ZipFile) -> bool:
+    methods = xml(archive.read(_ENCRYPTION)).iter("{*}EncryptionMethod")
+    return all(method.get("Algorithm") in _FONTS for method in methods)

@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, BinaryIO, cast
@@ -298,27 +298,16 @@ def path_of(source: str, path: bytes | None) -> str:
     return source if path is None else os.fsdecode(path)
 
 
-def assign_ids(listed: list[Source], taken: dict[str, str], earlier: dict[str, str]) -> list[Source]:
-    """Return `listed` with ids that no two of them share.
+def assign_ids(listed: Iterable[Source], taken: Collection[str]) -> list[Source]:
+    """Return `listed` with ids that no two of them share, none of those that are taken.
 
-    An id is the path relative to the source's root. Where another source has it already, as many
-    folders before it are added as it takes. A source that was there in an earlier run keeps its id.
-
-    Args:
-        listed: sources in listing order; the first one of a name gets it.
-        taken: ids that are taken, and the source that has each.
-        earlier: ids of sources in earlier runs.
+    An id is the path relative to the source's root. Where another source has it already, as many folders before it are
+    added as it takes; the first one of a name gets it.
     """
-    owner = dict(taken)
+    used, named = set(taken), []
     for source in listed:
-        if source.source in earlier:
-            owner[earlier[source.source]] = source.source
-    named = []
-    for source in listed:
-        doc_id = earlier.get(source.source)
-        if doc_id is None:
-            doc_id = next(name for name in candidate_ids(source) if owner.get(name, source.source) == source.source)
-            owner[doc_id] = source.source
+        doc_id = next(name for name in candidate_ids(source) if name not in used)
+        used.add(doc_id)
         named.append(replace(source, doc_id=doc_id))
     return named
 

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -45,34 +44,29 @@ class RowReader:
         """
         options = self._options
         if options.text_column not in values:
-            return self.refused(number, "no-column", f"it has no {options.text_column!r}; see ingest.text_column")
+            return Refused(str(number), "no-column", f"it has no {options.text_column!r}; see ingest.text_column")
         text = values[options.text_column]
         if text is not None and not isinstance(text, str):
             kind = type(text).__name__
-            return self.refused(number, "wrong-type", f"{options.text_column!r} is {kind}, and not text")
+            return Refused(str(number), "wrong-type", f"{options.text_column!r} is {kind}, and not text")
         if text is None or blank(text):
-            return self.refused(number, "empty", f"{options.text_column!r} is empty")
+            return Refused(str(number), "empty", f"{options.text_column!r} is empty")
         row = str(number)
         if options.id_column is not None:
             value = values.get(options.id_column)
             if value is None or value == "" or isinstance(value, (list, dict)):
-                return self.refused(
-                    number, "missing-id", f"it has no id in {options.id_column!r}; see ingest.id_column"
-                )
+                detail = f"it has no id in {options.id_column!r}; see ingest.id_column"
+                return Refused(row, "missing-id", detail)
             if len(str(value)) > _ID_CHARS:
-                return self.refused(number, "long-id", f"its id has more than {_ID_CHARS} characters")
+                return Refused(str(number), "long-id", f"its id has more than {_ID_CHARS} characters")
             row = quoted(str(value), safe="#")
             if row in self._seen:
-                return self.refused(number, "duplicate-id", f"an earlier row has the id {row[:100]!r}")
+                return Refused(str(number), "duplicate-id", f"an earlier row has the id {row[:100]!r}")
             self._seen.add(row)
         self._allowance.take(len(text))
         title = values.get(options.title_column) if options.title_column else None
         title = clean(title) if isinstance(title, str) else ""
         return Parsed(clean(text), title, self._media_type, encoding=self._encoding, row=row)
-
-    def refused(self, number: int, reason: str, detail: str) -> Refused:
-        """Return why row `number` is no document."""
-        return Refused(str(number), reason, detail)
 
 
 class ColumnWatch:
@@ -149,14 +143,14 @@ def _rows(
         except StopIteration:
             return
         except csv.Error as error:
-            yield reader.refused(number, "broken-row", f"{error}")
+            yield Refused(str(number), "broken-row", f"{error}")
             continue
         if not fields:
             continue  # an empty line between rows
         if len(fields) != len(columns):
-            yield reader.refused(number, "ragged", f"it has {len(fields)} fields, the header {len(columns)}")
+            yield Refused(str(number), "ragged", f"it has {len(fields)} fields, the header {len(columns)}")
         elif any(_BAD_BYTE.search(field) for field in fields):
-            yield reader.refused(number, "encoding", f"it has bytes that are not {encoding}")
+            yield Refused(str(number), "encoding", f"it has bytes that are not {encoding}")
         else:
             yield reader.read(number, dict(zip(columns, fields, strict=True)))
 
@@ -212,13 +206,13 @@ def _unescaped(text: str) -> str:
 
 def _json_row(number: int, line: str, reader: RowReader, encoding: str) -> Parsed | Refused:
     if _BAD_BYTE.search(line):
-        return reader.refused(number, "encoding", f"it has bytes that are not {encoding}")
+        return Refused(str(number), "encoding", f"it has bytes that are not {encoding}")
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return reader.refused(number, "broken-row", f"no JSON: {str(error)[:200]}")
+        return Refused(str(number), "broken-row", f"no JSON: {str(error)[:200]}")
     if not isinstance(values, dict):
-        return reader.refused(number, "broken-row", f"it is {type(values).__name__}, not an object")
+        return Refused(str(number), "broken-row", f"it is {type(values).__name__}, not an object")
     return reader.read(number, values)
 
 
@@ -302,7 +296,7 @@ def parse_parquet(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | 
         for batch in file.iter_batches(batch_size=rows, columns=columns):
             filled = batch[options.text_column].is_valid().to_numpy(zero_copy_only=False).nonzero()[0]
             if len(filled) < batch.num_rows:  # of millions of rows without text none is looked at
-                yield replace(reader.refused(number + 1, "empty", "no text"), rows=batch.num_rows - len(filled))
+                yield Refused(str(number + 1), "empty", "no text", rows=batch.num_rows - len(filled))
             for index in filled.tolist():
                 yield _parquet_row(batch, index, number + index + 1, reader)
             number += batch.num_rows
@@ -314,7 +308,7 @@ def _parquet_row(batch: pa.RecordBatch, index: int, number: int, reader: RowRead
     try:
         return reader.read(number, {name: batch.column(name)[index].as_py() for name in batch.schema.names})
     except UnicodeDecodeError:
-        return reader.refused(number, "encoding", f"row {number} is not valid UTF-8")
+        return Refused(str(number), "encoding", f"row {number} is not valid UTF-8")
 
 
 def _check(file: pq.ParquetFile, schema: pa.Schema, packed: int, request: ParseRequest) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 import pytest
 
 from examples.nano import contract_places
-from infra.sources import decoding, excel, html, mail, rtf, text
+from infra.sources import decoding, excel, html, mail, text
 from memagent.evaluation import contracts, needles
 from memagent.evaluation.contract_match import _DURATION
 from memagent.evaluation.loaders import public
@@ -64,8 +64,8 @@ HOSTILE = {
     "the end of a page": (html._END_TAGS.findall, "{}", "</html "),
     "a style": (searched(html._UNSEEN), "{}", "display "),
     "lines of a calendar": (mail._CALENDAR.findall, "{}", "SUMMARY;"),
-    "marks of rich text": (rtf._RTF.findall, "{}", "\\v"),
-    "the title of rich text": (searched(rtf._RTF_TITLE), "{}", "{\\title "),
+    "marks of rich text": (text._RTF.findall, "{}", "\\v"),
+    "the title of rich text": (searched(text._RTF_TITLE), "{}", "{\\title "),
     "a number's format": (lambda code: excel.shown(1.0, code, datetime(1900, 1, 1)), "{}", "[$"),
     **{
         f"folding {part!r}": (lambda text: folding.FoldedText(text).places("a b"), "{}x", part)

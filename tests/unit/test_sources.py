@@ -107,7 +107,7 @@ def test_a_folder_may_be_deeper_than_python_can_call(tmp_path: Path) -> None:
     try:
         assert ids(tmp_path) == ["a.txt", "d/" * 1200 + "deep.txt", "z/b.txt"]
         assert ids(f"{tmp_path}/**/*.txt") == ids(tmp_path)
-        assert assign_ids(list(list_sources([str(tmp_path)]).sources()), {}, {})[1].doc_id.endswith("deep.txt")
+        assert assign_ids(list_sources([str(tmp_path)]).sources(), ())[1].doc_id.endswith("deep.txt")
     finally:  # pytest's own cleaning is recursive
         (tmp_path / ("d/" * 1200) / "deep.txt").unlink()
         os.removedirs(tmp_path / ("d/" * 1200))
@@ -210,12 +210,9 @@ def test_ids_grow_only_where_they_meet() -> None:
     one = found("/x/in/a.txt", "/x/in/b.txt", root="/x/in/")
     two = found("/y/in/a.txt", root="/y/in/")
     three = found("/z/y/in/a.txt", root="/z/y/in/")
-    named = assign_ids([*one, *two, *three], {}, {})
+    named = assign_ids([*one, *two, *three], ())
     assert [source.doc_id for source in named] == ["a.txt", "b.txt", "in/a.txt", "y/in/a.txt"]
-    earlier = {source.source: source.doc_id for source in named}
-    again = assign_ids([*three, *two, *one], {}, earlier)
-    assert {source.source: source.doc_id for source in again} == earlier
-    kept = assign_ids(two, {"a.txt": "/elsewhere/a.txt"}, {})
+    kept = assign_ids(two, {"a.txt"})
     assert [source.doc_id for source in kept] == ["in/a.txt"]
 
 
@@ -225,6 +222,6 @@ def test_ids_are_always_distinct(paths: list[list[str]]) -> None:
     for parts in paths:
         path = "/" + "/".join(parts)
         sources.append(Source(path, path, parts[-1], 1, "s"))
-    named = assign_ids(sources, {}, {})
+    named = assign_ids(sources, ())
     assert len({source.doc_id for source in named}) == len(sources)
     assert all(source.source.endswith(source.doc_id) for source in named)

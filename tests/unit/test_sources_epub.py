@@ -5,7 +5,7 @@ import io
 import pytest
 
 from infra.sources.base import Parsed, ParseRequest
-from infra.sources.epub import parse_epub
+from infra.sources.html import parse_epub
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from tests.support.office import epub
