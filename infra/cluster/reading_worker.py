@@ -25,7 +25,7 @@ from infra.store.data_files import DataFile, write_data_file
 from infra.store.delta import now
 from infra.store.location import Corpus
 from infra.store.plans import Block, WorkItem, read_work
-from infra.store.rows import AnswerRow, EvidenceRow
+from infra.store.rows import AnswerRow
 from infra.store.segments import StoredStream, read_places
 from infra.store.turns import TurnWriter, turns
 from infra.system.disk import DiskReserve, is_full
@@ -71,6 +71,8 @@ class PassSpec:
 
 
 _log = logging.getLogger("memagent.pool")
+_OF_ITEM = ("question_id", "question", "scope", "content_hash", "carried_from", "carried_segments")
+"""What an answer's row has of its work item, beside the result."""
 _REPORT_SECONDS = 0.5
 _DETAIL = 2_000
 """Characters that are kept of why a reading failed."""
@@ -287,36 +289,17 @@ class ReadingWorker:
 
     def _answer(self, item: WorkItem, result: ReadingResult) -> AnswerRow:
         reader = self._spec.reader
-        return {
+        row = {
+            **{name: item[name] for name in _OF_ITEM},  # type: ignore[literal-required]
+            **asdict(result),
             "corpus": self._spec.corpus.name,
-            "reading_id": item["reading_id"],
-            "question_id": item["question_id"],
-            "question": item["question"],
-            "scope": item["scope"],
-            "content_hash": item["content_hash"],
             "stream": self._hashes(item),
             "policy_id": reader.policy.policy_id,
             "config_hash": reader.config_hash,
-            "answer": result.answer,
-            "found": result.found,
-            "confidence": result.confidence,
-            "evidence": [cast(EvidenceRow, asdict(evidence)) for evidence in result.evidence],
-            "segments": result.segments,
-            "conversations": result.conversations,
-            "prompt_tokens": result.prompt_tokens,
-            "cached_tokens": result.cached_tokens,
-            "output_tokens": result.output_tokens,
-            "seconds": result.seconds,
-            "engine_seconds": result.engine_seconds,
-            "carried_from": item["carried_from"],
-            "carried_segments": item["carried_segments"],
             "run_id": self._spec.run_id,
             "answered_at": now(),
-            "memories_cut": result.memories_cut,
-            "memory_empty": result.memory_empty,
-            "confidence_level": result.confidence_level,
-            "warnings": list(result.warnings),
         }
+        return cast(AnswerRow, row)
 
     def _hashes(self, item: WorkItem) -> list[str]:
         """Return the content hashes of a reading's documents as rows have them."""

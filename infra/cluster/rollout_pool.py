@@ -196,47 +196,12 @@ class RolloutPool:
         )
         await asyncio.gather(*calls)
 
-    async def group(self, task: Task, size: int) -> Group:
-        """Sample the rollouts of a task on the least loaded worker.
+    async def group(self, task: Task, size: int, *, greedy: bool = False) -> Group:
+        """Sample the rollouts of a task on the least loaded worker; if that is lost, or fails, on another one.
 
         Raises:
             TrainingError: it failed several times over.
         """
-        return await self._read(task, size)
-
-    async def greedy(self, tasks: Sequence[Task]) -> AsyncIterator[Group]:
-        """Read tasks once each, greedily; yield them as they come.
-
-        A task that cannot be read counts as wrong: its group has a trajectory without conversations and reward 0.
-
-        Raises:
-            TrainingError: no task can be read.
-        """
-        failed = 0
-
-        async def read(task: Task) -> Group:
-            nonlocal failed
-            try:
-                return await self._read(task, 1, greedy=True)
-            except TrainingError as error:
-                _log.warning("%s; it counts as wrong", error)
-                failed += 1
-                if failed == len(tasks):
-                    raise
-                return Group(task.sample_id, (Trajectory(task.sample_id, 0, (), Reward(0.0, 0.0, 0.0)),))
-
-        for done in asyncio.as_completed([read(task) for task in tasks]):
-            yield await done
-
-    async def stop(self) -> None:
-        """End all engines."""
-        await asyncio.gather(*(engine.actor.stop.remote() for engine in self._engines), return_exceptions=True)
-        for engine in self._engines:
-            engine.end()
-        self._engines = []
-
-    async def _read(self, task: Task, size: int, *, greedy: bool = False) -> Group:
-        """Call the least loaded worker; if it is lost, or fails, another one."""
         import ray
         from ray.exceptions import RayActorError, RayTaskError
 
@@ -262,6 +227,37 @@ class RolloutPool:
                 last = error
         said = raised(last) if last else ""
         raise TrainingError(f"task {task.sample_id} failed {_TRIES} times: {said}") from last
+
+    async def greedy(self, tasks: Sequence[Task]) -> AsyncIterator[Group]:
+        """Read tasks once each, greedily; yield them as they come.
+
+        A task that cannot be read counts as wrong: its group has a trajectory without conversations and reward 0.
+
+        Raises:
+            TrainingError: no task can be read.
+        """
+        failed = 0
+
+        async def read(task: Task) -> Group:
+            nonlocal failed
+            try:
+                return await self.group(task, 1, greedy=True)
+            except TrainingError as error:
+                _log.warning("%s; it counts as wrong", error)
+                failed += 1
+                if failed == len(tasks):
+                    raise
+                return Group(task.sample_id, (Trajectory(task.sample_id, 0, (), Reward(0.0, 0.0, 0.0)),))
+
+        for done in asyncio.as_completed([read(task) for task in tasks]):
+            yield await done
+
+    async def stop(self) -> None:
+        """End all engines."""
+        await asyncio.gather(*(engine.actor.stop.remote() for engine in self._engines), return_exceptions=True)
+        for engine in self._engines:
+            engine.end()
+        self._engines = []
 
     async def _replace(self, place: int, lost: EngineActor) -> None:
         async with self._mending:

@@ -183,7 +183,7 @@ def erased_with(corpus: Corpus, doc_ids: Collection[str], hashes: Collection[str
     everything = pa.array(sorted({*hashes, *streams}), pa.string())
     readings: set[str] = set()
     answers = Table(corpus.store, "answers").read(corpus.name, ["reading_id", "content_hash"])
-    for table in (answers, *_rows_of_runs(corpus, "plan", ["reading_id", "content_hash"])):
+    for table in (answers, *_rows_of_plans(corpus, ["reading_id", "content_hash"])):
         readings.update(table.filter(pc.is_in(table["content_hash"], everything))["reading_id"].to_pylist())
     for path in corpus.store.list(FOLDER, corpus.name):
         try:
@@ -233,7 +233,7 @@ def _archives(corpus: Corpus, wanted: pa.Array) -> set[str]:
             found.add(name)
     columns = ["content_hash", "scope", "stream"]
     answers = Table(corpus.store, "answers").read(corpus.name, columns)
-    for table in (answers, *_rows_of_runs(corpus, "plan", columns)):
+    for table in (answers, *_rows_of_plans(corpus, columns)):
         for row in table.filter(pc.equal(table["scope"], "archive")).to_pylist():
             if row["content_hash"] not in known:
                 known.add(row["content_hash"])
@@ -248,9 +248,9 @@ def runs_of(corpus: Corpus) -> list[str]:
     return sorted({*known, *logged_runs(corpus)})
 
 
-def _rows_of_runs(corpus: Corpus, kind: str, columns: list[str]) -> Iterator[pa.Table]:
+def _rows_of_plans(corpus: Corpus, columns: list[str]) -> Iterator[pa.Table]:
     for run_id in runs_of(corpus):
-        for path in corpus.store.list("runs", run_id, kind):
+        for path in corpus.store.list("runs", run_id, "plan"):
             with suppress(MemagentError):  # a damaged one says nothing to anybody, and goes (`erase_from_part`)
                 yield from _batches(corpus, path, columns)
 

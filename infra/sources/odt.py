@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, counted, unread, within
 from infra.sources.decoding import clean
-from infra.sources.office import attribute, child, local_name, opened, xml
+from infra.sources.office import attribute, child, integer, local_name, opened, xml
 from memagent.errors import SourceError
 
 _MEDIA_TYPE = "application/vnd.oasis.opendocument.text"
@@ -119,7 +119,7 @@ class _Text:
             if name in _BREAKS:
                 words.append(_BREAKS[name])
             elif name == "s":
-                words.append(" " * min(_integer(part, "c", 1), _MOST_REPEATED))
+                words.append(" " * min(integer(part, "c", 1), _MOST_REPEATED))
             elif name in _ASIDES:
                 self._aside(part, _ASIDES[name])
             elif name not in _HIDDEN and attribute(part, "style-name") not in self._hidden:
@@ -140,7 +140,7 @@ class _Text:
             if local_name(item) in ("list-item", "list-header"):
                 numbered = local_name(item) == "list-item"
                 if numbered and attribute(item, "start-value"):
-                    self._numbers.begin_at(place, _integer(item, "start-value", 1))
+                    self._numbers.begin_at(place, integer(item, "start-value", 1))
                 yield from self.blocks(item, place if numbered else place.without_number())
 
     def _table(self, table: Any) -> Iterator[str]:
@@ -157,11 +157,11 @@ class _Text:
                         below[len(texts)] = (left - 1, said)
                 elif local_name(cell) in ("table-cell", "covered-table-cell"):
                     said = " ".join(line for line in self.blocks(cell) if line.strip())
-                    if (tall := _integer(cell, "number-rows-spanned", 1)) > 1:
+                    if (tall := integer(cell, "number-rows-spanned", 1)) > 1:
                         below[len(texts)] = (tall - 1, said)
                 else:
                     continue
-                texts += [said] * min(_integer(cell, "number-columns-repeated", 1), _MOST_REPEATED)
+                texts += [said] * min(integer(cell, "number-columns-repeated", 1), _MOST_REPEATED)
             yield "\t".join(texts).rstrip("\t")
 
 
@@ -191,7 +191,7 @@ class _Numbers:
         for one in self.styles:
             if local_name(one) in ("list-style", "outline-style"):
                 name = attribute(one, "name") if local_name(one) == "list-style" else ""
-                self.levels |= {(name, _integer(level, "level", 1)): level for level in one}
+                self.levels |= {(name, integer(level, "level", 1)): level for level in one}
 
     def enter(self, element: Any, above: _Place | None) -> _Place:
         """Return the place in a list that begins; its numbers begin anew, unless it goes on with earlier ones."""
@@ -209,7 +209,7 @@ class _Numbers:
     def next(self, paragraph: Any, listed: _Place | None) -> str:
         """Return the number of a paragraph, with the blank after it; empty: it has none."""
         if listed is None and local_name(paragraph) == "h":
-            listed = _Place("", _integer(paragraph, "outline-level", 1))
+            listed = _Place("", integer(paragraph, "outline-level", 1))
         level = self.levels.get((listed.style, listed.level)) if listed is not None and listed.numbered else None
         if listed is None or level is None:
             return ""
@@ -218,18 +218,13 @@ class _Numbers:
         if attribute(level, "num-format") not in _FORMATS:
             return ""
         counts = self.counts.setdefault(listed.style, {})
-        counts[listed.level] = counts.get(listed.level, _integer(level, "start-value", 1) - 1) + 1
+        counts[listed.level] = counts.get(listed.level, integer(level, "start-value", 1) - 1) + 1
         for deeper in [one for one in counts if one > listed.level]:
             del counts[deeper]
-        first = max(1, listed.level - _integer(level, "display-levels", 1) + 1)
+        first = max(1, listed.level - integer(level, "display-levels", 1) + 1)
         shown = []
         for one in range(first, listed.level + 1):
             upper = self.levels.get((listed.style, one), level)
-            count = counts.setdefault(one, _integer(upper, "start-value", 1))
+            count = counts.setdefault(one, integer(upper, "start-value", 1))
             shown.append(counted(count, _FORMATS.get(attribute(upper, "num-format"), "decimal")))
         return f"{attribute(level, 'num-prefix')}{'.'.join(shown)}{attribute(level, 'num-suffix')} "
-
-
-def _integer(element: Any, name: str, default: int) -> int:
-    value = attribute(element, name)
-    return int(value) if value.isdigit() and len(value) < 10 else default

@@ -170,6 +170,12 @@ def child(element: Any, name: str) -> Any:
     return None if element is None else next((one for one in element if local_name(one) == name), None)
 
 
+def integer(element: Any, name: str, default: int) -> int:
+    """Return an attribute of at most nine digits without regard to its namespace, or the default."""
+    value = attribute(element, name)
+    return int(value) if value.isdigit() and len(value) < 10 else default
+
+
 def attribute(element: Any, name: str) -> str:
     """Return an attribute without regard to its namespace; empty: there is none."""
     if element is None:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, counted, unread, within
 from infra.sources.decoding import clean
-from infra.sources.office import OfficeArchive, attribute, child, local_name, not_read, opened
+from infra.sources.office import OfficeArchive, attribute, child, integer, local_name, not_read, opened
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _HIDDEN = frozenset(
@@ -167,7 +167,7 @@ class _Text:
             settings = child(row, "trPr")
             if child(settings, "del") is not None:
                 continue
-            texts = [""] * min(_number(child(settings, "gridBefore"), 0), _MOST_COLUMNS)
+            texts = [""] * min(integer(child(settings, "gridBefore"), "val", 0), _MOST_COLUMNS)
             local: dict[int, str] = {}
             for cell in _inside(row, "tc"):
                 shape = child(cell, "tcPr")
@@ -177,7 +177,7 @@ class _Text:
                 else:
                     text = " ".join(line for line in self.blocks(cell) if line.strip())
                 local[column] = text
-                span = min(max(_number(child(shape, "gridSpan"), 1), 1), _MOST_COLUMNS)
+                span = min(max(integer(child(shape, "gridSpan"), "val", 1), 1), _MOST_COLUMNS)
                 texts += [text, *[""] * (span - 1)]
             yield "\t".join(texts).rstrip("\t")
             above = local
@@ -224,7 +224,7 @@ class _Numbers:
                 number = attribute(one, "numId")
                 self._abstract[number] = attribute(child(one, "abstractNumId"), "val")
                 self._starts[number] = {
-                    _number_of(over): _number(child(over, "startOverride"), 1)
+                    _number_of(over): integer(child(over, "startOverride"), "val", 1)
                     for over in _inside(one, "lvlOverride")
                     if child(over, "startOverride") is not None
                 }
@@ -260,7 +260,7 @@ class _Numbers:
         """Return a paragraph's list and level, by itself or by its style; an empty name: none."""
         given = child(settings, "numPr")
         if (number := attribute(child(given, "numId"), "val")) or given is not None:
-            depth = _number(child(given, "ilvl"), 0)
+            depth = integer(child(given, "ilvl"), "val", 0)
             if number:
                 return number, depth
         style = attribute(child(settings, "pStyle"), "val")
@@ -269,7 +269,7 @@ class _Numbers:
             if number := attribute(child(of_style, "numId"), "val"):
                 levels = self._lists.get(self._abstract.get(number, ""), _List({})).levels
                 named = (depth for depth, level in levels.items() if level.style == style)
-                return number, next(named, _number(child(of_style, "ilvl"), 0))
+                return number, next(named, integer(child(of_style, "ilvl"), "val", 0))
         return "", 0
 
     def _family(self, style: str) -> Iterator[str]:
@@ -285,7 +285,7 @@ def _level(element: Any) -> _Level:
     return _Level(
         format=attribute(child(element, "numFmt"), "val") or "decimal",
         text=attribute(child(element, "lvlText"), "val"),
-        start=_number(child(element, "start"), 0),
+        start=integer(child(element, "start"), "val", 0),
         style=attribute(child(element, "pStyle"), "val"),
         legal=child(element, "isLgl") is not None,
         glue="" if attribute(child(element, "suff"), "val") == "nothing" else " ",
@@ -311,7 +311,7 @@ def _form_value(mark: Any) -> str:
         return _TICKED if _is_on(state if state is not None else child(box, "default")) else _EMPTY
     if (choice := child(form, "ddList")) is not None:
         entries = [attribute(one, "val") for one in choice if local_name(one) == "listEntry"]
-        index = _number(child(choice, "result"), 0)
+        index = integer(child(choice, "result"), "val", 0)
         return entries[index] if index < len(entries) else ""
     return ""
 
@@ -346,8 +346,3 @@ def _inside(element: Any, name: str) -> Iterator[Any]:
             yield part
         elif local_name(part) in ("sdt", "sdtContent", "customXml", "ins", "moveTo"):
             yield from _inside(part, name)
-
-
-def _number(element: Any, default: int) -> int:
-    value = attribute(element, "val")
-    return int(value) if value.isdigit() and len(value) < 10 else default

@@ -26,31 +26,6 @@ from memagent.records import stable_hash
 _WEEK_HOURS = 7 * 24
 
 
-def drop_versions(delta: DeltaTable, retention: timedelta, *, only_table: bool) -> None:
-    """Delete the files that only earlier versions of a table have, and the entries of its log before those.
-
-    Args:
-        delta: the table, at its newest version.
-        retention: versions younger than that are kept; whole hours, rounded up. Zero deletes at once: nothing else may
-            use the table then.
-        only_table: nothing else is in the table's folder. Files that no version has are then deleted as well, once they
-            are as old: those of a job that was killed before its commit.
-    """
-    hours = math.ceil(retention / timedelta(hours=1))
-    delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS, full=only_table)
-    _keep_log(delta, hours)
-    delta.create_checkpoint()
-    delta.cleanup_metadata()  # deletes what the checkpoint replaces
-    # Later checkpoints, which writers make themselves, clean the log by this setting: not under another writer's feet.
-    _keep_log(delta, max(hours, _WEEK_HOURS))
-
-
-def _keep_log(delta: DeltaTable, hours: int) -> None:
-    wanted = {"delta.logRetentionDuration": f"interval {hours} hours"}
-    if not wanted.items() <= delta.metadata().configuration.items():
-        delta.alter.set_table_properties(wanted)
-
-
 FULL = 32 * 2**20
 """Bytes of a file that is full."""
 _ENOUGH_FILES = 3
@@ -63,38 +38,6 @@ _ROWS = 1_000
 """Rows of a row group of a file sorted by content hash, of which a part is read for a bucket."""
 FILES = WriterProperties(compression="ZSTD", max_row_group_size=_ROWS, statistics_truncate_length=_STATISTIC)
 """How files are written that are looked up by content hash."""
-
-
-def cluster_files(delta: DeltaTable, corpus: str, sizes: pa.ChunkedArray, *, sort: bool) -> int:
-    """Rewrite a corpus's files if they are many for their size; return how many were replaced.
-
-    Args:
-        delta: the table.
-        corpus: whose files.
-        sizes: bytes of each of them.
-        sort: sort the rows by content hash, else only put files together.
-    """
-    if len(sizes) <= _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // FULL:
-        return 0
-    options: dict[str, Any] = {
-        "partition_filters": [("corpus", "=", corpus)],
-        "target_size": FULL,
-        "writer_properties": FILES,
-    }
-    done = _sorted(delta, options) if sort else delta.optimize.compact(**options)
-    return int(done["numFilesRemoved"])
-
-
-def _sorted(delta: DeltaTable, options: dict[str, Any]) -> dict[str, Any]:
-    for spill in _SPILLS:
-        try:
-            done: dict[str, Any] = delta.optimize.z_order([CLUSTERED], max_spill_size=spill, **options)
-            return done
-        except DeltaError as error:
-            if "Resources exhausted" not in str(error) or spill == _SPILLS[-1]:
-                raise
-            delta.update_incremental()
-    raise AssertionError("the last attempt returns or raises")
 
 
 _log = logging.getLogger("memagent.tables")
@@ -250,22 +193,43 @@ class Table:
     def cluster(self, corpus: str, retention: timedelta) -> int:
         """Rewrite a corpus's files as few large ones, sorted by content hash; return the number of replaced files.
 
-        Nothing is rewritten where the files are few for their size. Versions of the table older than `retention` then
-        lose their files and their entries in the log (`drop_versions`).
+        Nothing is rewritten where the files are few for their size. Older versions are dropped (`drop_versions`).
         """
         delta = self._open()
         if delta is None:
             return 0
-        sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
-        replaced = cluster_files(delta, corpus, self.files(corpus)["size_bytes"], sort=sort)
+        sizes = self.files(corpus)["size_bytes"]
+        replaced = 0
+        if len(sizes) > _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // FULL:
+            options = {"partition_filters": [("corpus", "=", corpus)], "target_size": FULL, "writer_properties": FILES}
+            sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
+            done = _sorted(delta, options) if sort else delta.optimize.compact(**options)
+            replaced = int(done["numFilesRemoved"])
         self.drop_versions(retention)
         return replaced
 
     @_contended
     def drop_versions(self, retention: timedelta) -> None:
-        """Delete the versions older than `retention` (`infra.store.delta`)."""
-        if delta := self._open():
-            drop_versions(delta, retention, only_table=self.name not in _SHARED_FOLDERS)
+        """Delete the files that only earlier versions of the table have, and the entries of its log before those.
+
+        Where nothing else is in the table's folder, files that no version has are deleted as well, once they are as
+        old: those of a job that was killed before its commit.
+
+        Args:
+            retention: versions younger than that are kept; whole hours, rounded up. Zero deletes at once: nothing else
+                may use the table then.
+        """
+        delta = self._open()
+        if delta is None:
+            return
+        hours = math.ceil(retention / timedelta(hours=1))
+        alone = self.name not in _SHARED_FOLDERS
+        delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS, full=alone)
+        _keep_log(delta, hours)
+        delta.create_checkpoint()
+        delta.cleanup_metadata()  # deletes what the checkpoint replaces
+        # Later checkpoints, which writers make themselves, clean the log by this setting: not under another's feet.
+        _keep_log(delta, max(hours, _WEEK_HOURS))
 
     def small_files(self, corpus: str) -> int:
         """Return how many small files a corpus has."""
@@ -297,23 +261,20 @@ class Table:
         delta.vacuum(dry_run=False)
         return int(done["numFilesRemoved"])
 
-    def read(
-        self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None, *, once: bool = True
-    ) -> pa.Table:
-        """Return the current rows; a missing table is empty.
+    def read(self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
+        """Return the current rows, one that was written twice once; a missing table is empty.
 
         Args:
             corpus: only this corpus.
             columns: only these columns.
             filters: a pyarrow compute expression besides.
-            once: a row that was written twice is returned once; who counts by another key need not pay for it.
         """
         names = columns or self.schema.names
         delta = self._open()
         if delta is None:
             return pa.schema([self.schema.field(name) for name in names]).empty_table()
         key = self._on if corpus is None else self.key
-        first_by = self._first_by if once else ""
+        first_by = self._first_by
         needed = list(dict.fromkeys([*names, *key, first_by])) if first_by else names
         dataset = self._dataset(delta)
         mine = EVERY if corpus is None else ds.field("corpus") == corpus
@@ -456,6 +417,25 @@ class Table:
             merger = merger.when_matched_update_all()
         done = merger.when_not_matched_insert_all().execute()
         return int(done["num_target_rows_inserted"]) + int(done["num_target_rows_updated"])
+
+
+def _keep_log(delta: DeltaTable, hours: int) -> None:
+    wanted = {"delta.logRetentionDuration": f"interval {hours} hours"}
+    if not wanted.items() <= delta.metadata().configuration.items():
+        delta.alter.set_table_properties(wanted)
+
+
+def _sorted(delta: DeltaTable, options: dict[str, Any]) -> dict[str, Any]:
+    """Sort a table's files by content hash, with more memory where less does not suffice."""
+    for spill in _SPILLS:
+        try:
+            done: dict[str, Any] = delta.optimize.z_order([CLUSTERED], max_spill_size=spill, **options)
+            return done
+        except DeltaError as error:
+            if "Resources exhausted" not in str(error) or spill == _SPILLS[-1]:
+                raise
+            delta.update_incremental()
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _literal(text: str) -> str:

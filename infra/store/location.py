@@ -6,7 +6,8 @@ import random
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -105,18 +106,10 @@ class Store:
         if self.is_s3:
             self.fs.pipe_file(path, data)  # a PUT is atomic
             return path
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-        try:
-            with aside.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
-        except OSError:
-            aside.unlink(missing_ok=True)  # on a full disk it would take the room that others need
-            raise
+        with _replaced(Path(path)) as aside, aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         return path
 
     def update_bytes(self, change: Callable[[bytes | None], bytes], *parts: str) -> str:
@@ -197,14 +190,8 @@ class Store:
         if self.is_s3:
             self.fs.put_file(str(file), path)  # in parts, visible when the last one is there
             return path
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-        try:
+        with _replaced(Path(path)) as aside:
             shutil.copyfile(file, aside)
-            aside.replace(target)
-        finally:
-            aside.unlink(missing_ok=True)
         return path
 
     def get_file(self, file: Path, *parts: str) -> None:
@@ -301,6 +288,18 @@ class Store:
             raise ConfigError(f"the store {self.url} cannot be used: {type(error).__name__}: {error}") from error
         if answer != b"ok":
             raise ConfigError(f"the store {self.url} gives back other bytes than were written")
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[Path]:
+    """Give the body a path beside `target`; what it writes there takes the target's place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        yield aside
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)  # on a full disk it would take the room that others need
 
 
 def _lost(error: OSError) -> bool:

@@ -40,8 +40,19 @@ class ChangedAnswer(TypedDict):
     now: str
 
 
-class QuestionRollup(TypedDict):
-    """A default question in a digest: how often each answer was given, and what changed since the digest before."""
+class Changes(TypedDict):
+    """What changed in the answers to a question since the digest before."""
+
+    changed: list[ChangedAnswer]
+    """At most a thousand."""
+    changed_count: int
+    new_documents: list[str]
+    """Documents without an answer in the previous digest; at most a thousand."""
+    new_count: int
+
+
+class QuestionRollup(Changes):
+    """A default question in a digest: how often each answer was given, and what changed."""
 
     question_id: str
     question: str
@@ -51,12 +62,6 @@ class QuestionRollup(TypedDict):
     answers: list[tuple[str, int]]
     """The twenty most frequent ones, with their counts."""
     distinct: int
-    changed: list[ChangedAnswer]
-    """At most a thousand."""
-    changed_count: int
-    new_documents: list[str]
-    """Documents without an answer in the previous digest; at most a thousand."""
-    new_count: int
 
 
 class ComparedRun(TypedDict, total=False):

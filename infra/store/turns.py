@@ -63,30 +63,20 @@ def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
     Memory is bounded, whatever the texts are. Safe to interrupt: the new parts are there before the old ones go, and
     readers count a key once.
     """
-    count = size = 0
-    batches: list[pa.RecordBatch] = []
+    count = 0
     try:
-        for batch in _dataset(list(paths), corpus.store).to_batches(batch_size=_COMPACT_ROWS):
-            batches.append(batch)
-            size += batch.nbytes
-            if size >= _PART_BYTES:
-                _write_sorted(corpus, run_id, batches)
-                count, size, batches = count + 1, 0, []
+        batches = _dataset(list(paths), corpus.store).to_batches(batch_size=_COMPACT_ROWS)
+        for group in groups_of(((batch, batch.nbytes) for batch in batches), _PART_BYTES):
+            parts = (FOLDER, corpus.name, run_id, f"sorted-{uuid.uuid4().hex}.parquet")
+            corpus.store.write_part(dedupe(pa.Table.from_batches(group)), *parts, row_group_size=2_000)
+            count += 1
     except OSError:
         if all(corpus.store.exists(path.removeprefix(corpus.store.path(""))) for path in paths):
             raise
         return count  # another process compacts them
-    if batches:
-        _write_sorted(corpus, run_id, batches)
-        count += 1
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         list(threads.map(corpus.store.delete, paths))
     return count
-
-
-def _write_sorted(corpus: Corpus, run_id: str, batches: list[pa.RecordBatch]) -> None:
-    parts = (FOLDER, corpus.name, run_id, f"sorted-{uuid.uuid4().hex}.parquet")
-    corpus.store.write_part(dedupe(pa.Table.from_batches(batches)), *parts, row_group_size=2_000)
 
 
 def _paths(corpus: Corpus, runs: Collection[str] | None = None) -> list[str]:

@@ -271,7 +271,7 @@ def _add_new(plan: Plan, request: PlanRequest, new: _NewSources, guess: SegmentG
             cut, tokens = guess.of(round(row["size"] * new.chars_per_byte))
             plan.counts["documents"] += 0 if row["known"] else documents
             for question in about:
-                left = plan.left.setdefault(question.text, {"readings": 0, "segments": 0, "tokens": 0})
+                left = plan.left[question.text]
                 left["segments"] += max(cut, documents)
                 left["tokens"] += tokens
                 if not request.archive:

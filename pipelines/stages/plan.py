@@ -6,7 +6,7 @@ archive, which is one stream, is planned by one task.
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -123,45 +123,16 @@ _SHARES = 32
 Kuck 1987): large ones cost little, and small ones at the end let all engines end together."""
 
 
-class QuestionCounts(TypedDict):
-    """Work that is left of a question."""
-
-    readings: int
-    segments: int
-    tokens: int
-
-
 class BucketPlan(TypedDict):
     """Counts of a bucket's plan, and its work."""
 
-    documents: int
-    """Documents that are asked about; duplicates count separately."""
-    readings: int
-    answered: int
-    continued: int
-    carried_segments: int
-    pending: int
-    """Readings that are not answered, each once."""
-    pending_documents: int
-    unsegmented: int
-    """Documents that are asked about and could not be segmented; the quarantine says why."""
-    left: dict[str, QuestionCounts]
-    """By question text."""
+    counts: dict[str, int]
+    """As `Plan.counts`."""
+    left: dict[str, Counter[str]]
+    """As `Plan.left`."""
     matched: list[tuple[str, str]]
     """By id of the questions that match a document: the names and patterns that match one; empty: all documents."""
     blocks: list[Block]
-
-
-_COUNTS = (
-    "documents",
-    "readings",
-    "answered",
-    "continued",
-    "carried_segments",
-    "pending",
-    "pending_documents",
-    "unsegmented",
-)
 
 
 @dataclass(slots=True)
@@ -169,10 +140,12 @@ class Plan:
     """The readings of a run, counted; the rows are in the store (`infra.store.plans`)."""
 
     buckets: list[Bucket]
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
-    """See `BucketPlan`."""
-    left: dict[str, QuestionCounts] = field(default_factory=dict)
-    """By question text."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """`readings`; of these `answered`, `continued` (after `carried_segments`) and `pending`, not answered, each once.
+    `documents` that are asked about, duplicates separately; `pending_documents`; and those that are `unsegmented`, for
+    reasons that are in the quarantine."""
+    left: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By question text: `readings`, `segments` and `tokens` that are left."""
     blocks: list[Block] = field(default_factory=list)
     """Those with the longest readings first."""
     unmatched: list[Question] = field(default_factory=list)
@@ -192,13 +165,9 @@ class Plan:
 
     def add(self, done: BucketPlan) -> None:
         """Add the counts of a bucket."""
-        for name in _COUNTS:
-            self.counts[name] += done[name]  # type: ignore[literal-required]
+        self.counts.update(done["counts"])
         for question, more in done["left"].items():
-            counts = self.left.setdefault(question, {"readings": 0, "segments": 0, "tokens": 0})
-            counts["readings"] += more["readings"]
-            counts["segments"] += more["segments"]
-            counts["tokens"] += more["tokens"]
+            self.left[question].update(more)
         self.blocks += done["blocks"]
 
 
@@ -268,7 +237,7 @@ def plan_bucket(
     places = asked.places_of(row["content_hash"] for row in pending.values() if row["scope"] == "document")
     items = [_item(row, places, past.get(reading, [])) for reading, row in pending.items()]
     continued = rows.filter(pc.equal(rows["state"], "continued"))
-    return {
+    counts = {
         "documents": asked.documents if request.chosen is None else pc.count_distinct(rows["doc_id"]).as_py(),
         "readings": rows.num_rows,
         "answered": rows.num_rows - len(left),
@@ -277,6 +246,9 @@ def plan_bucket(
         "pending": len(pending),
         "pending_documents": sum({row["content_hash"]: row["documents"] for row in pending.values()}.values()),
         "unsegmented": asked.unsegmented,
+    }
+    return {
+        "counts": counts,
         "left": _left(pending, items),
         "matched": asked.matched,
         "blocks": _write_blocks(request, items, asked, bucket),
@@ -303,15 +275,13 @@ def _item(row: PlannedReading, places: Mapping[str, SegmentRange], past: list[Tu
     }
 
 
-def _left(pending: dict[str, PlannedReading], items: Sequence[WorkItem]) -> dict[str, QuestionCounts]:
-    result: dict[str, QuestionCounts] = {}
+def _left(pending: dict[str, PlannedReading], items: Sequence[WorkItem]) -> dict[str, Counter[str]]:
+    result: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for item in items:
         row = pending[item["reading_id"]]
-        counts = result.setdefault(row["question"], {"readings": 0, "segments": 0, "tokens": 0})
-        counts["readings"] += 1
-        counts["segments"] += item["left"]
-        counts["tokens"] += round(row["tokens"] * item["left"] / row["segments"]) if row["segments"] else 0
-    return result
+        tokens = round(row["tokens"] * item["left"] / row["segments"]) if row["segments"] else 0
+        result[row["question"]].update(readings=1, segments=item["left"], tokens=tokens)
+    return dict(result)
 
 
 def _write_streams(request: PlanRequest, items: list[WorkItem], asked: RequestedReadings) -> None:

@@ -190,18 +190,7 @@ def _of_documents(request: PlanRequest, question: Question, documents: pa.Table)
         return PLAN.empty_table()
     name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
     hashes = documents["content_hash"].combine_chunks()
-    gold = list(question.answers) if question.answers is not None else None
-    same = {
-        "documents": 1,
-        "question_id": question.question_id,
-        "question": question.text,
-        "gold": gold,
-        "scope": "document",
-        "state": "new",
-        "answered_by": "",
-        "carried_from": "",
-        "carried_segments": 0,
-    }
+    same = {"documents": 1, "scope": "document", **_new(question)}
     own = {
         "reading_id": pa.array([name([content_hash]) for content_hash in hashes.to_pylist()], pa.string()),
         "content_hash": hashes,
@@ -243,27 +232,29 @@ def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedR
         result.streams[content_hash] = places.select(PLACES.names)
         result.documents = max(result.documents, len(hashes))
         for question in questions:
-            name = reading_names(question.text, reader.policy.policy_id, reader.config_hash)
-            row = _of_archive(question, name(hashes), content_hash, places)
+            row = {
+                "reading_id": reading_names(question.text, reader.policy.policy_id, reader.config_hash)(hashes),
+                "doc_id": "",
+                "title": f"{len(hashes)} documents",
+                "content_hash": content_hash,
+                "stream": inline(hashes),
+                "documents": len(hashes),
+                "scope": "archive",
+                "segments": pc.sum(places["segments"]).as_py(),
+                "tokens": pc.sum(places["tokens"]).as_py(),
+                **_new(question),
+            }
             result.rows.append(pa.Table.from_pylist([row], schema=PLAN))
     return result
 
 
-def _of_archive(question: Question, reading_id: str, content_hash: str, places: pa.Table) -> PlannedReading:
+def _new(question: Question) -> dict[str, object]:
+    """Return what all readings of a question have in common that are not planned yet."""
     return {
-        "reading_id": reading_id,
-        "doc_id": "",
-        "title": f"{places.num_rows} documents",
-        "content_hash": content_hash,
-        "stream": inline(places["content_hash"].to_pylist()),
-        "documents": places.num_rows,
         "question_id": question.question_id,
         "question": question.text,
         "gold": list(question.answers) if question.answers is not None else None,
-        "scope": "archive",
         "state": "new",
-        "segments": pc.sum(places["segments"]).as_py(),
-        "tokens": pc.sum(places["tokens"]).as_py(),
         "answered_by": "",
         "carried_from": "",
         "carried_segments": 0,

@@ -15,7 +15,7 @@ from infra.store.delta import Table
 from infra.store.location import Corpus
 from infra.store.plans import counted_readings, delete_work, read_moved, read_plan, write_moved
 from infra.store.quarantine import reading_items
-from infra.store.runs import ChangedAnswer, QuestionRollup
+from infra.store.runs import Changes, QuestionRollup
 from memagent.evaluation.metrics import METRICS
 from memagent.evaluation.stats import Score, ScoreDict, share
 from memagent.quality.quality_checks import QuestionQuality
@@ -29,15 +29,6 @@ _NAMED = 1_000
 _MOVED = 200_000
 """Answers of moved documents that one task compares."""
 _PLANNED = ["reading_id", "answered_by", "doc_id", "question_id"]
-
-
-class Changes(TypedDict):
-    """What changed in the answers to a question; names as in `QuestionRollup`."""
-
-    changed: list[ChangedAnswer]
-    changed_count: int
-    new_documents: list[str]
-    new_count: int
 
 
 class BucketRollup(TypedDict):

@@ -241,7 +241,7 @@ def test_a_validation_task_that_cannot_be_read_counts_as_wrong():
         def __init__(self, unreadable):
             self.unreadable = unreadable
 
-        async def _read(self, task, size, *, greedy):
+        async def group(self, task, size, *, greedy):
             if task.sample_id in self.unreadable:
                 raise TrainingError(f"task {task.sample_id} failed 3 times")
             return group([1.0], 0)
