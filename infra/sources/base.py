@@ -1,9 +1,9 @@
 """What parsers take and give, and the limits on the text of one source."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
@@ -47,20 +47,12 @@ class Allowance:
         return None if self._most is None else _BASE_MEMORY + _MEMORY_PER_CHAR * self._most
 
     def check(self, chars: int) -> None:
-        """Raise where `chars` more characters would be too many.
-
-        Raises:
-            SourceError: ``bomb`` or ``too-large``.
-        """
+        """Raise SourceError, ``bomb`` or ``too-large``, where `chars` more characters would be too many."""
         if self._most is not None and self._taken + chars > self._most:
             raise self._over
 
     def take(self, chars: int) -> None:
-        """Count `chars` characters as given.
-
-        Raises:
-            SourceError: as `check`.
-        """
+        """Count `chars` characters as given. Raises SourceError: as `check`."""
         self.check(chars)
         if self._most is not None:
             self._taken += chars
@@ -69,8 +61,7 @@ class Allowance:
 def within(allowance: Allowance, parts: Iterable[str]) -> Iterator[str]:
     """Yield the parts of a text as long as they are within an allowance, each with a mark of its end.
 
-    Raises:
-        SourceError: ``bomb`` or ``too-large``.
+    Raises SourceError: ``bomb`` or ``too-large``.
     """
     chars = 0
     for part in parts:
@@ -135,12 +126,8 @@ class ParseRequest:
     """Limit on the text. A parser whose output may be much larger than its input checks it while it works."""
 
 
-class Parser(Protocol):
-    """Turns a source's bytes into texts; raises `memagent.errors.SourceError`."""
-
-    def __call__(self, stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
-        """Yield the texts of `stream`, which is read once, from its start."""
-        ...
+Parser = Callable[[BinaryIO, ParseRequest], Iterator[Parsed | Refused]]
+"""Yields the texts of a stream, which it reads once, from its start; raises `memagent.errors.SourceError`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ class RowReader:
     def read(self, number: int, values: Mapping[str, Any]) -> Parsed | Refused:
         """Return row `number` (from 1) as a document, or why it is none.
 
-        Raises:
-            SourceError: ``too-large`` when the texts together pass ``ingest.max_bytes``.
+        Raises SourceError: ``too-large`` when the texts together pass ``ingest.max_bytes``.
         """
         options = self._options
         if options.text_column not in values:
@@ -69,38 +68,18 @@ class RowReader:
         return Parsed(clean(text), title, self._media_type, encoding=self._encoding, row=row)
 
 
-class ColumnWatch:
-    """Tells a table without a text column from one with a few bad rows."""
-
-    def __init__(self) -> None:
-        self._held: list[Refused] | None = []
-
-    def take(self, record: Parsed | Refused) -> list[Parsed | Refused]:
-        """Return the rows that can be yielded now; leading rows without the column are held back.
-
-        Raises:
-            SourceError: ``no-column`` when the first rows all lack it.
-        """
-        if self._held is None:
-            return [record]
-        if isinstance(record, Refused):
-            self._held.append(record)
-            if record.reason in _NO_COLUMN and len(self._held) >= _LOOK_AHEAD:
-                self.end()
-            return []
-        pending, self._held = self._held, None
-        return [*pending, record]
-
-    def end(self) -> list[Refused]:
-        """Return the rows still held back at the table's end.
-
-        Raises:
-            SourceError: ``no-column`` when there were rows and all lacked it.
-        """
-        pending, self._held = self._held, None
-        if pending and all(record.reason in _NO_COLUMN for record in pending):
-            raise SourceError("no-column", f"no row has the column; the first one: {pending[0].detail}")
-        return pending or []
+def _with_column(records: Iterator[Parsed | Refused]) -> Iterator[Parsed | Refused]:
+    """Yield the rows of a table. Raises SourceError, ``no-column``, where the first ones all lack the column."""
+    first: list[Parsed | Refused] = []
+    for record in records:
+        first.append(record)
+        if isinstance(record, Parsed) or len(first) == _LOOK_AHEAD:
+            break
+    lacking = [record for record in first if isinstance(record, Refused) and record.reason in _NO_COLUMN]
+    if lacking and len(lacking) == len(first):
+        raise SourceError("no-column", f"no row has the column; the first one: {lacking[0].detail}")
+    yield from first
+    yield from records
 
 
 _HEAD = 2**20
@@ -116,8 +95,7 @@ def parse_csv(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refu
 
     The delimiter is the one of comma, semicolon, tab and bar that gives the text column.
 
-    Raises:
-        SourceError: ``empty``, ``no-column``, ``encoding``, ``binary``, ``too-large``.
+    Raises SourceError: ``empty``, ``no-column``, ``encoding``, ``binary``, ``too-large``.
     """
     options = request.options
     with _text_stream(stream) as (head, file, encoding), _field_limit(options.max_bytes):
@@ -168,16 +146,12 @@ def _field_limit(size: int) -> Iterator[None]:
 def parse_json_lines(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Yield the objects of a file with one JSON object per line.
 
-    Raises:
-        SourceError: ``no-column``, ``encoding``, ``binary``, ``too-large``.
+    Raises SourceError: ``no-column``, ``encoding``, ``binary``, ``too-large``.
     """
-    watch = ColumnWatch()
     with _text_stream(stream) as (_, file, encoding):
         reader = RowReader(request.options, "application/x-ndjson", encoding)
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield from watch.take(_json_row(number, line, reader, encoding))
-    yield from watch.end()
+        lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+        yield from _with_column(_json_row(number, line, reader, encoding) for number, line in lines)
 
 
 def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
@@ -195,8 +169,6 @@ def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
 
 
 def _unescaped(text: str) -> str:
-    """Return a JSON text with the letters that it writes as escapes; controls, quotes and backslashes stay escaped."""
-
     def letter(found: re.Match[str]) -> str:
         code = int(found.group(1), 16) if found.group(1) else 0
         return chr(code) if code > _LAST_CONTROL and chr(code) not in '"\\' else found.group()
@@ -220,8 +192,7 @@ def _json_row(number: int, line: str, reader: RowReader, encoding: str) -> Parse
 def _text_stream(stream: BinaryIO) -> Iterator[tuple[str, io.TextIOWrapper, str]]:
     """Yield the beginning as text, the whole as lines, and the encoding.
 
-    Raises:
-        SourceError: ``encoding``, what follows is not in that of the beginning; and as `detect`.
+    Raises SourceError: ``encoding``, what follows is not in that of the beginning; and as `detect`.
     """
     buffered = io.BufferedReader(stream, _HEAD)  # type: ignore[type-var]
     head = buffered.peek(_HEAD)
@@ -271,8 +242,7 @@ _RATIO_FROM = 2**26
 def parse_parquet(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Yield the rows of a Parquet file.
 
-    Raises:
-        SourceError: ``broken``, ``no-column``, ``wrong-type``, ``too-large``, ``bomb``.
+    Raises SourceError: ``broken``, ``no-column``, ``wrong-type``, ``too-large``, ``bomb``.
     """
     options = request.options
     raw = seekable(stream)

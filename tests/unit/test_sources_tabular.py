@@ -47,3 +47,13 @@ def test_a_json_text_has_its_letters_and_else_stays_as_it_is(tmp_path):
     (tmp_path / "a.json").write_text(source)
     (document,) = parse(str(tmp_path / "a.json"), "a.json", IngestConfig())
     assert document.text == '{"a": "Größe 😀", "b": "\\u0022\\\\u00e8\\n", "b": 1.0e5}'
+
+
+def test_no_row_is_lost_of_a_table_that_begins_with_many_bad_ones(tmp_path):
+    broken, lacking, good = "{\n" * 99, '{"other": "one"}\n' * 2, '{"text": "The fox sleeps."}\n'
+    (tmp_path / "a.jsonl").write_text(broken + lacking + good)
+    found = list(parse(str(tmp_path / "a.jsonl"), "a.jsonl", IngestConfig()))
+    assert [getattr(record, "reason", "") for record in found] == ["broken-row"] * 99 + ["no-column"] * 2 + [""]
+    (tmp_path / "b.jsonl").write_text('{"other": "one"}\n' * 200)
+    with pytest.raises(SourceError, match="no row has the column; the first one: it has no 'text'"):
+        list(parse(str(tmp_path / "b.jsonl"), "b.jsonl", IngestConfig()))
