@@ -11,7 +11,6 @@ from itertools import count
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
 from memagent.errors import MemagentError
-from memagent.reading.conversations import Generate
 from memagent.reading.engine import Completion, Sampling
 
 _START = 32
@@ -47,9 +46,7 @@ class ThroughputSearch:
     def finished(self, tokens: int, *, full: bool) -> None:
         """Count a finished conversation of so many tokens, prompt and response.
 
-        Args:
-            tokens: of it.
-            full: whether others were waiting. If none were, the rate tells nothing about the limit.
+        Where it was not `full`, no others were waiting, and the rate tells nothing about the limit.
         """
         if not full:
             self._begin()
@@ -72,24 +69,20 @@ class ThroughputSearch:
         self._tokens = 0
 
     def _decide(self, rate: float) -> None:
-        if self._rest:
-            self._rest -= 1
+        if self.limit == self._base:  # where it rests as well
             self._base_rate = rate
+            self._rest = max(0, self._rest - 1)
             if not self._rest:
                 self._try(self._base * 2)
-        elif self.limit == self._base:
-            self._base_rate = rate
-            self._try(self._base * 2)
         elif self.limit > self._base:
             if rate > self._base_rate * _GAIN:
                 self._keep(rate)
                 self._try(self._base * 2)
             else:
                 self._try(self._base // 2)
-        elif rate > self._base_rate * _LOSS:
-            self._keep(rate)
-            self._settle()
         else:
+            if rate > self._base_rate * _LOSS:
+                self._keep(rate)
             self._settle()
 
     def _keep(self, rate: float) -> None:
@@ -200,32 +193,30 @@ class LoadedEngine:
             local: whether it is on this machine alone, where commands share a warm engine.
         """
         make = reader.make_local_engine if local else reader.make_engine
-        self._engine = SupervisedEngine(make, reader.engine_restarts, reader.watchdog_seconds)
-        self._time = EngineTimeMeter()
-        self._slots = Slots(ThroughputSearch(inflight))
-        self._order = count()
+        self.engine = SupervisedEngine(make, reader.engine_restarts, reader.watchdog_seconds)
+        self.time = EngineTimeMeter()
+        self.slots = Slots(ThroughputSearch(inflight))
+        self.order = count()
 
     @property
     def deaths(self) -> int:
         """How often it has died."""
-        return self._engine.deaths
+        return self.engine.deaths
 
     async def start(self) -> None:
         """Load the model."""
-        await self._engine.start()
+        await self.engine.start()
 
     async def stop(self) -> None:
         """Free what the engine holds."""
-        await self._engine.stop()
+        await self.engine.stop()
 
     def new_client(self, drained: asyncio.Event | None = None) -> "EngineClient":
         """Return what a new reading asks the engine by; readings that began earlier are served first.
 
         Once `drained` is set, it begins no conversation any more.
         """
-        return EngineClient(
-            self._engine.generate, self._time, self._slots, order=next(self._order), drained=drained or asyncio.Event()
-        )
+        return EngineClient(self, next(self.order), drained or asyncio.Event())
 
 
 class Stopped(Exception):
@@ -235,14 +226,8 @@ class Stopped(Exception):
 class EngineClient:
     """Sends the conversations of one reading to the engine, and sums up their cost."""
 
-    def __init__(
-        self, generate: Generate, shared: EngineTimeMeter, slots: Slots, *, order: int, drained: asyncio.Event
-    ) -> None:
-        self._generate = generate
-        self._shared = shared
-        self._slots = slots
-        self._order = order
-        self._drained = drained
+    def __init__(self, loaded: LoadedEngine, order: int, drained: asyncio.Event) -> None:
+        self._loaded, self._order, self._drained = loaded, order, drained
         self.spent = 0.0
         """The reading's share of the engine's time, in seconds."""
 
@@ -251,20 +236,20 @@ class EngineClient:
 
         Raises Stopped besides: no conversation is begun any more.
         """
-        await self._slots.take(self._order)
+        await self._loaded.slots.take(self._order)
         tokens = 0
         try:
             if self._drained.is_set():
                 raise Stopped
-            began = self._shared.begin()
+            began = self._loaded.time.begin()
             try:
-                completion = await self._generate(ids, sampling, priority)
+                completion = await self._loaded.engine.generate(ids, sampling, priority)
             finally:
-                self.spent += self._shared.end(began)
+                self.spent += self._loaded.time.end(began)
             tokens = completion.prompt_tokens + len(completion.ids)
             return completion
         finally:
-            self._slots.done(tokens)
+            self._loaded.slots.done(tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,7 @@ class DataFile(TypedDict):
 
 
 def write_data_file(corpus: Corpus, name: str, rows: pa.Table | Sequence[object]) -> DataFile:
-    """Write rows of one corpus as a data file of a table, sorted by content hash.
-
-    Args:
-        corpus: whose rows they are.
-        name: of the table.
-        rows: with the columns of its schema.
-    """
+    """Write rows of a corpus, with the columns of a table, as a data file of that table, sorted by content hash."""
     schema = TABLES[name].schema
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=schema)
     table = table.select([column for column in schema.names if column != "corpus"])
@@ -124,8 +118,3 @@ class FileCommits:
         # Commits get slower with the number of files, so the pause grows with their duration.
         ended = time.monotonic()
         self._due = ended + max(self._seconds, _PAUSE * (ended - began))
-
-
-def milliseconds() -> int:
-    """Return the current time in the format of Delta's log."""
-    return int(time.time() * 1000)

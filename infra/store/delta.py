@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from deltalake.transaction import AddAction
 from tenacity import retry, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from infra.store.buckets import EVERY, first_of_each
-from infra.store.data_files import CLUSTERED, DataFile, milliseconds
+from infra.store.data_files import CLUSTERED, DataFile
 from infra.store.location import Store
 from infra.store.schemas import TABLES
 from memagent.errors import MemagentError
@@ -129,7 +130,7 @@ class Table:
                 file["path"],
                 file["size"],
                 {"corpus": corpus},
-                milliseconds(),
+                int(time.time() * 1000),
                 data_change=True,
                 stats=file["stats"],
             )
@@ -264,10 +265,7 @@ class Table:
     def read(self, corpus: str | None = None, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
         """Return the current rows, one that was written twice once; a missing table is empty.
 
-        Args:
-            corpus: only this corpus.
-            columns: only these columns.
-            filters: a pyarrow compute expression besides.
+        `filters` is an expression of pyarrow.compute; by default rows of all corpora with all columns are returned.
         """
         names = columns or self.schema.names
         delta = self._open()
@@ -357,12 +355,9 @@ class Table:
     def _unique(self, rows: pa.Table | Iterable[Mapping[str, Any]], *, keep_last: bool) -> pa.Table:
         """Return one row for each key: a merge would insert or refuse duplicates."""
         table = self._table(rows)
-        keys = zip(*(table[name].to_pylist() for name in self._on), strict=True)
-        chosen: dict[tuple[Any, ...], int] = {}
-        for index, key in enumerate(keys):
-            if keep_last or key not in chosen:
-                chosen[key] = index
-        return table.take(sorted(chosen.values())) if len(chosen) < table.num_rows else table
+        numbered = table.append_column("place", pa.array(range(table.num_rows), pa.int64()))
+        order = [("place", "descending" if keep_last else "ascending")]
+        return first_of_each(numbered, self._on, order).drop_columns("place")
 
     @_reopened
     def _open(self) -> DeltaTable | None:

@@ -83,12 +83,10 @@ def read_plan(
 ) -> pa.Table:
     """Return a run's plan (`infra.store.schemas.PLAN`), of one of its buckets or whole.
 
-    Raises:
-        FileNotFoundError: the run has none.
+    Raises FileNotFoundError: the run has none.
     """
     store = corpus.store
-    if store.exists("runs", run_id, "plan.json"):
-        of = json.loads(store.read_bytes("runs", run_id, "plan.json"))["of"]
+    if (of := _planned_by(store, run_id)) != run_id:
         return _answered(read_plan(corpus, of, columns, bucket, filters=filters))
     if bucket is not None:
         files = [store.path("runs", run_id, "plan", f"{bucket.index:05d}.parquet")]
@@ -100,16 +98,9 @@ def read_plan(
 
 
 def plan_parts(corpus: Corpus, run_id: str) -> Iterator[tuple[Bucket, pa.Table]]:
-    """Yield a run's plan a bucket at a time.
-
-    Raises:
-        FileNotFoundError: the run has none.
-    """
+    """Yield a run's plan a bucket at a time. Raises FileNotFoundError: the run has none."""
     store = corpus.store
-    of = run_id
-    if store.exists("runs", run_id, "plan.json"):
-        of = json.loads(store.read_bytes("runs", run_id, "plan.json"))["of"]
-    count = max(1, len(store.list("runs", of, "plan")))
+    count = max(1, len(store.list("runs", _planned_by(store, run_id), "plan")))
     for index in range(count):
         bucket = Bucket(index, count)
         yield bucket, read_plan(corpus, run_id, bucket=bucket if count > 1 else None)
@@ -139,13 +130,17 @@ def delete_work(store: Store, run_id: str) -> None:
 
 def repeat_plan(store: Store, run_id: str, of: str) -> None:
     """Say that a run's plan is that of an earlier run, whose readings are all answered."""
-    if store.exists("runs", of, "plan.json"):
-        of = json.loads(store.read_bytes("runs", of, "plan.json"))["of"]
-    store.write_bytes(json.dumps({"of": of}).encode(), "runs", run_id, "plan.json")
+    store.write_bytes(json.dumps({"of": _planned_by(store, of)}).encode(), "runs", run_id, "plan.json")
+
+
+def _planned_by(store: Store, run_id: str) -> str:
+    """Return the run whose plan a run has: itself, unless it had nothing to do."""
+    if not store.exists("runs", run_id, "plan.json"):
+        return run_id
+    return str(json.loads(store.read_bytes("runs", run_id, "plan.json"))["of"])
 
 
 def _answered(plan: pa.Table) -> pa.Table:
-    """Return a plan with all of its readings answered."""
     columns = set(plan.column_names)
     if {"answered_by", "reading_id"} <= columns:
         at = plan.column_names.index("answered_by")

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypedDict, cast
 import pyarrow.compute as pc
 
 from infra.cluster.jobs import run_job
+from infra.store.buckets import one_of
 from infra.store.delta import Table
 from infra.store.feedback import JudgedAnswer
 from infra.store.location import Corpus, Store
@@ -24,7 +25,9 @@ _LEAST_READINGS = 2
 """Fewest readings that give a rate."""
 _COLUMNS = ["reading_id", "answered_by", "question_id", "question", "stream", "doc_id", "scope", "gold"]
 _FEW = 8
-"""Plans, or files of answers, that are read in this process."""
+"""Plans that are read in this process."""
+_ROWS = 10_000
+"""Rows that are Python objects at once."""
 
 
 class AskedRow(TypedDict):
@@ -62,14 +65,10 @@ class AnswerWithGold(TypedDict):
 
 
 def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[AskedRow]:
-    """Return what runs asked of which streams: a row a reading and run, oldest run first.
+    """Return what runs asked of which streams: a row a reading and run, oldest run first, as the runs are given.
 
-    Needs a Ray session if the runs are many. A run without a plan asked nothing.
-
-    Args:
-        store: the store.
-        runs: their ids, oldest first.
-        gold: only what has gold, or has none; None: all.
+    Needs a Ray session if the runs are many. A run without a plan asked nothing. With `gold` only what has gold, or has
+    none.
     """
     read = partial(_read_plan, store=store, gold=gold)
     rows = [row for plan in run_job(read, list(enumerate(runs)), store, local=len(runs) <= _FEW) for row in plan]
@@ -77,29 +76,22 @@ def asked(store: Store, runs: Sequence[str], gold: bool | None = None) -> list[A
 
 
 def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, AnswerWithGold]:
-    """Return the answers of some readings by reading_id; those that failed are absent.
-
-    Needs a Ray session if its files are many. The answers table is read once, file by file.
-    """
-    wanted = frozenset(readings)
+    """Return the answers of some readings by reading_id; those that failed are absent."""
+    wanted = set(readings)
     if not wanted:
         return {}
-    root = corpus.store.delta_uri("answers").removeprefix("s3://")
-    paths = [fragment.path for fragment in Table(corpus.store, "answers").fragments(corpus.name)]
-    files = [path if path.startswith(root) else f"{root}/{path}" for path in paths]
-    read = partial(_read_answers, store=corpus.store, wanted=wanted)
-    rows = run_job(read, files, corpus.store, local=len(files) <= _FEW)
-    return {row["reading_id"]: row for part in rows for row in part}
+    columns = ["reading_id", "policy_id", "answer", "found", "evidence"]
+    table = Table(corpus.store, "answers").read(corpus.name, columns, one_of("reading_id", wanted))
+    answers: dict[str, AnswerWithGold] = {}
+    for batch in table.to_batches(max_chunksize=_ROWS):  # quotes are left behind
+        answers |= {row["reading_id"]: row | {"places": _places(row.pop("evidence"))} for row in batch.to_pylist()}
+    return answers
 
 
 def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold]) -> list[Qa]:
     """Make a row for each question with gold on a stream; the gold of the newest run counts.
 
     The pass rate is the share right among the readings, where there are two or more; one that failed is wrong.
-
-    Args:
-        rows: of `asked`, all with gold.
-        answers: of `load_answers`.
     """
     groups: dict[tuple[str, str, tuple[str, ...]], list[AskedRow]] = defaultdict(list)
     for row in rows:
@@ -119,12 +111,7 @@ def gold_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold]) -
 
 
 def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold]) -> list[Qa]:
-    """Make a row for each question on a stream that was read several times, with the share that agreed.
-
-    Args:
-        rows: of `asked`, of the runs that sampled readings.
-        answers: of `load_answers`.
-    """
+    """Make a row for each question on a stream that runs sampled several readings of, with the share that agreed."""
     groups: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
     for row in rows:
         groups[row["question"], tuple(row["stream"])].add(row["reading_id"])
@@ -145,9 +132,6 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
     """Make a row for each accepted or corrected answer; also return what was rejected, by qa_id, normalised.
 
     An answer that was corrected is rejected as well. Where it is what somebody else accepted, both are dropped.
-
-    Args:
-        judged: of `infra.store.feedback.verdicts`.
     """
     qa: list[Qa] = []
     rejected: dict[str, set[str]] = defaultdict(set)
@@ -184,20 +168,6 @@ def _read_plan(run: tuple[int, str], store: Store, gold: bool | None) -> list[As
     return cast(list[AskedRow], rows)
 
 
-def _read_answers(path: str, store: Store, wanted: frozenset[str]) -> list[AnswerWithGold]:
-    import pyarrow.parquet as pq
-
-    columns = ["reading_id", "policy_id", "answer", "found", "evidence"]
-    rows = []
-    with pq.ParquetFile(path, filesystem=store.arrow) as file:
-        for batch in file.iter_batches(columns=columns):
-            # A merge writes strings as views, which pyarrow 26 can neither filter nor take.
-            mine = [i for i, name in enumerate(batch["reading_id"].to_pylist()) if name in wanted]
-            for row in (batch.slice(i, 1).to_pylist()[0] for i in mine):
-                rows.append(row | {"places": _places(row.pop("evidence"))})
-    return rows
-
-
 def _places(evidence: Sequence[EvidenceRow] | None) -> list[Place]:
     """Return segments and characters of an answer's evidence: those of a quote that says it, else of the segment."""
     places = []
@@ -218,6 +188,5 @@ def _spans(places: Iterable[Place]) -> tuple[TextSpan, ...]:
 
 
 def _located(row: Qa, answers: Iterable[AnswerWithGold]) -> Qa:
-    """Return a row with the places of the answers' evidence."""
     places = [place for answer in answers for place in answer["places"]]
     return replace(row, evidence=_evidence(places), spans=_spans(places))

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypedDict
 
@@ -31,24 +31,14 @@ _MOVED = 200_000
 _PLANNED = ["reading_id", "answered_by", "doc_id", "question_id"]
 
 
-class BucketRollup(TypedDict):
-    """The rollups of a bucket, one for each question."""
+def rollup_bucket(
+    corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket, previous: str
+) -> tuple[list[QuestionRollup], int]:
+    """Roll the answers of a bucket of a digest up, and compare them with the digest before, if there is one.
 
-    questions: list[QuestionRollup]
-    moved: int
-    """Answers of moved documents that were written down, to be compared by `moved_changes`."""
-
-
-def rollup_bucket(corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket, previous: str) -> BucketRollup:
-    """Roll the answers of a bucket up.
-
-    Args:
-        corpus: whose digest.
-        run_id: the digest.
-        rows: its plan (`infra.store.schemas.PLAN`), with columns `counted`, the reading whose answer counts, and
-            `answer` and `found`, which are null where there is none.
-        bucket: of the plan.
-        previous: the digest before; empty: there is none.
+    Return the rollups of the questions, and how many answers of moved documents were written down for `moved_changes`.
+    `rows` is the bucket's plan with columns `counted`, the reading whose answer counts, and `answer` and `found`, null
+    where there is none.
     """
     given = rows.filter(pc.is_valid(rows["found"]))
     stayed, moved = given, given.slice(0, 0)
@@ -67,7 +57,7 @@ def rollup_bucket(corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket
     questions = [
         _rollup(question_id, mine, changes.get(question_id, _nothing()), most) for question_id, mine in asked.items()
     ]
-    return {"questions": questions, "moved": moved.num_rows}
+    return questions, moved.num_rows
 
 
 def _rollup(question_id: str, rows: pa.Table, changes: Changes, most: int) -> QuestionRollup:
@@ -86,13 +76,9 @@ def _rollup(question_id: str, rows: pa.Table, changes: Changes, most: int) -> Qu
 
 
 def moved_changes(corpus: Corpus, run_id: str, previous: str, moved: Sequence[tuple[int, int]]) -> dict[str, Changes]:
-    """Compare what the buckets of a digest have written down; return what changed, by question_id.
+    """Compare what a digest's buckets have written down with the digest before; return what changed, by question_id.
 
-    Args:
-        corpus: whose digest.
-        run_id: the digest.
-        previous: the digest before.
-        moved: which buckets have written answers down (their indices), and how many.
+    `moved` says which buckets have written answers down (their indices), and how many.
     """
     groups = list(groups_of(moved, _MOVED))
     work = partial(_moved_changes, corpus=corpus, run_id=run_id, previous=previous)
@@ -226,11 +212,11 @@ class BucketSummary(TypedDict):
     """Quarantine items of readings that failed in an earlier run and are answered now."""
     rollup: list[QuestionRollup]
     moved: int
-    """As in `BucketRollup`."""
+    """Answers of moved documents that were written down, to be compared by `moved_changes`."""
     withheld: dict[str, int]
     """Readings whose answer is of a withheld run, by run."""
-    fresh: dict[str, dict[str, int]]
-    """By question text: what the answers of this digest are like, the sums of `QuestionQuality` by name."""
+    fresh: dict[str, QuestionQuality]
+    """By question text: what the answers of this digest are like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +292,8 @@ def summarise(
         sums.update(part["sums"])
         scored += part["scored"]
         summary.withheld.update(part["withheld"])
-        for text, sums_of in part["fresh"].items():
-            summary.fresh[text] = summary.fresh.get(text, QuestionQuality()) + QuestionQuality(**sums_of)
+        for text, quality in part["fresh"].items():
+            summary.fresh[text] = summary.fresh.get(text, QuestionQuality()) + quality
         if part["moved"]:
             moved.append((part["bucket"], part["moved"]))
         for rollup in part["rollup"]:
@@ -338,17 +324,17 @@ def summarise_bucket(
     given = rows.filter(pc.is_valid(at))
     items = reading_items(given) if failed_before else pa.array([], pa.string())
     with_gold = rows.filter(pc.is_valid(rows["gold"]))
-    rollup: BucketRollup = {"questions": [], "moved": 0}
+    questions, moved = list[QuestionRollup](), 0
     if digest is not None:
-        rollup = rollup_bucket(corpus, run_id, rows, bucket=bucket, previous=digest.previous)
+        questions, moved = rollup_bucket(corpus, run_id, rows, bucket=bucket, previous=digest.previous)
     return {
         "bucket": bucket.index,
         "found": pc.sum(given["found"], min_count=0).as_py(),
         "sums": _sums(with_gold),
         "scored": with_gold.num_rows,
         "answered": items.filter(pc.is_in(items, value_set=pa.array(failed_before, pa.string()))).to_pylist(),
-        "rollup": rollup["questions"],
-        "moved": rollup["moved"],
+        "rollup": questions,
+        "moved": moved,
         "withheld": _withheld(given, withheld),
         "fresh": {} if digest is None else _fresh(rows, answers, digest),
     }
@@ -368,7 +354,7 @@ def _withheld(given: pa.Table, withheld: frozenset[str]) -> dict[str, int]:
     return {one["values"]: one["counts"] for one in counts if one["values"] in withheld}
 
 
-def _fresh(rows: pa.Table, answers: pa.Table, digest: DigestRuns) -> dict[str, dict[str, int]]:
+def _fresh(rows: pa.Table, answers: pa.Table, digest: DigestRuns) -> dict[str, QuestionQuality]:
     """Return sums over the answers of this digest, each reading once, by question text.
 
     Pairs of answers are those within the bucket, a random part of the documents.
@@ -384,7 +370,7 @@ def _fresh(rows: pa.Table, answers: pa.Table, digest: DigestRuns) -> dict[str, d
         lengths = pc.utf8_length(found).cast(pa.int64())
         same = pc.value_counts(found).field("counts")
         remembered = mine.filter(pc.is_valid(mine["memory_empty"]))
-        quality = QuestionQuality(
+        result[text] = QuestionQuality(
             answers=mine.num_rows,
             found=len(found),
             chars=_total(lengths),
@@ -398,7 +384,6 @@ def _fresh(rows: pa.Table, answers: pa.Table, digest: DigestRuns) -> dict[str, d
             updates=_total(remembered["segments"]),
             cut=_total(remembered["memories_cut"]),
         )
-        result[text] = asdict(quality)
     return result
 
 
