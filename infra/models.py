@@ -39,8 +39,7 @@ def folder_hash(folder: Path) -> str:
 def check_folder(folder: Path) -> None:
     """Refuse a folder that no engine could load.
 
-    Raises:
-        ConfigError: naming the files that are missing, cut off or no JSON.
+    Raises ConfigError: naming the files that are missing, cut off or no JSON.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder: give the one that the training has exported")
@@ -62,11 +61,7 @@ def check_folder(folder: Path) -> None:
 
 
 def policy_file(folder: Path) -> Json | None:
-    """Return the folder's ``policy.json``; None if it has none.
-
-    Raises:
-        ConfigError: it cannot be used.
-    """
+    """Return the folder's ``policy.json``; None if it has none. Raises ConfigError: it cannot be used."""
     path = folder / POLICY_FILE
     if not path.is_file():
         return None
@@ -77,19 +72,14 @@ def policy_file(folder: Path) -> Json | None:
 
 
 def tokenizer_print(spec: bytes, where: str) -> str:
-    """Return the fingerprint of a ``tokenizer.json``, however it is laid out.
-
-    Raises:
-        ConfigError: it is no JSON.
-    """
+    """Return the fingerprint of a ``tokenizer.json``, however it is laid out. Raises ConfigError: it is no JSON."""
     return stable_hash(_parsed(spec, where))
 
 
 def upload(store: Store, folder: Path, path: str, policy: Json) -> None:
     """Copy a model folder into the store, each file whole or not at all, its ``policy.json`` with their hashes last.
 
-    Raises:
-        ConfigError: a file is a link out of the folder (and not into the blobs of the Hugging Face cache).
+    Raises ConfigError: a file is a link out of the folder (and not into the blobs of the Hugging Face cache).
     """
     hashes = {}
     for file in sorted(folder.iterdir()):
@@ -121,8 +111,7 @@ def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
     In a local store it is used in place. From S3 it is downloaded once, whole or not at all, into the cache folder, and
     its bytes are checked against the hash in `policy_id`.
 
-    Raises:
-        ConfigError: it is gone, or its bytes are not those that were published.
+    Raises ConfigError: it is gone, or its bytes are not those that were published.
     """
     gone = f"the files of {policy_id} are gone from {store.url}/{path}: memagent policies rollback, or publish it again"
     if not store.is_s3:

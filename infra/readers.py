@@ -38,8 +38,7 @@ class ReaderSpec:
     def __init__(self, config: Config) -> None:
         """Resolve the model, its reading defaults and the prompt template.
 
-        Raises:
-            ConfigError: the model or the template cannot be used together or at all.
+        Raises ConfigError: the model or the template cannot be used together or at all.
         """
         self.engine_config = config.engine
         self.engine_restarts = config.pool.engine_restarts
@@ -101,8 +100,7 @@ class ReaderSpec:
     def tokenizer_source(self) -> str:
         """Folder or hub name of the tokenizer: that of ``engine.tokenizer``, or the model's.
 
-        Raises:
-            ConfigError: a served model's is not known.
+        Raises ConfigError: a served model's is not known.
         """
         given = self.engine_config.tokenizer
         if given is not None:
@@ -119,8 +117,7 @@ class ReaderSpec:
     def scheme(self) -> ReadingSpec:
         """The compiled prompts, the reading configuration, and what the reader declares of itself.
 
-        Raises:
-            ConfigError: the model's ``scope.json`` cannot be used.
+        Raises ConfigError: the model's ``scope.json`` cannot be used.
         """
         # Of the folder, other engines may take tokenizer and reading defaults alone: a server has a model of its own.
         scope = load_scope(Path(self.folder)) if self.engine_config.kind == "vllm" else None
@@ -129,16 +126,14 @@ class ReaderSpec:
     def make_engine(self) -> Engine:
         """Make the engine; it loads its weights when it is started.
 
-        Raises:
-            ConfigError: the package that brings the engine is not installed here, or cannot be imported.
+        Raises ConfigError: the package that brings the engine is not installed here, or cannot be imported.
         """
         return ENGINES.find(self.engine_config.kind)(self._engine_request())
 
     def make_local_engine(self) -> Engine:
         """Make the engine for this machine alone: for ``vllm`` the warm one, which the next commands use as well.
 
-        Raises:
-            ConfigError: the package that brings the engine is not installed here, or cannot be imported.
+        Raises ConfigError: the package that brings the engine is not installed here, or cannot be imported.
         """
         if self.engine_config.kind != "vllm":
             return self.make_engine()
@@ -149,8 +144,7 @@ class ReaderSpec:
     def prepare_local_engine(self) -> None:
         """Begin to load the engine of `make_local_engine` in the background, where that takes long.
 
-        Raises:
-            ConfigError: the model's folder is gone.
+        Raises ConfigError: the model's folder is gone.
         """
         if self.engine_config.kind == "vllm":
             from infra.engines.warm import prepare

@@ -220,8 +220,7 @@ class Board:
     def reports(self) -> tuple[dict[str, dict[str, int]], list[LogLine]]:
         """Return the workers' newest totals, and the log lines since the last call.
 
-        Raises:
-            ConnectionError: the board is away.
+        Raises ConnectionError: the board is away.
         """
         return self._board.reports("")
 

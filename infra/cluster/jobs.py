@@ -58,8 +58,7 @@ def check_store(store: Store) -> None:
     Needs a Ray session. A cluster of one node is not checked; nodes that do not answer within a minute, or are lost,
     are skipped.
 
-    Raises:
-        UsageError: naming the nodes.
+    Raises UsageError: naming the nodes.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -180,8 +179,7 @@ def run_job(
 def job_board(store: Store, *, local: bool) -> Board:
     """Return the board of a new job with engines, on which this process works (`local`) or Ray Data, which it starts.
 
-    Raises:
-        UsageError, MemagentError: as `infra.cluster.jobs.ensure_nodes`.
+    Raises UsageError, MemagentError: as `infra.cluster.jobs.ensure_nodes`.
     """
     if local:
         return Board()
@@ -378,7 +376,6 @@ class _Function:
     work: Callable[[Any], Any]
 
     def on_rows(self, rows: pa.Table) -> pa.Table:
-        """Work on the item of a row."""
         number, item = _unpacked(rows)
         try:
             return _packed(number, self.work(item))
@@ -394,7 +391,6 @@ class _EngineWorker:
         self._worker: Worker[Any, Any] | None = None
 
     async def __call__(self, rows: pa.Table) -> pa.Table:
-        """Work on the item of a row."""
         number, item = _unpacked(rows)
         return _packed(number, await self._outcome(number, item))
 

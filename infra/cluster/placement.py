@@ -101,8 +101,7 @@ class EngineGroups:
 def check_fits(pool: PoolConfig) -> bool:
     """Tell whether any node could take an engine. A cluster may still grow; the Ray of one process does not.
 
-    Raises:
-        UsageError: Ray runs in this process, and the machine is too small for an engine.
+    Raises UsageError: Ray runs in this process, and the machine is too small for an engine.
     """
     import ray
 
@@ -124,8 +123,7 @@ def check_fits(pool: PoolConfig) -> bool:
 def check_machine(pool: PoolConfig) -> None:
     """Refuse an engine for which this machine is too small.
 
-    Raises:
-        UsageError: it has fewer processors or GPUs than the engine needs.
+    Raises UsageError: it has fewer processors or GPUs than the engine needs.
     """
     gpus = len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0
     if pool.cpus > usable_cores() or (pool.gpus > gpus and not _AMD.exists()):

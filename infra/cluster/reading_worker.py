@@ -162,11 +162,7 @@ class ReadingWorker:
             return await self._ended(outcomes)
 
     async def _ended(self, outcomes: Sequence[Outcome]) -> BlockResult:
-        """Write the answers of a block.
-
-        Raises:
-            OSError: the store's disk is full; what was read is written.
-        """
+        """Write the answers of a block. Raises OSError: the store's disk is full; what was read is written."""
         answers = [cast(AnswerRow, outcome) for outcome in outcomes if outcome is not None and "answer" in outcome]
         failures = [cast(FailedItem, outcome) for outcome in outcomes if outcome is not None and "reason" in outcome]
         try:
@@ -237,7 +233,6 @@ class ReadingWorker:
         await self._engine.start()
 
     async def _read_item(self, item: WorkItem, logged: list[Turn], open_readings: Counter[str]) -> Outcome:
-        """Read; None: it was left where it is, since the worker is drained."""
         reading_id.set(item["reading_id"])
         async with self._inflight:
             if self._drained.is_set():
@@ -302,7 +297,6 @@ class ReadingWorker:
         return cast(AnswerRow, row)
 
     def _hashes(self, item: WorkItem) -> list[str]:
-        """Return the content hashes of a reading's documents as rows have them."""
         if not item["stream"]:
             return [span["content_hash"] for span in item["places"]]
         return read_places(self._store.url, item["stream"]).hashes

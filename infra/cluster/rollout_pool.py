@@ -62,11 +62,7 @@ class RolloutWorker:
         self._engine = SupervisedEngine(self._make, reader.engine_restarts)
 
     async def start(self) -> None:
-        """Start the engine.
-
-        Raises:
-            ConfigError: a reward, or the training method, cannot be imported on this node.
-        """
+        """Start the engine. Raises ConfigError: a reward, or the training method, cannot be imported on this node."""
         reward = self._recipe.reward
         check_rewards(reward.weights)
         method = METHODS.find(self._recipe.method.name)
@@ -199,8 +195,7 @@ class RolloutPool:
     async def group(self, task: Task, size: int, *, greedy: bool = False) -> Group:
         """Sample the rollouts of a task on the least loaded worker; if that is lost, or fails, on another one.
 
-        Raises:
-            TrainingError: it failed several times over.
+        Raises TrainingError: it failed several times over.
         """
         import ray
         from ray.exceptions import RayActorError, RayTaskError
@@ -233,8 +228,7 @@ class RolloutPool:
 
         A task that cannot be read counts as wrong: its group has a trajectory without conversations and reward 0.
 
-        Raises:
-            TrainingError: no task can be read.
+        Raises TrainingError: no task can be read.
         """
         failed = 0
 

@@ -153,11 +153,7 @@ def lazy_ray(config: RayConfig) -> Iterator[None]:
 
 
 def ensure_ray() -> None:
-    """Start Ray if it is not running yet, inside `lazy_ray`.
-
-    Raises:
-        UsageError, MemagentError: as `ray_session`.
-    """
+    """Start Ray if it is not running yet, inside `lazy_ray`. Raises UsageError, MemagentError: as `ray_session`."""
     import ray
 
     with _beginning:
@@ -307,8 +303,7 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
         Empty if the command ended with status 0. With another one of `_ENDS` the end of its output: either some items
         failed, or are left or withheld, or the command itself failed, which the store shows.
 
-    Raises:
-        MemagentError: the job was stopped or ended otherwise; the message ends with its last words.
+    Raises MemagentError: the job was stopped or ended otherwise; the message ends with its last words.
     """
     from ray.job_submission import JobStatus
 

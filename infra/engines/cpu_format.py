@@ -94,12 +94,7 @@ class EngineFormat:
 
 
 def cpu_format(model: str, config: EngineConfig) -> EngineFormat:
-    """Choose the format of weights and activations for an engine on this CPU; a format set by the user is kept.
-
-    Args:
-        model: folder of the model, or its name on the hub.
-        config: of the engine; a choice is made only with ``dtype = auto``.
-    """
+    """Choose the format for a model on this CPU, where ``dtype = auto``; one that is set by the user is kept."""
     if config.dtype != "auto":
         return EngineFormat(config.dtype, "engine.dtype says so")
     half = _half_format(Path(model))

@@ -46,8 +46,7 @@ class OpenAIEngine:
     async def start(self) -> None:
         """Connect, and check that the server has the model, if it lists its models.
 
-        Raises:
-            ConfigError: the server does not answer, refuses the key, or serves other models.
+        Raises ConfigError: the server does not answer, refuses the key, or serves other models.
         """
         import openai
 
@@ -165,8 +164,7 @@ def make_engine(request: EngineRequest) -> OpenAIEngine:
 async def try_server(request: EngineRequest) -> list[str]:
     """Read a sentence with a server, in at most four calls, and say what the server takes and gives.
 
-    Raises:
-        MemagentError: it cannot be read with as configured, and why.
+    Raises MemagentError: it cannot be read with as configured, and why.
     """
     spec, tokenizer = request.spec(), request.tokenizer()
     ids = spec.prompts.update(tokenizer.encode(_QUESTION), spec.prompts.no_memory, tokenizer.encode(_SENTENCE))

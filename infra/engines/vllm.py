@@ -44,11 +44,7 @@ def core_threads() -> dict[str, str]:
 
 
 def forking_environment(world_size: int) -> dict[str, str]:
-    """Return the variables of a process that forks its core; none where vLLM starts it in its own way.
-
-    Args:
-        world_size: processes that compute.
-    """
+    """Return the variables of a process that forks its core; none where vLLM starts it in its own way."""
     if not is_cpu_build() or not computes_in_core(world_size) or os.environ.get(START_METHOD, "fork") != "fork":
         return {}
     return {START_METHOD: "fork", "LD_PRELOAD": _allocator_and_threads(), **core_threads()}
@@ -301,8 +297,7 @@ class VllmEngine:
             keep: go on with the responses in progress, from where they are and with the new weights, of which what they
                 have attended to is computed again; else wait for their end first.
 
-        Raises:
-            EngineDied: the engine is gone.
+        Raises EngineDied: the engine is gone.
         """
         if not (Path(folder) / "adapter_config.json").is_file():
             await self._take(version, "take_weights", {"folder": folder}, keep=keep)
@@ -330,8 +325,7 @@ class VllmEngine:
             version: labels their responses.
             keep: as of `update`.
 
-        Raises:
-            EngineDied: the engine is gone.
+        Raises EngineDied: the engine is gone.
         """
         await self._take(version, "receive_weights", {"meeting": asdict(meeting), "first": first}, keep=keep)
 
@@ -347,19 +341,14 @@ class VllmEngine:
     async def sleep(self) -> None:
         """Give the GPU's memory back, with nothing in flight; weights wait in main memory. On a CPU nothing is given.
 
-        Raises:
-            EngineDied: the engine is gone.
+        Raises EngineDied: the engine is gone.
         """
         with self._alive() as llm:
             if self._sleeps:
                 await llm.sleep(mode="wait")
 
     async def wake(self) -> None:
-        """Undo `sleep`.
-
-        Raises:
-            EngineDied: the engine is gone.
-        """
+        """Undo `sleep`. Raises EngineDied: the engine is gone."""
         with self._alive() as llm:
             if self._sleeps:
                 await llm.wake_up()

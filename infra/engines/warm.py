@@ -59,12 +59,7 @@ class WarmEngine:
     """An engine of kind ``vllm`` in a process of this user, which other commands use too."""
 
     def __init__(self, request: EngineRequest, name: str = "") -> None:
-        """Describe the engine; it is connected when it is started.
-
-        Args:
-            request: model and configuration.
-            name: the policy's version ID: an engine of another version is not used.
-        """
+        """Describe the engine; an engine of another policy than `name`, a version ID, is not used."""
         self._request = request
         self._name = name
         self._spec: WarmSpec | None = None
@@ -172,31 +167,21 @@ class WarmEngine:
 
 
 def prepare(request: EngineRequest, name: str = "") -> None:
-    """Begin to start the engine in the background, unless it runs; `WarmEngine.start` waits for it and says what fails.
-
-    Args:
-        request: model and configuration.
-        name: as `WarmEngine` has it.
-    """
+    """Begin to start the engine in the background, unless it runs; `WarmEngine.start` waits, and says what fails."""
     spec = warm_spec(request, name)
     thread = _preparing[spec.identity] = threading.Thread(target=_prepare, args=(spec,), name="prepare-engine")
     thread.start()
 
 
 def running() -> list[WarmEngineInfo]:
-    """Return this user's warm engines that run.
-
-    Raises:
-        ConfigError: the folder of warm engines cannot be used.
-    """
+    """Return this user's warm engines that run. Raises ConfigError: the folder of warm engines cannot be used."""
     return [info for path in sorted(runtime_folder().glob("*.sock")) if (info := _info(path)) is not None]
 
 
 def stop_all() -> list[WarmEngineInfo]:
     """End this user's warm engines, also those in use; return them as they were.
 
-    Raises:
-        ConfigError: the folder of warm engines cannot be used.
+    Raises ConfigError: the folder of warm engines cannot be used.
     """
     found = running()
     for info in found:
@@ -238,7 +223,6 @@ def _socket_path(spec: WarmSpec) -> Path:
 
 
 def _last_words(spec: WarmSpec | None) -> str:
-    """Return what an engine's log ends with, in short."""
     if spec is None:
         return "it was not started"
     log = _socket_path(spec).with_suffix(".log")

@@ -49,8 +49,7 @@ def runtime_folder() -> Path:
 
     It is ``$MEMAGENT_RUNTIME``, else ``$XDG_RUNTIME_DIR/memagent``, else ``memagent-UID`` in the temporary folder.
 
-    Raises:
-        ConfigError: it cannot be made, its path is too long, it is a link, or other users can enter it.
+    Raises ConfigError: it cannot be made, its path is too long, it is a link, or other users can enter it.
     """
     folder = _chosen_folder()
     advice = "set MEMAGENT_RUNTIME to a folder that only you can enter"
@@ -72,9 +71,7 @@ def runtime_folder() -> Path:
 
 def peer(connection: Any) -> tuple[int, int]:
     """Return process ID and user ID at the other end of a Unix domain socket; for a server's end, of who listens."""
-    pid, uid, _ = _CREDENTIALS.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size),
-    )
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
 
 
@@ -147,12 +144,7 @@ class WarmSpec:
 
 
 def warm_spec(request: EngineRequest, name: str = "") -> WarmSpec:
-    """Describe the warm engine that a request needs.
-
-    Args:
-        request: of an engine of kind ``vllm``.
-        name: the policy's version ID, part of the identity; by default the model's folder or name stands for it.
-    """
+    """Describe the warm engine that a request needs; `name`, the policy's version ID, is part of its identity."""
     folder = Path(request.model)
     model = str(folder.resolve()) if folder.is_dir() else request.model
     config = request.config.model_dump(mode="json", exclude=_NOT_VLLM)

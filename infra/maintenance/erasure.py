@@ -79,8 +79,7 @@ def write_down(store: Store, journal: ForgetJournal) -> None:
 def interrupted(store: Store) -> ForgetJournal | None:
     """Return the forgetting that was interrupted, if there is one.
 
-    Raises:
-        MemagentError: what is written of it is damaged.
+    Raises MemagentError: what is written of it is damaged.
     """
     try:
         journal: ForgetJournal = json.loads(store.read_bytes(JOURNAL))
@@ -119,8 +118,7 @@ def written_off(store: Store) -> None:
 def erase(store: Store, journal: ForgetJournal) -> None:
     """Erase rows, parts, files of runs and earlier versions. Nothing else may use the store (`claims.alone`).
 
-    Raises:
-        MemagentError: a file of a run is damaged.
+    Raises MemagentError: a file of a run is damaged.
     """
     forgotten(Corpus(store, journal["corpus"]), journal["erased"][journal["corpus"]]["content_hashes"])
     for name, forgetting in journal["erased"].items():
@@ -193,7 +191,6 @@ def _items(corpus: Corpus, forgetting: Forgetting) -> set[str]:
 
 
 def _erase_from_runs(corpus: Corpus, forgetting: Forgetting) -> int:
-    """Erase from turn logs, streams and the files of runs; return how many rows went."""
     store, name = corpus.store, corpus.name
     erased = erased_of(forgetting)
     rows = 0

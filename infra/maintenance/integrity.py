@@ -35,12 +35,7 @@ class Damage(TypedDict):
 
 
 def unreadable(store: Store, path: str) -> str:
-    """Return why a Parquet file of the store cannot be read whole; empty: it can.
-
-    Args:
-        store: where it is.
-        path: as `Store.path` gives it.
-    """
+    """Return why a Parquet file, at a path of the store, cannot be read whole; empty: it can."""
     try:
         file = pq.ParquetFile(path, filesystem=store.arrow, pre_buffer=False, page_checksum_verification=True)
         rows = sum(batch.num_rows for batch in file.iter_batches(batch_size=1024, use_threads=False))
@@ -60,8 +55,7 @@ def raise_if_damaged(store: Store, path: str, columns: Sequence[str]) -> None:
     A dataset that filters by such a column ends the process: Arrow (26.0) reads the statistics of a filter's columns
     where nothing catches an error.
 
-    Raises:
-        OSError, pyarrow.ArrowException: as `pyarrow.parquet.ParquetFile` has it.
+    Raises OSError, pyarrow.ArrowException: as `pyarrow.parquet.ParquetFile` has it.
     """
     file = pq.ParquetFile(path, filesystem=store.arrow, pre_buffer=False)
     for group in range(file.num_row_groups):

@@ -61,14 +61,9 @@ def erase_rows(corpus: Corpus, name: str, column: str, values: Collection[str]) 
 def erase_from_part(store: Store, path: str, erased: Erased, *, keep_damaged: bool) -> int:
     """Rewrite a Parquet part without the rows of what is erased; return how many went. Memory is that of a batch.
 
-    Args:
-        store: where it is.
-        path: of the part.
-        erased: what is erased.
-        keep_damaged: a damaged part is an error, since `check` can save what hangs on it; else it is deleted.
+    A damaged part is deleted, or kept where `check` can save what hangs on it (`keep_damaged`).
 
-    Raises:
-        MemagentError: the part is damaged.
+    Raises MemagentError: a part that is to be kept is damaged.
     """
     gone = kept = 0
     sink = io.BytesIO()
@@ -106,15 +101,10 @@ def raise_damaged(store: Store, path: str, error: Exception) -> NoReturn:
 
 
 def find_texts(store: Store, texts: Sequence[str], but: str = "") -> Iterator[tuple[str, str]]:
-    """Search every file of the store, whatever its format; yield (path in the store, text) once for each that is there.
+    """Search every file of the store but one; yield (path in the store, text) once for each text that is there.
 
     Parquet is decoded, and compressed files are inflated: a text is found where a reader would. It is also found as
     JSON has it, and as JSON within JSON.
-
-    Args:
-        store: that is searched.
-        texts: that are searched for.
-        but: the path of a file that is passed over.
     """
     forms = {text: _forms(text) for text in texts}
     for path in (path for path in store.sizes(suffix="", hidden=True) if path != but):

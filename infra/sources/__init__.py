@@ -37,8 +37,7 @@ def _parse_zip(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
 
     The limits hold for all files together.
 
-    Raises:
-        SourceError: ``broken``, ``bomb``, ``too-large``.
+    Raises SourceError: ``broken``, ``bomb``, ``too-large``.
     """
     file = seekable(stream)
     check_archive(file, request, "zip archive", ".zip")
@@ -120,8 +119,7 @@ _ADVICE = {
 def is_table(name: str) -> bool:
     """Whether each row of a file of this name is a document.
 
-    Raises:
-        ConfigError: another package brings the format, and it cannot be imported or used.
+    Raises ConfigError: another package brings the format, and it cannot be imported or used.
     """
     return FORMATS.get(_suffix(name), _TEXT).table
 
@@ -132,31 +130,16 @@ def parser_origin(name: str) -> str:
 
 
 def parse(path: str, name: str, options: IngestConfig) -> Iterator[Parsed | Refused]:
-    """Yield the texts of a source.
+    """Yield the texts of a source at a local path or S3 URL; its file name is fit to be shown.
 
-    Args:
-        path: where to open it, a local path or an S3 URL.
-        name: its file name, fit to be shown.
-        options: columns and limits.
-
-    Raises:
-        SourceError: the source, or what is left of it, cannot be read. Texts yielded before stand.
+    Raises SourceError: the source, or what is left of it, cannot be read. Texts yielded before stand.
     """
     with open_source(path, options.max_bytes) as raw:
         yield from parse_file(raw, name, options)
 
 
 def parse_file(raw: BinaryIO, name: str, options: IngestConfig) -> Iterator[Parsed | Refused]:
-    """Yield the texts of a source that is open, as `parse` does.
-
-    Args:
-        raw: the file as it is stored, at its start.
-        name: its file name, fit to be shown.
-        options: columns and limits.
-
-    Raises:
-        SourceError: as `parse`.
-    """
+    """Yield the texts of a source that is open at its start, as it is stored. Raises SourceError, as `parse`."""
     stem, codec = split_codec(name)
     size = os.fstat(raw.fileno()).st_size
     if not size:

@@ -43,8 +43,7 @@ class DatasetFile:
             columns: the columns that hold question, text and answers, where they are not recognised.
             format: one of `memagent.evaluation.records.FORMATS`; else it is recognised.
 
-        Raises:
-            UsageError: it cannot be read, has no records, or one is malformed: names file, line or row, and field.
+        Raises UsageError: it cannot be read, has no records, or one is malformed: names file, line or row, and field.
         """
         self.path = path
         self.rows: list[Qa] = []
@@ -137,8 +136,7 @@ def _of_sample(row: FileRow) -> TaskRecord:
 def file_hash(path: str) -> str:
     """Return the hash of a file's bytes, by which a data set is known whatever it is called.
 
-    Raises:
-        UsageError: it cannot be read.
+    Raises UsageError: it cannot be read.
     """
     try:
         with file_system(path).open(path.removeprefix("s3://"), "rb") as file:
@@ -150,8 +148,7 @@ def file_hash(path: str) -> str:
 def split_rows(rows: Sequence[Qa]) -> tuple[list[Qa], list[Qa]]:
     """Return (training, validation) rows, nine to one; texts of one family are on one side.
 
-    Raises:
-        UsageError: all rows are of one family, so that none can be held out.
+    Raises UsageError: all rows are of one family, so that none can be held out.
     """
     groups = {row.documents[0] for row in rows}
     held_out = {name for name in groups if int(name[:8], 16) % 10 == 0} or {min(groups, default="")}

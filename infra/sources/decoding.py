@@ -45,10 +45,7 @@ _BROWSER_LABELS = {
     **dict.fromkeys(("big5", "big5-hkscs", "big-5", "csbig5", "x-x-big5", "cn-big5"), "big5hkscs"),
 }
 """What a label means in browsers (WHATWG Encoding, 4.2), where it is a larger code page than the one it names."""
-_ESCAPES = (
-    (re.compile(rb"\x1b\$[@B]|\x1b\([BIJ]"), "iso2022_jp_ext"),
-    (re.compile(rb"\x1b\$\)C"), "iso2022_kr"),
-)
+_ESCAPES = ((re.compile(rb"\x1b\$[@B]|\x1b\([BIJ]"), "iso2022_jp_ext"), (re.compile(rb"\x1b\$\)C"), "iso2022_kr"))
 """Escape sequences of encodings of seven bits (ECMA-35); without them such a text is ASCII, and so UTF-8."""
 _LATIN_SHARE = 0.15
 """Languages in Latin letters have fewer accented ones than this; those in other letters have more."""
@@ -58,14 +55,11 @@ _BLANK = re.compile("[\\s\x00\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff
 
 
 def decode(data: bytes, declared: str | None = None) -> tuple[str, str]:
-    """Return the text of `data`, cleaned (see `clean`), and the name of its encoding.
+    """Return the text of a file, cleaned (see `clean`), and the name of its encoding.
 
-    Args:
-        data: a whole text file.
-        declared: an encoding that the file claims for itself; tried after UTF-8.
+    A declared encoding, which the file claims for itself, is tried after UTF-8.
 
-    Raises:
-        SourceError: ``binary`` where it is no text, ``encoding`` where no encoding is sure.
+    Raises SourceError: ``binary`` where it is no text, ``encoding`` where no encoding is sure.
     """
     encoding = detect(data, declared)
     try:
@@ -78,15 +72,9 @@ def decode(data: bytes, declared: str | None = None) -> tuple[str, str]:
 
 
 def detect(data: bytes, declared: str | None = None, complete: bool = True) -> str:
-    """Return the encoding of `data`.
+    """Return the encoding of a file, or of its beginning, which may end within a character (not `complete`).
 
-    Args:
-        data: a text file or, unless `complete`, its beginning.
-        declared: an encoding that the file claims for itself.
-        complete: whether `data` may not end within a character.
-
-    Raises:
-        SourceError: as `decode`.
+    Raises SourceError: as `decode`.
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark):

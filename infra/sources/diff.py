@@ -54,8 +54,7 @@ def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> I
         earlier: the newest row of each source (`infra.store.schemas.SOURCES`), without those that are gone already.
         options: which columns a table is read by.
 
-    Raises:
-        UsageError: a source does not exist or matches nothing.
+    Raises UsageError: a source does not exist or matches nothing.
     """
     earlier = earlier.select(_EARLIER.names).cast(_EARLIER).combine_chunks()
     listing = list_sources(sources, lambda: _values(earlier["source"]))

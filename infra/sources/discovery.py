@@ -70,8 +70,7 @@ def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tu
         arguments: folders, globs (``*``, ``?``, ``[..]``, ``**``), files, and ``s3://`` URLs of each kind.
         earlier: returns the names of the sources that an earlier run has read; that one of them is gone is no error.
 
-    Raises:
-        UsageError: a source does not exist or matches nothing.
+    Raises UsageError: a source does not exist or matches nothing.
     """
     if not arguments:
         raise UsageError("no sources: give folders, globs, files or s3:// URLs")
@@ -234,8 +233,7 @@ def _s3_objects(url: str, flat: bool) -> Iterator[tuple[str, int, str]]:
         url: of an object or a prefix.
         flat: leave out what is in "folders" below.
 
-    Raises:
-        FileNotFoundError: there is no such bucket.
+    Raises FileNotFoundError: there is no such bucket.
     """
     bucket, _, key = url.removeprefix("s3://").partition("/")
     client = file_system(url)
@@ -255,7 +253,6 @@ def _s3_objects(url: str, flat: bool) -> Iterator[tuple[str, int, str]]:
 
 
 def _split_glob(path: str) -> tuple[str, str]:
-    """Return the folder before the first part with a wildcard, and the pattern from there on."""
     parts = path.split("/")
     first = next(i for i, part in enumerate(parts) if _MAGIC.search(part))
     return "/".join(parts[:first]) or "/", "/".join(parts[first:])

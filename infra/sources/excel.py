@@ -40,8 +40,7 @@ def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
     Numbers are as their format shows them, dates as ISO 8601. Of a formula it has the value that was last computed.
 
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
     with opened(stream, request, "Excel workbook", ".xlsx") as archive:
         workbook = _Workbook(OfficeArchive(archive))
@@ -73,7 +72,6 @@ class _Workbook:
         self._formats = [own.get(name) or _FORMATS.get(int(name or 0), "") for name in cells]
 
     def lines(self) -> Iterator[str]:
-        """Yield the names of the sheets, if there are several, and their rows."""
         several = len(self._sheets) > 1
         for name, path in self._sheets:
             if several:

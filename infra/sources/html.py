@@ -156,14 +156,9 @@ _DIRECTIVE_CHARS = 200
 
 
 def page_text(tree: Any, allowance: Allowance) -> str:
-    """Return the text of a page.
+    """Return the text of a page; padding counts with the allowance before it is laid out.
 
-    Args:
-        tree: its root element (lxml).
-        allowance: how long the text may be. Padding counts with it before it is laid out.
-
-    Raises:
-        SourceError: ``bomb`` or ``too-large``.
+    Raises SourceError: ``bomb`` or ``too-large``.
     """
     budget = _Budget(allowance)
     config = ParserConfig(custom_html_tag_handler_mapping=CustomHtmlTagHandlerMapping({}, {"table": budget.table}))
@@ -173,8 +168,6 @@ def page_text(tree: Any, allowance: Allowance) -> str:
 
 
 class _Budget:
-    """What the layout has made so far."""
-
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance
         self._chars = 0
@@ -184,7 +177,6 @@ class _Budget:
         self._allowance.check(self._chars)
 
     def table(self, state: Any) -> None:
-        """Lay out a table that ends, if it is not too large."""
         if state.current_table:
             lines, chars = _extent(state.current_table[-1])
             self.spend(chars + lines * (1 + state.tags[-2].canvas.left_margin))
@@ -253,8 +245,7 @@ _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC"
 def parse_epub(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the book's text, an empty line between chapters.
 
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``, or as `infra.sources.html.parse_html`.
+    Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``, or as `infra.sources.html.parse_html`.
     """
     with opened(stream, request, "book", ".epub") as archive:
         if _ENCRYPTION in archive.namelist() and not _only_fonts(archive):

@@ -52,8 +52,7 @@ def open_source(path: str, max_bytes: int) -> BinaryIO:
         path: a local path (bytes that are no UTF-8 as `os.fsdecode` gives them) or an S3 URL.
         max_bytes: most bytes of the source as it is stored.
 
-    Raises:
-        SourceError: ``vanished``, ``unreadable``, ``not-a-file``, ``too-large``.
+    Raises SourceError: ``vanished``, ``unreadable``, ``not-a-file``, ``too-large``.
     """
     raw, size = _open_s3(path) if path.startswith("s3://") else _open_local(path)
     if size > max_bytes:
@@ -63,16 +62,11 @@ def open_source(path: str, max_bytes: int) -> BinaryIO:
 
 
 def decompressed(raw: BinaryIO, codec: str | None, max_bytes: int, max_ratio: float) -> BinaryIO:
-    """Return the content of a source. That of a compressed one cannot seek.
-
-    Args:
-        raw: the file as it is stored, at its start.
-        codec: gzip, zstd or None.
-        max_bytes: most bytes after decompression.
-        max_ratio: most bytes after decompression for each one before.
+    """Return the content of a source, which is open at its start. That of a compressed one cannot seek.
 
     Raises:
-        SourceError: when the stream is read: ``bomb``, ``truncated``, ``broken``.
+        SourceError: when the stream is read: ``bomb`` (it inflates more than `max_ratio` times), ``too-large``,
+            ``truncated``, ``broken``.
     """
     if codec is None:
         return raw

@@ -39,8 +39,7 @@ def parse_eml(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     Of a body in several forms the plain one is read, unless it is blank. The subject is the title. What is attached is
     not read: save it as a file of its own.
 
-    Raises:
-        SourceError: ``broken``, or as `infra.sources.html.parse_html`.
+    Raises SourceError: ``broken``, or as `infra.sources.html.parse_html`.
     """
     yield _mail(stream.read(), request)
 
@@ -73,8 +72,7 @@ def _mails(stream: BinaryIO) -> Iterator[bytes]:
 def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield a mail that Outlook has saved, as `parse_eml` does.
 
-    Raises:
-        SourceError: ``broken``, ``no-text`` where its body is rich text alone.
+    Raises SourceError: ``broken``, ``no-text`` where its body is rich text alone.
     """
     from oxmsg import Message
 

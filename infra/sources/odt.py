@@ -28,8 +28,7 @@ _MOST_REPEATED = 63
 def parse_odt(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the document's text; the title is the one of the metadata.
 
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
     with opened(stream, request, "OpenDocument text", ".odt") as archive:
         if b"manifest:encryption-data" in archive.read("META-INF/manifest.xml"):
@@ -85,8 +84,6 @@ def _hides(style: Any) -> bool:
 
 
 class _Text:
-    """The text of one part."""
-
     def __init__(self, numbers: "_Numbers", hidden: set[str]) -> None:
         self._numbers, self._hidden = numbers, hidden
         self._asides: list[str] = []
@@ -203,7 +200,6 @@ class _Numbers:
         return place
 
     def begin_at(self, place: _Place, number: int) -> None:
-        """Let the next number of a level be this one."""
         self.counts.setdefault(place.style, {})[place.level] = number - 1
 
     def next(self, paragraph: Any, listed: _Place | None) -> str:

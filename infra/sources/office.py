@@ -92,9 +92,7 @@ _HALF_A_PAGE = 312 * 360_000**2
 def not_read(root: Any, large: float = _HALF_A_PAGE) -> Counter[str]:
     """Return what a part draws, or has from other programs, that is not in its text.
 
-    Args:
-        root: its element (lxml).
-        large: square EMU from which a picture counts: it may be a page.
+    A picture counts from so many square EMU on: it may be a page.
     """
     found = Counter[str]()
     for one in root.iter("{*}graphicData", "{*}OLEObject", "{*}oleObj", "{*}altChunk"):
@@ -114,8 +112,7 @@ def not_read(root: Any, large: float = _HALF_A_PAGE) -> Counter[str]:
 def opened(stream: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> Iterator[zipfile.ZipFile]:
     """Open an archive of XML parts while it is read, by a parser of `kind` of files with a suffix.
 
-    Raises:
-        SourceError: as `check_archive`; ``broken`` where a part is missing or no XML, or nests too deeply.
+    Raises SourceError: as `check_archive`; ``broken`` where a part is missing or no XML, or nests too deeply.
     """
     file = seekable(stream)
     check_archive(file, request, kind, suffix)
@@ -127,16 +124,9 @@ def opened(stream: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> I
 
 
 def check_archive(file: BinaryIO, request: ParseRequest, kind: str, suffix: str) -> None:
-    """Refuse an Office file that is none, or would inflate out of all proportion.
+    """Refuse an Office file, open at its start, that is none of its kind, or would inflate out of all proportion.
 
-    Args:
-        file: at its start, where it is left.
-        request: the limits.
-        kind: of file, for the message.
-        suffix: of such files.
-
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
     head = file.read(4)
     file.seek(0)

@@ -26,8 +26,7 @@ _SAME_LINE = 0.5
 def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the pages' text, an empty line between pages; the title is the metadata's.
 
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``no-text``, ``bomb``, ``too-large``.
+    Raises SourceError: ``encrypted``, ``broken``, ``no-text``, ``bomb``, ``too-large``.
     """
     import pypdfium2
 
@@ -54,15 +53,12 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
 
 class _Read:
-    """Reads the pages of a document, and notes how."""
-
     def __init__(self, document: Any) -> None:
         self._document = document
         self._by_ocr: list[int] = []
         self._not_read: list[int] = []
 
     def pages(self) -> Iterator[str]:
-        """Yield the text of each page."""
         for index in range(len(self._document)):
             text = page_text(self._document, index)
             if is_picture(self._document[index], text):

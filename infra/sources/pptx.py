@@ -15,8 +15,7 @@ _TITLES = ("title", "ctrTitle")
 def parse_pptx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the presentation's text, each slide a page: its title, shapes and tables, then its comments and notes.
 
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
     with opened(stream, request, "PowerPoint presentation", ".pptx") as archive:
         presentation = _Presentation(OfficeArchive(archive))
@@ -35,7 +34,6 @@ class _Presentation:
         """Parts that are not in the slides so far."""
 
     def slides(self) -> Iterator[str]:
-        """Yield the text of each slide."""
         root, parts = self._archive.xml(self._archive.main), self._archive.related(self._archive.main)
         size = child(root, "sldSz")
         half = int(attribute(size, "cx") or 0) * int(attribute(size, "cy") or 0) / 2

@@ -42,12 +42,7 @@ class Guard:
     """
 
     def __init__(self, options: IngestConfig, module: str = "infra.sources.sandbox_child") -> None:
-        """Prepare; the child starts with the first source.
-
-        Args:
-            options: columns and limits.
-            module: what runs in the child.
-        """
+        """Prepare, for columns and limits; the child, which runs a module, starts with the first source."""
         self.options = options
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,10 +52,6 @@ class Guard:
 
     def parse(self, path: str, name: str) -> Iterator[tuple[Parsed, str] | Refused]:
         """Yield the texts of a source, each with its content hash, and the rows that are none.
-
-        Args:
-            path: where to open it, a local path or an S3 URL.
-            name: its file name, fit to be shown.
 
         Raises:
             SourceError: as `infra.sources.parse`, and ``timeout``, ``crashed``.

@@ -62,8 +62,7 @@ _RTF_HEAD = 2**16
 def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the document's text with its headers, notes and shapes, without what is deleted or hidden.
 
-    Raises:
-        SourceError: ``broken``, ``bomb``, ``too-large``.
+    Raises SourceError: ``broken``, ``bomb``, ``too-large``.
     """
     from striprtf.striprtf import remove_pict_groups, rtf_to_text
 

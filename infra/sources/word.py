@@ -43,8 +43,7 @@ _MOST_LEVELS = 9
 def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the document's text; the title is the one of the core properties.
 
-    Raises:
-        SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
+    Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
     with opened(stream, request, "Word document", ".docx") as archive:
         document = _Document(OfficeArchive(archive))
@@ -64,7 +63,6 @@ class _Document:
         self._notes = {kind: {attribute(one, "id"): one for one in self._of_kind(kind)} for kind in _NOTE_LABELS}
 
     def lines(self) -> Iterator[str]:
-        """Yield headers, body and footers."""
         body = self._archive.xml(self._archive.main)
         self.not_read.update(not_read(body))
         used = [one for one in body.iter() if local_name(one) in ("headerReference", "footerReference")]
@@ -93,7 +91,6 @@ class _Text:
         """Text of a paragraph whose end was deleted: it goes on in the next one."""
 
     def blocks(self, element: Any) -> Iterator[str]:
-        """Yield the lines of paragraphs and tables."""
         for part in element:
             name = local_name(part)
             if name == "p":
@@ -197,8 +194,6 @@ class _Level:
 
 @dataclass(slots=True)
 class _List:
-    """A list's numbers so far."""
-
     levels: dict[int, _Level]
     counts: dict[int, int] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
@@ -273,7 +268,6 @@ class _Numbers:
         return "", 0
 
     def _family(self, style: str) -> Iterator[str]:
-        """Yield a style and those that it is based on."""
         seen: set[str] = set()
         while style in self._styles and style not in seen:
             seen.add(style)

@@ -64,8 +64,7 @@ def claimed(
         wait: for a run that has claimed any of it, or that has the whole store for itself.
         waiting: is told that run's id, when waiting begins.
 
-    Raises:
-        RunningError: another run has claimed some of it, or the whole store, and `wait` is off.
+    Raises RunningError: another run has claimed some of it, or the whole store, and `wait` is off.
     """
     with _beating(corpus, run_id):
         _claim(corpus, run_id, frozenset(work), wait=wait, waiting=waiting)
@@ -76,14 +75,9 @@ def claimed(
 def used(corpus: Corpus, run_id: str, *, wait: bool, show: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
     """Keep away for the body who wants the whole store for itself (`alone`), and nobody else.
 
-    Args:
-        corpus: that is read or written.
-        run_id: of this run.
-        wait: for a run that has the whole store.
-        show: is told of that run, when waiting begins.
+    `show` is told of a run that has the whole store, when waiting for it begins.
 
-    Raises:
-        RunningError: another run has the whole store, and `wait` is off.
+    Raises RunningError: another run has the whole store, and `wait` is off.
     """
 
     def waiting(holder: str) -> None:
@@ -99,8 +93,7 @@ def used(corpus: Corpus, run_id: str, *, wait: bool, show: Callable[[dict[str, A
 def alone(store: Store, run_id: str) -> Iterator[None]:
     """Have the whole store for the body: runs that begin in the meantime wait for its end.
 
-    Raises:
-        RunningError: a run is using the store.
+    Raises RunningError: a run is using the store.
     """
     whole = Corpus(store, _WHOLE)
     with _beating(whole, run_id):

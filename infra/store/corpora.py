@@ -20,11 +20,7 @@ _MAGIC = re.compile(r"[*?\[]")
 
 
 def check_name(corpus: str) -> str:
-    """Return the name; it becomes part of paths, so it must be a plain word.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Return the name; it becomes part of paths, so it must be a plain word. Raises UsageError: it is not."""
     if not _NAME.fullmatch(corpus):
         raise UsageError(f"corpus name {corpus!r}: use letters, digits, '.', '_' and '-' (at most 64), as in contracts")
     return corpus
@@ -64,8 +60,7 @@ def remember(corpus: Corpus, *, sources: Sequence[str] = (), questions: Sequence
 def tag(corpus: Corpus, sources: Sequence[str], tags: Sequence[str]) -> None:
     """Tag all documents under some sources, present and future. Tags are never removed.
 
-    Raises:
-        UsageError: a tag is no plain word.
+    Raises UsageError: a tag is no plain word.
     """
     for name in tags:
         if not _NAME.fullmatch(name):
@@ -128,11 +123,7 @@ def _record(question: Question) -> QuestionRecord:
 
 
 def check_known(corpus: Corpus) -> Corpus:
-    """Return a corpus that is there.
-
-    Raises:
-        UsageError: it is not; the message names the nearest one that is.
-    """
+    """Return a corpus that is there. Raises UsageError: it is not; the message names the nearest one that is."""
     known = corpora(corpus.store)
     if check_name(corpus.name) not in known and not Table(corpus.store, "documents").count(corpus.name):
         near = get_close_matches(corpus.name, known, n=1)
@@ -171,8 +162,6 @@ def _parsed(data: bytes, corpus: Corpus) -> CorpusRecord:
 
 
 def _change(corpus: Corpus, change: Callable[[CorpusRecord], None]) -> None:
-    """Change the settings of a corpus atomically."""
-
     def changed(before: bytes | None) -> bytes:
         known: CorpusRecord = _parsed(before, corpus) if before is not None else {}
         change(known)

@@ -32,13 +32,7 @@ class DocumentWriter:
     """Writes documents, quarantine rows and sources as data files of their tables, of bounded size."""
 
     def __init__(self, corpus: Corpus, run_id: str, started_at: datetime) -> None:
-        """Prepare to write.
-
-        Args:
-            corpus: the documents' corpus.
-            run_id: what rows are marked with.
-            started_at: when the run began; all its rows have it.
-        """
+        """Prepare to write rows of a run that began at `started_at`."""
         self._corpus, self._run_id = corpus, run_id
         self._rows: dict[str, list[Mapping[str, object]]] = {name: [] for name in _ORDER}
         self._files: DocumentFiles = {name: [] for name in _ORDER}
@@ -172,14 +166,10 @@ _NEWEST = (("seen_at", "descending"), ("state", "ascending"))
 def current_documents(
     corpus: Corpus, columns: list[str] | None = None, bucket: Bucket = WHOLE, *, ordered: bool = True
 ) -> pa.Table:
-    """Return the row of each document that is present.
+    """Return the row of each document that is present, of those whose content hash is in a bucket.
 
-    Args:
-        corpus: whose documents.
-        columns: columns of `infra.store.schemas.DOCUMENTS`; by default all. Texts are read by `document_texts`.
-        bucket: only the documents whose content hash is in it.
-        ordered: by `first_seen`, then `doc_id`: an archive is read in this order, so that new documents come last.
-            False: in any order, which is quicker.
+    Rows come by `first_seen`, then `doc_id`: an archive is read in this order, so that new documents come last. Where
+    that does not matter (not `ordered`) they are found more quickly. Texts are read by `document_texts`.
     """
     names = columns or DOCUMENTS.names
     order = ["first_seen"] if ordered else []
@@ -217,14 +207,9 @@ def documents_count(corpus: Corpus) -> int:
 def document_texts(
     corpus: Corpus, content_hashes: Collection[str], bucket: Bucket = WHOLE
 ) -> Iterator[tuple[str, str]]:
-    """Yield (content_hash, text), each hash once, in no order; those that are not there are left out.
+    """Yield (content_hash, text) of texts in a bucket, each once, in no order; those that are not there are left out.
 
     One row group of the table is held at a time, and only those are read that can have a wanted text.
-
-    Args:
-        corpus: whose documents.
-        content_hashes: of the texts.
-        bucket: where all of them are.
     """
     wanted = set(content_hashes)
     inside = bucket.contains("content_hash")

@@ -49,12 +49,7 @@ def verdict_of(row: FeedbackRow, given: str) -> Verdict:
 
 
 def judged(corpus: Corpus, bucket: Bucket = WHOLE) -> dict[FeedbackTarget, list[JudgedAnswer]]:
-    """Return all verdicts on the answers of a corpus, by text and question.
-
-    Args:
-        corpus: whose answers.
-        bucket: only those on documents whose content hash is in it.
-    """
+    """Return all verdicts on the answers of a corpus, or of a bucket of its documents, by text and question."""
     rows: dict[str, list[FeedbackRow]] = defaultdict(list)
     for row in Table(corpus.store, "feedback").read(corpus.name).to_pylist():
         rows[row["reading_id"]].append(row)
@@ -77,10 +72,7 @@ def verdicts(corpus: Corpus) -> list[JudgedAnswer]:
 def append_once(corpus: Corpus, rows: Sequence[FeedbackRow], writer: str) -> None:
     """Add a writer's rows that are not in the table yet; repeating a call whose outcome is unknown adds nothing.
 
-    Args:
-        corpus: whose answers they are about.
-        rows: of one writer, each later than all that it gave to earlier calls.
-        writer: names a sequence of rows with rising times.
+    Each row is later than all that the writer gave to earlier calls.
     """
     name = f"{writer}-{corpus.name}"
     done = Table(corpus.store, "feedback").committed(name)

@@ -48,8 +48,7 @@ class Store:
     def __init__(self, url: str) -> None:
         """Open the store at `url`; a local folder is made when something is written.
 
-        Raises:
-            ConfigError: the URL is of another kind.
+        Raises ConfigError: the URL is of another kind.
         """
         scheme = urlparse(url).scheme
         if scheme == "file":
@@ -83,8 +82,7 @@ class Store:
     def path(self, *parts: str) -> str:
         """Return the path of something in the store, as `fs` takes it.
 
-        Raises:
-            MemagentError: it would lie outside of the store; state files that others can write name paths, too.
+        Raises MemagentError: it would lie outside of the store; state files that others can write name paths, too.
         """
         if ".." in "/".join(parts).split("/"):
             raise MemagentError(f"{'/'.join(parts)!r} is no path within the store {self.url}")
@@ -118,8 +116,7 @@ class Store:
         Local updates take a lock. On S3 a concurrent update is detected, and `change` is called again with the new
         bytes, so it must be repeatable.
 
-        Raises:
-            MemagentError: others keep changing the file.
+        Raises MemagentError: others keep changing the file.
         """
         if self.is_s3:
             return self._update_s3(change, *parts)
@@ -228,8 +225,7 @@ class Store:
     def check_links(self) -> None:
         """Refuse a store of which parts are symbolic links: what they lead to is neither searched nor deleted.
 
-        Raises:
-            UsageError: naming one.
+        Raises UsageError: naming one.
         """
         found = {} if self.is_s3 else self.fs.find(self.path(), detail=True)
         if link := next((path for path, info in found.items() if info.get("islink")), ""):
@@ -247,8 +243,7 @@ class Store:
     def check_reachable(self) -> None:
         """Ask a bucket for one name, so that wrong keys, a missing bucket or server are said at once and in one line.
 
-        Raises:
-            ConfigError: saying which variable or bucket is wrong.
+        Raises ConfigError: saying which variable or bucket is wrong.
         """
         if not self.is_s3:
             return
@@ -272,11 +267,7 @@ class Store:
             raise ConfigError(f"store {self.url}: no answer from {server} ({detail}): see AWS_ENDPOINT_URL") from error
 
     def check(self) -> None:
-        """Check that the store can be written and read.
-
-        Raises:
-            ConfigError: saying why not.
-        """
+        """Check that the store can be written and read. Raises ConfigError: saying why not."""
         name = f".check-{uuid.uuid4().hex[:8]}"
         try:
             if self.is_s3:

@@ -24,13 +24,7 @@ class PageNumbers:
     """Page numbers in the PDFs of a corpus."""
 
     def __init__(self, corpus: Corpus, bucket: Bucket = WHOLE, texts: Iterable[str] | None = None) -> None:
-        """Read where pages begin; kept as Arrow, 8 bytes a page.
-
-        Args:
-            corpus: whose documents, earlier versions of them among them.
-            bucket: only those whose content hash is in it.
-            texts: only those with these content hashes.
-        """
+        """Read where pages begin, also of earlier versions; of some texts or a bucket. As Arrow, 8 bytes a page."""
         chosen = pc.field("page_starts").is_valid() & bucket.contains("content_hash")
         if texts is not None:
             chosen &= one_of("content_hash", texts)
@@ -48,10 +42,7 @@ class PageNumbers:
     def page(self, content_hash: str, char: int, document: str = "") -> int | None:
         """Return the page of a character, from 1; None: the document has no pages, or they are not known.
 
-        Args:
-            content_hash: of the document's text.
-            char: its offset in the text.
-            document: the document's id; empty: any that has this text.
+        Without the id of a document it is that of any document with this text.
         """
         row = self._rows.get((content_hash, document)) if document else self._texts.get(content_hash)
         return None if row is None else max(1, bisect_right(self._starts[row].values.to_numpy(), char))

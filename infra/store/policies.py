@@ -84,8 +84,7 @@ def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, pa
         provenance: where it comes from.
         parent_folder: the parent's model folder, where the parent is neither registered nor bundled.
 
-    Raises:
-        ConfigError: the folder is not whole, its tokenizer is not the parent's, or it is the parent itself.
+    Raises ConfigError: the folder is not whole, its tokenizer is not the parent's, or it is the parent itself.
     """
     parent = provenance.parent
     if not name.strip():
@@ -133,8 +132,7 @@ def policies(store: Store) -> list[PolicyRow]:
 def policy(store: Store, wanted: str) -> PolicyRow:
     """Return one version: by its id, a prefix of the id or of its hash, as ``promoted`` or ``NAME@promoted``.
 
-    Raises:
-        UsageError: there is none, or several; it says which there are.
+    Raises UsageError: there is none, or several; it says which there are.
     """
     rows = policies(store)
     lineage, _, version = wanted.rpartition("@")
@@ -159,8 +157,7 @@ def promoted(store: Store, name: str) -> PolicyRow | None:
 def fetch(store: Store, row: PolicyRow) -> Path:
     """Return the folder of a version on this machine (`infra.models.fetch_folder`).
 
-    Raises:
-        ConfigError: its files are gone or damaged.
+    Raises ConfigError: its files are gone or damaged.
     """
     return fetch_folder(store, row["path"], row["policy_id"])
 
@@ -184,8 +181,7 @@ def promote(
         force: promote one that was refused.
         instead_of: policy_id that must still be promoted (None: none); by default any may be.
 
-    Raises:
-        UsageError: no such version; it was refused; or another one is promoted than `instead_of`.
+    Raises UsageError: no such version; it was refused; or another one is promoted than `instead_of`.
     """
 
     def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
@@ -214,8 +210,7 @@ def promote(
 def refuse(store: Store, policy_id: str, reason: str, record: Json | None = None) -> PolicyRow:
     """Refuse a candidate; return its row. One that was promoted before stays retired, and keeps the record.
 
-    Raises:
-        UsageError: no such version, or it is promoted.
+    Raises UsageError: no such version, or it is promoted.
     """
 
     def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
@@ -232,8 +227,7 @@ def rollback(store: Store, name: str, reason: str = "rolled back") -> PolicyRow 
 
     None: there was none before, and the model that the lineage began with is used.
 
-    Raises:
-        UsageError: nothing of the lineage is promoted.
+    Raises UsageError: nothing of the lineage is promoted.
     """
 
     def decide(rows: list[PolicyRow]) -> list[PolicyRow]:

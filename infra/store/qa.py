@@ -82,8 +82,7 @@ def count_new(store: Store, since: int | None, corpus: str | None = None) -> int
 
     None: the number of all rows.
 
-    Raises:
-        deltalake.exceptions.DeltaError: there is no such version.
+    Raises deltalake.exceptions.DeltaError: there is no such version.
     """
     present = _answers(Table(store, "qa").read(corpus, columns=_TOLD))
     if since is None or not present:

@@ -105,12 +105,10 @@ class _Places:
         self._segments: list[int] = table["segments"].to_pylist()
 
     def segments(self, content_hash: str) -> int | None:
-        """Return the number of a document's segments; None: it has none."""
         row = self._row.get(content_hash)
         return None if row is None else self._segments[row]
 
     def place(self, content_hash: str) -> SegmentRange:
-        """Return where they are. Raises KeyError."""
         segment_range: SegmentRange = self._table.slice(self._row[content_hash], 1).to_pylist()[0]
         return segment_range
 

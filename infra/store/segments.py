@@ -48,8 +48,7 @@ def write_stream(corpus: Corpus, content_hash: str, hashes: Sequence[str]) -> No
 def stream_of(corpus: Corpus, row: AnswerRow | PlannedReading) -> list[str]:
     """Return the content hashes of a reading's documents, in reading order.
 
-    Raises:
-        FileNotFoundError: it has very many, and their list is gone.
+    Raises FileNotFoundError: it has very many, and their list is gone.
     """
     if row["stream"]:
         return row["stream"]
@@ -110,13 +109,7 @@ _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
 def write_segments(
     corpus: Corpus, texts: Iterable[tuple[str, str]], tokenizer: Tokenizer, reading: ReadingConfig
 ) -> tuple[list[SegmentedRow], dict[str, str]]:
-    """Segment documents into one part.
-
-    Args:
-        corpus: whose documents.
-        texts: (content_hash, text) of each document.
-        tokenizer: the policy's tokenizer.
-        reading: segment_tokens and boundary.
+    """Segment documents, given as (content_hash, text), into one part, by a policy's tokenizer.
 
     Returns:
         The rows for table ``segmented``, which make the part known once they are committed, and the message of each
@@ -194,16 +187,7 @@ def segmented_table(
     hashes: Collection[str] | None = None,
     columns: list[str] | None = None,
 ) -> pa.Table:
-    """Return the rows of ``segmented`` for documents that have segments of one kind.
-
-    Args:
-        corpus: whose documents.
-        tokenizer: that cut them.
-        reading: segment_tokens and boundary.
-        bucket: only the documents whose content hash is in it.
-        hashes: only these documents.
-        columns: only these columns.
-    """
+    """Return the rows of ``segmented`` for documents that have segments of one kind, in a bucket, among some hashes."""
     chosen = (
         (pc.field("tokenizer") == tokenizer.fingerprint)
         & (pc.field("segment_tokens") == reading.segment_tokens)
@@ -349,7 +333,6 @@ class _Part:
             self.starts.append(self.starts[-1] + self._file.metadata.row_group(i).num_rows)
 
     def span(self, number: int) -> pa.Table:
-        """Return the rows of `_SPAN_GROUPS` row groups."""
         first = number * _SPAN_GROUPS
         groups = range(first, min(first + _SPAN_GROUPS, len(self.starts) - 1))
         with self._lock:

@@ -80,7 +80,6 @@ def compact(paths: Sequence[str], corpus: Corpus, run_id: str) -> int:
 
 
 def _paths(corpus: Corpus, runs: Collection[str] | None = None) -> list[str]:
-    """Return the parts of some runs, or of all."""
     if runs is None:
         return corpus.store.list(FOLDER, corpus.name)
     return [path for run_id in runs for path in corpus.store.list(FOLDER, corpus.name, run_id)]
@@ -91,8 +90,7 @@ def with_parts(corpus: Corpus, runs: Collection[str] | None, read: Callable[[lis
 
     It is called again if some were compacted, and so replaced, meanwhile.
 
-    Raises:
-        MemagentError: a part is damaged.
+    Raises MemagentError: a part is damaged.
     """
     while True:
         paths = _paths(corpus, runs)
@@ -223,15 +221,10 @@ def answered_in_log(corpus: Corpus, reading_ids: Collection[str]) -> set[str]:
 def resume_points(
     corpus: Corpus, reading_ids: Iterable[str], runs: Collection[str] | None = None
 ) -> dict[str, list[Turn]]:
-    """Return, by reading, the turns from which it continues (`ReadingRequest.past`).
+    """Return, by reading, the turns from which it continues (`ReadingRequest.past`), logged by some runs, or by any.
 
     The turns that changed the memory, the first and the last of every span, and the answer, if it is logged. Only of
     these are texts and token ids held in memory: a log has millions of turns, and few are needed.
-
-    Args:
-        corpus: whose log.
-        reading_ids: the readings.
-        runs: search the turns of these runs only.
     """
     wanted = list(reading_ids)
     return with_parts(corpus, runs, lambda paths: _resume_points(corpus, wanted, paths)) if wanted else {}

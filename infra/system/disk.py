@@ -19,15 +19,7 @@ class DiskReserve:
     """Room on the disk of a folder, until it is given up or its process ends; nothing is left of it then."""
 
     def __init__(self, folder: str, size: int) -> None:
-        """Hold `size` bytes, where the file system can.
-
-        Args:
-            folder: where; made if it is not there.
-            size: bytes.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Hold `size` bytes in a folder, which is made, where the file system can. Raises OSError: the disk is full."""
         self._file: BinaryIO | None = None
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)

@@ -56,11 +56,7 @@ _AGAIN = {"vanished", "unreadable", "not-a-file"}
 
 
 def ingest(
-    corpus: Corpus,
-    sources: list[str],
-    config: Config,
-    run_id: str,
-    progress: Progress | None = None,
+    corpus: Corpus, sources: list[str], config: Config, run_id: str, progress: Progress | None = None
 ) -> IngestSummary:
     """Bring a corpus up to date with its sources. Needs a Ray session if much is new.
 
@@ -81,16 +77,9 @@ def ingest(
 
 
 def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: str) -> list[str]:
-    """Count failed sources as failures no more until they change; return their names.
+    """Count failed sources, named as in the quarantine or as paths, as failures no more until they change.
 
-    Args:
-        corpus: whose sources they are.
-        sources: as the quarantine names them, or as paths.
-        config: the `ingest` section matters.
-        run_id: what the rows of this run are marked with.
-
-    Raises:
-        UsageError: a source has not failed; the message names the nearest one that has.
+    Raises UsageError: a source has not failed; the message names the nearest one that has.
     """
     failed = {item.split("#", 1)[0] for item in _failed_items(corpus)}
     names = [_failed_name(source, failed) for source in sources]
@@ -202,7 +191,6 @@ class _ParsedBlock(TypedDict):
 
 
 def _parse_all(work: pa.Table, job: _Job) -> Iterator[_ParsedBlock]:
-    """Parse all sources; yield what became of them, block by block."""
     size = pc.sum(work["size"]).as_py() or 0
     local = work.num_rows <= _FEW_SOURCES and size <= _FEW_BYTES
     try:
@@ -213,7 +201,6 @@ def _parse_all(work: pa.Table, job: _Job) -> Iterator[_ParsedBlock]:
 
 
 def _blocks(work: pa.Table, size: int) -> list[pa.Table]:
-    """Cut the work into blocks of similar size, by bytes and by count."""
     most_bytes = min(_BLOCK_BYTES, size // _BLOCKS + 1)
     most_sources = min(_BLOCK_SOURCES, work.num_rows // _BLOCKS + 1)
     blocks: list[pa.Table] = []
@@ -249,7 +236,6 @@ def _close_guard() -> None:
 
 
 def _parse_block(block: pa.Table, job: _Job) -> _ParsedBlock:
-    """Parse the sources of a block, and write their documents to files."""
     corpus = job.corpus
     writer = DocumentWriter(corpus, job.run_id, job.started_at)
     items: list[_WorkItem] = block.to_pylist()

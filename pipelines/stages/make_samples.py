@@ -60,8 +60,7 @@ def take(
 
     Needs a Ray session if they are long. Resumable: samples that have a row in `sources` are done.
 
-    Raises:
-        UsageError: the suite cannot be made, or a file of it is malformed.
+    Raises UsageError: the suite cannot be made, or a file of it is malformed.
     """
     corpus = suite.corpus(reader.tokenizer, haystack(texts) if suite.is_made else [])
     groups = suite.groups()
@@ -134,8 +133,7 @@ def _none() -> Iterator[str]:
 def write_files(suite: Suite, texts: tuple[str, ...], tokenizer: Tokenizer, folder: Path) -> list[tuple[Path, int]]:
     """Write a made suite as files in RULER's layout and format; return each with its number of samples.
 
-    Raises:
-        UsageError: the suite is not made, or cannot be.
+    Raises UsageError: the suite is not made, or cannot be.
     """
     if not suite.is_made:
         raise UsageError(f"--write is for suites that are made (needles, ruler): {suite.name} is read from files")

@@ -73,7 +73,6 @@ def _of_the_policy(answers: pa.Table, name: str, withheld: Collection[str]) -> p
 
 
 def _with(rows: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
-    """Return the rows with other values in some columns."""
     for name, values in columns.items():
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
@@ -215,11 +214,8 @@ def plan_bucket(
 ) -> BucketPlan:
     """Plan a bucket, and write its plan and its work.
 
-    Args:
-        bucket: whose documents.
-        request: what is asked.
-        named: ids of the questions whose documents are named one by one.
-        unfinished: runs that may have left half-read readings.
+    `named` are the questions whose documents are named one by one, `unfinished` the runs that may have left half-read
+    readings.
     """
     corpus, reader = request.corpus, request.reader
     asked = archive_readings(request, named) if request.archive else document_readings(request, bucket, named)

@@ -129,7 +129,6 @@ class _Documents:
     places: pa.Table
 
     def chosen(self, question: Question, named: Collection[str]) -> pa.Table:
-        """Return those that a question is about, in the order of the corpus or of the question."""
         if not question.documents:
             return self.rows
         if question.question_id in named:
@@ -139,13 +138,11 @@ class _Documents:
         return self.rows.filter(pa.array([_is_about(question, doc_id) for doc_id in self.ids()], pa.bool_()))
 
     def ids(self) -> list[str]:
-        """Return the ids of those that have segments."""
         ids: list[str] = self.rows["doc_id"].to_pylist()
         return ids
 
 
 def _find_documents(request: PlanRequest, bucket: Bucket, columns: Sequence[str]) -> _Documents:
-    """Return a bucket's documents with such columns."""
     corpus, reader = request.corpus, request.reader
     documents = current_documents(corpus, ["doc_id", "content_hash", "chars", *columns], bucket)
     if request.chosen is not None:
@@ -163,13 +160,7 @@ def _find_documents(request: PlanRequest, bucket: Bucket, columns: Sequence[str]
 
 
 def document_readings(request: PlanRequest, bucket: Bucket, named: Collection[str]) -> RequestedReadings:
-    """Return the readings of a bucket's documents, each by itself.
-
-    Args:
-        request: what is asked.
-        bucket: whose documents.
-        named: ids of the questions whose documents are named one by one (`named_questions`).
-    """
+    """Return the readings of a bucket's documents, each by itself; `named` is of `named_questions`."""
     found = _find_documents(request, bucket, ["title", "first_seen", "seen_at"])
     rows = [_of_documents(request, question, found.chosen(question, named)) for question in request.questions]
     grown = found.rows.filter(pc.greater(found.rows["seen_at"], found.rows["first_seen"]))
@@ -207,10 +198,6 @@ def archive_readings(request: PlanRequest, named: Collection[str]) -> RequestedR
     """Return a reading for each question: of all documents that it is about, concatenated.
 
     Where segments are is held as Arrow columns; of a document this process has some 1.5 KB at most.
-
-    Args:
-        request: what is asked.
-        named: as in `document_readings`.
     """
     found, reader = _find_documents(request, WHOLE, []), request.reader
     same: dict[tuple[str, ...], list[Question]] = defaultdict(list)  # about the same documents: one stream
@@ -262,7 +249,6 @@ def _new(question: Question) -> dict[str, object]:
 
 
 def _with_guesses(table: pa.Table, documents: pa.Table, guess: SegmentGuess) -> pa.Table:
-    """Add guessed places for the documents that have no segments."""
     known = table["content_hash"].combine_chunks()
     uncut = documents.filter(pc.invert(pc.is_in(documents["content_hash"], value_set=known)))
     chars = dict(zip(uncut["content_hash"].to_pylist(), uncut["chars"].to_pylist(), strict=True))
@@ -298,7 +284,6 @@ def _matched(questions: Iterable[Question], documents: _Documents) -> list[tuple
 
 
 def _count_asked(request: PlanRequest, doc_ids: Iterable[str], named: Collection[str]) -> int:
-    """Count the documents that any question is about."""
     return sum(
         any(
             doc_id in question.documents if question.question_id in named else _is_about(question, doc_id)

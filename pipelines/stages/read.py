@@ -84,10 +84,7 @@ def usage_of(counts: Mapping[str, int]) -> Usage:
 
 
 def read(
-    reading: ReadingPass,
-    plan: Plan,
-    progress: Progress | None = None,
-    watch: AnswerWatch | None = None,
+    reading: ReadingPass, plan: Plan, progress: Progress | None = None, watch: AnswerWatch | None = None
 ) -> PassResult:
     """Run a plan's pending readings, and commit the answers; tell `watch` of them as they come.
 
@@ -173,7 +170,6 @@ class _Watch:
             self._result.engine_seconds = time.monotonic() - self._first_engine
 
     def take(self, block: BlockResult) -> None:
-        """Take the totals and log lines that came with a worker's answers."""
         relay(block["log"])
         with self._lock:
             self._totals.take(block["worker"], block["counts"])
@@ -215,13 +211,11 @@ class _Sink:
         self._failures: list[FailureRow] = []
 
     def take(self, block: BlockResult) -> list[DataFile]:
-        """Add the result of a block; return the answer files that are new."""
         self._result.answered += block["answered"]
         self._fail(block["failures"])
         return self._commits.add(block["files"])
 
     def commit(self) -> None:
-        """Commit all that was added."""
         self._commits.commit()
         self._quarantine.upsert(self._failures)
         self._failures = []

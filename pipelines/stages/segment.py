@@ -33,8 +33,6 @@ _SMALL = 128
 
 
 class _SegmentedBucket(TypedDict):
-    """Result of one task."""
-
     counts: dict[str, int]
     """As in `SegmentSummary`."""
     files: list[DataFile]
@@ -43,12 +41,7 @@ class _SegmentedBucket(TypedDict):
     """Message by content hash."""
 
 
-def segment(
-    corpus: Corpus,
-    reader: ReaderSpec,
-    run_id: str,
-    progress: Progress | None = None,
-) -> SegmentSummary:
+def segment(corpus: Corpus, reader: ReaderSpec, run_id: str, progress: Progress | None = None) -> SegmentSummary:
     """Segment the documents that have no segments yet, for the reader's tokenizer and segment size.
 
     The segments of a task are committed when it ends, so a job that was killed continues. A document that cannot be
@@ -61,9 +54,7 @@ def segment(
     if not documents:
         return NOTHING_SEGMENTED
     tasks = max(
-        math.ceil(documents / _DOCUMENTS),
-        math.ceil(chars / _CHARS),
-        min(usable_cores(), math.ceil(documents / _SMALL)),
+        math.ceil(documents / _DOCUMENTS), math.ceil(chars / _CHARS), min(usable_cores(), math.ceil(documents / _SMALL))
     )
     commits = FileCommits(Table(corpus.store, "segmented"), corpus.name, run_id)
     quarantine, total = Table(corpus.store, "quarantine"), Counter[str]()
@@ -86,13 +77,11 @@ def segment(
 
 
 def _count_missing(bucket: Bucket, corpus: Corpus, reader: ReaderSpec) -> tuple[int, int]:
-    """Return how many texts of a bucket have no segments, and their characters."""
     missing = _missing(corpus, reader, bucket)
     return missing.num_rows, pc.sum(missing["chars"]).as_py() or 0
 
 
 def _missing(corpus: Corpus, reader: ReaderSpec, bucket: Bucket) -> pa.Table:
-    """Return content_hash and chars of the texts in a bucket that have no segments."""
     documents = current_documents(corpus, ["content_hash", "chars"], bucket, ordered=False)
     known = segmented_table(corpus, reader.tokenizer, reader.reading, bucket, columns=["content_hash"])["content_hash"]
     missing = documents.filter(pc.invert(pc.is_in(documents["content_hash"], value_set=known.combine_chunks())))

@@ -36,33 +36,21 @@ class ChosenSegment(TypedDict):
 def choose(
     places: Mapping[str, SegmentedRow], count: int, seed: str, known: Collection[tuple[str, int]] = ()
 ) -> list[ChosenSegment]:
-    """Draw segments to write questions from, evenly over all segments of all documents.
+    """Draw segments to write questions from, evenly over all documents' segments; fewer where there are not so many.
 
-    Args:
-        places: rows of ``segmented`` by content hash.
-        count: how many; fewer where there are not so many.
-        seed: of the draw.
-        known: (content hash, segment index) that have a question already.
+    `known` are (content hash, segment index) that have a question already.
     """
     every = ((name, index) for name, row in places.items() for index in range(row["segments"]))
     free = (segment for segment in every if segment not in known)
     drawn = heapq.nsmallest(count, free, key=lambda segment: stable_hash(seed, *segment))
     return [
-        {
-            "place": segment_range(places[name]),
-            "index": index,
-            "seed": int(stable_hash(seed, name, index)[:8], 16),
-        }
+        {"place": segment_range(places[name]), "index": index, "seed": int(stable_hash(seed, name, index)[:8], 16)}
         for name, index in drawn
     ]
 
 
 def generate(
-    store: Store,
-    reader: ReaderSpec,
-    config: Config,
-    chosen: list[ChosenSegment],
-    progress: Progress | None = None,
+    store: Store, reader: ReaderSpec, config: Config, chosen: list[ChosenSegment], progress: Progress | None = None
 ) -> tuple[list[Qa], Counter[str]]:
     """Write a question from each chosen segment; return those that passed all filters, and the others by reason.
 
