@@ -178,7 +178,7 @@ class EngineTimeMeter:
         self._last = now
 
 
-class LoadedEngine:
+class LoadedEngine(SupervisedEngine):
     """The engine of a worker, or of a server for all that it reads. It is restarted when it dies.
 
     It belongs to the event loop in which it was started.
@@ -188,28 +188,14 @@ class LoadedEngine:
         """Make the engine of a reader, not yet started.
 
         Args:
-            reader: the policy.
             inflight: conversations that it is sent at once, at most.
             local: whether it is on this machine alone, where commands share a warm engine.
         """
         make = reader.make_local_engine if local else reader.make_engine
-        self.engine = SupervisedEngine(make, reader.engine_restarts, reader.watchdog_seconds)
-        self.time = EngineTimeMeter()
+        super().__init__(make, reader.engine_restarts, reader.watchdog_seconds)
+        self.meter = EngineTimeMeter()
         self.slots = Slots(ThroughputSearch(inflight))
         self.order = count()
-
-    @property
-    def deaths(self) -> int:
-        """How often it has died."""
-        return self.engine.deaths
-
-    async def start(self) -> None:
-        """Load the model."""
-        await self.engine.start()
-
-    async def stop(self) -> None:
-        """Free what the engine holds."""
-        await self.engine.stop()
 
     def new_client(self, drained: asyncio.Event | None = None) -> "EngineClient":
         """Return what a new reading asks the engine by; readings that began earlier are served first.
@@ -241,11 +227,11 @@ class EngineClient:
         try:
             if self._drained.is_set():
                 raise Stopped
-            began = self._loaded.time.begin()
+            began = self._loaded.meter.begin()
             try:
-                completion = await self._loaded.engine.generate(ids, sampling, priority)
+                completion = await self._loaded.generate(ids, sampling, priority)
             finally:
-                self.spent += self._loaded.time.end(began)
+                self.spent += self._loaded.meter.end(began)
             tokens = completion.prompt_tokens + len(completion.ids)
             return completion
         finally:

@@ -45,22 +45,19 @@ def start_engine(
     in the group, and makes the ranks of its model actors in it (`infra.engines.vllm`).
 
     Args:
-        worker: the actor's class.
-        arguments: of its constructor.
         pool: what an engine needs.
         slot: its place on GPUs that it shares (`GpuSlots.engine`).
         options: further options of the actor.
     """
     import ray
 
-    if slot is not None:
-        return EngineActor(ray.remote(worker).options(**slot, **options).remote(*arguments))
-    if pool.nodes == 1:
-        placed = ray.remote(worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, **options)
-        return EngineActor(placed.remote(*arguments))
-    groups = EngineGroups(pool)
-    placed = ray.remote(worker).options(**groups.new(), **options)
-    return EngineActor(placed.remote(*arguments), groups)
+    groups = None
+    if slot is None and pool.nodes == 1:
+        slot = {"num_cpus": pool.cpus, "num_gpus": pool.gpus or None}
+    elif slot is None:
+        groups = EngineGroups(pool)
+        slot = groups.new()
+    return EngineActor(ray.remote(worker).options(**slot, **options).remote(*arguments), groups)
 
 
 class EngineGroups:

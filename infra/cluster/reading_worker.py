@@ -112,7 +112,6 @@ class ReadingWorker:
         """Build the parts that all readings share.
 
         Args:
-            board: of the job.
             spec: what is read, and by which policy.
             engine: one that runs already, which others use as well; None: this worker has one of its own.
         """

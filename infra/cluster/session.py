@@ -13,7 +13,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -222,11 +222,8 @@ def _clear_away(state: RetryCallState) -> None:
 def _one_after_another() -> Iterator[None]:
     """Serialise this user's starts of Ray on this machine: concurrent starts time each other out."""
     lock = FileLock(Path(tempfile.gettempdir()) / f"memagent-ray-start-{os.getuid()}.lock", mode=0o600)
-    try:
+    with suppress(TimeoutError, OSError):  # a hanging start or a read-only folder must not block this one
         lock.acquire(timeout=_TURN_SECONDS)
-    except (TimeoutError, OSError):  # a hanging start or a read-only folder must not block this one
-        yield
-        return
     try:
         yield
     finally:

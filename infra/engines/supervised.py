@@ -58,7 +58,8 @@ class SupervisedEngine:
         An engine that takes longer than `watchdog` seconds for a request counts as dead; None: no limit.
         """
         self._make = make
-        self._engine = make()
+        self.engine = make()
+        """The engine that serves now."""
         self._restarts = restarts
         self._watchdog = watchdog
         self._left = restarts
@@ -69,14 +70,9 @@ class SupervisedEngine:
         self._company = SharedLock()
         self.deaths = 0
 
-    @property
-    def engine(self) -> Engine:
-        """The engine that serves now."""
-        return self._engine
-
     async def start(self) -> None:
         """Start the first engine."""
-        await self._engine.start()
+        await self.engine.start()
 
     async def restart(self) -> None:
         """Replace the engine, as if it had died; requests in flight are sent to its successor."""
@@ -85,7 +81,7 @@ class SupervisedEngine:
 
     async def stop(self) -> None:
         """Stop the current engine."""
-        await self._engine.stop()
+        await self.engine.stop()
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         """Continue `ids`.
@@ -101,7 +97,7 @@ class SupervisedEngine:
                 generation = self._generation
                 try:
                     async with asyncio.timeout(self._watchdog):
-                        completion = await self._engine.generate(ids, sampling, priority)
+                        completion = await self.engine.generate(ids, sampling, priority)
                 except TimeoutError:
                     error = EngineDied(f"the engine has not answered for {self._watchdog:.0f} s")
                 except EngineDied as died:
@@ -124,8 +120,8 @@ class SupervisedEngine:
             self._left -= 1
             self.deaths += 1
             _log.warning("the engine died (%s); starting another, %d restarts left", error, self._left)
-            await self._engine.stop()
-            self._engine = self._make()
-            await self._engine.start()
+            await self.engine.stop()
+            self.engine = self._make()
+            await self.engine.start()
             self._generation += 1
             return True

@@ -193,7 +193,6 @@ class WarmServer:
         """Make the server of an engine that is not started.
 
         Args:
-            engine: what answers.
             spec: what the process was started with.
             stamp: tells the present state of the files; another than the one in `spec` ends the engine.
         """

@@ -24,7 +24,6 @@ class Allowance:
         """Allow `ingest.max_bytes` characters, and `ingest.max_ratio` for each byte of the source.
 
         Args:
-            options: the limits.
             size: bytes of the source as it is stored; None where that is not known.
             table: whether each row is a document.
         """

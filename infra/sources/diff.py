@@ -50,7 +50,6 @@ def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> I
     """List the sources and compare them with what earlier runs have read.
 
     Args:
-        sources: folders, globs, files and ``s3://`` URLs.
         earlier: the newest row of each source (`infra.store.schemas.SOURCES`), without those that are gone already.
         options: which columns a table is read by.
 

@@ -31,7 +31,6 @@ def _add_delta_table(
     Args:
         table: its folder or ``s3://`` URL.
         prefix: of the names that its files get: empty, or its path below the source and a slash.
-        listing: receives the files.
         matches: whether a file of this name is wanted.
     """
     try:

@@ -126,7 +126,6 @@ def shown(value: float, code: str, first_day: datetime) -> str:
     """Return a number as a cell of a format shows it; dates and times in ISO 8601.
 
     Args:
-        value: of the cell.
         code: of the format (18.8.31), as ``0.0%``; empty: general.
         first_day: the day 0 of dates.
     """

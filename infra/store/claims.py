@@ -58,8 +58,6 @@ def claimed(
     """Hold claims for the body, beside a heartbeat.
 
     Args:
-        corpus: whose documents are read.
-        run_id: of this run.
         work: names of what it reads; equal names are equal work.
         wait: for a run that has claimed any of it, or that has the whole store for itself.
         waiting: is told that run's id, when waiting begins.

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from typing import TypedDict
 
@@ -13,7 +14,7 @@ from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.system.naming import quoted
 from memagent.errors import MemagentError, UsageError
-from memagent.records import Question
+from memagent.records import Json, Question
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAGIC = re.compile(r"[*?\[]")
@@ -26,20 +27,12 @@ def check_name(corpus: str) -> str:
     return corpus
 
 
-class QuestionRecord(TypedDict):
-    """A default question, as it is kept."""
-
-    question_id: str
-    text: str
-    documents: list[str]
-    answers: list[str] | None
-
-
 class CorpusRecord(TypedDict, total=False):
     """The settings of a corpus, in ``corpora/<name>.json``."""
 
     sources: list[str]
-    questions: list[QuestionRecord]
+    questions: list[Json]
+    """Fields of `memagent.records.Question`."""
     tags: dict[str, list[str]]
     """By source."""
     forgotten: list[str]
@@ -52,7 +45,7 @@ def remember(corpus: Corpus, *, sources: Sequence[str] = (), questions: Sequence
     def change(known: CorpusRecord) -> None:
         known["sources"] = list(dict.fromkeys([*known.get("sources", []), *sources]))
         if questions is not None:
-            known["questions"] = [_record(question) for question in questions]
+            known["questions"] = [asdict(question) for question in questions]
 
     _change(corpus, change)
 
@@ -101,25 +94,15 @@ def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:
 
 def default_questions(corpus: Corpus) -> list[Question]:
     """Return the corpus's default questions."""
-    rows = _load(corpus).get("questions", [])
     return [
         Question(
             row["question_id"],
             row["text"],
             tuple(row["documents"]),
-            tuple(row["answers"]) if row["answers"] is not None else None,
+            None if row["answers"] is None else tuple(row["answers"]),
         )
-        for row in rows
+        for row in _load(corpus).get("questions", [])
     ]
-
-
-def _record(question: Question) -> QuestionRecord:
-    return {
-        "question_id": question.question_id,
-        "text": question.text,
-        "documents": list(question.documents),
-        "answers": list(question.answers) if question.answers is not None else None,
-    }
 
 
 def check_known(corpus: Corpus) -> Corpus:

@@ -111,7 +111,6 @@ class Table:
         """Add data files to the table in one commit.
 
         Args:
-            corpus: whose rows the files hold.
             files: of `infra.store.data_files.write_data_file`.
             writer: names a sequence of commits.
             number: of this commit in the sequence, rising.

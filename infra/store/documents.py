@@ -265,7 +265,11 @@ def quarantined(corpus: Corpus) -> pa.Table:
     """
     table = Table(corpus.store, "quarantine").read(corpus.name)
     items = table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist()
-    latest = _sources_by_name(corpus, {item.split("#", 1)[0] for item in items})
+    mine = one_of("source", (item.split("#", 1)[0] for item in items))
+    latest: dict[str, SourceRow] = {}
+    if items:
+        sources = newest(Table(corpus.store, "sources").read(corpus.name, filters=mine), "source")
+        latest = {row["source"]: row for row in sources.to_pylist()}
     rows: dict[tuple[str, str, str], FailureRow] = {}
     for row in table.sort_by("at").to_pylist():
         if row["stage"] == "ingest":
@@ -274,13 +278,6 @@ def quarantined(corpus: Corpus) -> pa.Table:
                 continue
         rows[row["stage"], row["item"], row["reason"]] = row
     return pa.Table.from_pylist([rows[key] for key in sorted(rows)], schema=QUARANTINE)
-
-
-def _sources_by_name(corpus: Corpus, names: Collection[str]) -> dict[str, SourceRow]:
-    if not names:
-        return {}
-    table = newest(Table(corpus.store, "sources").read(corpus.name, filters=one_of("source", names)), "source")
-    return {row["source"]: row for row in table.to_pylist()}
 
 
 def newest(table: pa.Table, *key: str) -> pa.Table:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.data_files import write_data_file
 from infra.store.delta import Table
-from infra.store.location import Corpus
+from infra.store.location import Corpus, Store
 from infra.store.rows import AnswerRow, FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, current, review
 from memagent.records import TextSpan
@@ -48,13 +48,23 @@ def verdict_of(row: FeedbackRow, given: str) -> Verdict:
     )
 
 
+def answers_of(store: Store, corpus: str | None, readings: Iterable[str], bucket: Bucket = WHOLE) -> list[AnswerRow]:
+    """Return what verdicts need of the answers of some readings: of a corpus or of any, of documents in a bucket."""
+    wanted = list(readings)
+    if not wanted:
+        return []
+    filters = one_of("reading_id", wanted) & bucket.contains("content_hash")
+    answers: list[AnswerRow] = Table(store, "answers").read(corpus, _ANSWER, filters).to_pylist()
+    return answers
+
+
 def judged(corpus: Corpus, bucket: Bucket = WHOLE) -> dict[FeedbackTarget, list[JudgedAnswer]]:
     """Return all verdicts on the answers of a corpus, or of a bucket of its documents, by text and question."""
     rows: dict[str, list[FeedbackRow]] = defaultdict(list)
     for row in Table(corpus.store, "feedback").read(corpus.name).to_pylist():
         rows[row["reading_id"]].append(row)
     by_asked: dict[FeedbackTarget, list[JudgedAnswer]] = defaultdict(list)
-    for answer in _answers(corpus, rows, bucket):
+    for answer in answers_of(corpus.store, corpus.name, rows, bucket):
         key = FeedbackTarget(answer["content_hash"], answer["question"])
         by_asked[key] += [JudgedAnswer(verdict_of(row, answer["answer"]), answer) for row in rows[answer["reading_id"]]]
     return by_asked
@@ -97,12 +107,3 @@ class Reviews:
         """Return what the verdicts on an answer's text and question come to for it; None: there are none."""
         same = self._judged.get(FeedbackTarget(answer["content_hash"], answer["question"]), ())
         return review([each.verdict for each in same], answer["answer"])
-
-
-def _answers(corpus: Corpus, readings: Iterable[str], bucket: Bucket) -> list[AnswerRow]:
-    wanted = list(readings)
-    if not wanted:
-        return []
-    filters = one_of("reading_id", wanted) & bucket.contains("content_hash")
-    answers: list[AnswerRow] = Table(corpus.store, "answers").read(corpus.name, _ANSWER, filters).to_pylist()
-    return answers

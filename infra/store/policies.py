@@ -78,10 +78,8 @@ def publish(store: Store, folder: Path, name: str, provenance: Provenance, *, pa
     Published again, nothing changes.
 
     Args:
-        store: where to.
         folder: the model, in Hugging Face format.
         name: the lineage, for example nano: the policy's name of the model that the training began with.
-        provenance: where it comes from.
         parent_folder: the parent's model folder, where the parent is neither registered nor bundled.
 
     Raises ConfigError: the folder is not whole, its tokenizer is not the parent's, or it is the parent itself.
@@ -174,9 +172,7 @@ def promote(
     """Promote a version; the one that was promoted retires, in the same commit. Return its row.
 
     Args:
-        store: where the registry is.
         policy_id: the version, in full.
-        reason: why, in words.
         record: the promotion check's record; None keeps an earlier one.
         force: promote one that was refused.
         instead_of: policy_id that must still be promoted (None: none); by default any may be.

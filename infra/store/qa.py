@@ -1,6 +1,6 @@
 """The `qa` table: training questions."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, NotRequired, TypedDict
@@ -14,7 +14,7 @@ from infra.store.corpora import tagger
 from infra.store.delta import Table, now
 from infra.store.documents import newest
 from infra.store.location import Corpus, Store
-from infra.store.rows import AnswerRow, QaRow, SpanRow
+from infra.store.rows import QaRow, SpanRow
 from memagent.quality.curation import SPLIT_VERSION, Qa, Split, families, split_of
 from memagent.records import Json, TextSpan
 
@@ -158,16 +158,6 @@ class CorpusIndex:
         documents = {self._document[name] for name in qa.stream} if there else set()
         tags = {tag for name in qa.stream for tag in self.tags(name)}
         return replace(qa, documents=tuple(sorted(documents)), tags=tuple(sorted(tags)))
-
-
-def answers_of(store: Store, corpus: str | None, readings: Iterable[str]) -> list[AnswerRow]:
-    """Return the rows of some readings in the `answers` table."""
-    wanted = list(readings)
-    if not wanted:
-        return []
-    columns = ["corpus", "reading_id", "question", "stream", "policy_id", "answer", "found", "evidence"]
-    answers: list[AnswerRow] = Table(store, "answers").read(corpus, columns, one_of("reading_id", wanted)).to_pylist()
-    return answers
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

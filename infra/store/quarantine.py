@@ -27,12 +27,10 @@ def failure_row(corpus: Corpus, stage: Stage, item: str, *, reason: str, detail:
     """Return a row of the quarantine, of now.
 
     Args:
-        corpus: whose item it is.
         stage: that failed.
         item: a source, a document, a question, or document and question.
         reason: a short stable word.
         detail: what a person needs to know.
-        run_id: of the run.
     """
     return {
         "corpus": corpus.name,

@@ -35,8 +35,6 @@ def find_past(
     """Return the turns from which readings resume, by reading_id.
 
     Args:
-        corpus: whose documents are read.
-        reader: the policy and how it reads.
         pending: the readings that are not answered, by reading_id.
         unfinished: runs that did not come to their end; only their turns are searched for half-read readings.
         grown: ids of the documents that had an earlier version.
@@ -72,7 +70,7 @@ def _carried(
 ) -> dict[str, list[Turn]]:
     """Return, for readings that have an earlier one, its memories over the segments that both share."""
     old = {answer["content_hash"]: answer for answer in earlier.values()}
-    before = {content_hash: _stream_of(corpus, answer) for content_hash, answer in old.items()}
+    before = {content_hash: stream_of(corpus, answer) for content_hash, answer in old.items()}
     after = {content_hash: streams(row) for content_hash, row in {row["content_hash"]: row for row in rows}.items()}
     hashes = {name for stream in (*before.values(), *after.values()) for name in stream}
     places = _Places(segmented_table(corpus, reader.tokenizer, reader.reading, hashes=hashes, columns=PLACES.names))
@@ -87,13 +85,6 @@ def _carried(
     logs = resume_points(corpus, {earlier[name]["reading_id"] for name in keep})
     carried = {name: carry(logs.get(earlier[name]["reading_id"], []), name, count) for name, count in keep.items()}
     return {name: turns for name, turns in carried.items() if turns}
-
-
-def _stream_of(corpus: Corpus, answer: AnswerRow) -> list[str]:
-    try:
-        return stream_of(corpus, answer)
-    except FileNotFoundError:  # without its list, nothing of it can be known to be the same
-        return []
 
 
 class _Places:

@@ -225,11 +225,8 @@ def write_run(
     """Write the row of a run that ended, unless it has one: a repeated run has nothing to do.
 
     Args:
-        store: the store.
         summary: has at least run_id, corpus and kind.
-        started: when it began.
         config: as plain data, without secrets.
-        status: how it ended.
         withheld: whether its answers are shown to nobody.
         replace: replace the row of a run that had ended and was then continued.
     """
@@ -271,12 +268,9 @@ def begin_run(
     """Write the row of a run that begins or resumes.
 
     Args:
-        corpus: whose documents are read.
-        run_id: of the run.
         kind: ask, digest or evaluate.
         config: as plain data, without secrets.
         work: what it reads, as it claims it (`infra.store.claims`).
-        policy_id: that reads.
         withheld: whether its answers are shown to nobody until it has ended well.
     """
     row: RunRow = {

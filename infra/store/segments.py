@@ -46,13 +46,13 @@ def write_stream(corpus: Corpus, content_hash: str, hashes: Sequence[str]) -> No
 
 
 def stream_of(corpus: Corpus, row: AnswerRow | PlannedReading) -> list[str]:
-    """Return the content hashes of a reading's documents, in reading order.
-
-    Raises FileNotFoundError: it has very many, and their list is gone.
-    """
+    """Return the content hashes of a reading's documents, in reading order; none: of very many, whose list is gone."""
     if row["stream"]:
         return row["stream"]
-    hashes: list[str] = corpus.store.read_part(*_parts(corpus, row["content_hash"]))["content_hash"].to_pylist()
+    try:
+        hashes: list[str] = corpus.store.read_part(*_parts(corpus, row["content_hash"]))["content_hash"].to_pylist()
+    except FileNotFoundError:
+        return []
     return hashes
 
 

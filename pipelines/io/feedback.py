@@ -8,9 +8,8 @@ from typing import Literal, TypedDict, cast
 
 from infra.store.claims import used
 from infra.store.delta import Table, now
-from infra.store.feedback import FEEDBACK_CLAIM
+from infra.store.feedback import FEEDBACK_CLAIM, answers_of
 from infra.store.location import Corpus, Store
-from infra.store.qa import answers_of
 from infra.store.rows import FeedbackRow
 from memagent.errors import UsageError
 from memagent.quality.verdicts import COUNTING

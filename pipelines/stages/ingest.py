@@ -61,7 +61,6 @@ def ingest(
     """Bring a corpus up to date with its sources. Needs a Ray session if much is new.
 
     Args:
-        corpus: where the documents go.
         sources: folders, globs, files and ``s3://`` URLs; only what they cover is looked at.
         config: the `ingest` section matters.
         run_id: what the rows of this run are marked with.
@@ -274,7 +273,6 @@ def _parse_source(
     """Write the changes of one source; return what is counted (`_ParsedBlock.counts`).
 
     Args:
-        item: the source.
         present: the documents that the source has so far.
         writer: takes the rows.
         gone: content hashes of texts that were forgotten.

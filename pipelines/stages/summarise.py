@@ -101,7 +101,6 @@ def _answers_before(corpus: Corpus, plan: pa.Table, rows: pa.Table | None, bucke
     """Return columns `doc_id`, `question_id` and `answer` of the readings of an earlier plan that were answered.
 
     Args:
-        corpus: whose plan.
         plan: its columns `_PLANNED`.
         rows: rows of today with `counted` and `answer`: most answers that counted before still count. Of documents
             that are not among them, no answer is returned. None: all are returned.
@@ -264,10 +263,6 @@ def summarise(
     Failures, and questions about no document (`unmatched`), count as wrong.
 
     Args:
-        corpus: whose run.
-        run_id: its name.
-        buckets: of its plan.
-        readings: of its plan, in all.
         unmatched: questions that are about no document.
         failed_before: readings in the quarantine.
         digest: the runs that matter to a digest; None: this is none, and has no rollup.

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from infra.cluster.board import Attempt, Board, Progress
 from infra.cluster.jobs import EngineWork, job_board, run_job
-from infra.engines.supervised import SupervisedEngine
+from infra.cluster.loaded_engine import LoadedEngine
 from infra.readers import ReaderSpec
 from infra.store.location import Store
 from infra.store.rows import SegmentedRow, SegmentRange
@@ -87,8 +87,7 @@ class Writer:
         """Build what the segments share."""
         self._store, self._policy_id = store, reader.policy.policy_id
         self._questioner = questioner(reader)
-        make = reader.make_local_engine if board.is_local else reader.make_engine
-        self._engine = SupervisedEngine(make, reader.engine_restarts, reader.watchdog_seconds)
+        self._engine = LoadedEngine(reader, inflight, local=board.is_local)
         self._inflight = inflight
         self._free: asyncio.Semaphore | None = None
         self._starting: asyncio.Task[None] | None = None
