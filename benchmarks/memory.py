@@ -53,13 +53,7 @@ def prepare(url: str, sets: list[str], tokens: int, out: Any) -> None:
 
 def work(url: str, sets: list[str], place: SegmentedRow, out: Any) -> None:
     config = load_config(sets=sets, store=url)
-    spec = PassSpec(
-        Corpus(Store(url), "c"),
-        "run",
-        ReaderSpec(config),
-        inflight=config.pool.inflight,
-        flush_seconds=config.flush_seconds,
-    )
+    spec = PassSpec(Corpus(Store(url), "c"), "run", ReaderSpec(config), config)
     item: WorkItem = {
         "reading_id": "r",
         "question_id": "q",

@@ -235,8 +235,7 @@ def _served(config: EngineConfig, folder: Path, model: str) -> Policy:
     # Two servers may use one name for different models, and versions of one name count as one policy.
     name = f"{served}-{stable_hash(config.base_url)[:6]}"
     version = stable_hash(config.base_url, served, listed_weights(config, served))[:12]
-    path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
-    return Policy(f"{name}@{version}", name, path, defaults)
+    return _policy(name, version, folder, model)
 
 
 def _brought(config: EngineConfig, folder: Path, model: str) -> Policy:
@@ -248,8 +247,7 @@ def _brought(config: EngineConfig, folder: Path, model: str) -> Policy:
     known = _folder_name(folder) if folder.is_dir() and model != "nano" else model
     name = f"{config.kind}-{known}" + (f"-{stable_hash(config.options)[:6]}" if config.options else "")
     version = stable_hash(config.kind, folder_hash(folder) if folder.is_dir() else model, config.options)[:12]
-    path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
-    return Policy(f"{name}@{version}", name, path, defaults)
+    return _policy(name, version, folder, model)
 
 
 def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
@@ -260,7 +258,12 @@ def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
         )
     record = policy_file(folder)
     name = "nano" if model == "nano" else str(record["name"]) if record else _folder_name(folder)
-    return Policy(f"{name}@{folder_hash(folder)}", name, str(folder.resolve()), reading_defaults(folder))
+    return _policy(name, folder_hash(folder), folder, model)
+
+
+def _policy(name: str, version: str, folder: Path, model: str) -> Policy:
+    path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
+    return Policy(f"{name}@{version}", name, path, defaults)
 
 
 def _folder_name(folder: Path) -> str:

@@ -30,6 +30,7 @@ from infra.store.segments import StoredStream, read_places
 from infra.store.turns import TurnWriter, turns
 from infra.system.disk import DiskReserve, is_full
 from infra.system.logs import LogLine, WorkerLog, reading_id
+from memagent.config import Config
 from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, missing_extra
 from memagent.reading.conversations import ReadingRequest
 from memagent.records import ReadingResult, Turn
@@ -65,9 +66,7 @@ class PassSpec:
     corpus: Corpus
     run_id: str
     reader: ReaderSpec
-    inflight: int
-    flush_seconds: float
-    log_level: str = "warning"
+    config: Config
 
 
 _log = logging.getLogger("memagent.pool")
@@ -119,13 +118,13 @@ class ReadingWorker:
         self._store = spec.corpus.store
         self._scheme = spec.reader.scheme
         self._writer = TurnWriter(spec.corpus, spec.run_id, spec.reader.policy.policy_id)
-        self._engine = engine or LoadedEngine(spec.reader, spec.inflight, local=board.is_local)
+        self._engine = engine or LoadedEngine(spec.reader, spec.config.pool.inflight, local=board.is_local)
         self._is_shared = engine is not None
         self._deaths_before = self._engine.deaths
         self._board = board
         self._company = SharedLock()
-        self._worker, self._log, self._counts = uuid.uuid4().hex, WorkerLog(spec.log_level), Counters()
-        self._inflight = asyncio.Semaphore(spec.inflight)
+        self._worker, self._log, self._counts = uuid.uuid4().hex, WorkerLog(spec.config.logging.level), Counters()
+        self._inflight = asyncio.Semaphore(spec.config.pool.inflight)
         self._starting: asyncio.Task[None] | None = None
         self._flushing, self._answering = asyncio.Lock(), asyncio.Lock()
         self._started = time.monotonic()
@@ -324,7 +323,7 @@ class ReadingWorker:
         began = time.monotonic()
         while True:
             # From when the last part was begun: where the store is slow, a crash costs no more for that.
-            due = began + part_seconds(began - self._started, self._spec.flush_seconds)
+            due = began + part_seconds(began - self._started, self._spec.config.flush_seconds)
             until = max(due, time.monotonic() + _BREATH_SECONDS)
             while (left := until - time.monotonic()) > 0 and self._writer.buffered_bytes < _PART_BYTES:
                 self._full.clear()  # set again by each turn while the last flush was writing

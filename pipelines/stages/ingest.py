@@ -80,7 +80,9 @@ def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: st
 
     Raises UsageError: a source has not failed; the message names the nearest one that has.
     """
-    failed = {item.split("#", 1)[0] for item in _failed_items(corpus)}
+    table = quarantined(corpus)
+    items: list[str] = table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist()
+    failed = {item.split("#", 1)[0] for item in items}
     names = [_failed_name(source, failed) for source in sources]
     with used(corpus, run_id, wait=config.wait, show=None):
         known = current_sources(corpus)
@@ -94,11 +96,6 @@ def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: st
             writer.source(row["source"], row["doc_id"], stamp, state="dismissed", documents=row["documents"])
         writer.commit()
     return names
-
-
-def _failed_items(corpus: Corpus) -> list[str]:
-    table = quarantined(corpus)
-    return list(table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist())
 
 
 def _failed_name(source: str, failed: Collection[str]) -> str:

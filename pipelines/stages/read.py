@@ -120,14 +120,7 @@ def read(
 
 def _work(reading: ReadingPass, board: Board) -> EngineWork[Block, BlockResult]:
     config, engine = reading.config, reading.engine
-    spec = PassSpec(
-        reading.corpus,
-        reading.run_id,
-        reading.reader,
-        inflight=config.pool.inflight,
-        flush_seconds=config.flush_seconds,
-        log_level=config.logging.level,
-    )
+    spec = PassSpec(reading.corpus, reading.run_id, reading.reader, config)
     if engine is None:
         return EngineWork(partial(ReadingWorker, spec=spec), config.pool, board)
     make = partial(ReadingWorker, spec=spec, engine=engine.engine)

@@ -24,10 +24,15 @@ class Recorder(Board):
         self.told += 1
 
 
+def _flushing(config, seconds):
+    pool = config.pool.model_copy(update={"inflight": 8})
+    return config.model_copy(update={"flush_seconds": seconds, "pool": pool})
+
+
 def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, model_folder, monkeypatch):
     store = str(tmp_path / "store")
     config = load_config(store=store, engine__kind="scripted", engine__model=str(model_folder))
-    spec = PassSpec(Corpus(Store(store), "c"), "run", ReaderSpec(config), inflight=8, flush_seconds=60.0)
+    spec = PassSpec(Corpus(Store(store), "c"), "run", ReaderSpec(config), _flushing(config, 60.0))
     monkeypatch.setattr(reading_worker, "_REPORT_SECONDS", 0.05)
     monkeypatch.setattr(reading_worker, "_SHORTEST_PART", 1.0)
 
@@ -58,9 +63,7 @@ def test_turns_that_come_while_others_are_written_do_not_keep_it_busy(tmp_path, 
 
 def test_items_that_come_at_once_start_the_engine_once(tmp_path, model_folder, monkeypatch):
     config = load_config(engine__kind="scripted", engine__model=str(model_folder))
-    spec = PassSpec(
-        Corpus(Store(str(tmp_path / "store")), "c"), "run", ReaderSpec(config), inflight=8, flush_seconds=60.0
-    )
+    spec = PassSpec(Corpus(Store(str(tmp_path / "store")), "c"), "run", ReaderSpec(config), _flushing(config, 60.0))
     starts = []
 
     async def run():
@@ -92,7 +95,7 @@ def test_a_full_disk_ends_what_is_read_and_a_store_that_is_away_does_not(
 ):
     store = str(tmp_path / "store")
     config = load_config(store=store, engine__kind="scripted", engine__model=str(model_folder))
-    spec = PassSpec(Corpus(Store(store), "c"), "run", ReaderSpec(config), inflight=8, flush_seconds=0.05)
+    spec = PassSpec(Corpus(Store(store), "c"), "run", ReaderSpec(config), _flushing(config, 0.05))
     monkeypatch.setattr(reading_worker, "read_work", lambda *given: [])
 
     async def run():
@@ -127,7 +130,7 @@ def test_what_was_read_until_the_disk_was_full_is_written_into_the_room_that_was
 ):
     """Also the conversations of other blocks that are under way: all end with the first block that does."""
     config = load_config(store=str(tmp_path / "store"), engine__kind="scripted", engine__model=str(model_folder))
-    spec = PassSpec(Corpus(Store(config.store), "c"), "run", ReaderSpec(config), inflight=8, flush_seconds=60.0)
+    spec = PassSpec(Corpus(Store(config.store), "c"), "run", ReaderSpec(config), _flushing(config, 60.0))
     monkeypatch.setattr(reading_worker, "read_work", lambda *given: [])
     events = []
 
