@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 from infra.store.buckets import buckets
 from infra.store.corpora import check_known
 from infra.store.data_files import DataFile
-from infra.store.documents import current_documents, documents_count, has_documents
+from infra.store.documents import CitedEvidence, PageNumbers, current_documents, documents_count, has_documents
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
-from infra.store.pages import CitedEvidence, PageNumbers
 from infra.store.plans import plan_parts, read_plan
 from infra.store.rows import AnswerRow, DocumentRow, PlannedReading
 from infra.store.schemas import EVIDENCE

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from infra.store.delta import Table
-from infra.store.documents import quarantined
+from infra.store.documents import CitedEvidence, PageNumbers, quarantined
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
-from infra.store.pages import CitedEvidence, PageNumbers
 from infra.store.plans import plan_parts, read_plan
 from infra.store.quarantine import reading_item
 from infra.store.rows import AnswerRow, DocumentRow, FailureRow, PlannedReading

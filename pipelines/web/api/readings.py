@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from infra.store.corpora import check_known
 from infra.store.delta import Table
+from infra.store.documents import PageNumbers
 from infra.store.location import Corpus
-from infra.store.pages import PageNumbers
 from infra.store.rows import AnswerRow
 from infra.store.runs import RunSummary
 from memagent.errors import MemagentError, RequestError, UsageError

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from infra.sources.base import BETWEEN_PAGES
+from infra.store.documents import PageNumbers
 from infra.store.location import Corpus
-from infra.store.pages import PageNumbers
 from infra.store.rows import AnswerRow
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Verdict, current, disputed
