@@ -17,8 +17,8 @@ from infra.cluster.session import lazy_ray
 from infra.readers import SHIPPED, ReaderSpec, resolve_policy
 from infra.store.claims import used
 from infra.store.location import Corpus, Store
-from infra.store.policies import PolicyRow, policies, policy, promote, promoted, refuse
-from infra.store.rows import ResultRow
+from infra.store.policies import policies, policy, promote, promoted, refuse
+from infra.store.rows import PolicyRow, ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.evaluation.suites import Suite

@@ -311,6 +311,8 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
         if submission in known:
             client.delete_job(submission)
         settings = config.model_copy(update={"ray": ray.model_copy(update={"jobs_address": None, "address": "auto"})})
+        environment = cluster_environment(ray)
+        environment["env_vars"]["MEMAGENT_CONFIG"] = settings.model_dump_json()
         client.submit_job(
             submission_id=submission,
             # The cluster's interpreter, by absolute path where it is this machine's.
@@ -318,10 +320,7 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
             metadata={_OWNER: owner},
             entrypoint_num_cpus=ray.job_cpus or None,
             entrypoint_memory=round(ray.job_memory_gib * 2**30) if ray.job_cpus else None,
-            runtime_env={
-                **cluster_environment(ray),
-                "env_vars": {**cluster_environment(ray)["env_vars"], "MEMAGENT_CONFIG": settings.model_dump_json()},
-            },
+            runtime_env=environment,
         )
     last_words = _follow(client, submission, line)
     job = client.get_job_info(submission)

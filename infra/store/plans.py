@@ -1,9 +1,9 @@
 """Plans: which readings a run is about, and the work that is left of them. Parquet files, one per bucket.
 
 runs/<run_id>/plan/<bucket>.parquet   all readings (`infra.store.schemas.PLAN`)
-    runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
-    runs/<run_id>/moved/<bucket>.parquet  answers of documents that were in another bucket the digest before
-    runs/<run_id>/plan.json               in their place, where the run had nothing to do: the run that planned it
+runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
+runs/<run_id>/moved/<bucket>.parquet  answers of documents that were in another bucket the digest before
+runs/<run_id>/plan.json               in their place, where the run had nothing to do: the run that planned it
 """
 
 import json

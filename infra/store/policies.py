@@ -8,43 +8,22 @@ single commit that is decided on the rows it replaces; of two at once the later 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
 from infra.models import check_folder, fetch_folder, folder_hash, tokenizer_print, upload
 from infra.store.delta import Table, now
 from infra.store.location import Store
+from infra.store.rows import PolicyRow, PolicyStatus
 from infra.store.schemas import POLICIES_OF
 from infra.system.naming import quoted
 from memagent.errors import ConfigError, UsageError
 from memagent.nano import bundled
 from memagent.reading.tokens import tokenizer_file
 from memagent.records import Json
-
-Status = Literal["candidate", "promoted", "refused", "retired"]
-
-
-class PolicyRow(TypedDict):
-    """A version; in the table config, metrics and promotion (the last check's record) are JSON."""
-
-    corpus: str
-    policy_id: str
-    name: str
-    path: str
-    parent: str
-    status: Status
-    reason: str
-    data_version: int | None
-    run_id: str
-    config: Json | None
-    metrics: Json | None
-    promotion: Json | None
-    commit: str
-    made_at: datetime
-    changed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +289,7 @@ def _listed(rows: list[PolicyRow]) -> str:
     return ", ".join(row["policy_id"] for row in rows[-10:])
 
 
-def _changed(row: PolicyRow, status: Status, reason: str, record: Json | None = None) -> PolicyRow:
+def _changed(row: PolicyRow, status: PolicyStatus, reason: str, record: Json | None = None) -> PolicyRow:
     return {**row, "status": status, "reason": reason, "promotion": record or row["promotion"]}
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from memagent.quality.verdicts import VerdictKind
-from memagent.records import Level
+from memagent.records import Json, Level
 
 Int32 = Annotated[int, "int32"]
 Float32 = Annotated[float, "float32"]
@@ -247,7 +247,11 @@ class ScoreRow(TypedDict):
     scored_at: datetime
 
 
-class StoredPolicy(TypedDict):
+PolicyStatus = Literal["candidate", "promoted", "refused", "retired"]
+PolicyJson = Annotated[Json | None, "string"]
+
+
+class PolicyRow(TypedDict):
     """Model versions and what became of them."""
 
     corpus: str  # always POLICIES_OF: policies belong to the store, not to a corpus
@@ -255,13 +259,13 @@ class StoredPolicy(TypedDict):
     name: str  # the lineage, for example nano
     path: str  # folder relative to the store; empty: the lineage's base model
     parent: str  # policy_id
-    status: str  # candidate | promoted | refused | retired
+    status: PolicyStatus  # candidate | promoted | refused | retired
     reason: str  # of the last change of status
     data_version: int | None  # Delta version of the qa table that it learnt from
     run_id: str  # of the training
-    config: str | None  # JSON: the recipe
-    metrics: str | None  # JSON: of the training's best step
-    promotion: str | None  # JSON: what was compared, and how it came out
+    config: PolicyJson  # JSON: the recipe
+    metrics: PolicyJson  # JSON: of the training's best step
+    promotion: PolicyJson  # JSON: what was compared, and how it came out
     commit: str  # version of the code
     made_at: datetime
     changed_at: datetime

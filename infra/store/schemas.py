@@ -63,7 +63,7 @@ TABLES = {
     "scores": _table(rows.ScoreRow, "score_id"),
     "qa": _table(rows.QaRow, "qa_id"),
     "feedback": _table(rows.FeedbackRow, "reading_id", "given_at"),
-    "policies": _table(rows.StoredPolicy, "policy_id"),
+    "policies": _table(rows.PolicyRow, "policy_id"),
 }
 """By name."""
 DOCUMENTS, TEXTS, SOURCES = (TABLES[name].schema for name in ("documents", "texts", "sources"))

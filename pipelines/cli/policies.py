@@ -18,7 +18,7 @@ from pipelines.views.formatting import plain
 
 if TYPE_CHECKING:
     from infra.store.location import Store
-    from infra.store.policies import PolicyRow
+    from infra.store.rows import PolicyRow
     from memagent.rl.promotion import PowerTable, PromotionSpec
     from pipelines.promote import PromotionRecord
 

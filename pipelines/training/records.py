@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from infra.store.location import Store
-from infra.store.policies import PolicyRow, policies
+from infra.store.policies import policies
 from infra.store.qa import TrainingSummary
+from infra.store.rows import PolicyRow
 from infra.store.runs import read_summary
 from infra.store.schemas import POLICIES_OF
 from memagent import __version__

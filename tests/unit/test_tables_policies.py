@@ -15,7 +15,8 @@ from infra.models import changed_files, folder_hash
 from infra.readers import resolve_policy
 from infra.store.delta import Table, now
 from infra.store.location import Store
-from infra.store.policies import PolicyRow, fetch, policies, policy, promote, promoted, publish, refuse, rollback
+from infra.store.policies import fetch, policies, policy, promote, promoted, publish, refuse, rollback
+from infra.store.rows import PolicyRow
 from infra.store.schemas import POLICIES_OF
 from memagent.config import EngineConfig
 from memagent.errors import ConfigError, UsageError
