@@ -4,6 +4,7 @@ note. CUAD is a folder: gold.jsonl beside contracts/.
 
 import hashlib
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,53 +56,17 @@ Category = Literal["Document Name", "Agreement Date", "Governing Law"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 HELD_OUT = 80
 
-QUESTIONS: dict[Category, tuple[str, ...]] = {
-    "Document Name": (
-        "What is the name of the contract?",
-        "The name of the contract",
-        "What is the document name?",
-        "What is this agreement called?",
-        "What is the title of the contract?",
-    ),
-    "Agreement Date": (
-        "What is the date of the contract?",
-        "The date of the contract",
-        "What is the agreement date?",
-        "When was the agreement made?",
-        "As of which date was the contract made?",
-    ),
-    "Governing Law": (
-        "Which state's law governs the contract?",
-        "Which state/country's law governs the interpretation of the contract?",
-        "What is the governing law?",
-        "Under which law is the agreement governed?",
-        "Which law governs this agreement?",
-    ),
-}
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+QUESTIONS: dict[Category, tuple[str, ...]] = {name: tuple(_DATA["questions"][name]) for name in CATEGORIES}
 """Wordings of questions; the first of each is the usual one, the second the wording of CUAD."""
-
-REWORDED: dict[Category, tuple[str, ...]] = {
-    "Document Name": (
-        "How is this document titled?",
-        "What do the parties call this document?",
-        "Tell me the heading of this agreement.",
-        "Under which title did the parties sign this?",
-    ),
-    "Agreement Date": (
-        "When did the parties sign this?",
-        "On what day was this entered into?",
-        "Tell me the day on which this was concluded.",
-        "What day does this document bear?",
-    ),
-    "Governing Law": (
-        "Whose laws apply here?",
-        "Which jurisdiction's rules are used to interpret this?",
-        "Tell me the law that the parties chose.",
-        "Under the laws of which state would a dispute be decided?",
-    ),
-}
+REWORDED: dict[Category, tuple[str, ...]] = {name: tuple(_DATA["reworded"][name]) for name in CATEGORIES}
 """Wordings unseen in supervised training, like those of users. The last of each is in no training at all."""
-
+GROUPS: dict[str, tuple[str, ...]] = {name: tuple(categories) for name, categories in _DATA["categories"].items()}
+"""Names for all categories of a sort."""
+ENTITIES, YES_NO = GROUPS["entity"], GROUPS["yes/no"]
+"""Categories whose gold is a name, place, date or duration, blank where the contract does not say; and those whose gold
+is Yes or No: is there such a clause?"""
+_QUESTIONS: dict[str, str] = {name: wordings[0] for name, wordings in QUESTIONS.items()} | _DATA["descriptions"]
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 DATE = re.compile(
     rf"(?i){_MONTH}\s++\d{{1,2}}\s*+(?:(?:st|nd|rd|th)\s*+)?(?:,\s*+)?\d{{4}}"
@@ -174,81 +139,6 @@ def _contract(name: str, text: str, rows: dict[str, Gold]) -> Contract:
 def spaced(words: str) -> re.Pattern[str]:
     """Return a pattern for words in any case and with any white space between them."""
     return re.compile(r"\s+".join(re.escape(word) for word in words.split()) or r"(?!)", re.IGNORECASE)
-
-
-ENTITIES: tuple[str, ...] = (
-    "Document Name",
-    "Parties",
-    "Agreement Date",
-    "Effective Date",
-    "Expiration Date",
-    "Renewal Term",
-    "Notice Period To Terminate Renewal",
-    "Governing Law",
-)
-"""Categories whose gold is a name, place, date or duration; blank where the contract does not say."""
-
-YES_NO: tuple[str, ...] = (
-    "Most Favored Nation",
-    "Competitive Restriction Exception",
-    "Non-Compete",
-    "Exclusivity",
-    "No-Solicit Of Customers",
-    "No-Solicit Of Employees",
-    "Non-Disparagement",
-    "Termination For Convenience",
-    "Rofr/Rofo/Rofn",
-    "Change Of Control",
-    "Anti-Assignment",
-    "Revenue/Profit Sharing",
-    "Price Restrictions",
-    "Minimum Commitment",
-    "Volume Restriction",
-    "Ip Ownership Assignment",
-    "Joint Ip Ownership",
-    "License Grant",
-    "Non-Transferable License",
-    "Affiliate License-Licensor",
-    "Affiliate License-Licensee",
-    "Unlimited/All-You-Can-Eat-License",
-    "Irrevocable Or Perpetual License",
-    "Source Code Escrow",
-    "Post-Termination Services",
-    "Audit Rights",
-    "Uncapped Liability",
-    "Cap On Liability",
-    "Liquidated Damages",
-    "Warranty Duration",
-    "Insurance",
-    "Covenant Not To Sue",
-    "Third Party Beneficiary",
-)
-"""Categories whose gold is Yes or No: is there such a clause?"""
-
-GROUPS = {"entity": ENTITIES, "yes/no": YES_NO}
-"""Names for all categories of a sort."""
-
-_QUESTIONS: dict[str, str] = {name: wordings[0] for name, wordings in QUESTIONS.items()} | {
-    # CUAD's descriptions of the categories that gold.jsonl gives no question for.
-    "Notice Period To Terminate Renewal": "What is the notice period required to terminate renewal?",
-    "Rofr/Rofo/Rofn": (
-        "Is there a clause granting one party a right of first refusal, right of first offer or right of first "
-        "negotiation to purchase, license, market, or distribute equity interest, technology, assets, products or "
-        "services?"
-    ),
-    "Price Restrictions": (
-        "Is there a restriction on the ability of a party to raise or reduce prices of technology, goods, or services "
-        "provided?"
-    ),
-    "Affiliate License-Licensor": (
-        "Does the contract contain a license grant by affiliates of the licensor or that includes intellectual "
-        "property of affiliates of the licensor?"
-    ),
-    "Affiliate License-Licensee": (
-        "Does the contract contain a license grant to a licensee (incl. sublicensor) and the affiliates of such "
-        "licensee/sublicensor?"
-    ),
-}
 
 
 def contract_samples(folder: str | Path, categories: Iterable[str] | None = None) -> Iterator[Sample]:

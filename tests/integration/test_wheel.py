@@ -19,6 +19,8 @@ NEEDED = (
     *("memagent/nano/rl/model.safetensors", "memagent/nano/rl/reading.json", "memagent/nano/sft/tokenizer.json"),
     *(
         "memagent/reading/templates/nano.toml",
+        "memagent/evaluation/contracts.toml",
+        "memagent/evaluation/needles.toml",
         "memagent/quality/question_writer.toml",
         "memagent/rl/recipes/nano-cpu.toml",
     ),
