@@ -1,9 +1,9 @@
 """Evaluate: read a suite's samples like any archive, judge the answers, and store the scores."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,10 +21,10 @@ from infra.store.schemas import RESULTS
 from infra.store.turns import resume_points
 from memagent.config import Config
 from memagent.errors import UsageError
-from memagent.evaluation.grading import Judged, failure, judge, lines, not_found, overall, row
+from memagent.evaluation.grading import Judged, failure, judge, lines, not_found, overall
 from memagent.evaluation.stats import Paired, paired
 from memagent.evaluation.suites import Suite
-from memagent.records import Turn, stable_hash
+from memagent.records import Json, Turn, stable_hash
 from pipelines.ask import AskRequest, run_readings
 from pipelines.run_names import run_id_or_new
 from pipelines.runs import run_answers
@@ -42,19 +42,6 @@ class Evaluation(TypedDict):
     seed: int
     scored_at: datetime
     lines: list[ScoreLine]
-
-
-class _Cost(TypedDict):
-    tokens: int | None
-    seconds: float | None
-    segments: int | None
-    confidence: float | None
-
-
-class _Failure(TypedDict):
-    failure: str
-    lost_step: int | None
-    lost_segment: int | None
 
 
 def evaluate(
@@ -119,8 +106,7 @@ def results(corpus: Corpus, run_id: str, taken: Sequence[Taken]) -> tuple[list[J
     rows = []
     for result in judged:
         reading_id = readings.get(result.sample.sample_id, "")
-        cost, reason = _cost(by_reading.get(reading_id)), _failure(result, logs.get(reading_id))
-        rows.append({**row(result), "reading_id": reading_id, **cost, **reason})
+        rows.append(_result_row(result, reading_id, by_reading.get(reading_id), logs.get(reading_id)))
     return judged, pa.Table.from_pylist(rows, schema=RESULTS)
 
 
@@ -149,29 +135,32 @@ def run_results(store: Store, run_id: str) -> pa.Table:
         raise UsageError(f"run {run_id} is no evaluation, or has not ended: see memagent scores") from error
 
 
-def _cost(answer: AnswerRow | None) -> _Cost:
-    if answer is None:
-        return {"tokens": None, "seconds": None, "segments": None, "confidence": None}
-    tokens = answer["prompt_tokens"] + answer["output_tokens"]
-    return {
-        "tokens": tokens,
-        "seconds": answer["engine_seconds"],
-        "segments": answer["segments"],
-        "confidence": answer["confidence"],
+def _result_row(judged: Judged, reading_id: str, answer: AnswerRow | None, log: list[Turn] | None) -> Json:
+    """Return a row of `infra.store.schemas.RESULTS`; what is not known is left out."""
+    sample = judged.sample
+    row: Json = {
+        "sample_id": sample.sample_id,
+        "task": sample.task,
+        "length": sample.length,
+        "depth": sample.depth,
+        "question": sample.question,
+        "gold": sample.answers,
+        "answer": judged.answer,
+        "score": judged.score,
+        "exact": judged.exact,
+        "reading_id": reading_id,
+        "failure": "reading failed" if judged.wrong else "",
     }
-
-
-def _failure(judged: Judged, log: list[Turn] | None) -> _Failure:
-    if not judged.wrong:
-        return {"failure": "", "lost_step": None, "lost_segment": None}
-    if judged.answer is None or log is None:
-        return {"failure": "reading failed", "lost_step": None, "lost_segment": None}
-    cause = failure(judged.sample, judged.answer, log)
-    return {
-        "failure": cause.kind,
-        "lost_step": cause.step if cause.step >= 0 else None,
-        "lost_segment": cause.segment_index if cause.segment_index >= 0 else None,
-    }
+    if answer is not None:
+        row["tokens"] = answer["prompt_tokens"] + answer["output_tokens"]
+        row["seconds"] = answer["engine_seconds"]
+        row |= {name: answer[name] for name in ("segments", "confidence")}
+    if judged.wrong and judged.answer is not None and log is not None:
+        cause = failure(sample, judged.answer, log)
+        row["failure"] = cause.kind
+        row["lost_step"] = cause.step if cause.step >= 0 else None
+        row["lost_segment"] = cause.segment_index if cause.segment_index >= 0 else None
+    return row
 
 
 def _score_rows(
@@ -189,11 +178,7 @@ def _score_rows(
             "policy_id": policy_id,
             "method": config.method,
             "control": suite.control or "",
-            "metric": line.score.metric,
-            "value": line.score.value,
-            "low": line.score.low,
-            "high": line.score.high,
-            "n": line.score.n,
+            **line.score.as_dict(),
             "failed": line.failed,
             "seed": suite.seed,
             "samples": samples,
@@ -203,17 +188,8 @@ def _score_rows(
     ]
 
 
-def _score_line(row: ScoreRow) -> ScoreLine:
-    return {
-        "task": row["task"],
-        "length": row["length"],
-        "metric": row["metric"],
-        "value": row["value"],
-        "low": row["low"],
-        "high": row["high"],
-        "n": row["n"],
-        "failed": row["failed"],
-    }
+def _score_line(row: Mapping[str, Any]) -> ScoreLine:
+    return cast(ScoreLine, {name: row[name] for name in ScoreLine.__annotations__})
 
 
 def score_table(store: Store, suite: str | None = None) -> pa.Table:
@@ -228,20 +204,8 @@ def by_run(table: pa.Table) -> list[Evaluation]:
     """Group score rows (`infra.store.schemas.SCORES`) by run."""
     runs: dict[str, Evaluation] = {}
     for score in table.to_pylist():
-        run = runs.setdefault(
-            score["run_id"],
-            {
-                "run_id": score["run_id"],
-                "suite": score["suite"],
-                "policy_id": score["policy_id"],
-                "method": score["method"],
-                "control": score["control"],
-                "seed": score["seed"],
-                "scored_at": score["scored_at"],
-                "lines": [],
-            },
-        )
-        run["lines"].append(_score_line(score))
+        own = {name: score[name] for name in Evaluation.__annotations__ if name != "lines"}
+        runs.setdefault(score["run_id"], cast(Evaluation, own | {"lines": []}))["lines"].append(_score_line(score))
     return list(runs.values())
 
 
@@ -251,22 +215,13 @@ def same_before(store: Store, run_id: str) -> tuple[list[ScoreRow], str | None]:
     rows = [score for score in table if score["run_id"] == run_id]
     if not rows:
         raise UsageError(f"run {run_id} has no scores")
-    samples, policy = _samples(rows[0]), _policy_name(rows[0])
+    asked, at = _asked(rows[0]), rows[0]["scored_at"]
     earlier = [
-        row["run_id"]
-        for row in table
-        if row["run_id"] != run_id
-        and row["scored_at"] < rows[0]["scored_at"]
-        and _samples(row) == samples
-        and _policy_name(row) == policy
+        row["run_id"] for row in table if row["run_id"] != run_id and row["scored_at"] < at and _asked(row) == asked
     ]
     return rows, earlier[-1] if earlier else None
 
 
-def _samples(row: ScoreRow) -> tuple[str, str, str, str]:
-    """Return the key of the samples of a score and of how they were read."""
-    return (row["corpus"], row["samples"], row["method"], row["control"])
-
-
-def _policy_name(row: ScoreRow) -> str:
-    return row["policy_id"].rpartition("@")[0]
+def _asked(row: ScoreRow) -> tuple[str, ...]:
+    """Return what must be the same in two runs to compare them: samples, how they were read, and the policy's name."""
+    return (row["corpus"], row["samples"], row["method"], row["control"], row["policy_id"].rpartition("@")[0])

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypedDict, get_args
+from typing import Literal, get_args
 
 from memagent.errors import UsageError
 from memagent.evaluation.contract_match import right
@@ -76,12 +76,9 @@ def lines(judged: Sequence[Judged]) -> list[Line]:
         ]
     clauses = [result for result in judged if result.sample.about.get("kind") == "yes/no"]
     if clauses:
-        balanced = balanced_accuracy(
-            (result.sample.answers[0].lower() == "yes", not result.wrong) for result in clauses
-        )
-        if balanced.value is not None:
-            score = Score("balanced accuracy", balanced.value, len(clauses), low=balanced.low, high=balanced.high)
-            scored.append(Line("yes/no", 0, score, _failed(clauses)))
+        verdicts = [(result.sample.answers[0].lower() == "yes", not result.wrong) for result in clauses]
+        if balanced := balanced_accuracy(verdicts):
+            scored.append(Line("yes/no", 0, balanced, _failed(clauses)))
     silent = [result for result in judged if not any(result.sample.answers)]
     if silent and len(silent) < len(judged):
         scored.append(_line("not in the text", 0, silent))
@@ -99,36 +96,6 @@ def overall(judged: Sequence[Judged]) -> Score:
 def not_found(judged: Iterable[Judged]) -> Score:
     """Return the share of "not found" answers, the right ones in a control."""
     return mean("not found", [float(result.answer == "") for result in judged])
-
-
-class JudgedRow(TypedDict):
-    """A judged sample as plain data, without its text."""
-
-    sample_id: str
-    task: str
-    length: int
-    depth: float | None
-    question: str
-    gold: list[str]
-    answer: str | None
-    score: float
-    exact: float
-
-
-def row(judged: Judged) -> JudgedRow:
-    """Return a judged sample as plain data."""
-    sample = judged.sample
-    return {
-        "sample_id": sample.sample_id,
-        "task": sample.task,
-        "length": sample.length,
-        "depth": sample.depth,
-        "question": sample.question,
-        "gold": list(sample.answers),
-        "answer": judged.answer,
-        "score": judged.score,
-        "exact": judged.exact,
-    }
 
 
 def _line(task: str, length: int, group: Sequence[Judged]) -> Line:

@@ -77,18 +77,6 @@ class Paired:
         return cast(PairedDict, asdict(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Balanced:
-    """Mean of the shares right in two classes, so that a constant answer gets one half."""
-
-    value: float | None
-    """None if a class has no samples; the interval is then 0 to 1."""
-    low: float
-    high: float
-    yes: Score
-    no: Score
-
-
 def mean(metric: str, values: Sequence[float | None]) -> Score:
     """Return the mean of values in 0..1 with a 95% interval (Wilson's, exact in form for shares).
 
@@ -111,21 +99,21 @@ def share(metric: str, total: float, n: int) -> Score:
     return Score(metric, p, n, low=max(0.0, min(p, centre - half)), high=min(1.0, max(p, centre + half)))
 
 
-def balanced_accuracy(verdicts: Iterable[tuple[bool, bool]]) -> Balanced:
+def balanced_accuracy(verdicts: Iterable[tuple[bool, bool]]) -> Score | None:
     """Return the balanced accuracy of (gold is yes, answer is right) pairs; a failure is a wrong answer.
 
-    The interval joins Wilson's intervals of the two shares by square and add (Newcombe, Statistics in Medicine 17,
-    1998, method 10, for a mean of two shares in place of their difference).
+    That is the mean of the shares right in the two classes, so that a constant answer gets one half; None where a class
+    has no samples. The interval joins Wilson's intervals of the two shares by square and add (Newcombe, Statistics in
+    Medicine 17, 1998, method 10, for a mean of two shares in place of their difference).
     """
     known = list(verdicts)
-    yes = mean("yes", [float(right) for gold, right in known if gold])
-    no = mean("no", [float(right) for gold, right in known if not gold])
+    yes, no = (mean("", [float(right) for gold, right in known if gold is side]) for side in (True, False))
     if not yes.n or not no.n:
-        return Balanced(None, 0.0, 1.0, yes=yes, no=no)
+        return None
     value = (yes.value + no.value) / 2
     below = math.hypot(yes.value - yes.low, no.value - no.low) / 2
     above = math.hypot(yes.high - yes.value, no.high - no.value) / 2
-    return Balanced(value, max(0.0, value - below), min(1.0, value + above), yes=yes, no=no)
+    return Score("balanced accuracy", value, len(known), low=max(0.0, value - below), high=min(1.0, value + above))
 
 
 def paired(a: Sequence[float | None], b: Sequence[float | None], *, draws: int = DRAWS) -> Paired:

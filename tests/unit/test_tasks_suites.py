@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memagent.errors import UsageError
-from memagent.evaluation.grading import judge, lines, not_found, overall, row
+from memagent.evaluation.grading import judge, lines, not_found, overall
 from memagent.evaluation.loaders import load_samples
 from memagent.evaluation.suites import Suite
 from memagent.evaluation.texts import Sample
@@ -159,7 +159,7 @@ def test_lines_count_failures_and_hold_every_sample_once():
         ("all", 200): (1.0, 1, 0),
     }
     assert overall(judged).value == 0.5 and not_found(judged).value == 0.0
-    assert row(judged[1])["answer"] is None
+    assert judged[1].answer is None
 
 
 def test_yes_and_no_are_balanced_and_silence_has_its_line():
