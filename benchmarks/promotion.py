@@ -64,7 +64,7 @@ def promoted(seed: int, plans: Sequence[Planned], alpha: float = level(ALPHA, 1)
     """Simulate a check of one candidate; return whether it is promoted."""
     rng = np.random.default_rng([SEED, seed])
     groups = [group(f"group {i}", differences(rng, plan), plan.margin) for i, plan in enumerate(plans)]
-    return decide(groups, alpha, CORRELATION).promoted
+    return decide(groups, alpha, CORRELATION)["promoted"]
 
 
 def promoted_as_independent(seed: int, plan: Planned) -> bool:
@@ -85,7 +85,7 @@ def any_promoted(seed: int, plan: Planned, candidates: int, spending: bool = Tru
         changed = uniform(rng, plan) < plan.discordance
         drawn = np.where(changed, np.where(right, -1.0, 1.0), 0.0)
         alpha = level(ALPHA, look) if spending else ALPHA
-        if decide([group("questions", drawn)], alpha, CORRELATION).promoted:
+        if decide([group("questions", drawn)], alpha, CORRELATION)["promoted"]:
             return True
     return False
 

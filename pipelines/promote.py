@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any
 
 from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
@@ -24,7 +24,6 @@ from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.evaluation.suites import Suite
 from memagent.rl.promotion import (
     Decision,
-    GroupRecord,
     PlannedGroup,
     PowerRecord,
     PromotionSpec,
@@ -45,15 +44,11 @@ _NEEDLE_DISCORDANCE = 0.1
 """Of needles, for the power that is stated before reading: two versions find most of the same ones."""
 
 
-class PromotionRecord(TypedDict):
+class PromotionRecord(Decision):
     """A comparison of two policies; JSON in the `promotion` column of `policies`."""
 
     candidate: str
     incumbent: str
-    promoted: bool
-    reason: str
-    overall: GroupRecord
-    groups: list[GroupRecord]
     runs: dict[str, dict[str, str]]
     """Run ids by suite and side."""
     questions: dict[str, int]
@@ -158,11 +153,10 @@ def _compare(
             results = {side: _read(suite, configs[side], spec, show) for side in configs}
             runs[name] = {side: run_id for side, (run_id, _) in results.items()}
             groups += _groups(spec, questions, results["candidate"][1], results["incumbent"][1])
-    decision: Decision = decide(groups, power["alpha"], spec.correlation)
     return {
         "candidate": ids["candidate"],
         "incumbent": ids["incumbent"],
-        **decision.record(),
+        **decide(groups, power["alpha"], spec.correlation),
         "runs": runs,
         "questions": questions.counts,
         "power": power,

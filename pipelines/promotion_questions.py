@@ -4,7 +4,7 @@ import json
 import logging
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from infra.store.schemas import POLICIES_OF
 from memagent.evaluation.records import columns_of
 from memagent.evaluation.ruler import write_jsonl
 from memagent.evaluation.texts import Sample, Whole
-from memagent.quality.curation import VOUCHED, Qa, Split
+from memagent.quality.curation import VOUCHED, Qa, Split, families
 from memagent.records import stable_hash
 from memagent.rl.dataset import dataset_name
 from memagent.rl.promotion import PromotionSpec
@@ -125,7 +125,9 @@ def find_questions(
     known = {name: counts[name] for name in _COUNTS}
     if not samples:
         return Questions(None, known)
-    path, clusters = _file(store, split, [sample for _, sample in samples]), _clusters(chosen)
+    path = _file(store, split, [sample for _, sample in samples])
+    # Documents that one question is asked of together are a family, as documents with one text are.
+    clusters = families((name, f"{one.where}/{one.qa.qa_id}") for one in chosen for name in one.documents)
     asked = {
         f"{path.stem}-{sample.sample_id}": PromotionTarget(
             f"questions of {_shown(one.where, text_of)}", clusters[one.documents[0]], one.earlier
@@ -171,22 +173,6 @@ def _choose(questions: Sequence[_Question], most: int, seed: int) -> list[_Quest
         ranked.append((turn[document], one))
         turn[document] += 1
     return [one for _, one in sorted(ranked, key=lambda item: item[0])[:most]]
-
-
-def _clusters(questions: Iterable[_Question]) -> dict[str, str]:
-    """Name the cluster of each document."""
-    parent: dict[str, str] = {}
-
-    def root(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = name = parent[parent[name]]
-        return name
-
-    for one in questions:
-        for name in one.documents:
-            parent.setdefault(name, name)
-            parent[root(name)] = root(one.documents[0])
-    return {name: root(name) for name in parent}
 
 
 def _samples(

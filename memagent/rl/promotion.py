@@ -9,13 +9,14 @@ compared with the same policy on the same samples has a smaller level (`level`).
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Literal, TypedDict, cast
 
 import numpy as np
 from pydantic import Field
 
 from memagent.evaluation.stats import Comparison, compare, design_effect, mean, score_test, score_variance, student
+from memagent.records import Json
 from memagent.settings import Section
 
 SmallGroups = Literal["refuse", "observe"]
@@ -88,8 +89,8 @@ class GroupRecord(TypedDict):
     method: str
 
 
-class DecisionRecord(TypedDict):
-    """A decision as plain data."""
+class Decision(TypedDict):
+    """The result of a promotion check."""
 
     promoted: bool
     reason: str
@@ -130,20 +131,6 @@ class QuestionGroup:
         return compare(self.candidate, self.incumbent, self.documents, margin=self.margin, correlation=correlation)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The result of a promotion check."""
-
-    promoted: bool
-    reason: str
-    overall: GroupRecord
-    groups: list[GroupRecord] = field(default_factory=list)
-
-    def record(self) -> DecisionRecord:
-        """Return it as plain data."""
-        return cast(DecisionRecord, asdict(self))
-
-
 def level(alpha: float, look: int) -> float:
     """Return the level of the `look`-th candidate (from 1) that is compared with one policy on the same samples.
 
@@ -176,7 +163,7 @@ def decide(groups: Sequence[QuestionGroup], alpha: float, correlation: float = 0
             against.append(objection)
     reason = "; ".join(against) or f"better: {whole_shown}"
     records = [group.record(one) for group, one in zip(groups, comparisons, strict=True)]
-    return Decision(not against, reason, everything.record(overall), records)
+    return {"promoted": not against, "reason": reason, "overall": everything.record(overall), "groups": records}
 
 
 def too_few(documents: Sequence[str], margin: float, alpha: float, correlation: float) -> bool:
@@ -321,34 +308,16 @@ def state(groups: Sequence[PlannedGroup], *, alpha: float, look: int, correlatio
     }
 
 
-class PowerLine(TypedDict):
-    """Power by number of documents, for so many questions on each."""
-
-    questions: int
-    power: list[float]
-    needed: int | None
-    """Documents for a power of `ENOUGH`."""
-
-
-class PowerTable(TypedDict):
-    """Power of a check of one group of questions."""
-
-    documents: list[int]
-    lines: list[PowerLine]
-    gain: float
-    alpha: float
-    margin: float
-    correlation: float
-    discordance: float
-
-
 def power_table(
     spec: PromotionSpec, questions: Sequence[int], documents: Sequence[int], *, gain: float = GAIN, look: int = 1
-) -> PowerTable:
-    """Return the power of a check of one group of questions, by questions a document and documents."""
+) -> Json:
+    """Return the power of a check of one group of questions, by questions a document and documents.
+
+    ``needed`` of each line are the documents for a power of `ENOUGH`; None: a million do not give it.
+    """
     alpha = level(spec.alpha, look)
     shared = {"alpha": alpha, "gain": gain, "correlation": spec.correlation}
-    lines: list[PowerLine] = []
+    lines: list[Json] = []
     for count in questions:
         planned = [PlannedGroup((count,) * size, spec.margin, spec.discordance) for size in documents]
         needed = documents_needed(count, **shared, discordance=spec.discordance, margin=spec.margin)

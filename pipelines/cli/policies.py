@@ -19,7 +19,7 @@ from pipelines.views.formatting import plain
 if TYPE_CHECKING:
     from infra.store.location import Store
     from infra.store.rows import PolicyRow
-    from memagent.rl.promotion import PowerTable, PromotionSpec
+    from memagent.rl.promotion import PromotionSpec
     from pipelines.promote import PromotionRecord
 
 
@@ -54,7 +54,7 @@ def _numbers(text: str, option: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def show_power(power_table: "PowerTable") -> None:
+def show_power(power_table: Mapping[str, Any]) -> None:
     """Print a table of power as Markdown."""
     head = ["questions a document", *(f"{n:,} documents" for n in power_table["documents"]), "documents for 80%"]
     typer.echo("| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|")

@@ -74,6 +74,6 @@ def test_a_batch_of_wrong_gold_does_not_hide_what_it_costs():
         theirs.append((f"q{i}", 0, 0.8 if earlier else 0.1))
     groups = _groups(PromotionSpec(), Questions(None, {}, asked), results(ours), results(theirs))
     decision = decide(groups, 0.015)
-    assert decision.overall["difference"] > 0.4 and decision.overall["p"] < 0.001
-    assert not decision.promoted and decision.reason.startswith("worse on earlier questions of a: −0.200")
-    assert decide(groups[:1], 0.015).promoted
+    assert decision["overall"]["difference"] > 0.4 and decision["overall"]["p"] < 0.001
+    assert not decision["promoted"] and decision["reason"].startswith("worse on earlier questions of a: −0.200")
+    assert decide(groups[:1], 0.015)["promoted"]

@@ -21,7 +21,7 @@ def promoted(rng, documents, questions, gain, alpha, correlation=0.1):
     differences, which = drawn(rng, documents, questions, gain, correlation)
     ours, theirs = (differences > 0).astype(float), (differences < 0).astype(float)
     group = QuestionGroup("questions", tuple(ours), tuple(theirs), tuple(map(str, which)))
-    return decide([group], alpha, 0.1).promoted
+    return decide([group], alpha, 0.1)["promoted"]
 
 
 def test_the_documents_that_are_needed_find_five_points_four_times_in_five():

@@ -25,9 +25,8 @@ def group(name, pairs):
 def test_a_better_candidate_is_promoted():
     short = scored("needles at 2,032 tokens", [1.0] * 100, [1.0] * 80 + [0.0] * 20)
     long = scored("needles at 32,512 tokens", [1.0] * 100, [1.0] * 100)
-    decision = decide([short, long], 0.025)
-    assert decision.promoted and decision.reason.startswith("better: +0.100 [+0.06, +0.14], n=200 in 200 documents")
-    record = decision.record()
+    record = decide([short, long], 0.025)
+    assert record["promoted"] and record["reason"].startswith("better: +0.100 [+0.06, +0.14], n=200 in 200 documents")
     assert [one["name"] for one in record["groups"]] == [short.name, long.name]
     assert (record["overall"]["candidate"], record["overall"]["incumbent"], record["overall"]["n"]) == (1.0, 0.9, 200)
     assert record["groups"][1]["p_margin"] < 0.025 and record["groups"][1]["documents"] == 100
@@ -35,14 +34,14 @@ def test_a_better_candidate_is_promoted():
 
 def test_noise_is_refused_with_its_numbers():
     decision = decide([scored("questions", [1.0] * 101 + [0.0] * 99, [1.0] * 100 + [0.0] * 100)], 0.025)
-    assert not decision.promoted
-    assert decision.reason == "not better beyond chance: +0.005 [−0.00, +0.01], n=200 in 200 documents, p=0.5"
+    assert not decision["promoted"]
+    assert decision["reason"] == "not better beyond chance: +0.005 [−0.00, +0.01], n=200 in 200 documents, p=0.5"
 
 
 def test_questions_of_one_document_are_no_independent_evidence():
     right, wrong = [1.0] * 60 + [0.0] * 60, [0.0] * 120
-    assert decide([scored("questions", right, wrong)], 0.025).promoted
-    assert not decide([scored("questions", right, wrong, questions=20)], 0.025).promoted
+    assert decide([scored("questions", right, wrong)], 0.025)["promoted"]
+    assert not decide([scored("questions", right, wrong, questions=20)], 0.025)["promoted"]
 
 
 def test_needles_do_not_hide_that_users_questions_halve():
@@ -51,28 +50,30 @@ def test_needles_do_not_hide_that_users_questions_halve():
     for small in ("refuse", "observe"):
         users = scored("questions of contracts", [1.0] * 5 + [0.0] * 5, [1.0] * 10, small=small)
         decision = decide([needles, users], 0.025)
-        assert not decision.promoted and decision.reason.startswith("worse on questions of contracts: −0.500")
+        assert not decision["promoted"] and decision["reason"].startswith("worse on questions of contracts: −0.500")
 
 
 def test_a_group_that_got_worse_outweighs_the_mean():
     won, lost = scored("short", [1.0] * 100, [0.0] * 100), scored("long", [1.0] * 80 + [0.0] * 20, [1.0] * 100)
     decision = decide([won, lost], 0.025)
-    assert not decision.promoted
-    assert decision.reason.startswith("worse on long: −0.200") and "short" not in decision.reason
+    assert not decision["promoted"]
+    assert decision["reason"].startswith("worse on long: −0.200") and "short" not in decision["reason"]
 
 
 def test_a_loss_that_is_not_ruled_out_is_refused():
     won = scored("short", [1.0] * 100, [0.0] * 100)
     even = scored("long", [1.0, 0.0] * 50, [0.0, 1.0] * 50)
     decision = decide([won, even], 0.025)
-    assert decision.reason.startswith("a loss is not ruled out on long: +0.000") and not decision.promoted
-    assert decide([won, scored("long", [1.0, 0.0] * 50, [1.0, 0.0] * 50)], 0.025).promoted
+    assert decision["reason"].startswith("a loss is not ruled out on long: +0.000") and not decision["promoted"]
+    assert decide([won, scored("long", [1.0, 0.0] * 50, [1.0, 0.0] * 50)], 0.025)["promoted"]
 
 
 def test_a_group_of_few_questions_is_refused_or_observed():
     won, few = scored("needles", [1.0] * 100, [0.0] * 100), [1.0] * 10
-    assert decide([won, scored("questions", few, few)], 0.025).reason.startswith("too few to rule out a loss on questi")
-    assert decide([won, scored("questions", few, few, small="observe")], 0.025).promoted
+    assert decide([won, scored("questions", few, few)], 0.025)["reason"].startswith(
+        "too few to rule out a loss on questi"
+    )
+    assert decide([won, scored("questions", few, few, small="observe")], 0.025)["promoted"]
     documents = [f"document {i}" for i in range(100)]
     assert too_few(documents[:60], 0.05, 0.025, 0.1) and not too_few(documents, 0.05, 0.025, 0.1)
     assert too_few(documents[:10] * 10, 0.05, 0.025, 0.1)  # a hundred questions on ten documents
@@ -82,15 +83,15 @@ def test_a_part_of_a_group_is_tested_and_not_counted_again():
     both = scored("questions", [1.0] * 200, [1.0] * 100 + [0.0] * 100)
     part = scored("earlier questions", [0.0] * 100, [1.0] * 100, part=True)
     decision = decide([both, part], 0.025)
-    assert decision.overall["n"] == 200 and decision.overall["difference"] == 0.5
-    assert decision.reason.startswith("worse on earlier questions: −1.000") and not decision.promoted
+    assert decision["overall"]["n"] == 200 and decision["overall"]["difference"] == 0.5
+    assert decision["reason"].startswith("worse on earlier questions: −1.000") and not decision["promoted"]
 
 
 def test_failures_count_as_wrong():
     failed = decide([scored("questions", [None] * 8, [1.0] * 8)], 0.025)
     wrong = decide([scored("questions", [0.0] * 8, [1.0] * 8)], 0.025)
-    assert (failed.promoted, failed.reason) == (wrong.promoted, wrong.reason)
-    assert failed.record()["groups"][0]["candidate_failed"] == 8
+    assert (failed["promoted"], failed["reason"]) == (wrong["promoted"], wrong["reason"])
+    assert failed["groups"][0]["candidate_failed"] == 8
 
 
 def test_no_data_is_an_error():
@@ -105,15 +106,15 @@ def test_one_that_is_not_better_is_never_promoted(rows):
     decision = decide(groups, 0.025)
     sums = [(sum(a or 0.0 for a, _ in one), sum(b or 0.0 for _, b in one)) for one in rows]
     if sum(a for a, _ in sums) <= sum(b for _, b in sums):
-        assert not decision.promoted
-    if decision.promoted:
-        assert decision.overall["p"] < 0.025
-        assert all(one["p_margin"] < 0.025 for one in decision.groups)
+        assert not decision["promoted"]
+    if decision["promoted"]:
+        assert decision["overall"]["p"] < 0.025
+        assert all(one["p_margin"] < 0.025 for one in decision["groups"])
     turned = decide(
         [QuestionGroup(one.name, one.incumbent, one.candidate, one.documents) for one in groups],
         0.025,
     )
-    assert not (decision.promoted and turned.promoted)
+    assert not (decision["promoted"] and turned["promoted"])
 
 
 def test_further_candidates_pay_for_further_looks():
