@@ -137,11 +137,8 @@ class Breach(TypedDict):
     says: str
 
 
-@dataclass(frozen=True, slots=True)
-class LiveCounts:
-    """Answers that stand after a digest, by question text: of all documents, whenever they were read."""
-
-    counts: Mapping[str, int] = field(default_factory=dict)
+LiveCounts = Mapping[str, int]
+"""Answers that stand after a digest, by question text: of all documents, whenever they were read."""
 
 
 def breaches(
@@ -150,7 +147,7 @@ def breaches(
     """Return the limits that a digest breaches; of those that it does not, the questions that breach them alone.
 
     Args:
-        tonight: its new answers.
+        new: its new answers.
         before: those of the good digests before it.
         config: the limits.
         live: answers after it; none where some are still to be read.
@@ -160,14 +157,13 @@ def breaches(
     now, then = (reduce(add, (side.questions[text] for text in common), QuestionQuality()) for side in (new, before))
     same_questions = len(common) == len(new.questions)
     found: list[Breach | None] = [
-        _rise("max_failed", _Share(new.failed, new.readings), _failed(before), config),
-        _rise("max_cut", _Share(new.cut, new.updates), _cut(before), config),
+        _rise("max_failed", (new.failed, new.readings), (before.failed, before.readings), config),
+        _rise("max_cut", (new.cut, new.updates), (before.cut, before.updates), config),
         *_of_answers(now, then, config),
         _fewer(live, live_before, config),
     ]
     if same_questions:
-        empty = _Share(new.empty, new.answers), _Share(before.empty, before.answers)
-        found.append(_rise("max_empty", *empty, config))
+        found.append(_rise("max_empty", (new.empty, new.answers), (before.empty, before.answers), config))
     of_all = [breach for breach in found if breach is not None]
     seen = {breach["check"] for breach in of_all}
     alone = _alone(new, before, config, live=live, live_before=live_before)
@@ -175,7 +171,7 @@ def breaches(
 
 
 def _of_answers(now: QuestionQuality, then: QuestionQuality, config: QualityConfig) -> list[Breach | None]:
-    mine, earlier = (_Share(side.answers - side.found, side.answers) for side in (now, then))
+    mine, earlier = ((side.answers - side.found, side.answers) for side in (now, then))
     return [
         _rise("max_abstentions", mine, earlier, config, down=True),
         _rise("max_same", _same(now), _same(then), config),
@@ -186,11 +182,9 @@ def _of_answers(now: QuestionQuality, then: QuestionQuality, config: QualityConf
 def _of_memories(now: QuestionQuality, then: QuestionQuality, config: QualityConfig) -> list[Breach | None]:
     if min(now.remembered, then.remembered) < config.sample:  # a few long readings write many memories
         return []
-    empty = _Share(now.empty, now.remembered), _Share(then.empty, then.remembered)
-    cut = _Share(now.cut, now.updates), _Share(then.cut, then.updates)
     return [
-        _rise("max_empty", *empty, config),
-        _rise("max_cut", *cut, config),
+        _rise("max_empty", (now.empty, now.remembered), (then.empty, then.remembered), config),
+        _rise("max_cut", (now.cut, now.updates), (then.cut, then.updates), config),
     ]
 
 
@@ -198,7 +192,7 @@ def _alone(
     new: Quality, before: Quality, config: QualityConfig, *, live: LiveCounts, live_before: LiveCounts
 ) -> Iterable[Breach]:
     """Yield the limits that single questions breach, where there are several questions."""
-    texts = {*new.questions, *live.counts}
+    texts = {*new.questions, *live}
     if len(texts) < 2:
         return
     config = config.model_copy(update={"sample": config.question_sample})
@@ -207,36 +201,24 @@ def _alone(
         if text in new.questions and text in before.questions:
             now, then = new.questions[text], before.questions[text]
             found += [*_of_answers(now, then, config), *_of_memories(now, then, config)]
-            if text in live.counts:  # else what lacks an answer may be unread
-                shares = _Share(now.failed, now.tried), _Share(then.failed, then.tried)
-                found.append(_rise("max_failed", *shares, config))
-        mine, earlier = (side.counts.get(text) for side in (live, live_before))
-        if mine is not None and earlier is not None:
-            found.append(_fewer(LiveCounts({text: mine}), LiveCounts({text: earlier}), config))
+            if text in live:  # else what lacks an answer may be unread
+                found.append(_rise("max_failed", (now.failed, now.tried), (then.failed, then.tried), config))
+        if text in live and text in live_before:
+            found.append(_fewer({text: live[text]}, live_before, config))
         for breach in found:
             if breach is not None:
                 yield {**breach, "question": text, "says": f"{breach['says']}; to {text!r} alone"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    part: float
-    n: int
-
-
-def _failed(before: Quality) -> _Share:
-    return _Share(before.failed, before.readings)
-
-
-def _cut(before: Quality) -> _Share:
-    return _Share(before.cut, before.updates)
+_Share = tuple[float, int]
+"""A part, and what it is of."""
 
 
 def _same(answers: QuestionQuality) -> _Share:
     # Pairs share answers: a quarter of the answers is as good a sample as they are at worst (Hoeffding's bound on the
     # variance of a U-statistic of order two).
     n = answers.found // 4
-    return _Share(n * answers.same / answers.pairs if answers.pairs else 0.0, n if answers.pairs else 0)
+    return (n * answers.same / answers.pairs, n) if answers.pairs else (0.0, 0)
 
 
 _WHAT = {
@@ -250,21 +232,24 @@ _WHAT = {
 
 
 def _rise(check: str, now: _Share, before: _Share, config: QualityConfig, *, down: bool = False) -> Breach | None:
-    limit: float = getattr(config, check)
-    if min(now.n, before.n) < config.sample:
+    if min(now[1], before[1]) < config.sample:
         return None
-    mine, earlier = share(check, now.part, now.n), share(check, before.part, before.n)
+    mine, earlier = share(check, *now), share(check, *before)
     difference = mine.value - earlier.value
     if difference >= 0:
         sure = difference - math.hypot(mine.value - mine.low, earlier.high - earlier.value)
     else:
         sure = -difference - math.hypot(mine.high - mine.value, earlier.value - earlier.low) if down else 0.0
-    if sure <= limit:
+    if sure <= getattr(config, check):
         return None
-    says = (
-        f"{mine.value:.0%} of {now.n:,}: {_WHAT[check]}; {earlier.value:.0%} of {before.n:,} in the good digests before"
-    )
-    return {"check": check, "value": mine.value, "before": earlier.value, "limit": limit, "question": "", "says": says}
+    before_that = f"{earlier.value:.0%} of {earlier.n:,} in the good digests before"
+    says = f"{mine.value:.0%} of {mine.n:,}: {_WHAT[check]}; {before_that}"
+    return _breach(check, mine.value, earlier.value, config, says)
+
+
+def _breach(check: str, value: float, before: float, config: QualityConfig, says: str) -> Breach:
+    limit = getattr(config, check)
+    return {"check": check, "value": value, "before": before, "limit": limit, "question": "", "says": says}
 
 
 def _length(now: QuestionQuality, then: QuestionQuality, config: QualityConfig) -> Breach | None:
@@ -275,14 +260,7 @@ def _length(now: QuestionQuality, then: QuestionQuality, config: QualityConfig) 
         return None
     value, before = math.exp(mine), math.exp(earlier)
     says = f"answers have {value:,.0f} characters on average; {before:,.0f} in the good digests before"
-    return {
-        "check": "max_length",
-        "value": value,
-        "before": before,
-        "limit": config.max_length,
-        "question": "",
-        "says": says,
-    }
+    return _breach("max_length", value, before, config, says)
 
 
 def _log_mean(answers: QuestionQuality) -> tuple[float, float]:
@@ -293,19 +271,12 @@ def _log_mean(answers: QuestionQuality) -> tuple[float, float]:
 
 
 def _fewer(live: LiveCounts, before: LiveCounts, config: QualityConfig) -> Breach | None:
-    common = [text for text in live.counts if text in before.counts]
-    now, then = (sum(side.counts[text] for text in common) for side in (live, before))
+    common = live.keys() & before.keys()
+    now, then = (float(sum(side[text] for text in common)) for side in (live, before))
     if then < config.sample or now >= then * (1 - config.max_fewer):
         return None
-    says = f"{now:,} answers; {then:,} after the last good digest"
-    return {
-        "check": "max_fewer",
-        "value": float(now),
-        "before": float(then),
-        "limit": config.max_fewer,
-        "question": "",
-        "says": says,
-    }
+    says = f"{now:,.0f} answers; {then:,.0f} after the last good digest"
+    return _breach("max_fewer", now, then, config, says)
 
 
 def total(digests: Iterable[Quality]) -> Quality:

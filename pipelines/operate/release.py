@@ -79,7 +79,7 @@ def judged(
     if digest.previous:
         before, last = _good_digests(corpus)
         unread = readings.get("unread", 0)
-        found = breaches(own, before, config, live=LiveCounts() if unread else _live_counts(summary), live_before=last)
+        found = breaches(own, before, config, live={} if unread else _live_counts(summary), live_before=last)
     if not found and not withheld_before:
         return False
     withheld = bool(config.withhold and found) or bool(withheld_before)
@@ -114,17 +114,18 @@ def _good_digests(corpus: Corpus) -> tuple[Quality, LiveCounts]:
     chosen = pc.field("run_id").isin(pa.array(names, pa.string()))
     rows = Table(corpus.store, "runs").read(corpus.name, ["run_id", "summary"], chosen).to_pylist()
     by_id = {row["run_id"]: row["summary"] for row in rows}
-    before, live = Quality(), None
+    before = Quality()
+    live: LiveCounts | None = None
     for name in reversed(names):
         summary = json.loads(by_id[name])
-        live = live or _live_counts(summary)
+        live = _live_counts(summary) if live is None else live
         if summary.get("quality"):
             before += Quality.from_dict(summary["quality"])
         if before.answers >= _ENOUGH:
             break
-    return before, live or LiveCounts()
+    return before, live or {}
 
 
 def _live_counts(summary: RunSummary) -> LiveCounts:
     rollups: list[QuestionRollup] = summary.get("rollup") or []
-    return LiveCounts({rollup["question"]: rollup["documents"] - rollup["failed"] for rollup in rollups})
+    return {rollup["question"]: rollup["documents"] - rollup["failed"] for rollup in rollups}

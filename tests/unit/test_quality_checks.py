@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.quality.quality_checks import LiveCounts, Quality, QualityConfig, QuestionQuality, breaches, total
+from memagent.quality.quality_checks import Quality, QualityConfig, QuestionQuality, breaches, total
 
 LIMITS = QualityConfig()
 
@@ -26,7 +26,7 @@ def digest(n=200, failed=0, empty=0, cut=0, question="q", **more):
 
 
 def checks(new, before, **live):
-    now, then = (LiveCounts(live.get(name, {})) for name in ("live", "live_before"))
+    now, then = (live.get(name, {}) for name in ("live", "live_before"))
     return [breach["check"] for breach in breaches(new, before, LIMITS, live=now, live_before=then)]
 
 
@@ -85,10 +85,10 @@ def two(broken, n=40, many=2000):
 )
 def test_a_question_that_breaks_alone_is_named(broken, check):
     before = two({"found": 38}, n=60)
-    (breach,) = breaches(two(broken), before, LIMITS, live=LiveCounts(), live_before=LiveCounts())
+    (breach,) = breaches(two(broken), before, LIMITS, live={}, live_before={})
     assert (breach["check"], breach["question"]) == (check, "small") and "'small' alone" in breach["says"]
     few = LIMITS.model_copy(update={"question_sample": 41})
-    assert not breaches(two(broken), before, few, live=LiveCounts(), live_before=LiveCounts())
+    assert not breaches(two(broken), before, few, live={}, live_before={})
 
 
 def test_a_question_whose_readings_fail_or_whose_answers_are_gone_is_named():
@@ -98,13 +98,13 @@ def test_a_question_whose_readings_fail_or_whose_answers_are_gone_is_named():
     new = Quality(30, 2070, questions={"small": failing, "large": large})
     before = Quality(1, 2061, questions={"small": fine, "large": large})
     stands = {"small": 100, "large": 4000}
-    (breach,) = breaches(new, before, LIMITS, live=LiveCounts(stands), live_before=LiveCounts(stands))
+    (breach,) = breaches(new, before, LIMITS, live=stands, live_before=stands)
     assert (breach["check"], breach["question"]) == ("max_failed", "small")
-    assert not breaches(new, before, LIMITS, live=LiveCounts(), live_before=LiveCounts()), "it may be unread"
+    assert not breaches(new, before, LIMITS, live={}, live_before={}), "it may be unread"
     unknown = Quality(1, 2061, questions={"small": QuestionQuality(60, 45), "large": large})
-    assert not breaches(new, unknown, LIMITS, live=LiveCounts(stands), live_before=LiveCounts(stands))
-    gone = LiveCounts({**stands, "small": 50})
-    (breach,) = breaches(Quality(), before, LIMITS, live=gone, live_before=LiveCounts(stands))
+    assert not breaches(new, unknown, LIMITS, live=stands, live_before=stands)
+    gone = {**stands, "small": 50}
+    (breach,) = breaches(Quality(), before, LIMITS, live=gone, live_before=stands)
     assert (breach["check"], breach["question"]) == ("max_fewer", "small")
 
 
@@ -122,7 +122,7 @@ def test_a_question_whose_memories_are_empty_or_cut_off_alone_is_named(broken, c
         return Quality(readings=2040, empty=40 + small.empty, updates=6120, cut=60 + small.cut, questions=questions)
 
     def found(new, before, limits=LIMITS):
-        return breaches(of(new), of(before), limits, live=LiveCounts(), live_before=LiveCounts())
+        return breaches(of(new), of(before), limits, live={}, live_before={})
 
     good, bad = remembering(60, empty=2, cut=3), remembering(40, **broken)
     (breach,) = found(bad, good)
@@ -165,7 +165,7 @@ def test_nights_add_up_in_any_order_and_are_read_as_they_were_written(digests):
 
 @given(NIGHTS, NIGHTS)
 def test_any_two_nights_can_be_compared(new, before):
-    for breach in breaches(new, before, LIMITS, live=LiveCounts(), live_before=LiveCounts()):
+    for breach in breaches(new, before, LIMITS, live={}, live_before={}):
         assert breach["says"] and breach["limit"] == getattr(LIMITS, breach["check"])
 
 
@@ -174,5 +174,5 @@ def test_limits_of_one_never_hold():
         max_failed=1, max_abstentions=1, max_empty=1, max_cut=1, max_same=1, max_length=1e9, max_fewer=1
     )
     bad = digest(found=1, failed=900, empty=200, cut=600, chars=5000)
-    found = breaches(bad, GOOD, never, live=LiveCounts({"q": 1}), live_before=LiveCounts({"q": 999}))
+    found = breaches(bad, GOOD, never, live={"q": 1}, live_before={"q": 999})
     assert found == []
