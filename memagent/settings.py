@@ -66,6 +66,21 @@ def read_toml(path: str) -> Json:
         raise ConfigError(f"configuration file {path}: {error}") from error
 
 
+def shipped_file(name_or_path: str, folder: Path, noun: str) -> Path:
+    """Return the TOML file of a name, which is in a folder of this package, or of a path.
+
+    Raises:
+        ConfigError: there is none; `noun` is what the message calls it.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = folder / f"{name_or_path}.toml"
+    if not path.is_file():
+        names = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
+        raise ConfigError(f"no {noun} {name_or_path!r}. Shipped: {names}; or give a .toml file.")
+    return path
+
+
 def beneath(sections: Mapping[str, Mapping[str, Any]], config: str | None = None) -> list[str]:
     """Return sections as ``section.key=value`` strings, where neither the environment nor a configuration file says
     otherwise.

@@ -95,25 +95,19 @@ def ask(rng: random.Random, kind: Kind, key: str) -> str:
     return rng.choice(QUESTIONS[kind]).format(key=key)
 
 
-def plant(
-    text: str, sentences: Sequence[str], rng: random.Random, depths: Sequence[float] | None = None
-) -> tuple[str, list[tuple[int, int]]]:
+def plant(text: str, sentences: Sequence[str], rng: random.Random) -> tuple[str, list[tuple[int, int]]]:
     """Put sentences into a text, each after the end of a sentence or paragraph.
 
     Args:
         text: any text; where it has no such end, a sentence goes to its start or end.
         sentences: what to put in.
-        rng: chooses the depths where none are given.
-        depths: 0 (start) to 1 (end) for each sentence.
+        rng: chooses where.
 
     Returns:
         The new text, and each sentence's (start, end) in it, in the order of `sentences`.
     """
     ends = [0, *(match.end() for match in _ENDS.finditer(text)), len(text)]
-    chosen = [rng.random() for _ in sentences] if depths is None else list(depths)
-    if len(chosen) != len(sentences):
-        raise ValueError(f"{len(sentences)} sentences need as many depths, not {len(chosen)}")
-    places = sorted((_nearest(ends, depth * len(text)), i) for i, depth in enumerate(chosen))
+    places = sorted((_nearest(ends, rng.random() * len(text)), i) for i in range(len(sentences)))
     spans = [(0, 0)] * len(sentences)
     pieces: list[str] = []
     end = length = 0

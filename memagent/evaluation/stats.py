@@ -173,7 +173,6 @@ def compare(
     *,
     margin: float = 0.05,
     correlation: float = 0.0,
-    draws: int = DRAWS,
 ) -> Comparison:
     """Compare two runs: `a[i]` and `b[i]` in 0..1 score the same sample of `clusters[i]`; None is a failure (0).
 
@@ -191,11 +190,11 @@ def compare(
         raise ValueError("a comparison needs scores of both runs, and a cluster, for each sample")
     differences = np.array([(x or 0.0) - (y or 0.0) for x, y in zip(a, b, strict=True)])
     _, which = np.unique(np.array(clusters, dtype=object), return_inverse=True)
-    return compare_differences(differences, which, margin=margin, correlation=correlation, draws=draws)
+    return compare_differences(differences, which, margin=margin, correlation=correlation)
 
 
 def compare_differences(
-    differences: Floats, which: NDArray[np.intp], *, margin: float, correlation: float, draws: int = DRAWS
+    differences: Floats, which: NDArray[np.intp], *, margin: float, correlation: float
 ) -> Comparison:
     """Compare by differences, shape (n,), and the index of each one's cluster, shape (n,); see `compare`."""
     n, count = len(differences), int(which.max()) + 1
@@ -205,7 +204,7 @@ def compare_differences(
     spread = _spread(sums, sizes, middle)
     effect = max(design_effect(sizes, correlation), _observed_effect(differences, middle, spread))
     half = student(0.975, count) * math.sqrt(spread) / n
-    p, method = sign_flip(sums, draws)
+    p, method = sign_flip(sums)
     return Comparison(
         difference=middle,
         low=max(-1.0, middle - half),

@@ -1,7 +1,8 @@
 """What reading costs: tokens, engine time and money, and a budget in one of them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -86,21 +87,11 @@ class Usage:
 
     def __add__(self, other: "Usage") -> "Usage":
         """Add usage."""
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-            self.engine_seconds + other.engine_seconds,
-        )
+        return Usage(*map(add, astuple(self), astuple(other)))
 
     def less(self, other: "Usage") -> "Usage":
         """Return what is left of it without `other`, at least nothing."""
-        return Usage(
-            max(0, self.prompt_tokens - other.prompt_tokens),
-            max(0, self.cached_tokens - other.cached_tokens),
-            max(0, self.output_tokens - other.output_tokens),
-            max(0.0, self.engine_seconds - other.engine_seconds),
-        )
+        return Usage(*(max(0, mine - theirs) for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

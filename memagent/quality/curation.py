@@ -89,7 +89,6 @@ def gather(
     exclude: Iterable[str] = (),
     least_share: float = 0.0,
     rejected: Mapping[str, Collection[str]] | None = None,
-    seed: int = 0,
 ) -> Harvest:
     """Choose the training rows, one for each question on a stream. The order of `rows` does not matter.
 
@@ -103,7 +102,6 @@ def gather(
         exclude: tags whose documents do not teach.
         least_share: of the sampled readings that must agree.
         rejected: answers that people rejected, normalised (`memagent.evaluation.metrics.normalise`), by qa_id.
-        seed: of the split.
     """
     banned, refused = set(exclude), rejected or {}
     dropped: list[Dropped] = []
@@ -119,7 +117,7 @@ def gather(
     for same in by_id.values():
         chosen += _settle(same, dropped)
     distinct = _distinct(chosen, dropped)
-    apart = leaks(distinct, seed)
+    apart = leaks(distinct)
     dropped += [Dropped(row, "on both sides of the split") for row in distinct if row.qa_id in apart]
     return Harvest([row for row in distinct if row.qa_id not in apart], dropped)
 
@@ -149,18 +147,18 @@ def families(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name: root(name) for name in parent}
 
 
-def split_of(documents: Sequence[str], seed: int = 0) -> Split:
+def split_of(documents: Sequence[str]) -> Split:
     """Return the split of a row, derived from its documents' ids: 80% train, 10% validation, 8% promotion, 2% test.
 
     All questions on a document are on one side. A row over several documents is on the side of the one that is
     held out most, so training sees no held-out document; `leaks` finds rows that mix.
     """
-    return max((_side(name, seed) for name in documents), key=SPLITS.index, default="train")
+    return max(map(_side, documents), key=SPLITS.index, default="train")
 
 
-def leaks(rows: Iterable[Qa], seed: int = 0) -> set[str]:
+def leaks(rows: Iterable[Qa]) -> set[str]:
     """Return the ids of rows over documents of different splits: they would leak a held-out document."""
-    return {row.qa_id for row in rows if len({_side(name, seed) for name in row.documents}) > 1}
+    return {row.qa_id for row in rows if len(set(map(_side, row.documents))) > 1}
 
 
 def agreement(answers: Sequence[tuple[str, bool] | None]) -> tuple[str, float]:
@@ -184,11 +182,6 @@ def agreement(answers: Sequence[tuple[str, bool] | None]) -> tuple[str, float]:
     return (best[0] if best else ""), len(best) / len(answers)
 
 
-def teachable(row: Qa, low: float = 0.0, high: float = 1.0) -> bool:
-    """Whether a row is neither too hard nor too easy: low < pass rate < high. Rows with unknown rates pass."""
-    return row.pass_rate is None or low < row.pass_rate < high
-
-
 def _unfit(row: Qa, banned: set[str], least_share: float) -> str:
     if not row.question.strip():
         return "no question"
@@ -210,8 +203,9 @@ def _unrejected(row: Qa, rejected: Mapping[str, Collection[str]]) -> tuple[str, 
     return tuple(answer for answer in row.answers if normalise(answer) not in refused)
 
 
-def _side(document: str, seed: int) -> Split:
-    draw = int(stable_hash(seed, [document])[:12], 16) / 16**12
+def _side(document: str) -> Split:
+    # 0 stands where a seed could be given.
+    draw = int(stable_hash(0, [document])[:12], 16) / 16**12
     return SPLITS[bisect_right(_ENDS, draw)]
 
 

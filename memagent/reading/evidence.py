@@ -3,10 +3,10 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import regex
 
@@ -14,6 +14,9 @@ from memagent.evaluation.metrics import containment, normalise
 from memagent.reading.boundaries import grapheme_start, sentence_ends
 from memagent.reading.folding import UNSPACED, FoldedText, locate, places_of
 from memagent.records import Evidence, Segment
+
+if TYPE_CHECKING:
+    from memagent.reading.conversations import Stream
 
 _JOINED = rf"{UNSPACED}\p{{Hangul}}"
 _WORD = regex.compile(
@@ -29,10 +32,6 @@ _MOST_SENTENCES = 3
 _SUPPORT = 0.5
 _MORE_SUPPORT = 0.3
 """Share of the answer's words, by weight, that a further sentence must add."""
-
-
-class _Stream(Protocol):
-    def read(self, start: int, stop: int) -> AsyncIterator[Segment]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def says(text: str, answers: Sequence[str]) -> bool:
     return containment(text, given) > 0 or any(locate(answer, text) for answer in given)
 
 
-async def gather_evidence(answer: str, notes: list[Note], stream: _Stream) -> list[Evidence]:
+async def gather_evidence(answer: str, notes: list[Note], stream: "Stream") -> list[Evidence]:
     """Return the evidence of an answer, best first and word for word first, at most five places."""
     memories = {note.position: note.memory for note in notes}
     evidence: list[Evidence] = []

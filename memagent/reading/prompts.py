@@ -19,6 +19,7 @@ from memagent.errors import ConfigError
 from memagent.reading.providers import TAGS, without_reasoning
 from memagent.reading.tokens import Tokenizer
 from memagent.records import stable_hash
+from memagent.settings import shipped_file
 
 Layout = Literal["question-first", "section-first"]
 SHIPPED = Path(__file__).parent / "templates"
@@ -75,12 +76,7 @@ def load_template(name_or_path: str) -> Template:
     Raises:
         ConfigError: no such file, or a key or slot is missing or unknown.
     """
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        path = SHIPPED / f"{name_or_path}.toml"
-    if not path.is_file():
-        names = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
-        raise ConfigError(f"no prompt template {name_or_path!r}. Shipped: {names}; or give a .toml file.")
+    path = shipped_file(name_or_path, SHIPPED, "prompt template")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -13,11 +13,12 @@ from pathlib import Path
 from zlib import crc32
 
 import regex
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from memagent.errors import ConfigError
 from memagent.reading.folding import locate
 from memagent.records import Evidence, Level
+from memagent.settings import Section
 
 SCOPE_FILE = "scope.json"
 BUCKETS = 4096
@@ -38,20 +39,18 @@ _SAID_CHARS = 120
 """Of an earlier memory that a warning shows."""
 
 
-class Rate(BaseModel):
+class Rate(Section):
     """A measured share, from 0 to 1, with its 95% interval."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     share: float
     n: int
     low: float
     high: float
 
 
-class QuestionKind(BaseModel):
+class QuestionKind(Section):
     """A kind of questions that a reader was trained to answer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     examples: tuple[str, ...]
     right: Rate | None = None
@@ -62,10 +61,9 @@ class QuestionKind(BaseModel):
     """Confidences from it on are high; above 1: none is."""
 
 
-class ReaderScope(BaseModel):
+class ReaderScope(Section):
     """The declaration, with a linear classifier of questions: a class for each kind, and one for all else."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     __hash__ = object.__hash__
     reader: str
     """As messages call it."""
@@ -77,7 +75,7 @@ class ReaderScope(BaseModel):
     confused: Rate | None = None
     """Of held-out right answers, those whose quote names another id than the question (`confused`): such an answer is
     taken to be "not found". None: not measured, so there is only a warning."""
-    levels: dict[Level, Rate] = {}
+    levels: dict[Level, Rate] = Field(default_factory=dict)
     """Right answers of each level of confidence, by bands that were chosen on other documents."""
     scale: float
     """Of one unit of the weights."""

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from memagent.config import validate
 from memagent.errors import ConfigError
-from memagent.settings import Section, put_setting
+from memagent.settings import Section, put_setting, shipped_file
 
 SHIPPED = Path(__file__).parent / "recipes"
 
@@ -278,12 +278,7 @@ def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
     Raises:
         ConfigError: no such recipe, or a key is unknown or wrong.
     """
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        path = SHIPPED / f"{name_or_path}.toml"
-    if not path.is_file():
-        names = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.toml")))
-        raise ConfigError(f"no recipe {name_or_path!r}. Shipped: {names}; or give a .toml file.")
+    path = shipped_file(name_or_path, SHIPPED, "recipe")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         for item in sets:

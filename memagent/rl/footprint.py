@@ -102,9 +102,9 @@ class ModelShape:
         sides = 2 * (self.hidden + query) + 2 * (self.hidden + key) + 3 * (self.hidden + self.intermediate)
         return self.layers * rank * sides
 
-    def kv_bytes(self, width: int = 2) -> int:
-        """Bytes of a token in an engine's key-value cache."""
-        return 2 * self.layers * self.kv_heads * self.head_size * width
+    def kv_bytes(self) -> int:
+        """Bytes of a token in an engine's key-value cache, in 16 bits."""
+        return 2 * self.layers * self.kv_heads * self.head_size * 2
 
     def forward_flops(self, tokens: float, attended: float) -> float:
         """Floating-point operations of a forward pass: 2 a parameter and token, 4 a head's element and pair of tokens.
@@ -261,13 +261,12 @@ _HEAD = 120
 """Tokens of a template and a question."""
 
 
-def step_tokens(recipe: Recipe, fill: float = 0.5, kept: float = 1.0) -> StepTokens:
+def step_tokens(recipe: Recipe, fill: float = 0.5) -> StepTokens:
     """Count the tokens of a step.
 
     Args:
         recipe: the training. Its `[reading]` must give `segment_tokens`, `memory_tokens` and `answer_tokens`.
         fill: share of its limit that a memory or answer has.
-        kept: share of the sampled groups that have signal: the others are sampled and not trained on.
 
     Raises:
         ConfigError: a limit is missing.
@@ -289,11 +288,11 @@ def step_tokens(recipe: Recipe, fill: float = 0.5, kept: float = 1.0) -> StepTok
     per_group = size * (prompt + response)
     length = (prompt + response) / (turns + 1)
     return StepTokens(
-        conversations=round(groups / kept) * size * (turns + 1),
-        prompt=groups / kept * size * prompt,
+        conversations=groups * size * (turns + 1),
+        prompt=groups * size * prompt,
         response=groups * size * response,
         computed=computed or groups * per_group,
-        prefilled=groups / kept * (shared + size * own),
+        prefilled=groups * (shared + size * own),
         attended=length / 2 if not first else (segment + _HEAD + length) / 2,
     )
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memagent.errors import EmptyResponse
-from memagent.reading.conversations import Generate, ReadingRequest, ReadingSpec
+from memagent.reading.conversations import Generate, ReadingRequest, ReadingSpec, gather_all
 from memagent.reading.engine import CUT, Completion, Sampling
 from memagent.reading.loop import Reading
-from memagent.records import ReadingResult, Turn, stable_hash
+from memagent.records import ReadingResult, Turn
 from memagent.rl.dataset import Task
 from memagent.rl.methods import Memories
 from memagent.rl.reward import Answered, MemoryUpdate, Reward, Trace, overlong, reward
@@ -32,17 +32,15 @@ class RewardConfig:
 class _Recorder:
     """Records the conversations between a reading and its engine."""
 
-    def __init__(self, generate: Generate, seed: str | None) -> None:
+    def __init__(self, generate: Generate) -> None:
         self._generate = generate
-        self._seed = seed
         self._asked: dict[asyncio.Task[object] | None, tuple[list[int], Completion, int]] = {}
         self.kept: dict[tuple[int, int], tuple[Conversation, Turn, int]] = {}
         """By span and step: conversation, turn, and the limit of the response in tokens."""
 
     async def generate(self, ids: list[int], sampling: Sampling, priority: int = 0) -> Completion:
         # With one seed for the group, all its rollouts would be equal.
-        seed = int(stable_hash(self._seed, ids)[:8], 16) if self._seed is not None else None
-        completion = await self._generate(ids, replace(sampling, seed=seed, logprobs=True), priority)
+        completion = await self._generate(ids, replace(sampling, seed=None, logprobs=True), priority)
         if completion.logprobs is None:
             raise ValueError("the engine gives no log-probabilities, which training needs")
         # Each task records its turn before its next request, also with several spans.
@@ -63,15 +61,13 @@ class _Recorder:
         self.kept[turn.span, turn.step] = conversation, turn, limit
 
 
-async def roll_out(
-    task: Task, rollout: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
-) -> Trajectory:
+async def roll_out(task: Task, rollout: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig) -> Trajectory:
     """Read once, and compute the reward of the answer. Raises what `generate` raises.
 
     Raises:
         ValueError: the engine gives no log-probabilities.
     """
-    recorder = _Recorder(generate, None if seed is None else f"{seed} {task.sample_id} {rollout}")
+    recorder = _Recorder(generate)
     name = f"{task.sample_id}/{rollout}"
     request = ReadingRequest(name, task.question, task.stream())
     try:
@@ -130,20 +126,10 @@ def probes(task: Task, scheme: ReadingSpec, turns: Sequence[Turn], memories: Mem
     return tuple(Conversation(prompts.answer(question, memory), response, unknown, "answer") for memory in chosen)
 
 
-async def roll_out_group(
-    task: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig, seed: int | None = None
-) -> Group:
+async def roll_out_group(task: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig) -> Group:
     """Read `size` times side by side. If one rollout fails, the group fails and the others are cancelled."""
-    running = [
-        asyncio.ensure_future(roll_out(task, i, scheme, generate=generate, pay=pay, seed=seed)) for i in range(size)
-    ]
-    try:
-        return Group(task.sample_id, tuple(await asyncio.gather(*running)))
-    except BaseException:
-        for rollout in running:
-            rollout.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        raise
+    rollouts = [roll_out(task, i, scheme, generate=generate, pay=pay) for i in range(size)]
+    return Group(task.sample_id, tuple(await gather_all(rollouts)))
 
 
 def _paid(said: Answered, lengths: Sequence[tuple[int, int]], pay: RewardConfig) -> Reward:

@@ -25,7 +25,7 @@ from memagent.evaluation.metrics import JUDGEMENTS, normalise
 from memagent.evaluation.needles import KINDS, REWORDED, Kind, make_needles, plant
 from memagent.evaluation.ruler import DraftRequest, find_kind, make_samples
 from memagent.evaluation.texts import Sample
-from memagent.quality.curation import Qa, teachable
+from memagent.quality.curation import Qa
 from memagent.reading.evidence import says
 from memagent.reading.segmenting import segments
 from memagent.reading.tokens import Tokenizer
@@ -193,12 +193,12 @@ def is_marked(segment: Segment, row: Qa) -> bool:
 
 
 def fit_rows(rows: Sequence[Qa]) -> list[Qa]:
-    """Return the rows that a policy can learn from (`memagent.quality.curation.teachable`).
+    """Return the rows that a policy can learn from: those that it does not always answer right, nor always wrong.
 
     Raises:
         UsageError: no row is left, or none has an answer to find: a policy would learn a constant answer.
     """
-    kept = [row for row in rows if teachable(row)]
+    kept = [row for row in rows if row.pass_rate is None or 0 < row.pass_rate < 1]
     if not kept:
         raise UsageError(f"of {len(rows)} rows none can be trained on: all have pass rate 0 or 1")
     if len({frozenset(row.answers) for row in kept}) < 2 and len(kept) > 1:

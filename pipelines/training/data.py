@@ -1,11 +1,9 @@
 """The data of a training run, made by name (`memagent.rl.dataset.DATASETS`)."""
 
 import logging
-import sysconfig
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
-from pathlib import Path
 
 from infra.sources.dataset_files import DatasetFile, split_rows
 from infra.store.corpora import corpora
@@ -13,12 +11,12 @@ from infra.store.documents import default_texts, document_texts
 from infra.store.location import Corpus, Store
 from infra.store.qa import read_qa
 from memagent.errors import TrainingError, UsageError
-from memagent.evaluation.texts import load_texts
 from memagent.quality.curation import Qa, Split
 from memagent.rl.audit import audit
 from memagent.rl.config import AuditKind
 from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
 from memagent.rl.sources import RowDataset, fit_rows
+from pipelines.stages.make_samples import haystack
 from pipelines.training.settings import TrainingRun
 
 _log = logging.getLogger("memagent.training")
@@ -134,7 +132,7 @@ def _make(run: TrainingRun, spec: str) -> DatasetSplits:
     request = DatasetRequest(
         argument=spec[len(name) + 1 :],
         cut=_cut(run),
-        texts=lambda: _texts(run.texts),
+        texts=lambda: haystack(run.texts),
         seed=run.recipe.stage.seed,
         validation_seed=_VALIDATION_SEED,
         store_url=run.config.store,
@@ -150,8 +148,3 @@ def _cut(run: TrainingRun) -> Cut:
 
 def _mixed(parts: list[Dataset], seed: int) -> Dataset:
     return parts[0] if len(parts) == 1 else Mixed(tuple(parts), (1.0,) * len(parts), seed)
-
-
-@lru_cache(maxsize=2)
-def _texts(paths: tuple[str, ...]) -> list[str]:
-    return load_texts([Path(path) for path in paths or (sysconfig.get_paths()["purelib"],)])

@@ -151,21 +151,15 @@ class TrainingPlan:
         return sum(self.minutes.values())
 
 
-def plan(recipe: Recipe, shape: ModelShape, machines: Machines, fill: float = 0.5, kept: float = 1.0) -> TrainingPlan:
-    """Plan a recipe on machines.
-
-    Args:
-        recipe: the training.
-        shape: of its model.
-        machines: the GPUs.
-        fill, kept: see `memagent.rl.footprint.step_tokens`.
+def plan(recipe: Recipe, shape: ModelShape, machines: Machines) -> TrainingPlan:
+    """Plan a recipe, of whose model `shape` is, on machines.
 
     Raises:
         ConfigError: the recipe lacks what a plan needs.
     """
     learner = recipe.learner
     engines, engine_gpus = int(recipe.pool.get("max_size", 1)), max(1, round(float(recipe.pool.get("gpus", 1))))
-    tokens = step_tokens(recipe, fill, kept)
+    tokens = step_tokens(recipe)
     share = float(recipe.engine.get("gpu_memory", ENGINE_SHARE))
     engine = _engine_memory(shape, recipe, machines.gpu, size=engine_gpus, share=share)
     made = TrainingPlan(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.quality.curation import SPLITS, Qa, agreement, families, gather, leaks, split_of, teachable
+from memagent.quality.curation import SPLITS, Qa, agreement, families, gather, leaks, split_of
 from memagent.records import stable_hash
 
 
@@ -120,7 +120,6 @@ def test_a_document_is_on_one_side_and_the_shares_hold():
     sides = [split_of([f"doc-{i}"]) for i in range(4000)]
     assert [sides.count(side) / 4000 for side in SPLITS] == pytest.approx([0.8, 0.1, 0.08, 0.02], abs=0.02)
     assert split_of(["b", "a"]) == split_of(["a", "b"])
-    assert {split_of([f"doc-{i}"], 1) for i in range(50)} != {"train"}
 
 
 def test_the_side_of_a_document_is_the_place_of_its_hash():
@@ -177,8 +176,3 @@ def test_agreement_is_a_share_of_all_readings():
     assert agreement([None, None]) == ("", 0.0)
     with pytest.raises(ValueError):
         agreement([])
-
-
-@pytest.mark.parametrize(("rate", "teaches"), [(None, True), (0.0, False), (0.5, True), (1.0, False)])
-def test_what_can_be_learnt(rate, teaches):
-    assert teachable(row(pass_rate=rate)) is teaches

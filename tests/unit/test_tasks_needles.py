@@ -71,14 +71,3 @@ def test_sentences_go_between_sentences():
         before = planted[:start].rstrip()
         assert before == "" or before[-1] in ".!?"
         assert planted[end].isspace()
-
-
-def test_depths_decide_the_order():
-    planted, spans = plant(TEXT, ["Late.", "Early."], random.Random(0), depths=[1.0, 0.0])
-    assert planted.startswith("Early. ") and planted.rstrip().endswith("Late.")
-    assert spans[1][0] == 0 < spans[0][0]
-
-
-def test_depths_must_be_as_many_as_sentences():
-    with pytest.raises(ValueError, match="as many depths"):
-        plant(TEXT, ["One.", "Two."], random.Random(0), depths=[0.5])
