@@ -396,7 +396,6 @@ def validate(model: type[_T], data: Json, prefix: str) -> _T:
 
 
 def _no_such_key(model: type[BaseModel], key: tuple[int | str, ...]) -> str:
-    """Say that a key is unknown, with the section's nearest one."""
     section: Any = model
     for name in key[:-1]:
         section = getattr(section, "model_fields", {}).get(name)

@@ -26,13 +26,10 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(
         self, group: str, noun: str, built_in: Mapping[str, T | str], fits: Callable[[object], bool] = callable
     ) -> None:
-        """Register the built-in members.
+        """Register the built-in members, by name: each as it is or as ``module:attribute``.
 
-        Args:
-            group: entry point group in which other packages add to it.
-            noun: what its members are called in messages.
-            built_in: by name, a member or where it is (``module:attribute``).
-            fits: whether what another package brings can be a member.
+        Other packages add to it in the entry point group `group`; `fits` says whether what one brings can be a member.
+        Messages call a member `noun`.
         """
         self.group = group
         self.built_in = tuple(built_in)

@@ -85,10 +85,6 @@ def beneath(sections: Mapping[str, Mapping[str, Any]], config: str | None = None
     """Return sections as ``section.key=value`` strings, where neither the environment nor a configuration file says
     otherwise.
 
-    Args:
-        sections: their keys, by name.
-        config: a configuration file.
-
     Raises:
         ConfigError: environment or file cannot be read.
     """

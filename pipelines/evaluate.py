@@ -55,14 +55,7 @@ def evaluate(
     """Read a suite's samples, score and store the answers; return the run's summary.
 
     Called again, also after an interruption, it reads only what this policy version has not read. A failed reading
-    counts 0.
-
-    Args:
-        suite: the samples.
-        config: the policy, the method, and how to read.
-        texts: files and folders whose text the needles are planted in.
-        run_id: name of the run.
-        show: is called with the progress counts.
+    counts 0. Needles are planted in the files and folders of `texts`.
 
     Raises:
         UsageError: the suite cannot be made, or a file of it is malformed.

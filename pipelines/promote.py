@@ -70,12 +70,8 @@ def run_promotion(
 ) -> PromotionRecord:
     """Compare a candidate with the promoted policy, and promote or refuse it; return the record.
 
-    Args:
-        config: how both read. `engine.model` is the base model of the lineage, or a version of it.
-        candidate_id: policy_id or a prefix of it.
-        incumbent: policy to compare with; by default the promoted version, or the base model of the lineage.
-        spec: the tests.
-        show: is called with the progress counts.
+    The incumbent is by default the promoted version, or the base model of the lineage: `engine.model` is that, or a
+    version of it.
 
     Raises:
         UsageError: there is no such candidate, it was refused or is already promoted, there are no tests, or another

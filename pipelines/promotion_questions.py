@@ -66,8 +66,6 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A question that may be asked."""
-
     where: str
     """Its corpus or file."""
     qa: Qa
@@ -85,19 +83,14 @@ def find_questions(
     since: datetime | None = None,
     trained_files: Sequence[str] = (),
 ) -> Questions:
-    """Write the questions of a split of the spec's corpora, and of its files, to a file of samples, named by a hash of
-    its content.
+    """Write the questions of a split of the spec's corpora, and of its files, to a file of samples, named by its
+    content.
 
-    If there are too many, the choice depends only on the seed and their ids, and takes as many documents as there are:
-    a further document tells more than a further question on one. They are scored by token F1, since exact containment
-    would reward an answer that repeats the document.
-
-    Args:
-        store: the store.
-        spec: the corpora and files, how many questions at most, and the seed.
-        split: the promotion questions, which decide; or the validation questions, which choose, without the files.
-        since: when the incumbent was promoted.
-        trained_files: files that the candidate was trained on: questions on their texts are left out.
+    The promotion questions decide; the validation questions choose, without the files. Questions on texts of
+    `trained_files`, which the candidate was trained on, are left out. If there are too many, the choice depends only on
+    the seed and their ids, and takes as many documents as there are: a further document tells more than a further
+    question on one. They are scored by token F1, since exact containment would reward an answer that repeats the
+    document. `since` says when the incumbent was promoted.
 
     Raises:
         UsageError: a file cannot be read.

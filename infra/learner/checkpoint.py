@@ -223,13 +223,8 @@ def share_out(sizes: Sequence[tuple[str, int]], world: int) -> dict[str, int]:
 def restore(states: States, folder: Path, rank: int, world: int, prepare: Callable[[], None]) -> int:
     """Load a checkpoint of which `folder` has at least this rank's files; return the optimiser steps taken.
 
-    Each tensor is broadcast by the rank that read it. All ranks call it together.
-
-    Args:
-        states: of the engine.
-        folder: with `INDEX` and the files of `Index.files_of`.
-        rank: of this process. world: how many there are.
-        prepare: makes the optimiser's states, once the files are known to be whole.
+    Each tensor is broadcast by the rank that read it. All ranks call it together. `prepare` makes the optimiser's
+    states, once the files are known to be whole.
 
     Raises:
         TrainingError: the checkpoint is incomplete or of another model.
@@ -250,12 +245,7 @@ def restore(states: States, folder: Path, rank: int, world: int, prepare: Callab
 
 
 def _spread(mine: Tensor | None, shape: tuple[int, ...], reader: int, device: torch.device) -> Tensor:
-    """Return a tensor that one rank has read, on every rank.
-
-    Raises:
-        KeyError: the reader does not have it.
-        ValueError: its shape is another.
-    """
+    """Return a tensor that one rank has read, on every rank; a KeyError or ValueError says what is wrong with it."""
     distributed: Any = torch.distributed
     alone = not distributed.is_initialized() or distributed.get_world_size() == 1
     reads = alone or distributed.get_rank() == reader

@@ -33,12 +33,9 @@ class LearnerGroup:
     """A learner of any number of ranks."""
 
     def __init__(self, reader: ReaderSpec, recipe: Recipe, slots: "GpuSlots | None" = None) -> None:
-        """Prepare a learner.
+        """Prepare a learner on GPUs of its own, or on `slots`, which it shares with engines.
 
-        Args:
-            reader: its model; each node fetches the folder for itself.
-            recipe: of the training.
-            slots: the GPUs that it shares with engines; None: its own.
+        Each node fetches the folder of the model for itself.
         """
         self._reader, self._recipe, self._slots = reader, recipe, slots
         self._ranks: list[Any] = []
@@ -187,7 +184,6 @@ class LearnerGroup:
         return [[pack(bin_) for bin_ in rank] for rank in self._bins(batch)]
 
     def _bins(self, batch: Sequence[PackedItem]) -> list[list[list[Unit]]]:
-        """Return the units of each rank's micro-batches."""
         learner = self._recipe.learner
         made = units(batch, learner.token_budget, share=learner.share_prefixes)
         bins = balance([unit.tokens for unit in made], learner.world_size, learner.token_budget)

@@ -28,12 +28,9 @@ _PEFT_NAMES = {"down": "lora_A.weight", "up": "lora_B.weight"}
 
 
 def write_adapter(factors: dict[str, Tensor], recipe: Recipe, folder: Path) -> None:
-    """Write low-rank factors (arXiv 2106.09685) under the names that PEFT gives them.
+    """Write low-rank factors (arXiv 2106.09685) into a new folder, under the names that PEFT gives them.
 
-    Args:
-        factors: by the names of `memagent.rl.model.adapt`: ``LAYER.down`` [rank, in] and ``LAYER.up`` [out, rank].
-        recipe: model, rank and alpha.
-        folder: is made.
+    `factors` have the names of `memagent.rl.model.adapt`: ``LAYER.down`` [rank, in] and ``LAYER.up`` [out, rank].
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors, modules = {}, set()

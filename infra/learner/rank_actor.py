@@ -113,11 +113,7 @@ class RankActor(Learner):
 
 
 def _put(files: Callable[[Path], Iterable[Path]], url: str, parts: Sequence[str]) -> None:
-    """Write the files that `files` makes in a folder into a store, in its order.
-
-    Raises:
-        TrainingError: they cannot be written.
-    """
+    """Write the files that `files` makes in a folder into a store, in its order."""
     try:
         with tempfile.TemporaryDirectory() as made:
             for file in files(Path(made)):

@@ -126,12 +126,10 @@ class Outcome:
 
 
 async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> AsyncIterator[Outcome]:
-    """Try layouts on the learner's own actors, in the Ray session that runs.
+    """Try layouts, by default all, on the learner's own actors, in the Ray session that runs.
 
-    Args:
-        folder: for models and checkpoints; all nodes see it.
-        gpus: on these GPUs, one a rank, but for one of several that receives weights; 0: on two ranks on CPUs.
-        tried: what is tried; by default `layouts`.
+    All nodes see `folder`, which is for models and checkpoints. Each of the `gpus` has a rank, but one of several
+    receives weights; with 0 there are two ranks on CPUs.
     """
     ranks, width = (max(1, gpus - 1), 1.0) if gpus else (2, 0.0)
     chosen = list(tried or layouts())
@@ -154,8 +152,6 @@ async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> Asy
 
 
 class _Trial:
-    """One layout on a started group of ranks."""
-
     def __init__(self, folder: Path, layout: Layout, group: LearnerGroup, recipe: Recipe) -> None:
         self._layout, self._group, self._recipe = layout, group, recipe
         name = "-".join(map(str, (layout.family, layout.zero_stage, layout.dtype, layout.lora, layout.placement)))

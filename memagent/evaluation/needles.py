@@ -53,12 +53,8 @@ def make_needles(
 ) -> list[Needle]:
     """Make `n` needles of one kind with different keys and values, in the same wording.
 
-    Args:
-        rng: source of all choices; the same state gives the same needles.
-        kind: what the values are.
-        n: how many; ask for the first, the others are distractors.
-        words: further words for keys and word values, beside the product's own.
-        share: how often a key shares a word with the one before it.
+    The same state of `rng` gives the same. Ask for the first, the others are distractors. `words` are further ones for
+    keys and word values, beside the product's own; `share` says how often a key shares a word with the one before it.
 
     Raises:
         ValueError: more needles than different keys.
@@ -96,15 +92,9 @@ def ask(rng: random.Random, kind: Kind, key: str) -> str:
 
 
 def plant(text: str, sentences: Sequence[str], rng: random.Random) -> tuple[str, list[tuple[int, int]]]:
-    """Put sentences into a text, each after the end of a sentence or paragraph.
+    """Put sentences into a text, each after the end of a sentence or paragraph; else at the text's start or end.
 
-    Args:
-        text: any text; where it has no such end, a sentence goes to its start or end.
-        sentences: what to put in.
-        rng: chooses where.
-
-    Returns:
-        The new text, and each sentence's (start, end) in it, in the order of `sentences`.
+    Return the new text, and each sentence's (start, end) in it, in the order of `sentences`.
     """
     ends = [0, *(match.end() for match in _ENDS.finditer(text)), len(text)]
     places = sorted((_nearest(ends, rng.random() * len(text)), i) for i in range(len(sentences)))

@@ -135,13 +135,10 @@ KNOWN_COLUMNS = frozenset((*_TEXT, *_ANSWERS, *_PROMPT, *_LABEL, "question", "re
 
 
 def parser(where: str, names: Sequence[str], columns: Columns | None = None, format: str | None = None) -> Parse:
-    """Return what reads the records of a file.
+    """Return what reads the records of a file, which messages call `where`, by the names of its columns.
 
-    Args:
-        where: the file, for messages.
-        names: its columns.
-        columns: those that hold question, text and answers, where they are of no known format.
-        format: one of `FORMATS`; by default it is recognised by the columns.
+    `columns` are those that hold question, text and answers, where they are of no known format; `format` is one of
+    `FORMATS`, by default the one that has these columns.
 
     Raises:
         UsageError: the format is unknown, not recognised, or a column is missing.

@@ -163,11 +163,7 @@ class SampleGroup:
 
 
 def _contents(path: Path) -> list[tuple[str, str]]:
-    """Return name and hash of a file, or of every file of a folder.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Return name and hash of a file, or of every file of a folder."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     try:
         return [(file.name, _hash(file)) for file in files]

@@ -92,16 +92,10 @@ def gather(
 ) -> Harvest:
     """Choose the training rows, one for each question on a stream. The order of `rows` does not matter.
 
-    Dropped are: rows without a question or an answer; with a tag of `exclude`; agreed on by less than
-    `least_share` of the sampled readings; saying what was rejected; contradicted by a row of the same source
-    (both go: neither is believed more); said by a better source; near-duplicates on the same stream; and those
-    over documents on different sides of the split.
-
-    Args:
-        rows: candidates.
-        exclude: tags whose documents do not teach.
-        least_share: of the sampled readings that must agree.
-        rejected: answers that people rejected, normalised (`memagent.evaluation.metrics.normalise`), by qa_id.
+    Dropped are: rows without a question or an answer; with a tag of `exclude`; agreed on by less than `least_share` of
+    the sampled readings; saying what people rejected (`rejected`: normalised answers by qa_id); contradicted by a row
+    of the same source (both go: neither is believed more); said by a better source; near-duplicates on the same stream;
+    and those over documents on different sides of the split.
     """
     banned, refused = set(exclude), rejected or {}
     dropped: list[Dropped] = []
@@ -125,10 +119,8 @@ def gather(
 def families(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the family of each document: the first document that ever shared a text with it.
 
-    Copies are on their original's side of the split, and so a text is on one side only.
-
-    Args:
-        documents: (doc_id, content_hash) of every version of every document, the oldest first.
+    Copies are on their original's side of the split, and so a text is on one side only. `documents` are (doc_id,
+    content_hash) of every version of every document, the oldest first.
     """
     parent: dict[str, str] = {}
     age: dict[str, int] = {}
@@ -164,9 +156,8 @@ def leaks(rows: Iterable[Qa]) -> set[str]:
 def agreement(answers: Sequence[tuple[str, bool] | None]) -> tuple[str, float]:
     """Return the answer that most of some sampled readings gave, and their share (self-consistency, 2203.11171).
 
-    Args:
-        answers: (answer, found) of each reading; None for one that failed: it agrees with nothing, so that it
-            lowers the share.
+    `answers` are (answer, found) of each; None for one that failed: it agrees with nothing, so that it lowers the
+    share.
 
     Raises:
         ValueError: no reading.
@@ -224,7 +215,6 @@ def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:
 
 
 def _distinct(rows: list[Qa], dropped: list[Dropped]) -> list[Qa]:
-    """Drop near-duplicates of an earlier question on the same stream."""
     kept: list[Qa] = []
     by_stream: dict[tuple[str, ...], list[tuple[set[str], Qa]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (TRUST.index(row.source), row.qa_id)):

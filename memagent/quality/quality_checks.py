@@ -146,12 +146,8 @@ def breaches(
 ) -> list[Breach]:
     """Return the limits that a digest breaches; of those that it does not, the questions that breach them alone.
 
-    Args:
-        new: its new answers.
-        before: those of the good digests before it.
-        config: the limits.
-        live: answers after it; none where some are still to be read.
-        live_before: answers after the last good digest.
+    `new` are its new answers, `before` those of the good digests before it; `live` are the answers after it, none where
+    some are still to be read, and `live_before` those after the last good digest.
     """
     common = [text for text in new.questions if text in before.questions]
     now, then = (reduce(add, (side.questions[text] for text in common), QuestionQuality()) for side in (new, before))

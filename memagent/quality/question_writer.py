@@ -58,12 +58,7 @@ class Questioner:
     """Renders the prompts for one model, and parses its responses."""
 
     def __init__(self, prompts: Prompts, max_tokens: int) -> None:
-        """Use the tokenizer, end of response and answer format of `prompts`.
-
-        Args:
-            prompts: of the reading.
-            max_tokens: of a response at most.
-        """
+        """Use the tokenizer, stop and answer format of a reading's prompts, and responses of `max_tokens`."""
         self._prompts = prompts
         self._max_tokens = max_tokens
         self._wording = load_wording()

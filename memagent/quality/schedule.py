@@ -117,11 +117,8 @@ def scheduled_runs(
 ) -> Iterator[ScheduledRun]:
     """Yield all scheduled runs since the first digest, the newest first.
 
-    Args:
-        digests: of a corpus, in any order; none of scheduled runs that are not asked for.
-        config: by when they are due.
-        now: the present.
-        first: scheduled run of the first digest, if it may not be among them.
+    `digests` are those of a corpus, in any order, none of scheduled runs that are not asked for; `first` is the
+    scheduled run of the first digest, if it may not be among them.
     """
     by_day: dict[date, list[Digest]] = {}
     for digest in sorted(digests, key=lambda digest: digest.started_at):

@@ -41,10 +41,8 @@ class ChatFrame:
 def chat_frame(model: str, options: Mapping[str, JsonValue], system: str = "") -> ChatFrame | None:
     """Render the chat template of a model folder or Hugging Face name; None if it has none.
 
-    Args:
-        model: the folder, or the name.
-        options: variables of the template, such as ``enable_thinking``.
-        system: a system message before the user's; empty: none, and the template's own if it has one.
+    `options` are variables of the template, such as ``enable_thinking``; `system` is a message before the user's: if it
+    is empty there is none, or the template's own.
 
     Raises:
         ConfigError: the template cannot be rendered, or changes what it is given.

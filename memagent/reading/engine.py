@@ -121,11 +121,8 @@ ENGINES: Registry[EngineFactory] = Registry(
 def mean_probability(logprobs: Sequence[float] | None) -> float | None:
     """Return the geometric mean of tokens' probabilities, from 0 to 1; of no token 1; None: they are not known.
 
-    That is exp of the mean log-probability: of a sequence's probability, without its length (Malinin & Gales,
+    That is exp of the mean of the natural logarithms: of a sequence's probability, without its length (Malinin & Gales,
     arXiv 2002.07650, section 3.1).
-
-    Args:
-        logprobs: natural logarithms, one a token.
     """
     if logprobs is None:
         return None

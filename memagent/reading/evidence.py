@@ -139,8 +139,7 @@ def _ends(text: str) -> list[int]:
 
 
 def _sentence_with(text: str, places: Sequence[tuple[int, int]], noted: frozenset[str]) -> tuple[int, int]:
-    """Return the sentence around one of some places: that which has most of a note, as a text may say more than once
-    what was noted."""
+    """Return the sentence around a place that has most of a note: a text may say more than once what was noted."""
     ends = _ends(text)
     around = {
         (ends[bisect_right(ends, start) - 1], ends[bisect_left(ends, end)]): (start, end) for start, end in places

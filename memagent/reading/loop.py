@@ -90,11 +90,7 @@ class Reading:
         return await self.finish(memories[0] if len(memories) == 1 else await self.merge(memories))
 
     async def read_spans(self, at_once: int | None = None) -> list[list[int]]:
-        """Read all spans side by side and return their last memories.
-
-        Args:
-            at_once: spans that are read at the same time at most; None: all.
-        """
+        """Read all spans side by side, or `at_once` at most, and return their last memories."""
         limit = asyncio.Semaphore(at_once) if at_once else nullcontext()
         return await gather_all([self._read_span(span, limit) for span in range(self._spans.count)])
 

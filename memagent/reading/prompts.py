@@ -209,9 +209,7 @@ class Prompts:
     def body(self, response: list[int], *, cut: bool = False) -> list[int]:
         """Return a response without its end and its reasoning; none if it holds no text besides.
 
-        Args:
-            response: as the model said it.
-            cut: whether it ended at its limit. What is left beside reasoning is a fragment then, and not returned.
+        If it was `cut` at its limit, what is left beside reasoning is a fragment, and not returned.
         """
         ids = list(response)
         if ids and ids[-1] in self.stop_ids:
@@ -234,10 +232,8 @@ class Prompts:
 def compile_slots(text: str, tokenizer: Tokenizer, hints: Mapping[str, str]) -> list[list[int] | str]:
     """Turn a wording into token ids, with the names of its slots between them.
 
-    Args:
-        text: the wording; ``{question}``, ``{memory}`` and ``{segment}`` are slots.
-        tokenizer: the model's; the wording may contain its control tokens. hints: placeholders that are replaced by a
-        text first.
+    Slots are ``{question}``, ``{memory}`` and ``{segment}``; the model's control tokens are recognised; `hints` are
+    placeholders that are replaced by a text first.
     """
     for mark, hint in hints.items():
         text = text.replace(mark, hint)

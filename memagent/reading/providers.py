@@ -55,11 +55,7 @@ def without_reasoning(text: str, end: str = "") -> str:
     """Return a response without its reasoning.
 
     That is what follows the last closing tag (the prompt may hold the opening one), up to an opening tag at the
-    beginning of a line that is never closed.
-
-    Args:
-        text: of the response.
-        end: one more closing tag, of a prompt template.
+    beginning of a line that is never closed. `end` is one more closing tag, of a prompt template.
     """
     said = text
     for closing in (*TAGS.values(), *([end] if end else [])):
@@ -112,10 +108,7 @@ class Reply:
 def parse(status: int, headers: Mapping[str, str], body: Any) -> Reply | FailedCall:
     """Interpret the response to a completion, of text or chat.
 
-    Args:
-        status: of HTTP.
-        headers: of HTTP; names in any case.
-        body: parsed JSON, or the text of a body that is not JSON.
+    Names of headers may be in any case; `body` is parsed JSON, or the text of a body that is not JSON.
     """
     if isinstance(body, dict) and status < 400:
         choices = body.get("choices")

@@ -167,11 +167,7 @@ def _attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers asks an attention to; see `attend`.
-
-    Raises:
-        UsageError: the model caps its scores or has sinks, which is not computed.
-    """
+    """Attend as transformers asks an attention to; see `attend`. Caps of the scores and sinks are refused."""
     asked = [name for name in _NOT_COMPUTED if options.get(name) is not None]
     if asked:
         raise UsageError(f"{type(module).__name__} cannot be trained: its attention has {', '.join(asked)}")

@@ -45,9 +45,7 @@ _MOST_CHARS = 2000
 def wrong_answers(task: Task, others: Sequence[str] = ()) -> dict[str, str]:
     """Return wrong answers to a task by kind, at least twenty; an empty text is "not found".
 
-    Args:
-        task: the task.
-        others: answers to other tasks.
+    Some are answers to other tasks (`others`).
     """
     gold = [answer for answer in task.gold if answer.strip()]
     other = next((answer for answer in others if answer.strip() and not exact(answer, gold)), "Ann Otherwise")
@@ -113,7 +111,6 @@ def _other_numbers(digits: str) -> Iterator[tuple[str, str]]:
 
 
 def _changed(text: str) -> str:
-    """Change a letter or digit in the middle."""
     middle = len(text) // 2
     changed = next((i for i in (*range(middle, len(text)), *range(middle)) if text[i].isalnum()), None)
     if changed is None:
@@ -194,14 +191,11 @@ class AuditReport:
                 self.examples.setdefault(violation.wrong, example)
 
     def refuse(self, allowed: Mapping[AuditKind, float], weights: Mapping[str, float]) -> list[str]:
-        """Return warnings of a reward that pays for more than the gold.
-
-        Args:
-            allowed: share of the tasks that may violate, by kind.
-            weights: of the reward.
+        """Return warnings of a reward, of these weights, that pays for more than the gold.
 
         Raises:
-            UsageError: more tasks violate than are allowed; the message counts them by kind, with an example each.
+            UsageError: more tasks violate than are `allowed` (a share by kind); the message counts them by kind, with
+                an example each.
         """
         meant = set() if STRICT.issuperset(weights) else {"gold-unpaid", "wrong-paid"}
         share = {kind: self.violating[kind] / max(1, self.tasks) for kind in KINDS}

@@ -269,11 +269,7 @@ def with_sets(recipe: Recipe, sets: Sequence[str]) -> Recipe:
 
 
 def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
-    """Load a shipped recipe by name, or a TOML file by path.
-
-    Args:
-        name_or_path: the recipe.
-        sets: ``section.key=value`` strings over it.
+    """Load a shipped recipe by name, or a TOML file by path, with ``section.key=value`` strings over it.
 
     Raises:
         ConfigError: no such recipe, or a key is unknown or wrong.

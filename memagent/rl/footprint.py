@@ -109,9 +109,7 @@ class ModelShape:
     def forward_flops(self, tokens: float, attended: float) -> float:
         """Floating-point operations of a forward pass: 2 a parameter and token, 4 a head's element and pair of tokens.
 
-        Args:
-            tokens: that are computed.
-            attended: tokens that each of them attends to, on average.
+        Each of the computed `tokens` attends to `attended` of them on average.
         """
         weights = self.layers * self.layer + self.embedding
         return tokens * (2.0 * weights + 4.0 * self.layers * self.heads * self.head_size * attended)
@@ -262,11 +260,9 @@ _HEAD = 120
 
 
 def step_tokens(recipe: Recipe, fill: float = 0.5) -> StepTokens:
-    """Count the tokens of a step.
+    """Count the tokens of a step, of which memories and answers fill a share of their limits.
 
-    Args:
-        recipe: the training. Its `[reading]` must give `segment_tokens`, `memory_tokens` and `answer_tokens`.
-        fill: share of its limit that a memory or answer has.
+    The recipe's `[reading]` must give `segment_tokens`, `memory_tokens` and `answer_tokens`.
 
     Raises:
         ConfigError: a limit is missing.

@@ -43,15 +43,11 @@ class ResponseTokens:
 
 
 def token_loss(new: Tensor, given: ResponseTokens, recipe: LossRecipe) -> Summed:
-    """Sum the loss of response tokens.
+    """Sum the loss of response tokens, whose log-probabilities under the current weights are `new` [n], with a
+    gradient.
 
     Clipped on both sides (clip-higher: DAPO, section 3.1), and for negative advantages below (arXiv 1912.09729);
     weighted by truncated importance sampling. The KL term is estimated by k3 (unbiased and never negative).
-
-    Args:
-        new: [n] log-probabilities under the current weights; has a gradient.
-        given: the rest.
-        recipe: the objective, its bounds, and the weight of the KL term.
 
     Raises:
         ValueError: shapes differ, or the reference is missing.

@@ -26,13 +26,10 @@ class Assign(Protocol):
     """Sets the advantages of a group."""
 
     def __call__(self, group: Group, baseline: Baseline, weight: float, likelihoods: Likelihoods) -> Group:
-        """Return the group with the advantage of each trajectory, or of each conversation.
+        """Return the group, which has rewards, with the advantage of each trajectory, or of each conversation.
 
-        Args:
-            group: with rewards.
-            baseline: of the trajectories' rewards (`memagent.rl.trajectory.advantages`).
-            weight: of what the method adds to the answer's reward (``method.weight``).
-            likelihoods: empty for a method without `Method.memories`.
+        `weight` is that of what the method adds to the answer's reward (``method.weight``); `likelihoods` are empty for
+        a method without `Method.memories`.
         """
 
 
@@ -143,11 +140,8 @@ def right_updates(trace: Trace | None) -> list[float]:
 
 
 def credits_of(scores: Sequence[float], right: bool) -> list[float]:
-    """Return the credit of each update, -1 to 1.
-
-    Args:
-        scores: of the gold answer without a memory, and after each update.
-        right: whether the answer was.
+    """Return the credit of each update, -1 to 1, by the scores of the gold answer without a memory and after each
+    update.
     """
     recovered = [removed(score, scores[0]) for score in scores]
     utilities = [after - before for before, after in pairwise(recovered)]

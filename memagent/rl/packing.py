@@ -63,10 +63,8 @@ class Packed:
 def items(trajectories: Sequence[Trajectory], power: float = 1.0) -> list[PackedItem]:
     """Split trajectories into conversations, each with its advantage.
 
-    Args:
-        trajectories: with advantages.
-        power: a trajectory weighs as much in the token mean as its response tokens to this power: 1 as many as it has,
-            0 as any other (its advantage is scaled; the KL term stays a token mean).
+    A trajectory weighs as much in the token mean as its response tokens to the `power`: 1 as many as it has, 0 as any
+    other (its advantage is scaled; the KL term stays a token mean).
     """
     lengths = [trajectory.response_tokens for trajectory in trajectories]
     spread = sum(length**power for length in lengths if length)
@@ -122,8 +120,7 @@ def units(flat: Sequence[PackedItem], budget: int, *, share: bool = True) -> lis
 def _groups(common: Sequence[int]) -> list[range]:
     """Cut sorted prompts into groups of neighbours such that their common prefixes save the most tokens.
 
-    Args:
-        common: length of the common prefix of each prompt and the next one.
+    `common` has the length of the common prefix of each prompt and the next one.
     """
 
     def best(first: int, stop: int) -> tuple[int, list[range]]:

@@ -277,13 +277,10 @@ def documents_needed(
 
 
 def state(groups: Sequence[PlannedGroup], *, alpha: float, look: int, correlation: float) -> PowerRecord:
-    """State the power of a check, and warn where it is not enough.
+    """State the power of a check of `groups`, and warn where it is not enough.
 
-    Args:
-        groups: what will be read.
-        alpha: the level of all looks.
-        look: this one's number, from 1.
-        correlation: of differences within a document.
+    `alpha` is the level of all looks, of which this one is number `look`, from 1; differences within a document have a
+    `correlation`.
     """
     local = level(alpha, look)
     value = power(groups, alpha=local, correlation=correlation)

@@ -223,10 +223,7 @@ def reward(said: Answered, weights: Mapping[str, float]) -> Reward:
 def overlong(length: int, limit: int, soft: int) -> float:
     """Return the length penalty of one response, from 0 down to -1 (DAPO, arXiv 2503.14476, equation 13).
 
-    Args:
-        length: tokens of the response.
-        limit: tokens at most; a response that reaches it was cut.
-        soft: how many tokens before the limit the penalty begins; 0 switches it off.
+    It begins `soft` tokens before the limit, at which a response was cut; 0 switches it off.
     """
     if soft <= 0:
         return 0.0

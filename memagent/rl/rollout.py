@@ -106,13 +106,11 @@ def trace_of(task: Task, turns: Sequence[Turn]) -> Trace | None:
 
 
 def probes(task: Task, scheme: ReadingSpec, turns: Sequence[Turn], memories: Memories) -> tuple[Conversation, ...]:
-    """Return the gold answer after the answer prompt: without a memory, and from the memories that are wanted.
+    """Return the gold answer after the answer prompt: without a memory, and from the memories of a rollout that are
+    wanted.
 
-    Args:
-        task: whose gold is the response, as a reading would say it: the first right answer, or "not found".
-        scheme: the prompts.
-        turns: of the rollout, in order.
-        memories: ``last``, or ``all``: after every update.
+    The response is what a reading would say: the first right answer, or "not found". Memories are the ``last``, or
+    ``all``: after every update.
     """
     if memories == "none":
         return ()

@@ -385,19 +385,11 @@ def planted_sample(
     size: int,
     wordings: Sequence[str] = (),
 ) -> Sample:
-    """Make a document of `length` segments of `size` tokens, with needles, one of which is asked for.
+    """Make a document of `length` segments of `size` tokens, filled with `texts`, with needles, one of which is asked
+    for.
 
-    Args:
-        rng: source of all choices.
-        texts: what it is filled with.
-        tokenizer: what cuts it.
-        kind: of the needles.
-        length: in segments.
-        size: of a segment, in tokens.
-        wordings: of the question, with ``{key}``; else one of the usual ones.
-
-    Returns:
-        The sample; one in six has nothing to find (its answer is empty).
+    One in six has nothing to find: its answer is empty. `wordings` are of the question, with ``{key}``; else it has one
+    of the usual ones.
     """
     text = ""
     while len(text) < length * size * _CHARS_A_TOKEN:

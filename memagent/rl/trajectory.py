@@ -164,12 +164,9 @@ def turn_advantages(values: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def add_turns(group: Group, turns: Sequence[Sequence[float]], weight: float) -> Group:
-    """Return a group with advantages in which each update has one of its own added.
+    """Return a group with advantages in which each update has one of its own added, of a weight.
 
-    Args:
-        group: with advantages; the updates of a rollout are its first conversations, in order.
-        turns: of each rollout's updates, or nothing of a rollout.
-        weight: of `turns`.
+    The updates of a rollout are its first conversations, in order; of a rollout there may be no `turns`.
     """
     pairs = zip(group.trajectories, turns, strict=True)
     return Group(group.sample_id, tuple(_with_turns(trajectory, own, weight) for trajectory, own in pairs))

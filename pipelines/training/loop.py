@@ -238,11 +238,7 @@ class Loop:
         await self._log(row, saves)
 
     def _check_agreement(self, steps: list[dict[str, float]]) -> None:
-        """Refuse to go on where learner and engines compute different things of the same weights.
-
-        Raises:
-            TrainingError: with the difference.
-        """
+        """Refuse to go on where learner and engines compute different things of the same weights."""
         most = self.recipe.loss.most_logprob_diff
         found = learning_metrics(steps, 0.0)["logprob_diff"]
         if most and found > most:
@@ -253,7 +249,6 @@ class Loop:
             )
 
     async def _with_advantages(self, step: int, groups: list[Group]) -> list[Group]:
-        """Set the advantages of a batch by the recipe's method."""
         recipe = self.recipe
         method = METHODS.find(recipe.method.name)
         likelihoods: list[list[list[float]]] = [[] for _ in groups]
@@ -286,11 +281,7 @@ class Loop:
         await self.learner.call(RankActor.load_from, self.checkpoints.store.url, *place)
 
     async def _recover(self, error: RankLost) -> None:
-        """Bring new ranks to where the lost ones were: the last whole checkpoint, and the batches since.
-
-        Raises:
-            RanksLost: ranks were lost too often.
-        """
+        """Bring new ranks to where the lost ones were: the last whole checkpoint, and the batches since."""
         self._losses += 1
         self.state.counts["ranks_lost"] = self.state.counts.get("ranks_lost", 0.0) + 1
         _log.warning("after step %d: %s; the learner starts again", self.state.step, error)

@@ -69,14 +69,11 @@ def known_gpus(accelerators: Iterable[str]) -> list[Gpu]:
 
 
 def load_shape(model: str, config: Path | None = None) -> ModelShape:
-    """Read the sizes of a model.
-
-    Args:
-        model: a folder, a bundled version, or a Hugging Face name, of which only ``config.json`` is downloaded.
-        config: that file, if it is here already.
+    """Read the sizes of a model: a folder, a bundled version, or a Hugging Face name, whose ``config.json`` alone is
+    fetched.
 
     Raises:
-        ConfigError: there is no such file, or it is of another kind of model.
+        ConfigError: there is no such file (`config`: here already), or it is of another kind of model.
     """
     path = config or (bundled_version(model) or Path(model).expanduser()) / "config.json"
     if config is None and not path.is_file():
@@ -215,12 +212,9 @@ def _splits(gpus: int) -> Iterator[tuple[int, str]]:
 
 
 def check_memory(recipe: Recipe, model: Path, accelerators: Iterable[str]) -> None:
-    """Refuse a training whose ranks do not fit the GPUs of a cluster.
+    """Refuse a training whose ranks do not fit the GPUs of a cluster, of kinds as Ray names them.
 
-    Args:
-        recipe: of the training.
-        model: its folder.
-        accelerators: kinds of GPUs, as Ray names them; others than those of `GPUS`, and models of other kinds, pass.
+    Kinds other than those of `GPUS`, and models of other kinds, pass.
 
     Raises:
         ConfigError: saying what a rank needs.

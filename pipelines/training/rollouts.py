@@ -42,8 +42,6 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """A task that was drawn."""
-
     number: int
     name: str
     version: int

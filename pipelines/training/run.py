@@ -35,13 +35,8 @@ from pipelines.training.settings import TrainingRun, claim
 def train(run: TrainingRun, *, replay: str | None = None, show: Progress | None = None) -> TrainingSummary:
     """Train one stage and publish its best weights as a candidate; return the run's summary.
 
-    An interrupted run resumes from its last checkpoint; a finished run is not repeated.
-
-    Args:
-        run: recipe, data and configuration.
-        replay: a run whose recorded rollouts are trained on; no engine is started, nothing is validated, and the
-            last weights are the candidate.
-        show: is called with the loop's events.
+    An interrupted run resumes from its last checkpoint; a finished run is not repeated. With `replay`, a run's recorded
+    rollouts are trained on: no engine is started, nothing is validated, and the last weights are the candidate.
 
     Raises:
         UsageError: the data are missing, have only one answer, or their audit fails; or the run's name is another's.

@@ -66,13 +66,7 @@ class DataFiles:
     def of(
         cls, data: Sequence[str], validation: str = "", promotion: str = "", columns: Sequence[str] = ()
     ) -> "DataFiles":
-        """Name the files of a run.
-
-        Args:
-            data: its data sets, those of files among them.
-            validation: a file, or nothing.
-            promotion: a file, or nothing.
-            columns: ``question=NAME`` and so on (`memagent.evaluation.records.columns_of`).
+        """Name the files of a run: those among its data sets, and those of validation and promotion, if any.
 
         Raises:
             UsageError: one cannot be read, or two are the same.
@@ -142,9 +136,6 @@ class TrainingRun:
         Engines are the recipe's, where neither environment, file nor overrides say otherwise: a model that needs two
         GPUs to sample needs them to be compared. The layout is each version's own (its ``reading.json``), so that what
         is promoted is read with as it was compared.
-
-        Args:
-            config: a configuration file.
         """
         engines = beneath({"engine": self.recipe.engine, "pool": self.recipe.pool}, config)
         sets = [*engines, *(item for item in self.sets if not self.is_recipe(item))]
@@ -206,11 +197,7 @@ def prepare(
 
 
 def _check_method(recipe: Recipe, reading: ReadingConfig) -> None:
-    """Refuse a method whose gates are off, or that cannot tell what an update did.
-
-    Raises:
-        ConfigError: saying what to set.
-    """
+    """Refuse a method whose gates are off, or that cannot tell what an update did."""
     name = recipe.method.name
     wanted = dict.fromkeys(METHODS.find(name).needs, f"training method {name}")
     wanted |= {"early_exit": "reward exit"} if "exit" in recipe.reward.weights else {}

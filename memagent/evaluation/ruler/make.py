@@ -20,11 +20,6 @@ def make_samples(request: DraftRequest, n: int, *, seed: int) -> Iterator[Sample
     Sample i is decided by seed, kind, length (or documents), its number, and the texts given, never by `n`. Depths of
     the asked needle fill 0 to 1 evenly, however many samples are made. Texts are made while they are read.
 
-    Args:
-        request: kind, length, tokenizer and texts.
-        n: how many samples.
-        seed: decides everything that is left to chance.
-
     Raises:
         UsageError: the kind cannot be made of what was given.
     """
