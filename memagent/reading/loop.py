@@ -26,7 +26,7 @@ from memagent.reading.conversations import (
 )
 from memagent.reading.evidence import gather_evidence
 from memagent.reading.segmenting import segments
-from memagent.records import ReadingResult, Turn, half, reading_id, text_hash
+from memagent.records import ReadingResult, half, reading_id, text_hash
 
 
 async def read(
@@ -59,11 +59,8 @@ async def read(
         )
     )
     name = reading_id([content_hash], question, "", config.hash(spec.prompts.template.hash))
-    return await Reading(ReadingRequest(name, question, ListStream(cut)), spec, generate, record or _forget).run()
-
-
-def _forget(turn: Turn) -> None:
-    """Keep nothing of a turn."""
+    request = ReadingRequest(name, question, ListStream(cut))
+    return await Reading(request, spec, generate, record or (lambda turn: None)).run()
 
 
 class Reading:

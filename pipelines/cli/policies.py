@@ -103,8 +103,6 @@ def _list(given: Common) -> None:
     if given.json:
         out({"policies": rows})
     elif rows:
-        from rich.console import Console
-
         Console().print(versions_table(rows))
     else:
         typer.echo(f"no versions in {tables.url}: configured models are used directly")

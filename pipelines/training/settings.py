@@ -33,17 +33,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _MOST = 8
 """Differing keys that a message shows."""
 LAYOUT = (
-    "zero_stage",
-    "world_size",
-    "gpus",
-    "cpus",
-    "threads",
-    "token_budget",
-    "share_prefixes",
-    "activation_checkpointing",
-    "weight_sync",
-    "placement",
-    "restarts",
+    *("zero_stage", "world_size", "gpus", "cpus", "threads", "token_budget", "share_prefixes"),
+    *("activation_checkpointing", "weight_sync", "placement", "restarts"),
 )
 """Keys of the learner that do not change what is learnt, but for rounding."""
 _RECIPE = ("model", "rollout", "reward", "method", "audit", "loss", "learner", "stage")
