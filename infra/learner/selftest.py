@@ -140,11 +140,11 @@ async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> Asy
         await group.start()
         try:
             for layout in chosen:
+                before = found.get(layout)
+                if before and before.error:
+                    continue
                 trial = _Trial(folder, layout, group, layout.recipe(_model(folder, layout.family), size, width))
-                if size == ranks:
-                    found[layout] = await trial.first(gpus != 1)
-                elif not found[layout].error:
-                    found[layout] = await trial.again(found[layout])
+                found[layout] = await trial.run(before, broadcasts=gpus != 1)
                 if size == 1 or found[layout].error:
                     yield found[layout]
         finally:
@@ -158,32 +158,29 @@ class _Trial:
         self._home = folder / "trials" / name
         self._url = str(self._home)
 
-    async def first(self, broadcasts: bool) -> Outcome:
-        """Train, and go on from a checkpoint; `broadcasts` says whether there is a place for a receiver."""
-        started = time.monotonic()
-        shutil.rmtree(self._home, ignore_errors=True)
-        try:
-            outcome = await self._first(broadcasts)
-        except Exception as error:  # whatever a layout ends with is its outcome
-            outcome = Outcome(self._layout, error=f"{type(error).__name__}: {error}")
-            if isinstance(error, RankLost):
-                await self._group.restart()
-        return replace(outcome, seconds=round(time.monotonic() - started, 1))
+    async def run(self, before: Outcome | None, *, broadcasts: bool) -> Outcome:
+        """Train, and go on from a checkpoint; with an outcome of another number of ranks, go on from the one of these.
 
-    async def again(self, outcome: Outcome) -> Outcome:
-        """Go on from the checkpoint on this group, which has another number of ranks."""
-        started = time.monotonic()
+        `broadcasts` says whether there is a place for a receiver.
+        """
+        started, outcome = time.monotonic(), before or Outcome(self._layout)
         try:
-            other = await self._resume("other")
-        except Exception as error:
+            if before is None:
+                outcome = await self._first(broadcasts)
+            else:
+                other = await self._resume("other")
+                outcome = replace(outcome, other_ranks=self._off(other, self._weights("whole")))
+        except Exception as error:  # whatever a layout ends with is its outcome
+            where = "on other ranks: " if before else ""
+            outcome = replace(outcome, error=f"{where}{type(error).__name__}: {error}")
             if isinstance(error, RankLost):
                 await self._group.restart()
-            return replace(outcome, error=f"on other ranks: {type(error).__name__}: {error}")
-        seconds = round(outcome.seconds + time.monotonic() - started, 1)
-        return replace(outcome, other_ranks=self._off(other, self._weights("whole")), seconds=seconds)
+        seconds = (before.seconds if before else 0.0) + time.monotonic() - started
+        return replace(outcome, seconds=round(seconds, 1))
 
     async def _first(self, broadcasts: bool) -> Outcome:
         group = self._group
+        shutil.rmtree(self._home, ignore_errors=True)
         await group.begin(_reader(Path(self._recipe.model)), self._recipe)
         for step in range(_BEFORE):
             await group.learn(_batch(step))

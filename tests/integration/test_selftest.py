@@ -1,11 +1,13 @@
 """The learner's self-test: all layouts pass on CPUs, and what is off is called so."""
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+from infra.learner import selftest
 from infra.learner.selftest import Layout, Outcome, layouts
 from memagent.rl.footprint import FAMILIES
 from pipelines.cli.main import app
@@ -41,6 +43,29 @@ def test_the_page_has_the_same_layouts():
 )
 def test_what_is_off_is_called_so(found, said):
     assert replace(Outcome(LAYOUT), **found).problem == said
+
+
+def test_a_layout_that_fails_is_told_of_once(tmp_path, monkeypatch):
+    class Group:
+        """Ranks on which nothing can be loaded."""
+
+        def __init__(self, *_):
+            pass
+
+        async def start(self):
+            pass
+
+        stop = start
+
+        async def begin(self, *_):
+            raise RuntimeError("no room")
+
+    async def outcomes():
+        return [one async for one in selftest.selftest(tmp_path, 0, [LAYOUT])]
+
+    monkeypatch.setattr(selftest, "LearnerGroup", Group)
+    (one,) = asyncio.run(outcomes())
+    assert one.problem == "RuntimeError: no room"
 
 
 @pytest.mark.slow
