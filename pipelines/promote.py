@@ -22,15 +22,7 @@ from infra.store.rows import PolicyRow, ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.evaluation.suites import Suite
-from memagent.rl.promotion import (
-    Decision,
-    PlannedGroup,
-    PowerRecord,
-    PromotionSpec,
-    QuestionGroup,
-    decide,
-    state,
-)
+from memagent.rl.promotion import Decision, PlannedGroup, PowerRecord, PromotionSpec, QuestionGroup, decide, state
 from pipelines.evaluate import evaluate, run_results
 from pipelines.promotion_questions import Questions, find_questions, trained_files
 from pipelines.run_names import new_run_id

@@ -10,7 +10,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -125,7 +125,7 @@ class Outcome:
         return ", ".join(f"{name} {value:.2g} > {most:g}" for name, value, most in found if not value <= most)
 
 
-async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> AsyncIterator[Outcome]:
+async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> list[Outcome]:
     """Try layouts, by default all, on the learner's own actors, in the Ray session that runs.
 
     All nodes see `folder`, which is for models and checkpoints. Each of the `gpus` has a rank, but one of several
@@ -145,10 +145,9 @@ async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> Asy
                     continue
                 trial = _Trial(folder, layout, group, layout.recipe(_model(folder, layout.family), size, width))
                 found[layout] = await trial.run(before, broadcasts=gpus != 1)
-                if size == 1 or found[layout].error:
-                    yield found[layout]
         finally:
             await group.stop()
+    return list(found.values())
 
 
 class _Trial:
@@ -369,8 +368,4 @@ def run(folder: Path, gpus: int | None = None, tried: Sequence[Layout] = ()) -> 
 
     disable_progress_bar()
     count = int(ray.cluster_resources().get("GPU", 0)) if gpus is None else gpus
-
-    async def collect() -> list[Outcome]:
-        return [outcome async for outcome in selftest(folder, count, tried)]
-
-    return asyncio.run(collect())
+    return asyncio.run(selftest(folder, count, tried))

@@ -5,6 +5,7 @@ in.
 """
 
 import re
+from collections.abc import Callable
 from datetime import date, datetime
 from functools import cache
 from typing import Any
@@ -44,18 +45,10 @@ def right(category: str, prediction: str, gold: str) -> bool:
         return not gold and not prediction
     if prediction.lower() == gold.lower():
         return True
-    if category in _DATES:
-        return same_date(prediction, gold)
     if category == "Notice Period To Terminate Renewal":
         # A clause quoted in full states the renewed term first: "... one year unless ... 60 days ...".
-        return same_duration(_UNLESS.split(prediction, maxsplit=1)[-1], gold)
-    if category in _DURATIONS:
-        return same_duration(prediction, gold)
-    if category == "Governing Law":
-        return same_place(prediction, gold)
-    if category == "Parties":
-        return same_parties(prediction, gold)
-    return contains(prediction, gold)
+        prediction = _UNLESS.split(prediction, maxsplit=1)[-1]
+    return _SAME.get(category, contains)(prediction, gold)
 
 
 def says_yes(category: str, answer: str) -> bool | None:
@@ -348,3 +341,12 @@ def durations(text: str) -> list[tuple[float, float]]:
         spans.append((months, days))
         end, rank = match.end(), _RANK.index(unit)
     return spans
+
+
+_SAME: dict[str, Callable[[str, str], bool]] = {
+    **dict.fromkeys(_DATES, same_date),
+    **dict.fromkeys(_DURATIONS, same_duration),
+    "Governing Law": same_place,
+    "Parties": same_parties,
+}
+"""How answers of a category are compared; else by `contains`."""

@@ -75,11 +75,8 @@ class Documents:
 
     def start(self, index: int) -> float:
         """Return where a paragraph (from 0) starts, as a share of the text's characters."""
-        lengths = [
-            len(f"Document {i}:\n") + len(title) + 1 + len(text) + len(_BETWEEN)
-            for i, (title, text) in enumerate(self.paragraphs, 1)
-        ]
-        return sum(lengths[:index]) / (sum(lengths) - len(_BETWEEN))
+        lengths = list(map(len, self()))
+        return (sum(lengths[:index]) + (len(_BETWEEN) if index else 0)) / sum(lengths)
 
 
 def numbered(paragraphs: Iterable[Paragraph]) -> Iterator[str]:

@@ -5,7 +5,7 @@ answers and the source that vouches for them.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -78,10 +78,7 @@ class Harvest:
     @property
     def reasons(self) -> dict[str, int]:
         """Number of dropped rows by reason."""
-        counts: dict[str, int] = defaultdict(int)
-        for dropped in self.dropped:
-            counts[dropped.reason] += 1
-        return dict(sorted(counts.items()))
+        return dict(sorted(Counter(dropped.reason for dropped in self.dropped).items()))
 
 
 def gather(

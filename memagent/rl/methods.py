@@ -4,10 +4,10 @@ Multi-Conv DAPO (MemAgent, arXiv 2507.02259) gives the reward of the answer to a
 other methods pay, besides, what the memory did. A recipe names one: ``method.name``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal
 
 from memagent.registry import Registry
 from memagent.rl.reward import Answered, Trace
@@ -22,15 +22,10 @@ UNSUPPORTED = 0.5
 """What remains of a utility that the outcome does not support (HiMPO)."""
 
 
-class Assign(Protocol):
-    """Sets the advantages of a group."""
-
-    def __call__(self, group: Group, baseline: Baseline, weight: float, likelihoods: Likelihoods) -> Group:
-        """Return the group, which has rewards, with the advantage of each trajectory, or of each conversation.
-
-        `weight` is that of what the method adds to the answer's reward (``method.weight``); `likelihoods` are empty for
-        a method without `Method.memories`.
-        """
+Assign = Callable[[Group, Baseline, float, Likelihoods], Group]
+"""Returns a group, which has rewards, with the advantage of each trajectory, or of each conversation; by the baseline
+of rewards, the weight of what the method adds to the answer's reward (``method.weight``), and the likelihoods, which
+are empty for a method without `Method.memories`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,9 +371,10 @@ def _curves(
 ) -> None:
     """Plot training runs by step, as SVG and PNG."""
     from pipelines.report.training import draw
-    from pipelines.training.records import find_training, metrics_of
+    from pipelines.training.checkpoints import read_metrics
+    from pipelines.training.records import find_training
 
     tables = given.open_store()
-    rows = {name: metrics_of(tables, name) for name in (find_training(tables, run) for run in runs)}
+    rows = {name: read_metrics(tables, name) for name in (find_training(tables, run) for run in runs)}
     for path in draw(rows, output.expanduser(), spread=spread):
         typer.echo(str(path))

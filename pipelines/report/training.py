@@ -10,12 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
 
 from infra.store.location import Store
+from infra.store.runs import read_summary
+from infra.store.schemas import POLICIES_OF
 from memagent.errors import UsageError
 from pipelines.report import plots as curves
 from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
 from pipelines.report.panels import Rows, interval, series
-from pipelines.training.checkpoints import Checkpoints
-from pipelines.training.records import candidate_of, find_training, metrics_of, summary_of_ended
+from pipelines.training.checkpoints import Checkpoints, read_metrics
+from pipelines.training.records import candidate_of, find_training
 from pipelines.views.formatting import duration, number, percent, plain
 
 _LAST_STEPS = 20
@@ -64,9 +66,9 @@ def write_training(store: Store, run_id: str, path: str | Path) -> Path:
 def training_page(store: Store, run_id: str) -> str:
     """Return the report of a training run as HTML; see `write_training`."""
     run_id = find_training(store, run_id)
-    rows = metrics_of(store, run_id)
+    rows = read_metrics(store, run_id)
     steps = [row for row in rows if row["step"] > 0]
-    summary = summary_of_ended(store, run_id) or {}
+    summary = read_summary(store, run_id, POLICIES_OF) or {}
     recipe = summary.get("config", {}).get("recipe", {})
     return sheet(
         "training.html.j2",

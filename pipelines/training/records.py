@@ -5,17 +5,16 @@ import subprocess
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from infra.store.location import Store
 from infra.store.policies import policies
 from infra.store.qa import TrainingSummary
 from infra.store.rows import PolicyRow
-from infra.store.runs import read_summary
 from infra.store.schemas import POLICIES_OF
 from memagent import __version__
 from pipelines.run_names import resolve
-from pipelines.training.checkpoints import HOME, METRICS, Checkpoints, MetricsRow, State, read_metrics
+from pipelines.training.checkpoints import HOME, METRICS, Checkpoints, State
 from pipelines.training.settings import TrainingRun
 
 _ROOT = Path(__file__).parents[2]
@@ -73,21 +72,6 @@ def find_training(store: Store, run: str) -> str:
         UsageError: there is no such run; the message lists the runs.
     """
     return resolve(run, training_runs(store), store.url, "training run")
-
-
-def metrics_of(store: Store, run_id: str) -> list[MetricsRow]:
-    """Return a run's metrics, sorted by step.
-
-    Raises:
-        UsageError: there is no such run.
-        TrainingError: they cannot be read.
-    """
-    return read_metrics(store, find_training(store, run_id))
-
-
-def summary_of_ended(store: Store, run_id: str) -> dict[str, Any] | None:
-    """Return the summary of a finished run; None if it still runs or was interrupted."""
-    return read_summary(store, run_id, POLICIES_OF)
 
 
 def candidate_of(store: Store, run_id: str, policy_id: str) -> PolicyRow | None:

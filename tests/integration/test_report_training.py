@@ -13,7 +13,7 @@ from memagent.errors import TrainingError, UsageError
 from pipelines.cli.train import app
 from pipelines.report.training import training_page, write_training
 from pipelines.training.checkpoints import State
-from pipelines.training.records import find_training, metrics_of, training_runs
+from pipelines.training.records import find_training, training_runs
 from tests.support.made_up_training import end, keep, register, replayed, run, step
 
 
@@ -168,7 +168,7 @@ def test_the_last_run_is_the_one_that_wrote_last(store, tmp_path):
 def test_metrics_that_cannot_be_read_are_said(store):
     store.write_bytes(b'{"step": 1}\n{"st', "training", "train-x", "metrics.jsonl")
     with pytest.raises(TrainingError, match="metrics of run train-x cannot be read"):
-        metrics_of(store, "train-x")
+        training_page(store, "train-x")
 
 
 def test_the_commands_write_the_report_and_the_pictures(ended, tmp_path):

@@ -60,11 +60,8 @@ def test_a_layout_that_fails_is_told_of_once(tmp_path, monkeypatch):
         async def begin(self, *_):
             raise RuntimeError("no room")
 
-    async def outcomes():
-        return [one async for one in selftest.selftest(tmp_path, 0, [LAYOUT])]
-
     monkeypatch.setattr(selftest, "LearnerGroup", Group)
-    (one,) = asyncio.run(outcomes())
+    (one,) = asyncio.run(selftest.selftest(tmp_path, 0, [LAYOUT]))
     assert one.problem == "RuntimeError: no room"
 
 

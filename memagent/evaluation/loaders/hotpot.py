@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from memagent.errors import UsageError
 from memagent.evaluation.metrics import JUDGEMENTS, normalise
@@ -102,11 +101,13 @@ def own_paragraphs(row: FileRow) -> dict[str, list[str]]:
     """
     own: dict[str, list[str]] = {}
     for i, pair in enumerate(row.list("context")):
-        if not _is_paragraph(pair):
-            raise row.wrong(f"context[{i}]", "a list of a title and a list of sentences is needed.")
-        if pair[0] in own:
-            raise row.wrong(f"context[{i}]", f"{pair[0]!r} is the title of another paragraph of this question.")
-        own[pair[0]] = pair[1]
+        match pair:
+            case [str(title), list(sentences)] if all(isinstance(sentence, str) for sentence in sentences):
+                if title in own:
+                    raise row.wrong(f"context[{i}]", f"{title!r} is the title of another paragraph of this question.")
+                own[title] = sentences
+            case _:
+                raise row.wrong(f"context[{i}]", "a list of a title and a list of sentences is needed.")
     if not own:
         raise row.wrong("context", "an empty list; at least one paragraph is needed.")
     return own
@@ -134,13 +135,3 @@ def supporting_sentences(row: FileRow, own: dict[str, list[str]]) -> dict[str, l
     if not sentences_by_title:
         raise row.wrong("supporting_facts", "an empty list; at least one is needed.")
     return sentences_by_title
-
-
-def _is_paragraph(pair: Any) -> bool:
-    return (
-        isinstance(pair, list)
-        and len(pair) == 2
-        and isinstance(pair[0], str)
-        and isinstance(pair[1], list)
-        and all(isinstance(sentence, str) for sentence in pair[1])
-    )
