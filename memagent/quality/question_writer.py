@@ -14,6 +14,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from memagent.evaluation.metrics import containment, exact_match, normalise
 from memagent.reading.conversations import Generate
@@ -66,19 +67,13 @@ class Questioner:
     @property
     def overhead(self) -> int:
         """Most tokens needed besides the segment: the wording, a question and a response."""
-        return max(len(self.to_write([])), len(self.to_answer([], "")) + self._max_tokens) + self._max_tokens
+        return max(len(self.prompt("write", [])), len(self.prompt("answer", [])) + self._max_tokens) + self._max_tokens
 
-    def to_write(self, segment: list[int]) -> list[int]:
-        """Return the prompt that asks for a question."""
-        return self._render(self._wording.write, segment, "")
-
-    def to_answer(self, segment: list[int], question: str) -> list[int]:
-        """Return the open-book prompt: the question and its segment."""
-        return self._render(self._wording.answer, segment, question)
-
-    def to_guess(self, question: str) -> list[int]:
-        """Return the closed-book prompt: the question alone."""
-        return self._render(self._wording.closed, [], question)
+    def prompt(self, kind: Literal["write", "answer", "closed"], segment: list[int], question: str = "") -> list[int]:
+        """Return the prompt to write a question, to answer it from its segment, or closed-book: from the question."""
+        tokenizer = self._prompts.tokenizer
+        slots = {"segment": segment, "question": tokenizer.encode(question)}
+        return splice(self._prompts.framed(compile_slots(getattr(self._wording, kind), tokenizer, {})), slots)
 
     def sampling(self, temperature: float, seed: int) -> Sampling:
         """Return the sampling of one response."""
@@ -93,28 +88,23 @@ class Questioner:
         """Return the answer in a response; empty for "not found"."""
         return self._prompts.read_answer(response)[0]
 
-    def _render(self, text: str, segment: list[int], question: str) -> list[int]:
-        tokenizer = self._prompts.tokenizer
-        slots = {"segment": segment, "question": tokenizer.encode(question)}
-        return splice(self._prompts.framed(compile_slots(text, tokenizer, {})), slots)
-
 
 async def write(
     segment: list[int], questioner: Questioner, generate: Generate, seed: int = 0
 ) -> WrittenQuestion | RefusedQuestion:
     """Write a question from the token ids of a segment, and filter it. Raises what `generate` raises."""
-    completion = await generate(questioner.to_write(segment), questioner.sampling(1.0, seed), 0)
+    completion = await generate(questioner.prompt("write", segment), questioner.sampling(1.0, seed), 0)
     written = parse(questioner.read(completion.ids)) if not completion.cut else None
     if written is None:
         return RefusedQuestion("not a question")
     if containment(written.question, [written.answer]):
         return RefusedQuestion("answer in the question")
-    tried = await generate(questioner.to_answer(segment, written.question), questioner.sampling(0.0, 0), 0)
+    tried = await generate(questioner.prompt("answer", segment, written.question), questioner.sampling(0.0, 0), 0)
     if not exact_match(questioner.read(tried.ids), [written.answer]):
         return RefusedQuestion("not answerable from its segment")
     for sample in range(CLOSED_SAMPLES):
         drawn = questioner.sampling(1.0, int(stable_hash(seed, sample)[:8], 16))
-        guess = questioner.read((await generate(questioner.to_guess(written.question), drawn, 0)).ids)
+        guess = questioner.read((await generate(questioner.prompt("closed", [], written.question), drawn, 0)).ids)
         if containment(guess, [written.answer]):
             return RefusedQuestion("answerable without a document")
     return written

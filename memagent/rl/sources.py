@@ -55,8 +55,6 @@ class RowDataset:
     """Read a row's documents whole, and nothing beside them; of longer ones as many segments as a task may have."""
     _asked: dict[tuple[str, str], list[Qa]] = field(default_factory=lambda: defaultdict(list))
     """Rows by normalised question and content hash."""
-    _orders: dict[int, list[int]] = field(default_factory=dict)
-    """The order of the rows in the present epoch."""
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -72,7 +70,7 @@ class RowDataset:
             UsageError: no row is usable: their texts are too long, and none has evidence or its answer verbatim.
         """
         epoch, place = divmod(number, len(self.rows))
-        order = self._order(epoch)
+        order = _shuffled(len(self.rows), f"{self.seed} epoch {epoch}")
         rng = random.Random(f"{self.seed} rows {number}")
         for index in (*order[place:], *order[:place]):
             row = self.rows[index]
@@ -112,13 +110,6 @@ class RowDataset:
         names = {segment.content_hash for segment in task.segments}.difference(own.stream)
         asked = [row for name in sorted(names) for row in self._asked.get((question, name), ())]
         return [row for row in asked if frozenset(map(normalise, row.answers)) != gold]
-
-    def _order(self, epoch: int) -> list[int]:
-        if epoch not in self._orders:
-            self._orders.clear()
-            self._orders[epoch] = list(range(len(self.rows)))
-            random.Random(f"{self.seed} epoch {epoch}").shuffle(self._orders[epoch])
-        return self._orders[epoch]
 
     def _wanted(self, row: Qa, own: Sequence[Segment]) -> list[int] | None:
         """Return which of a text's segments hold the answer; None if that is unknown and the text is too long.
@@ -168,6 +159,13 @@ class RowDataset:
     def _of(self) -> Callable[[str], list[Segment]]:
         """Return the segments of a text by its content hash; some are kept."""
         return lru_cache(_HELD)(lambda name: [replace(one, content_hash=name) for one in self.cut(self.text(name))])
+
+
+@lru_cache(maxsize=2)
+def _shuffled(count: int, seed: str) -> list[int]:
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return order
 
 
 def _name(row: Qa) -> str:

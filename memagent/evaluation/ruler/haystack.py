@@ -8,6 +8,7 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from itertools import accumulate, chain
 from typing import Protocol
 
@@ -29,6 +30,7 @@ _LINES = 64
 _SURE = 512
 """Lines that are counted one by one; the rest is estimated from their mean."""
 _WINDOW = 100_000
+_TRIES = 64
 _BEFORE = "It is so."
 _LONGEST = 1000
 """Characters of a unit: longer stretches without a sentence end are cut between words."""
@@ -52,27 +54,29 @@ class _Repeated:
     """Units that begin again with the first when they run out; `_sums` has the tokens of the first 0, 1, ... units."""
 
     _sums: Sequence[int]
+    _start = _before = 0
+    """Where it begins: the number of a unit, and the tokens before it."""
 
     def __len__(self) -> int:
         return len(self._sums) - 1
 
     def within(self, tokens: float) -> int:
         """Return how many whole units from the first on fit into `tokens`."""
-        rounds, rest = divmod(max(0, int(tokens)), self._sums[-1])
-        return rounds * len(self) + bisect_right(self._sums, rest) - 1
+        rounds, rest = divmod(max(0, int(self._before + tokens)), self._sums[-1])
+        return max(0, rounds * len(self) + bisect_right(self._sums, rest) - 1 - self._start)
 
     def tokens(self, unit: int) -> int:
         """Return the tokens of the first `unit` units."""
-        rounds, rest = divmod(unit, len(self))
-        return rounds * self._sums[-1] + self._sums[rest]
+        rounds, rest = divmod(self._start + unit, len(self))
+        return rounds * self._sums[-1] + self._sums[rest] - self._before
 
 
 class Filler(_Repeated):
     """The same few sentences over and over, a line each time."""
 
-    def __init__(self, meter: Meter, sentences: Sequence[str] = FILLER) -> None:
+    def __init__(self, meter: Meter) -> None:
         """Count the sentences once."""
-        units = [("\n" if i == 0 else " ") + sentence for i, sentence in enumerate(sentences)]
+        units = [("\n" if i == 0 else " ") + sentence for i, sentence in enumerate(FILLER)]
         self._sums = [0, *accumulate(map(meter, units))]
         self._text = "".join(units) * _REPEATS
         self._ends = [0, *accumulate(map(len, units * _REPEATS))]
@@ -148,14 +152,19 @@ class HaystackTexts(_Repeated):
         """Tell whether `text` stands in one of the texts."""
         return any(text in essay for essay in self._texts)
 
-    def close(self, rng: random.Random, tokens: int, tries: int = 64) -> "TextsFrom":
+    def close(self, rng: random.Random, tokens: int) -> "HaystackTexts":
         """Begin at a random sentence, chosen so that a sentence ends close below `tokens`."""
-        starts = [rng.randrange(len(self)) for _ in range(tries)]
-        begun = [TextsFrom(self, start) for start in starts]
+        begun = [self._begun(rng.randrange(len(self))) for _ in range(_TRIES)]
         return max(begun, key=lambda texts: texts.tokens(texts.within(tokens)))
+
+    def _begun(self, start: int) -> "HaystackTexts":
+        begun = copy(self)
+        begun._start, begun._before = start, self.tokens(start)
+        return begun
 
     def run(self, start: int, stop: int) -> Iterator[str]:
         """Yield the text of units `start` to `stop`."""
+        start, stop = self._start + start, self._start + stop
         while start < stop:
             unit = start % len(self)
             i = bisect_right(self._firsts, unit) - 1
@@ -183,28 +192,6 @@ def _counted(text: str, ends: "array[int]", tokenizer: Tokenizer, total: int) ->
             total = counted + bisect_left(offsets, (len(before) + end - begin,))
             yield total
         index = last
-
-
-class TextsFrom:
-    """Texts begun at another sentence than their first."""
-
-    def __init__(self, texts: HaystackTexts, start: int) -> None:
-        """Begin at unit `start`."""
-        self._texts = texts
-        self._start = start
-        self._skipped = texts.tokens(start)
-
-    def tokens(self, unit: int) -> int:
-        """Return the tokens of the first `unit` units."""
-        return self._texts.tokens(self._start + unit) - self._skipped
-
-    def within(self, tokens: float) -> int:
-        """Return how many whole units from the first on fit into `tokens`."""
-        return max(0, self._texts.within(self._skipped + tokens) - self._start)
-
-    def run(self, start: int, stop: int) -> Iterator[str]:
-        """Yield the text of units `start` to `stop`."""
-        return self._texts.run(self._start + start, self._start + stop)
 
 
 def weave(haystack: Haystack, count: int, inserts: Sequence[tuple[int, str]]) -> Iterator[str]:
