@@ -48,16 +48,7 @@ class ScriptedEngine:
         slots = self._prompts.parse(ids)
         if slots is None:
             raise RequestError("the scripted reader was given a prompt that is not of its template")
-        response = self._respond(slots)
-        stop = list(self._prompts.stop_ids[:1])
-        finished = len(response) + len(stop) <= sampling.max_tokens
-        out = response + stop if finished else response[: sampling.max_tokens]
-        return Completion(
-            out,
-            "stop" if finished else "length",
-            prompt_tokens=len(ids),
-            logprobs=[0.0] * len(out) if sampling.logprobs else None,
-        )
+        return complete(self._respond(slots), self._prompts, ids, sampling)
 
     def _respond(self, slots: dict[str, list[int]]) -> list[int]:
         prompts = self._prompts
@@ -70,6 +61,14 @@ class ScriptedEngine:
         if note == memory:
             return prompts.unchanged(slots["memory"])
         return prompts.tokenizer.encode(note)
+
+
+def complete(response: list[int], prompts: Prompts, prompt: list[int], sampling: Sampling) -> Completion:
+    """Return a response by rule as an engine gives it: with its end, or cut off; each token is certain."""
+    whole = [*response, *prompts.stop_ids[:1]]
+    ids = whole[: sampling.max_tokens]
+    logprobs = [0.0] * len(ids) if sampling.logprobs else None
+    return Completion(ids, "stop" if ids == whole else "length", prompt_tokens=len(prompt), logprobs=logprobs)
 
 
 def update(question: str, memory: str, segment: str) -> str:

@@ -260,13 +260,12 @@ def documents_needed(
     correlation: float = 0.1,
     discordance: float = 0.2,
     margin: float = 0.05,
-    enough: float = ENOUGH,
 ) -> int | None:
     """Return the fewest documents with so many questions each that give enough power; None: a million do not."""
 
     def suffices(documents: int) -> bool:
         group = PlannedGroup((questions,) * documents, margin, discordance)
-        return power([group], alpha=alpha, gain=gain, correlation=correlation) >= enough
+        return power([group], alpha=alpha, gain=gain, correlation=correlation) >= ENOUGH
 
     high = 2
     while not suffices(high):

@@ -13,6 +13,7 @@ from memagent.reading.conversations import ReadingSpec
 from memagent.reading.engine import Completion, Sampling
 from memagent.reading.folding import places_of
 from memagent.reading.prompts import Prompts
+from memagent.reading.scripted import complete
 from memagent.rl.dataset import Task
 from memagent.rl.rollout import RewardConfig, roll_out
 from memagent.rl.trajectory import Trajectory
@@ -44,14 +45,7 @@ class Teacher:
         slots = self._prompts.parse(ids)
         if slots is None:
             raise RequestError("the teacher was given a prompt that is not of its template")
-        response = [*self._say(slots), *self._prompts.stop_ids[:1]]
-        whole = len(response) <= sampling.max_tokens
-        return Completion(
-            response[: sampling.max_tokens],
-            "stop" if whole else "length",
-            prompt_tokens=len(ids),
-            logprobs=[0.0] * min(len(response), sampling.max_tokens),
-        )
+        return complete(self._say(slots), self._prompts, ids, sampling)
 
     def _say(self, slots: dict[str, list[int]]) -> list[int]:
         prompts = self._prompts
