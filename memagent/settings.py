@@ -58,19 +58,14 @@ def read_toml(path: str) -> Json:
     Raises:
         ConfigError: there is none, or it is no TOML.
     """
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # editors on Windows add the mark
-    except FileNotFoundError as error:
-        raise ConfigError(f"no configuration file {path}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise ConfigError(f"configuration file {path}: {error}") from error
+    return _parsed(Path(path), "configuration file")
 
 
-def shipped_file(name_or_path: str, folder: Path, noun: str) -> Path:
-    """Return the TOML file of a name, which is in a folder of this package, or of a path.
+def read_shipped(name_or_path: str, folder: Path, noun: str) -> tuple[Path, Json]:
+    """Return path and content of the TOML file of a name, which is in a folder of this package, or of a path.
 
     Raises:
-        ConfigError: there is none; `noun` is what the message calls it.
+        ConfigError: there is none, or it is no TOML; `noun` is what the message calls it.
     """
     path = Path(name_or_path)
     if path.suffix != ".toml":
@@ -78,7 +73,16 @@ def shipped_file(name_or_path: str, folder: Path, noun: str) -> Path:
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
         raise ConfigError(f"no {noun} {name_or_path!r}. Shipped: {names}; or give a .toml file.")
-    return path
+    return path, _parsed(path, noun)
+
+
+def _parsed(path: Path, noun: str) -> Json:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows add the mark
+    except FileNotFoundError as error:
+        raise ConfigError(f"no {noun} {path}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        raise ConfigError(f"{noun} {path}: {error}") from error
 
 
 def beneath(sections: Mapping[str, Mapping[str, Any]], config: str | None = None) -> list[str]:

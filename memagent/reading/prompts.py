@@ -6,7 +6,6 @@ questions and memories are spliced in as ids. Its hash is part of every reading'
 """
 
 import re
-import tomllib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -19,7 +18,7 @@ from memagent.errors import ConfigError
 from memagent.reading.providers import TAGS, without_reasoning
 from memagent.reading.tokens import Tokenizer
 from memagent.records import stable_hash
-from memagent.settings import shipped_file
+from memagent.settings import read_shipped
 
 Layout = Literal["question-first", "section-first"]
 SHIPPED = Path(__file__).parent / "templates"
@@ -76,11 +75,7 @@ def load_template(name_or_path: str) -> Template:
     Raises:
         ConfigError: no such file, or a key or slot is missing or unknown.
     """
-    path = shipped_file(name_or_path, SHIPPED, "prompt template")
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"prompt template {path}: {error}") from error
+    path, data = read_shipped(name_or_path, SHIPPED, "prompt template")
     known = {key.name: key for key in fields(Template) if key.name not in FRAME}
     for name in data:
         if name not in known:

@@ -1,6 +1,5 @@
 """Training recipes: all settings of a run. Parsed before anything heavy is imported."""
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +8,7 @@ from pydantic import Field, model_validator
 
 from memagent.config import validate
 from memagent.errors import ConfigError
-from memagent.settings import Section, put_setting, shipped_file
+from memagent.settings import Section, put_setting, read_shipped
 
 SHIPPED = Path(__file__).parent / "recipes"
 
@@ -274,11 +273,10 @@ def load_recipe(name_or_path: str, sets: Sequence[str] = ()) -> Recipe:
     Raises:
         ConfigError: no such recipe, or a key is unknown or wrong.
     """
-    path = shipped_file(name_or_path, SHIPPED, "recipe")
+    path, data = read_shipped(name_or_path, SHIPPED, "recipe")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
         for item in sets:
             put_setting(data, item)
         return validate(Recipe, data, "")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ConfigError) as error:
+    except ConfigError as error:
         raise ConfigError(f"recipe {path}: {error}") from error

@@ -47,6 +47,12 @@ def test_a_wrong_recipe_says_what_is_wrong(tmp_path, text, said):
         load_recipe(str(path))
 
 
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('model = "toy"', encoding="utf-8-sig")
+    assert load_recipe(str(path)).model == "toy"
+
+
 def test_an_unknown_recipe_names_the_shipped_ones():
     with pytest.raises(ConfigError, match="nano-cpu"):
         load_recipe("nano-tpu")
