@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from memagent.errors import ConfigError
 from memagent.reading.prompts import Template
-from memagent.reading.tokens import model_file
+from memagent.reading.tokens import model_file, model_json
 
 _MARK, _REPLY = "memagent-7f3a-message", "memagent-7f3a-reply"
 _GENERATION = re.compile(r"\{%(-?)\s*(?:end)?generation\s*(-?)%\}")
@@ -47,7 +47,7 @@ def chat_frame(model: str, options: Mapping[str, JsonValue], system: str = "") -
     Raises:
         ConfigError: the template cannot be rendered, or changes what it is given.
     """
-    config = _tokenizer_config(model)
+    config = model_json(model, "tokenizer_config.json")
     source = _source(model, config)
     if source is None:
         return None
@@ -93,14 +93,6 @@ def _source(model: str, config: Mapping[str, Any]) -> str | None:
     if isinstance(found, list):  # several, by name
         found = next((one.get("template") for one in found if one.get("name") == "default"), None)
     return found if isinstance(found, str) else None
-
-
-def _tokenizer_config(model: str) -> dict[str, Any]:
-    file = model_file(model, "tokenizer_config.json")
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file else {}
-    except ValueError as error:
-        raise ConfigError(f"{file} is no JSON: {error}") from error
 
 
 def _text(token: Any) -> str:

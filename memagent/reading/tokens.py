@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as HFTokenizer
 
 from memagent.errors import ConfigError
-from memagent.records import stable_hash
+from memagent.records import Json, stable_hash
 
 
 class Tokenizer:
@@ -138,13 +138,22 @@ def _is_hub_name(model: str) -> bool:
     return not model.startswith((".", "/", "~")) and model.count("/") == 1
 
 
+def model_json(model: str, name: str) -> Json:
+    """Return the content of a JSON file of a model (`model_file`); nothing if it has no such file.
+
+    Raises:
+        ConfigError: it is no JSON object.
+    """
+    file = model_file(model, name)
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file else {}
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{file} is no JSON object: {error}") from error
+
+
 def _ends(model: str) -> list[int]:
     """Return the ids that end a response by the model's ``generation_config.json``."""
-    file = model_file(model, "generation_config.json")
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file else None
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{file} cannot be used: {error}") from error
+    found = model_json(model, "generation_config.json").get("eos_token_id")
     return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, int)]
 
 
