@@ -23,7 +23,7 @@ from memagent.evaluation.records import columns_of
 from memagent.evaluation.ruler import write_jsonl
 from memagent.evaluation.texts import Sample, Whole
 from memagent.quality.curation import VOUCHED, Qa, Split, families
-from memagent.records import stable_hash
+from memagent.records import half, stable_hash
 from memagent.rl.dataset import dataset_name
 from memagent.rl.promotion import PromotionSpec
 
@@ -183,7 +183,7 @@ def _samples(
     for one in questions:
         parts = [texts.get((one.where, name)) for name in one.qa.stream]
         text = "\n\n".join(part for part in parts if part is not None)
-        if None in parts or not text.strip() or not _encodable(text + one.qa.question + "".join(one.qa.answers)):
+        if None in parts or not text.strip() or half(text + one.qa.question + "".join(one.qa.answers)):
             continue
         sample = Sample(
             sample_id=f"{one.where}/{one.qa.qa_id}",
@@ -209,11 +209,3 @@ def _file(store: Store, split: Split, samples: list[Sample]) -> Path:
     if store.is_s3:
         path = Path(Store(str(cache_folder())).write_bytes(data, *parts))
     return path
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
