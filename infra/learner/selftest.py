@@ -21,8 +21,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from infra.learner.group import LearnerGroup, RankLost
-from infra.learner.rank_actor import RankActor
+from infra.learner.group import LearnerGroup, RankActor, RankLost
 from infra.learner.weights import Rendezvous, receive
 from infra.readers import ReaderSpec
 from memagent.config import load_config

@@ -230,7 +230,7 @@ def _train(
     """Train one stage by Multi-Conv DAPO; its best weights become a candidate. Repeat the command to resume."""
     if context.invoked_subcommand is not None:
         return
-    from pipelines.training.run import train
+    from pipelines.training.run import preview, train
     from pipelines.training.settings import named, prepare
 
     spec = promotion_spec(check, None, [promotion] if promotion else None, columns)  # fails before hours of training
@@ -238,8 +238,6 @@ def _train(
     run = prepare(config, given, text or [], store=store, sets=set_ or [], model=model, files=files)
     run = named(run, run_name)
     if dry_run:
-        from pipelines.training.preview import preview
-
         read, scheme = preview(run), run.reader.scheme
         if json_:
             out({"tasks": [one.as_dict(scheme) for one in read]})

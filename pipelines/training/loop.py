@@ -12,8 +12,7 @@ from typing import ParamSpec, TypeVar
 from infra.cluster.board import Progress
 from infra.cluster.rollout_pool import RolloutPool, RolloutWorker, Weights
 from infra.cluster.session import raised
-from infra.learner.group import LearnerGroup, RankLost
-from infra.learner.rank_actor import RankActor
+from infra.learner.group import LearnerGroup, RankActor, RankLost
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset

@@ -25,7 +25,6 @@ HOMES = {
         "infra/cluster/rollout_pool.py",
         "pipelines/training/loop.py",
         "infra/learner/group.py",
-        "infra/learner/rank_actor.py",
         "infra/learner/selftest.py",
     },
     "mcp": {"pipelines/web/api/mcp_server.py"},
