@@ -83,14 +83,13 @@ def find_questions(
     since: datetime | None = None,
     trained_files: Sequence[str] = (),
 ) -> Questions:
-    """Write the questions of a split of the spec's corpora, and of its files, to a file of samples, named by its
-    content.
+    """Write the questions of a split of the spec's corpora, and of its files, to a file of samples.
 
-    The promotion questions decide; the validation questions choose, without the files. Questions on texts of
-    `trained_files`, which the candidate was trained on, are left out. If there are too many, the choice depends only on
-    the seed and their ids, and takes as many documents as there are: a further document tells more than a further
-    question on one. They are scored by token F1, since exact containment would reward an answer that repeats the
-    document. `since` says when the incumbent was promoted.
+    The file is named by its content. The promotion questions decide; the validation questions choose, without the
+    files. Questions on texts of `trained_files`, which the candidate was trained on, are left out. If there are too
+    many, the choice depends only on the seed and their ids, and takes as many documents as there are: a further
+    document tells more than a further question on one. They are scored by token F1, since exact containment would
+    reward an answer that repeats the document. `since` says when the incumbent was promoted.
 
     Raises:
         UsageError: a file cannot be read.

@@ -43,8 +43,7 @@ class ResponseTokens:
 
 
 def token_loss(new: Tensor, given: ResponseTokens, recipe: LossRecipe) -> Summed:
-    """Sum the loss of response tokens, whose log-probabilities under the current weights are `new` [n], with a
-    gradient.
+    """Sum the loss of response tokens by their log-probabilities under the current weights: `new` [n], with a gradient.
 
     Clipped on both sides (clip-higher: DAPO, section 3.1), and for negative advantages below (arXiv 1912.09729);
     weighted by truncated importance sampling. The KL term is estimated by k3 (unbiased and never negative).

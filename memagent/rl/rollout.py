@@ -106,8 +106,7 @@ def trace_of(task: Task, turns: Sequence[Turn]) -> Trace | None:
 
 
 def probes(task: Task, scheme: ReadingSpec, turns: Sequence[Turn], memories: Memories) -> tuple[Conversation, ...]:
-    """Return the gold answer after the answer prompt: without a memory, and from the memories of a rollout that are
-    wanted.
+    """Return the gold answer after the answer prompt: without a memory, and from memories of a rollout.
 
     The response is what a reading would say: the first right answer, or "not found". Memories are the ``last``, or
     ``all``: after every update.

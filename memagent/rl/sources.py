@@ -383,8 +383,7 @@ def planted_sample(
     size: int,
     wordings: Sequence[str] = (),
 ) -> Sample:
-    """Make a document of `length` segments of `size` tokens, filled with `texts`, with needles, one of which is asked
-    for.
+    """Make a document of `length` segments of `size` tokens, of `texts`, with needles, one of which is asked for.
 
     One in six has nothing to find: its answer is empty. `wordings` are of the question, with ``{key}``; else it has one
     of the usual ones.

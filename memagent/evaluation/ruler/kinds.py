@@ -184,10 +184,10 @@ FAMILIES: Registry[Family] = Registry(
     "memagent.evaluation",
     "task family",
     {
-        "needles": "memagent.evaluation.ruler.needles:needles",
-        "tracking": "memagent.evaluation.ruler.aggregation:tracking",
-        "common words": "memagent.evaluation.ruler.aggregation:common_words",
-        "frequent words": "memagent.evaluation.ruler.aggregation:frequent_words",
+        "needles": "memagent.evaluation.ruler.families:needles",
+        "tracking": "memagent.evaluation.ruler.families:tracking",
+        "common words": "memagent.evaluation.ruler.families:common_words",
+        "frequent words": "memagent.evaluation.ruler.families:frequent_words",
         "documents": "memagent.evaluation.ruler.qa:QaDocuments",
     },
 )
