@@ -151,8 +151,9 @@ def _result_row(judged: Judged, reading_id: str, answer: AnswerRow | None, log: 
     if judged.wrong and judged.answer is not None and log is not None:
         cause = failure(sample, judged.answer, log)
         row["failure"] = cause.kind
-        row["lost_step"] = cause.step if cause.step >= 0 else None
-        row["lost_segment"] = cause.segment_index if cause.segment_index >= 0 else None
+        if cause.lost is not None:
+            row["lost_step"] = cause.lost.step
+            row["lost_segment"] = cause.lost.segment_index if cause.lost.segment_index >= 0 else None
     return row
 
 

@@ -119,11 +119,8 @@ class Failure:
     kind: Kind
     gold: tuple[str, ...] = ()
     """The gold texts concerned: alternatives of one answer."""
-    span: int = -1
-    step: int = -1
-    content_hash: str = ""
-    """Document of the segment at which the gold was lost; empty where it was lost in a merge."""
-    segment_index: int = -1
+    lost: Turn | None = None
+    """The turn at which an overwritten note was lost: at a segment, or in a merge."""
 
 
 def failure(sample: Sample, answer: str, turns: Sequence[Turn]) -> Failure:
@@ -158,15 +155,7 @@ def _cause(gold: tuple[str, ...], sample: Sample, spans: list[list[Turn]]) -> Fa
         return Failure("never noted", gold)
     if holds(spans[-1][-1]):
         return Failure("noted and not used", gold)
-    lost = _lost(noting, spans, holds)
-    return Failure(
-        "noted and overwritten",
-        gold,
-        lost.span,
-        step=lost.step,
-        content_hash=lost.content_hash,
-        segment_index=lost.segment_index,
-    )
+    return Failure("noted and overwritten", gold, _lost(noting, spans, holds))
 
 
 def _lost(noting: list[list[Turn]], spans: list[list[Turn]], holds: Callable[[Turn], bool]) -> Turn:

@@ -92,8 +92,13 @@ class RecordFormat(NamedTuple):
         return all(any(name in columns for name in names) for names in self.needed)
 
 
-def _own(row: FileRow) -> TaskRecord:
-    return _record(row, "question", text=_first(row, _TEXT), answers=_first(row, _ANSWERS))
+def _plain(question: str, text: Sequence[str], answers: Sequence[str]) -> RecordFormat:
+    """Return the format that has a column for each, text and answers under one of some names."""
+
+    def read(row: FileRow) -> TaskRecord:
+        return _record(row, question, text=_first(row, text), answers=_first(row, answers))
+
+    return RecordFormat(((question,), tuple(text), tuple(answers)), read)
 
 
 def _verl(row: FileRow) -> TaskRecord:
@@ -111,10 +116,6 @@ def _verl(row: FileRow) -> TaskRecord:
     return TaskRecord(prompt.strip(), _texts(row, "context"), answers)
 
 
-def _memagent(row: FileRow) -> TaskRecord:
-    return _record(row, "input", text="context", answers="answers")
-
-
 def _openrlhf(row: FileRow) -> TaskRecord:
     if row.values.get("question") is not None and row.values.get("context") is not None:
         return _record(row, "question", text="context", answers=_first(row, ("answers", *_LABEL)))
@@ -125,9 +126,9 @@ def _openrlhf(row: FileRow) -> TaskRecord:
 
 FORMATS: dict[str, RecordFormat] = {
     "verl": RecordFormat((("prompt",), ("reward_model",)), _verl),
-    "memagent": RecordFormat((("input",), ("context",), ("answers",)), _memagent),
+    "memagent": _plain("input", ("context",), ("answers",)),
     "openrlhf": RecordFormat((_PROMPT, ("label", "output")), _openrlhf),
-    "own": RecordFormat((("question",), _TEXT, _ANSWERS), _own),
+    "own": _plain("question", _TEXT, _ANSWERS),
 }
 """By name, in the order in which a file is tried."""
 KNOWN_COLUMNS = frozenset((*_TEXT, *_ANSWERS, *_PROMPT, *_LABEL, "question", "reward_model", "extra_info"))
@@ -147,7 +148,7 @@ def parser(where: str, names: Sequence[str], columns: Columns | None = None, for
         missing = [name for name in (columns.question, columns.text, columns.answers) if name not in names]
         if missing:
             raise UsageError(f"{where} has no column {missing[0]!r}; it has {', '.join(names)}")
-        return lambda row: _record(row, columns.question, text=columns.text, answers=columns.answers)
+        return _plain(columns.question, (columns.text,), (columns.answers,)).read
     if format is not None and format not in FORMATS:
         raise UsageError(f"no format {format!r}. There are: {', '.join(FORMATS)}")
     for name, known in FORMATS.items():

@@ -46,8 +46,8 @@ class ScheduleConfig(Section):
 
     def of(self, at: datetime) -> date:
         """Return the scheduled run that a moment belongs to: that of the nearest time at which one is due."""
-        local = at.astimezone(self._zone).replace(tzinfo=None)
-        return (local - _since_midnight(self._due) + _HALF_DAY).date()
+        local, due = at.astimezone(self._zone).replace(tzinfo=None), self._due
+        return (local - timedelta(hours=due.hour, minutes=due.minute) + _HALF_DAY).date()
 
     def window(self, day: date) -> tuple[datetime, datetime]:
         """Return from when and until when moments belong to a scheduled run."""
@@ -65,10 +65,6 @@ class ScheduleConfig(Section):
     @property
     def _due(self) -> time:
         return time.fromisoformat(self.due) if self.due else _DUE
-
-
-def _since_midnight(at: time) -> timedelta:
-    return timedelta(hours=at.hour, minutes=at.minute)
 
 
 @dataclass(frozen=True, slots=True)

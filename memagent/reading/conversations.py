@@ -24,7 +24,7 @@ Position = tuple[int, int]
 
 
 def span_ranges(segments: int, spans: int) -> list[range]:
-    """Cut `segments` positions into at most `parallel_spans` spans of nearly equal length, in order.
+    """Cut `segments` positions into at most `spans` spans of nearly equal length, in order.
 
     There is always at least one span, and no span is empty unless the stream is.
     """

@@ -44,19 +44,20 @@ def side_by_side(spans, merged):
 @pytest.mark.parametrize(
     ("memories", "kind", "step"),
     [
-        (["", "other", ""], "never noted", -1),
+        (["", "other", ""], "never noted", None),
         (["", "law of Nevada", "law of Nevada", "something else", ""], "noted and overwritten", 3),
         (["Nevada", "", "Nevada", "", ""], "noted and overwritten", 3),
-        (["", "Nevada", "law: Nevada"], "noted and not used", -1),
-        (["Nevada", "", "Nevada"], "noted and not used", -1),
-        ([], "never noted", -1),
-        (["Nevadan law"], "never noted", -1),
+        (["", "Nevada", "law: Nevada"], "noted and not used", None),
+        (["Nevada", "", "Nevada"], "noted and not used", None),
+        ([], "never noted", None),
+        (["Nevadan law"], "never noted", None),
     ],
 )
 def test_one_span(memories, kind, step):
     why = failure(sample("Nevada"), "Ohio", one_span(*memories))
-    assert (why.kind, why.step) == (kind, step)
-    assert (why.segment_index, why.content_hash) == ((step, "hash") if step >= 0 else (-1, ""))
+    assert why.kind == kind
+    place = why.lost and (why.lost.step, why.lost.segment_index, why.lost.content_hash)
+    assert place == (None if step is None else (step, step, "hash"))
     assert why.gold == ("Nevada",)
 
 
@@ -89,7 +90,7 @@ def test_gold_that_no_fact_says_in_its_words_is_noted_with_the_fact():
     fact = "This agreement is made on May 8, 2014."
     turns = one_span("", fact, "")
     why = failure(sample("5/8/14", match="contract", facts=(fact,)), "May 9", turns)
-    assert (why.kind, why.step) == ("noted and overwritten", 2)
+    assert (why.kind, why.lost.step) == ("noted and overwritten", 2)
     appeal = "There is no appeal in Ohio."
     verdict = sample("No", facts=(appeal, "Reno is far."))
     assert failure(verdict, "Yes", one_span("", "Reno is far.")).kind == "noted and not used"
@@ -102,8 +103,8 @@ def test_gold_that_no_fact_says_in_its_words_is_noted_with_the_fact():
 @pytest.mark.parametrize(
     ("spans", "merged", "kind", "place"),
     [
-        ([["", "x"], ["y"]], ["x", "x"], "never noted", (-1, -1)),
-        ([["", "x"], ["Nevada"]], ["x", "Nevada"], "noted and not used", (-1, -1)),
+        ([["", "x"], ["y"]], ["x", "x"], "never noted", None),
+        ([["", "x"], ["Nevada"]], ["x", "Nevada"], "noted and not used", None),
         ([["Nevada", "x"], ["y"]], ["x", "y"], "noted and overwritten", (0, 1)),
         ([["Nevada"], ["y"]], ["Nevada", "y"], "noted and overwritten", (2, 1)),
         ([["x"], ["Nevada"], ["y"]], ["x", "x", "y"], "noted and overwritten", (3, 1)),
@@ -113,7 +114,7 @@ def test_gold_that_no_fact_says_in_its_words_is_noted_with_the_fact():
 )
 def test_spans_and_merges(spans, merged, kind, place):
     why = failure(sample("Nevada"), "Ohio", side_by_side(spans, merged))
-    assert (why.kind, (why.span, why.step)) == (kind, place)
+    assert (why.kind, why.lost and (why.lost.span, why.lost.step)) == (kind, place)
 
 
 logs = st.one_of(
@@ -138,7 +139,7 @@ def test_every_wrong_answer_has_exactly_one_kind(turns, gold, match, rng):
     kinds = [_by_definition(turns, group) for group in groups]
     assert why.kind == min(kinds, key=KINDS.index)
     assert list(why.gold) == groups[kinds.index(why.kind)]
-    lost = [t for t in turns if (t.span, t.step) == (why.span, why.step)]
+    lost = [t for t in turns if t == why.lost]
     assert len(lost) == (why.kind == "noted and overwritten")
     assert not any(containment(t.memory, why.gold) for t in lost)
     # The order of the log says nothing, and what is kept to resume from is enough.
@@ -177,5 +178,5 @@ def test_the_log_of_a_real_reading(tokenizer):
     assert failure(asked, "17", turns).kind == "noted and not used"
     lost = [replace(turn, memory="x") if turn.step >= 3 else turn for turn in turns]
     why = failure(asked, "17", lost)
-    assert (why.kind, why.step, why.segment_index) == ("noted and overwritten", 3, 3)
+    assert (why.kind, why.lost.step, why.lost.segment_index) == ("noted and overwritten", 3, 3)
     assert failure(replace(asked, answers=("999",), facts=()), "17", turns).kind == "never noted"
