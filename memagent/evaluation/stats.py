@@ -190,13 +190,6 @@ def compare(
         raise ValueError("a comparison needs scores of both runs, and a cluster, for each sample")
     differences = np.array([(x or 0.0) - (y or 0.0) for x, y in zip(a, b, strict=True)])
     _, which = np.unique(np.array(clusters, dtype=object), return_inverse=True)
-    return compare_differences(differences, which, margin=margin, correlation=correlation)
-
-
-def compare_differences(
-    differences: Floats, which: NDArray[np.intp], *, margin: float, correlation: float
-) -> Comparison:
-    """Compare by differences, shape (n,), and the index of each one's cluster, shape (n,); see `compare`."""
     n, count = len(differences), int(which.max()) + 1
     sizes: Floats = np.bincount(which, minlength=count).astype(np.float64)
     sums: Floats = np.bincount(which, weights=differences, minlength=count).astype(np.float64)
