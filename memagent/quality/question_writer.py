@@ -22,7 +22,6 @@ from memagent.reading.engine import Sampling
 from memagent.reading.prompts import Prompts, compile_slots, splice
 from memagent.records import stable_hash
 
-WORDING = Path(__file__).with_suffix(".toml")
 CLOSED_SAMPLES = 2
 _WRITTEN = re.compile(
     r"^[^\w\n]*+question[^\w\n:]*+:++[ \t*]*+(\S[^\n]*)\n\W*+answer[^\w\n:]*+:++[ \t*]*+(\S[^\n]*)", re.I | re.M
@@ -123,6 +122,6 @@ def parse(text: str) -> WrittenQuestion | None:
 
 
 @cache
-def load_wording(path: Path = WORDING) -> Wording:
+def load_wording() -> Wording:
     """Load the wording."""
-    return Wording(**tomllib.loads(path.read_text(encoding="utf-8")))
+    return Wording(**tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
