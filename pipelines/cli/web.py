@@ -49,19 +49,19 @@ def serve(
     def parts(address: Address) -> "list[ServerPart]":
         made: list[ServerPart] = []
         if "api" in chosen:
-            from pipelines.web.api.app import ApiPart
+            from pipelines.web.api.app import api_part
             from pipelines.web.api.reader import HeldReader
 
             reader = HeldReader(settings, split)  # type: ignore[arg-type]
-            made.append(ApiPart(reader, address, at_once=at_once, most_bytes=max_bytes))
+            made.append(api_part(reader, address, at_once=at_once, most_bytes=max_bytes))
         if "metrics" in chosen:
             from pipelines.web.metrics import metrics_part
 
             made.append(metrics_part(settings, address, None))
         if "review" in chosen:  # last: it has all paths that the others leave
-            from pipelines.web.review.app import ReviewPart
+            from pipelines.web.review.app import review_part
 
-            made.append(ReviewPart(settings, reviewer or (), address))
+            made.append(review_part(settings, reviewer or (), address))
         return made
 
     address = Address(port, host, url)
@@ -88,11 +88,11 @@ def review(
     if link is not None:
         typer.echo(login_link(address, link))
         return
-    from pipelines.web.review.app import ReviewPart
+    from pipelines.web.review.app import review_part
     from pipelines.web.server import serve as run
 
     settings = given.settings
-    run(lambda at: [ReviewPart(settings, reviewer or (), at, show=open_)], address)
+    run(lambda at: [review_part(settings, reviewer or (), at, show=open_)], address)
 
 
 @takes()

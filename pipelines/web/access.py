@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.datastructures import Headers
@@ -22,6 +22,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipelines.web.address import Address, auth_string, token_file
+
+if TYPE_CHECKING:
+    from pipelines.web.review.journal import VerdictJournal
 
 SESSION = timedelta(hours=12)
 LINK = timedelta(hours=12)
@@ -38,22 +41,6 @@ class Session:
 
     reviewer: str
     csrf: str
-
-
-class SessionStore(Protocol):
-    """Keeps sessions and used login links."""
-
-    def open_session(self, key: str, reviewer: str, csrf: str, ends: datetime) -> None:
-        """Keep a session by the hash of its secret."""
-
-    def session(self, key: str) -> tuple[str, str] | None:
-        """Return a session's reviewer and CSRF token; None: there is none, or it has ended."""
-
-    def close_session(self, key: str) -> None:
-        """Forget a session."""
-
-    def use_link(self, key: str, ends: datetime) -> bool:
-        """Note that a login link is used; return whether it was not yet."""
 
 
 def bears(headers: Headers, token: str) -> bool:
@@ -77,11 +64,11 @@ def login_link(address: Address, reviewer: str) -> str:
 class Access:
     """Reviewers, their sessions, and the addresses under which the review pages are reached."""
 
-    def __init__(self, sessions: SessionStore, reviewers: Iterable[str], address: Address) -> None:
+    def __init__(self, sessions: "VerdictJournal", reviewers: Iterable[str], address: Address) -> None:
         """Make the tokens that are missing.
 
         Args:
-            sessions: keeps the sessions.
+            sessions: keeps the sessions and the used login links.
             reviewers: who may log in; the first one may also start runs.
             address: of the server.
 

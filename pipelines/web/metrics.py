@@ -4,8 +4,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,25 +12,25 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from infra.store.claims import is_alive
 from infra.store.delta import Table, now
 from infra.store.location import Store
 from infra.store.rows import RunRow
 from memagent.config import Config
-from memagent.errors import MemagentError
 from memagent.records import Json
 from pipelines.web.access import bears
 from pipelines.web.address import Address, auth_string, token_file, token_in
-from pipelines.web.server import never
+from pipelines.web.server import ServerPart
 
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DAYS = 30
 """Runs that began so many days before the exporter count, too."""
 _FRESH_SECONDS = 5.0
@@ -223,73 +222,30 @@ def _add_engine_time(total: _Sum, row: RunRow, seconds: float) -> None:
     total.counts["memagent_gpu_seconds", row["corpus"], row["kind"], ""] += seconds * gpus
 
 
-def exposition(collector: StoreCollector) -> bytes:
-    """Return the metrics in Prometheus's text format."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    return generate_latest(registry)
-
-
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class MetricsPart:
-    """The part of a server that Prometheus scrapes."""
-
-    def __init__(
-        self, read: Callable[[], bytes], address: Address, given: Path | None = None, *, store: str = ""
-    ) -> None:
-        """Find the token that a scrape must show.
-
-        Args:
-            read: gives the metrics.
-            address: of the server.
-            given: has the token, as a mounted secret does; None: one of this user's, made if it is missing.
-            store: what is told of the store.
-
-        Raises:
-            UsageError: there is no such file, or no token in it.
-        """
-        self._file, self._given = given or token_file("metrics"), given is not None
-        self._token()
-        self._read, self._address, self._store = read, address, store
-
-    @property
-    def routes(self) -> list[BaseRoute]:
-        """Its path."""
-        return [Route("/metrics", self._metrics)]
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Nothing is started."""
-        yield
-
-    def lines(self) -> list[str]:
-        """Say where it is."""
-        return [f"metrics: {self._address.local}/metrics   store: {self._store}   token: {self._file}"]
-
-    async def broken(self) -> MemagentError:
-        """It never is."""
-        return await never()
-
-    def _token(self) -> str:
-        """Return the token, read anew each time: one that is replaced is void."""
-        return token_in(self._file) if self._given else auth_string(self._file)
-
-    async def _metrics(self, request: Request) -> Response:
-        if not bears(request.headers, self._token()):
-            return PlainTextResponse("give the token", 401, headers={"WWW-Authenticate": "Bearer"})
-        return Response(await run_in_threadpool(self._read), media_type=_TYPE)
-
-
-def metrics_part(config: Config, address: Address, given: Path | None = None, days: float = 30) -> MetricsPart:
-    """Return the metrics of a store, as `MetricsPart` serves them.
+def metrics_part(config: Config, address: Address, given: Path | None = None, days: float = DAYS) -> ServerPart:
+    """Return the part of a server that Prometheus scrapes.
 
     Args:
         config: whose store.
         address: of the server.
-        given: file of the token, or None.
+        given: has the token that a scrape must show, as a mounted secret does; None: one of this user's, made if it is
+            missing.
         days: runs that began so many days ago count, too.
+
+    Raises:
+        UsageError: there is no such file, or no token in it.
     """
-    collector = StoreCollector(Store(config.store), days)
-    return MetricsPart(lambda: exposition(collector), address, given, store=config.store)
+    collector, file = StoreCollector(Store(config.store), days), given or token_file("metrics")
+
+    def token() -> str:
+        """Read the token anew each time: one that is replaced is void."""
+        return token_in(file) if given else auth_string(file)
+
+    async def scrape(request: Request) -> Response:
+        if not bears(request.headers, token()):
+            return PlainTextResponse("give the token", 401, headers={"WWW-Authenticate": "Bearer"})
+        return Response(await run_in_threadpool(generate_latest, collector), media_type=_TYPE)
+
+    token()
+    told = f"metrics: {address.local}/metrics   store: {config.store}   token: {file}"
+    return ServerPart([Route("/metrics", scrape)], lambda: [told])

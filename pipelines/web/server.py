@@ -11,10 +11,10 @@ import contextlib
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -48,25 +48,18 @@ _HEADERS = {
 }
 
 
-class ServerPart(Protocol):
+@dataclass(frozen=True, slots=True)
+class ServerPart:
     """What a server serves under some paths."""
 
-    @property
-    def routes(self) -> Sequence[BaseRoute]:
-        """Its paths, with its own access rules behind them."""
-        ...
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Start it in the server's event loop, and stop it after the body."""
-        ...
-
-    def lines(self) -> list[str]:
-        """Say where it is and who may use it, once it runs."""
-        ...
-
-    async def broken(self) -> MemagentError:
-        """Wait until it cannot go on; return why. The server then ends."""
-        ...
+    routes: Sequence[BaseRoute]
+    """Its paths, with its own access rules behind them."""
+    lines: Callable[[], Iterable[str]]
+    """Say where it is and who may use it, once it runs."""
+    running: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
+    """Starts it in the server's event loop, and stops it after the body."""
+    broken: Callable[[], Awaitable[MemagentError]] | None = None
+    """Waits until it cannot go on, and returns why; the server then ends. None: it never is."""
 
 
 class Headers:
@@ -213,22 +206,16 @@ async def _ending(
 ) -> AsyncIterator[None]:
     """Have the server end when a part breaks during the body; `broken` then has why."""
 
-    async def watch(part: ServerPart) -> None:
-        broken.append(await part.broken())
+    async def watch(breaks: Callable[[], Awaitable[MemagentError]]) -> None:
+        broken.append(await breaks())
         server.should_exit = True
 
-    watching = [asyncio.create_task(watch(part)) for part in parts]
+    watching = [asyncio.create_task(watch(part.broken)) for part in parts if part.broken]
     try:
         yield
     finally:
         for task in watching:
             task.cancel()
-
-
-async def never() -> MemagentError:
-    """Wait for what does not happen, for parts that cannot break."""
-    await asyncio.Event().wait()
-    raise AssertionError
 
 
 async def _health(_: Request) -> Response:

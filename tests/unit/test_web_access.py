@@ -12,12 +12,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.web import server as web_server
 from pipelines.web.address import Address, auth_string, token_file
 from pipelines.web.api.app import _body_of, _TokenGuard
 from pipelines.web.api.protocol import ApiError
-from pipelines.web.metrics import MetricsPart
+from pipelines.web.metrics import metrics_part
 from pipelines.web.review.listing import whole
 from pipelines.web.server import web_app
 
@@ -76,7 +77,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
 
 def test_a_replaced_token_is_void_at_once_and_no_redirect_names_a_requests_host(tmp_path, monkeypatch):
     monkeypatch.setattr("platformdirs.user_config_path", lambda app: tmp_path / app)
-    metrics = MetricsPart(lambda: b"up 1", Address(4300))
+    metrics = metrics_part(load_config(store=str(tmp_path / "store")), Address(4300))
     api = Mount("/v1", app=_TokenGuard(Starlette()))
     http = TestClient(web_app([*metrics.routes, api], ["*"]), follow_redirects=False)
     for server, path, opened in (("metrics", "/metrics", 200), ("serve", "/v1/models", 404)):

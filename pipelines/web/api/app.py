@@ -12,9 +12,10 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from infra.cluster.session import lazy_ray
 from memagent.errors import EngineDied, MemagentError
 from memagent.records import Json
 from pipelines.web.access import bears
@@ -23,6 +24,7 @@ from pipelines.web.api.mcp_server import Tools, http_app, mcp_server
 from pipelines.web.api.protocol import ApiError, ChatCompletion, ChatRequest, FoundAnswer, api_error
 from pipelines.web.api.reader import HeldReader
 from pipelines.web.api.readings import Reads
+from pipelines.web.server import ServerPart
 
 T = TypeVar("T")
 MOST_BYTES = 64 * 2**20
@@ -36,73 +38,59 @@ _CLOSED = 499
 """Status in no log but a proxy's: the client has gone."""
 
 
-class ApiPart:
-    """The part of a server whose models are readings, and whose tools an assistant calls."""
+def api_part(
+    reader: HeldReader, address: Address, *, at_once: int = READINGS, most_bytes: int = MOST_BYTES
+) -> ServerPart:
+    """Return the part of a server whose models are readings, and whose tools an assistant calls, for who has the token.
 
-    def __init__(
-        self, reader: HeldReader, address: Address, *, at_once: int = READINGS, most_bytes: int = MOST_BYTES
-    ) -> None:
-        """Find the token, which is made when there is none.
+    The token is made when there is none.
 
-        Args:
-            reader: reads.
-            address: of the server.
-            at_once: requests that are read at once.
-            most_bytes: of a request's body.
+    Args:
+        reader: reads.
+        address: of the server.
+        at_once: requests that are read at once.
+        most_bytes: of a request's body.
 
-        Raises:
-            UsageError: the token cannot be kept.
-        """
-        self._reader, self._address, self._at_once = reader, address, at_once
-        self._endpoint = _Endpoint(reader, at_once, most_bytes)
-        auth_string(token_file("serve"))
-        self._mcp = mcp_server(Tools(reader.config, reader))
-        self._mcp_app = http_app(self._mcp)
-
-    @property
-    def routes(self) -> list[BaseRoute]:
-        """Its paths, for who has the token."""
-        endpoint = self._endpoint
-        models = Starlette(
-            routes=[
-                Route("/models", endpoint.models),
-                Route("/models/{model:path}", endpoint.model),
-                Route("/chat/completions", endpoint.chat, methods=["POST"]),
-            ],
-            exception_handlers={HTTPException: _http_error, ApiError: _api_error},
-        )
-        models.router.redirect_slashes = False
-        return [
-            Mount("/v1", app=_TokenGuard(models)),
-            Route("/mcp", _TokenGuard(self._mcp_app)),
-        ]
+    Raises:
+        UsageError: the token cannot be kept.
+    """
+    auth_string(token_file("serve"))
+    server, endpoint = mcp_server(Tools(reader.config, reader)), _Endpoint(reader, at_once, most_bytes)
+    models = Starlette(
+        routes=[
+            Route("/models", endpoint.models),
+            Route("/models/{model:path}", endpoint.model),
+            Route("/chat/completions", endpoint.chat, methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _http_error, ApiError: _api_error},
+    )
+    models.router.redirect_slashes = False
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Load the model; free it after the body."""
+    async def running() -> AsyncIterator[None]:
         # Requests that ask a corpus hold a thread each while they wait for answers.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2 * self._at_once + 8))
-        print(f"loading {self._reader.spec.policy.policy_id}", flush=True)
-        with self._reader.session():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2 * at_once + 8))
+        print(f"loading {reader.spec.policy.policy_id}", flush=True)
+        with lazy_ray(reader.config.ray):  # for all runs, should one have so much to plan that it needs Ray
             try:
-                await self._reader.start()
-                async with self._mcp.session_manager.run():
+                await reader.start()
+                async with server.session_manager.run():
                     yield
             finally:
-                await self._reader.stop()
+                await reader.stop()
 
-    def lines(self) -> list[str]:
-        """Say where it is, and where its token is."""
-        local = self._address.local
-        return [
-            f"endpoint: {local}/v1   tools: {local}/mcp   store: {self._reader.config.store}",
-            f"its API key is in {token_file('serve')}",
-        ]
-
-    async def broken(self) -> MemagentError:
+    async def broken() -> MemagentError:
         """Wait until the engine has died as often as it may."""
-        await self._reader.engine_gone.wait()
+        await reader.engine_gone.wait()
         return EngineDied("engine processes keep crashing: see above, and run memagent doctor")
+
+    local = address.local
+    lines = [
+        f"endpoint: {local}/v1   tools: {local}/mcp   store: {reader.config.store}",
+        f"its API key is in {token_file('serve')}",
+    ]
+    routes = [Mount("/v1", app=_TokenGuard(models)), Route("/mcp", _TokenGuard(http_app(server)))]
+    return ServerPart(routes, lambda: lines, running, broken)
 
 
 class _TokenGuard:

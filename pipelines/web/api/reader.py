@@ -3,14 +3,12 @@
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from infra.cluster.loaded_engine import LoadedEngine, LocalEngine
-from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store.corpora import corpora
 from infra.store.location import Corpus, Store
@@ -159,12 +157,6 @@ class HeldReader:
         """Free the engine. Readings have ended or were cancelled."""
         await asyncio.to_thread(self._runs.shutdown)
         await self._engine.stop()
-
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        """Hold Ray for all runs of the body, should one have so much to plan that it needs it."""
-        with lazy_ray(self.config.ray):
-            yield
 
     def models(self) -> list[str]:
         """Return the names of models: the text of a request, and the corpora of the store."""

@@ -13,17 +13,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
 
 from memagent.config import Config
-from memagent.errors import MemagentError
 from pipelines.web.access import Access, PageGuard, login_link
 from pipelines.web.address import Address
 from pipelines.web.review import answer_pages, export
 from pipelines.web.review import pages as run_pages
 from pipelines.web.review.pages import ERRORS, Form, access_of, posted, render
 from pipelines.web.review.service import ReviewService
-from pipelines.web.server import never
+from pipelines.web.server import ServerPart
 
 _STATIC = {
     "report.css": ("pipelines.report", "text/css"),
@@ -33,53 +32,40 @@ _STATIC = {
 }
 
 
-class ReviewPart:
-    """The part of a server on which people check answers."""
+def review_part(config: Config, reviewers: Sequence[str], address: Address, *, show: bool = False) -> ServerPart:
+    """Return the part of a server on which people check answers; it has all paths that no other part has.
 
-    def __init__(self, config: Config, reviewers: Sequence[str], address: Address, *, show: bool = False) -> None:
-        """Open the index and the journal of a store.
+    Args:
+        config: of the store, and of the runs that are started on the pages.
+        reviewers: who may log in besides the user who starts it.
+        address: of the server.
+        show: open the pages in the browser.
 
-        Args:
-            config: of the store, and of the runs that are started on the pages.
-            reviewers: who may log in besides the user who starts it.
-            address: of the server.
-            show: open the pages in the browser.
-
-        Raises:
-            UsageError: a name is wrong.
-        """
-        self._service = ReviewService(config)
-        self._names = list(dict.fromkeys([getpass.getuser(), *reviewers]))
-        self._access = Access(self._service.journal, self._names, address)
-        self._address, self._store, self._show = address, config.store, show
-
-    @property
-    def routes(self) -> list[BaseRoute]:
-        """Everything that no other part has."""
-        return [Mount("/", app=app(self._service, self._access))]
+    Raises:
+        UsageError: a name is wrong.
+    """
+    service = ReviewService(config)
+    names = list(dict.fromkeys([getpass.getuser(), *reviewers]))
+    access = Access(service.journal, names, address)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Keep index and table up to date meanwhile."""
-        self._service.start()
+    async def running() -> AsyncIterator[None]:
+        service.start()
         try:
             yield
         finally:
-            await run_in_threadpool(self._service.stop)
+            await run_in_threadpool(service.stop)
 
-    def lines(self) -> list[str]:
-        """Say where it is, and give each person a link."""
-        links = {name: login_link(self._address, name) for name in self._names}
-        if self._show:
-            webbrowser.open(links[self._access.owner])
+    def lines() -> list[str]:
+        links = {name: login_link(address, name) for name in names}
+        if show:
+            webbrowser.open(links[access.owner])
         return [
-            f"review: {self._address.public}   store: {self._store}",
+            f"review: {address.public}   store: {config.store}",
             *(f"{name} logs in once with {link}" for name, link in links.items()),
         ]
 
-    async def broken(self) -> MemagentError:
-        """It never is."""
-        return await never()
+    return ServerPart([Mount("/", app=app(service, access))], lines, running)
 
 
 def app(service: ReviewService, access: Access) -> Starlette:
