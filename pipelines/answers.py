@@ -27,7 +27,7 @@ from pipelines.ask import AskRequest
 from pipelines.io.answers import COLUMNS, GivenAnswer, answer_rows, answered_before, newly_answered
 from pipelines.run_names import new_run_id
 from pipelines.target import Target, ask_target
-from pipelines.views.formatting import cited, cited_notes, duration, number, plain, shown_as
+from pipelines.views.formatting import cited, cited_notes, counts_of, duration, one_line, shown_as, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,17 +85,8 @@ def _in_cell(handle: Any, html: Any) -> Iterator[Progress]:
 
 def progress_html(snapshot: Json, seconds: float) -> str:
     """Return a progress bar with the counts of a snapshot (the keys of ``progress.jsonl``)."""
-    pairs = (("segments", "segments_total"), ("documents", "documents_total"), ("done", "total"))
-    done, total = next(
-        ((snapshot.get(key) or 0, snapshot[of]) for key, of in pairs if snapshot.get(of)),
-        (0, 0),
-    )
-    counts = [
-        f"{shown_as(name)} {number(snapshot[name])}"
-        + (f" of {number(snapshot[f'{name}_total'])}" if f"{name}_total" in snapshot else "")
-        for name in ("documents", "readings", "segments")
-        if name in snapshot
-    ]
+    _, done, total = work_of(snapshot)
+    counts = [f"{name} {count}" for name, count in counts_of(snapshot)]
     stage = escape(shown_as(snapshot.get("stage") or ("ingest" if "total" in snapshot else "starting")))
     bar = f'<progress value="{int(done)}" max="{int(total)}"></progress>' if total else "<progress></progress>"
     return f"<div>{bar} {stage} {escape(', '.join([*counts, duration(seconds)]))}</div>"
@@ -118,7 +109,7 @@ def _notes(answer: "Answer") -> str:
 
 
 def _text(value: str) -> str:
-    line = " ".join(plain(value).split())
+    line = one_line(value)
     return escape(line if len(line) <= _CHARS else line[:_CHARS] + "…")
 
 

@@ -16,18 +16,18 @@ from rich.text import Text
 
 from memagent.config import Config
 from memagent.errors import UsageError
+from pipelines.cli.live import Display, answer_cells
 from pipelines.cli.options import (
     Common,
     CorpusArgument,
     OpenOption,
     display,
     finish,
-    one_line,
     open_report,
     show_held,
     takes,
 )
-from pipelines.views.formatting import cited, exit_status, number
+from pipelines.views.formatting import exit_status, number
 
 if TYPE_CHECKING:
     from infra.store.data_files import DataFile
@@ -50,13 +50,8 @@ class AnswerPrinter:
     """Prints the answers of a run as they are found (`pipelines.stages.read.AnswerWatch`)."""
 
     def __init__(self, console: Console, questions: int, most: int = SHOWN, *, earlier: bool = True) -> None:
-        """Print to `console`.
-
-        Args:
-            console: a terminal, which gets a table; or another stream, which gets a line an answer.
-            questions: that are asked; with one, it is not repeated in every row.
-            most: answers to print.
-            earlier: print those of earlier runs too.
+        """Print at most `most` answers: a terminal gets a table, which repeats no question if there is only one;
+        another stream a line an answer. Those of earlier runs are among them, unless `earlier` is off.
         """
         self._console, self._one = console, questions == 1
         self._most, self._earlier = most, earlier
@@ -107,7 +102,7 @@ class AnswerPrinter:
         widths = {name: room * shares[name] // total for name in names}
         for name in names:
             table.add_column(name, width=widths[name], overflow="fold")
-        cells = _cells(row)
+        cells = answer_cells(row)
         shown = {name: _cut(cells[name], widths[name]) for name in names}
         if cells["warning"].plain:
             shown["answer"] = Text("\n").join([shown["answer"], cells["warning"]])
@@ -117,28 +112,14 @@ class AnswerPrinter:
 
 def print_line(console: Console, row: "GivenAnswer") -> None:
     """Print an answer as one line: document, question, answer, quote and warnings with tabs between them."""
-    cells = _cells(row)
+    cells = answer_cells(row)
     line = "\t".join(cells[name].plain for name in ("document", "question", "answer", "evidence", "warning"))
     console.file.write(line.removesuffix("\t") + "\n")  # rich would make spaces of the tabs
     console.file.flush()
 
 
-def _cells(row: "GivenAnswer") -> dict[str, Text]:
-    place = next((place for place in row["evidence"] if place["quote"]), None) or next(iter(row["evidence"]), None)
-    failed = not row["found"]
-    return {
-        "document": Text(one_line(row["document"] or row["title"])),
-        "question": Text(one_line(row["question"]), style="dim"),
-        "answer": Text("not found", style="dim italic") if failed else Text(one_line(row["answer"]), style="bold"),
-        "evidence": Text(
-            cited(place["quote"], place["page"], verbatim=place["verbatim"]) if place else "", style="dim"
-        ),
-        "warning": Text(one_line("; ".join(row["warnings"])), style="yellow"),
-    }
-
-
 def _stacked(row: "GivenAnswer", *, one_question: bool) -> Table:
-    cells = _cells(row)
+    cells = answer_cells(row)
     table = Table.grid(padding=(0, 0, 0, 0))
     table.add_column(overflow="fold")
     for name in ("document", "question", "answer", "evidence", "warning"):
@@ -256,12 +237,10 @@ def _answered(whom: "Target", request: "AskRequest", most: int, json_: bool, *, 
     if json_:
         return ask_target(whom, request)
 
-    from pipelines.cli.live import Display
-
     # Ray's own words go to standard error while it runs; on a terminal the panel's console keeps rows above the panel.
     result = Console(file=sys.stdout)
     with Display() as shown:
-        console = shown.console if result.is_terminal and shown.mode == "live" else result
+        console = shown.console if result.is_terminal and shown.console.is_terminal else result
         printer = AnswerPrinter(console, len(request.questions), most, earlier=not again)
         summary = ask_target(whom, replace(request, watch=printer), shown.update)
     counts = summary["readings"]

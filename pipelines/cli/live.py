@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,11 +18,23 @@ from rich.table import Table
 from rich.text import Text
 
 from memagent.records import Json
-from pipelines.views.formatting import cited, cost_of, duration, failures, number, pace, percent, plain, shown_as
+from pipelines.views.formatting import (
+    cited,
+    cost_of,
+    counts_of,
+    duration,
+    failures,
+    number,
+    one_line,
+    pace,
+    percent,
+    plain,
+    shown_as,
+    work_of,
+)
 
-__all__ = ["Display", "answer_with_evidence", "answers_table", "duration", "number", "percent", "plain", "summary"]
-
-Mode = Literal["auto", "live", "lines", "quiet"]
+if TYPE_CHECKING:
+    from pipelines.io.answers import GivenAnswer
 
 _WINDOW = 30.0
 """Seconds over which speeds are averaged."""
@@ -38,15 +50,12 @@ class Display:
     """Progress of a run, as a context manager.
 
     `update` takes the keys of ``progress.jsonl``, ``stage`` and ``engine``, or from an ingest ``done`` and ``total``
-    sources; missing keys are not shown.
-
-    Modes: ``live`` redraws a panel, ``lines`` prints a line every ten seconds, ``quiet`` writes nothing,
-    ``auto`` is ``live`` on a terminal and ``lines`` elsewhere.
+    sources; missing keys are not shown. A terminal has a panel that is redrawn, other streams a line every ten seconds.
     """
 
-    def __init__(self, mode: Mode = "auto", console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
-        self.mode: Mode = mode if mode != "auto" else ("live" if self._console.is_terminal else "lines")
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        """What is printed to it meanwhile stands above the panel."""
         self._began = time.monotonic()
         self._snapshot: Json = {}
         self._samples: deque[dict[str, float]] = deque()
@@ -55,15 +64,10 @@ class Display:
         self._line_stage = ""
         self._live: Live | None = None
 
-    @property
-    def console(self) -> Console:
-        """Where it is shown; what is printed to it meanwhile stands above the panel."""
-        return self._console
-
     def __enter__(self) -> "Display":
         self._began = self._moved = time.monotonic()
-        if self.mode == "live":
-            self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
+        if self.console.is_terminal:
+            self._live = Live(get_renderable=self.render, console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
         return self
 
@@ -77,17 +81,17 @@ class Display:
     def update(self, snapshot: Mapping[str, Any]) -> None:
         """Take the newest counts."""
         now = time.monotonic()
-        if snapshot.get("stage") != self._snapshot.get("stage") or _work(snapshot)[1] < _work(self._snapshot)[1]:
+        if snapshot.get("stage") != self._snapshot.get("stage") or work_of(snapshot)[1] < work_of(self._snapshot)[1]:
             self._samples.clear()  # each stage counts from zero
-        if not self._samples or _work(snapshot)[1] > _work(self._snapshot)[1]:
+        if not self._samples or work_of(snapshot)[1] > work_of(self._snapshot)[1]:
             self._moved = now
         self._snapshot = dict(snapshot)
         tokens = _count(snapshot, "prompt_tokens") + _count(snapshot, "output_tokens")
         t = float(snapshot.get("t", now - self._began))
-        self._samples.append({"t": t, "work": _work(snapshot)[1], "tokens": tokens})
+        self._samples.append({"t": t, "work": work_of(snapshot)[1], "tokens": tokens})
         while len(self._samples) > 2 and self._samples[1]["t"] <= self._samples[-1]["t"] - _WINDOW:
             self._samples.popleft()
-        if self.mode == "lines":
+        if not self.console.is_terminal:
             self._line(now)
 
     def speed(self, key: str) -> float:
@@ -100,7 +104,7 @@ class Display:
 
     def time_left(self) -> str:
         """Return the estimated time left, or why there is no estimate."""
-        unit, done, total = _work(self._snapshot)
+        unit, done, total = work_of(self._snapshot)
         if self._snapshot.get("stage") == "done":
             return "nothing"
         if total and done >= total:
@@ -132,7 +136,7 @@ class Display:
     def render(self) -> RenderableType:
         """Return the current panel."""
         snapshot = self._snapshot
-        _, done, total = _work(snapshot)
+        _, done, total = work_of(snapshot)
         title = Text(shown_as(snapshot.get("stage") or "starting"), style="bold")
         if snapshot.get("stage") == "wait":
             title.append(f" for run {plain(snapshot.get('run') or '')}", style="dim")
@@ -151,13 +155,9 @@ class Display:
 
     def _fields(self) -> list[tuple[str, str | Text]]:
         snapshot = self._snapshot
-        unit, done, _ = _work(snapshot)
+        unit, done, _ = work_of(snapshot)
         failures = _count(snapshot, "failures") + _count(snapshot, "quarantined")
-        fields: list[tuple[str, str | Text]] = []
-        if "total" in snapshot:
-            fields.append(("sources", f"{number(_count(snapshot, 'done'))} of {number(_count(snapshot, 'total'))}"))
-        names = [key for key in ("documents", "readings", "segments") if key in snapshot]
-        fields += [(shown_as(key), _of(snapshot, key)) for key in names]
+        fields: list[tuple[str, str | Text]] = [*counts_of(snapshot)]
         if failures or done:
             fields.append(("failures", Text(number(failures), style="bold red" if failures else "")))
         if done:
@@ -178,9 +178,9 @@ class Display:
             return
         self._line_at, self._line_stage = now, stage
         parts = [f"{name} {value}" for name, value in self._fields()]
-        if any(_work(self._snapshot)[1:]):
+        if any(work_of(self._snapshot)[1:]):
             parts.append(f"left {self.time_left()}")
-        self._console.print(Text(f"{stage or 'run'}: {', '.join(parts)}"), soft_wrap=True)
+        self.console.print(Text(f"{stage or 'run'}: {', '.join(parts)}"), soft_wrap=True)
 
 
 def summary(console: Console, summary: Mapping[str, Any]) -> None:
@@ -239,19 +239,16 @@ _NARROWEST = 28
 """Characters of the narrowest column in which an answer and its quote can be read."""
 
 
-def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print answers by document and question; of more questions than have room side by side, one below the other.
-
-    Each row has ``document``, ``question``, ``answer``, ``found`` and ``evidence`` (a quote, or a list
-    of quotes or of dicts with ``quote``); missing keys stay empty.
-    """
+def answers_table(console: Console, rows: Sequence["GivenAnswer"]) -> None:
+    """Print answers by document and question; of more questions than have room side by side, one below the other."""
     if not rows:
         console.print(Text("no answers"))
         return
     by_document: dict[str, dict[str, list[Text]]] = {}
     for row in rows:
-        name, question = _one_line(row.get("document") or ""), _one_line(row.get("question") or "")
-        by_document.setdefault(name, {}).setdefault(question, []).append(_answer(row))
+        document, question, *said = answer_cells(row).values()
+        lines = by_document.setdefault(document.plain, {}).setdefault(question.plain, [])
+        lines += [line for line in said if line]
     questions = list(dict.fromkeys(question for asked in by_document.values() for question in asked))
     table = Table(show_lines=True, expand=True, header_style="bold", border_style="dim")
     if _NARROWEST * (1 + len(questions)) <= console.width:
@@ -264,38 +261,23 @@ def answers_table(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column("answer, evidence", ratio=3, overflow="fold")
         for name, asked in by_document.items():
             table.add_row(Text(name, style="bold"), "")
-            for question, said in asked.items():
-                table.add_row(Text(question), Text("\n").join(said))
+            for title, lines in asked.items():
+                table.add_row(Text(title), Text("\n").join(lines))
     console.print(table)
 
 
-def _answer(row: Mapping[str, Any]) -> Text:
-    """Return an answer, its quote and its warnings, a line each."""
-    found, warnings = row.get("found", bool(row.get("answer"))), "; ".join(row.get("warnings") or ())
-    lines = [
-        Text(_one_line(row.get("answer") or "")) if found else Text("not found", style="dim italic"),
-        Text(_quote(row.get("evidence")), style="dim"),
-        Text(_one_line(warnings), style="yellow"),
-    ]
-    return Text("\n").join(line for line in lines if line)
-
-
-def answer_with_evidence(console: Console, row: Mapping[str, Any]) -> None:
-    """Print one answer with its evidence; keys as in `answers_table`."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    quote = _quote(row.get("evidence"))
-    for name, text in (
-        ("question", _one_line(row.get("question") or "")),
-        ("document", _one_line(row.get("document") or "")),
-        ("answer", _one_line(row.get("answer") or "") or "not found"),
-        ("evidence", quote),
-        ("warning", _one_line("; ".join(row.get("warnings") or ()))),
-    ):
-        if text:
-            table.add_row(name, Text(text, style="bold" if name == "answer" else ""))
-    console.print(table)
+def answer_cells(row: "GivenAnswer") -> dict[str, Text]:
+    """Return an answer's document, question, answer, evidence (its first quote) and warnings, a line each."""
+    place = next((place for place in row["evidence"] if place["quote"]), None) or next(iter(row["evidence"]), None)
+    quote = cited(place["quote"], place["page"], verbatim=place["verbatim"]) if place else ""
+    found = Text(one_line(row["answer"]), style="bold") if row["found"] else Text("not found", style="dim italic")
+    return {
+        "document": Text(one_line(row["document"] or row["title"])),
+        "question": Text(one_line(row["question"]), style="dim"),
+        "answer": found,
+        "evidence": Text(quote, style="dim"),
+        "warning": Text(one_line("; ".join(row["warnings"])), style="yellow"),
+    }
 
 
 def _print_keys(console: Console, summary: Mapping[str, Any]) -> None:
@@ -361,33 +343,5 @@ def _failures(summary: Mapping[str, Any]) -> Table | None:
     return table
 
 
-def _quote(evidence: object) -> str:
-    """Return the first piece of evidence as it is shown."""
-    if isinstance(evidence, Sequence) and not isinstance(evidence, str):
-        evidence = next(iter(evidence), "")
-    if isinstance(evidence, Mapping):
-        quote, page = evidence.get("quote") or "", evidence.get("page")
-        return cited(quote, page, verbatim=evidence.get("verbatim", True))
-    return cited(str(evidence or ""))
-
-
-def _one_line(text: object) -> str:
-    return " ".join(plain(text).split())
-
-
 def _count(snapshot: Mapping[str, Any], key: str) -> float:
     return float(snapshot.get(key) or 0)
-
-
-def _work(snapshot: Mapping[str, Any]) -> tuple[str, float, float]:
-    """Return the unit of progress, done and total."""
-    if "total" in snapshot:
-        return "source", _count(snapshot, "done"), _count(snapshot, "total")
-    if "documents_total" in snapshot and "segments_total" not in snapshot:
-        return "document", _count(snapshot, "documents"), _count(snapshot, "documents_total")
-    return "segment", _count(snapshot, "segments"), _count(snapshot, "segments_total")
-
-
-def _of(snapshot: Mapping[str, Any], key: str) -> str:
-    done, total = snapshot.get(key) or 0, snapshot.get(f"{key}_total") or 0
-    return f"{number(done)} of {number(total)}" if total else number(done)

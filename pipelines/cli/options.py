@@ -19,7 +19,7 @@ from rich.text import Text
 
 from memagent.config import Config, load_config
 from memagent.errors import UsageError
-from pipelines.views.formatting import breached, number, plain, withheld_by
+from pipelines.views.formatting import breached, number, one_line, plain, withheld_by
 
 if TYPE_CHECKING:
     from infra.cluster.board import Progress
@@ -259,11 +259,6 @@ def _lines(question: "QuestionRollup") -> list[tuple[str, Text]]:
 
 def _others(count: int) -> str:
     return f", and {number(count)} more" if count > 0 else ""
-
-
-def one_line(text: object) -> str:
-    """Return a text as it can stand in a line of the terminal."""
-    return " ".join(plain(text).split())
 
 
 def _short(text: str, most: int = _CHARS) -> str:

@@ -167,7 +167,7 @@ def _installed() -> Iterator[tuple[str, str, str]]:
 def _show(config: Config, nightly: "RunSummary", bulk: "RunSummary", seconds: float) -> int:
     from rich.console import Console
 
-    from pipelines.cli.live import answer_with_evidence, summary
+    from pipelines.cli.live import answers_table, summary
     from pipelines.io.answers import answer_table
 
     console = Console()
@@ -179,7 +179,7 @@ def _show(config: Config, nightly: "RunSummary", bulk: "RunSummary", seconds: fl
     example = next((row for row in answer_table(config, CORPUS, bulk["run_id"]) if _right(row)), None)
     if example is not None:
         console.print("\n[bold]one of the answers[/]")
-        answer_with_evidence(console, example)
+        answers_table(console, [example])
     console.print("\n[bold]reports[/] (one file each, to open in a browser)", highlight=False)
     for run in (nightly, bulk):  # paths unbroken, so that they can be clicked and copied
         console.print(f"  {run['report']}", soft_wrap=True, highlight=False)

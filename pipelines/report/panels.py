@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from memagent.evaluation.stats import mean
-from pipelines.views.formatting import plain
+from pipelines.views.formatting import one_line
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which is safe for colour blindness; marks differ too."""
@@ -86,7 +86,7 @@ def looks(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 def shown_name(text: object) -> str:
     """Return a name for a legend: one line, without control characters."""
-    name = " ".join(plain(text).split())
+    name = one_line(text)
     # Matplotlib leaves labels that begin with an underscore out of the legend.
     return f" {name}" if name.startswith("_") else name
 

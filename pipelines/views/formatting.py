@@ -14,6 +14,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 
 RUN_ID_CHARS = 22
 """Of the run ids that are made: a table shows them whole, to be copied."""
+_PROGRESS = ("documents", "readings", "segments")
 _SHOWN_AS = {
     "readings": "answers",
     "segments": "parts",
@@ -36,13 +37,18 @@ def plain(text: object) -> str:
     return _CONTROL.sub("", str(text).replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
 
 
+def one_line(text: object) -> str:
+    """Return a text as it can stand in one line."""
+    return " ".join(plain(text).split())
+
+
 NOT_VERBATIM = "not word for word"
 """Mark of a quote that supports an answer, and does not say it word for word."""
 
 
 def cited(quote: str, page: int | None = None, *, verbatim: bool = True) -> str:
     """Format a quote on one line, with its page and mark, if any: “The code is 4711.” (p. 3, not word for word)."""
-    said = f"“{' '.join(plain(quote).split())}”" if quote else ""
+    said = f"“{one_line(quote)}”" if quote else ""
     return f"{said} {cited_notes(quote, page, verbatim=verbatim)}".strip()
 
 
@@ -80,6 +86,30 @@ def percent(part: float, whole: float) -> str:
 def rounded(confidence: float | None) -> float | None:
     """Return a confidence without the digits that a 32-bit number does not have."""
     return None if confidence is None else round(confidence, 6)
+
+
+def work_of(snapshot: Mapping[str, Any]) -> tuple[str, float, float]:
+    """Return the unit of a run's progress, and how many are done and how many there are, by its newest counts."""
+    if "total" in snapshot:
+        unit, done, total = "source", "done", "total"
+    elif "documents_total" in snapshot and "segments_total" not in snapshot:
+        unit, done, total = "document", "documents", "documents_total"
+    else:
+        unit, done, total = "segment", "segments", "segments_total"
+    return unit, snapshot.get(done) or 0, snapshot.get(total) or 0
+
+
+def counts_of(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the counts of a run's progress as people are shown them, with their names."""
+    known = {"sources": ("done", "total"), **{name: (name, f"{name}_total") for name in _PROGRESS}}
+    return [
+        (
+            shown_as(name),
+            number(snapshot[done] or 0) + (f" of {number(snapshot[total])}" if snapshot.get(total) else ""),
+        )
+        for name, (done, total) in known.items()
+        if done in snapshot
+    ]
 
 
 def failures(summary: Mapping[str, Any]) -> dict[str, int]:
@@ -132,12 +162,8 @@ def withheld_by(summary: Mapping[str, Any]) -> list[str]:
 
 
 def says_withheld(corpus: str, run_id: str, withheld: Mapping[str, int]) -> str:
-    """Say that answers which a run counts are withheld, how they are seen, and how they are accepted.
-
-    Args:
-        corpus: that was asked.
-        run_id: of the run that counts them.
-        withheld: how many, by the withheld run that gave them.
+    """Say that answers which a run counts are withheld (how many, by the withheld run that gave them), how they are
+    seen, and how they are accepted.
     """
     count = sum(withheld.values())
     are, them = ("is", "it") if count == 1 else ("are", "them")
