@@ -111,9 +111,7 @@ def ask(
     run_id: str | None = None,
     show: Progress | None = None,
 ) -> RunSummary:
-    """Answer questions over a corpus; return the run's summary.
-
-    What was answered before is not read again.
+    """Answer questions over a corpus; return the run's summary. What was answered before is not read again.
 
     Args:
         name: of the corpus.
@@ -219,8 +217,7 @@ def _work(reader: ReaderSpec, question: Question, archive: bool) -> str:
 def check_questions(reading: ReadingPass, questions: Sequence[Question]) -> None:
     """Refuse what cannot be read at all, before anything is written.
 
-    Raises:
-        UsageError: the corpus is empty, or model, template and question do not fit together.
+    Raises UsageError: the corpus is empty, or model, template and question do not fit together.
     """
     corpus = reading.corpus
     if not has_documents(corpus):
@@ -301,11 +298,10 @@ def digest(
 ) -> RunSummary:
     """Update a corpus and the answers to its default questions; return the run's summary.
 
-    Looks at the corpus's sources again (unless `fetch` is off), reads what is new or changed, and
-    rolls the answers up. `questions` replace the default questions; None keeps them.
+    Looks at the corpus's sources again (unless `fetch` is off), reads what is new or changed, and rolls the answers up.
+    `questions` replace the default questions; None keeps them.
 
-    Raises:
-        UsageError: there are no default questions.
+    Raises UsageError: there are no default questions.
     """
     started, corpus, run_id = now(), Corpus(Store(config.store), name), run_id_or_new(run_id)
     check_known(corpus)

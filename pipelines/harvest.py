@@ -58,14 +58,8 @@ def harvest(
 ) -> HarvestSummary:
     """Update the `qa` table of a corpus from answers and feedback; return the summary.
 
-    Rows of earlier harvests are judged again and removed when they no longer qualify.
-
-    Args:
-        name: the corpus.
-        config: the policy and how it reads, for sampled readings and written questions.
-        options: sources of rows, and which rows are left out.
-        run_id: name of the run.
-        show: is called with the progress counts.
+    Rows of earlier harvests are judged again and removed when they no longer qualify. `config` has the policy and how
+    it reads, for sampled readings and written questions.
 
     Raises:
         UsageError: the corpus is empty, or there is nothing to harvest.

@@ -20,8 +20,7 @@ def new_run_id() -> str:
 def run_id_or_new(given: str | None) -> str:
     """Return the run id that was given, or a new one.
 
-    Raises:
-        UsageError: it is no plain word: it becomes part of paths.
+    Raises UsageError: it is no plain word: it becomes part of paths.
     """
     if given is None:
         return new_run_id()

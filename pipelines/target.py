@@ -45,8 +45,7 @@ def find_target(store: Store, given: str, *, fetch: bool = True) -> Target:
     given, the folder is looked at first (`fetch`). A path gets the corpus that was made of it alone; where there is
     none, a new one, which is named after the path's last folder or file.
 
-    Raises:
-        UsageError: it is neither a corpus nor a path; the message names the nearest corpus or file.
+    Raises UsageError: it is neither a corpus nor a path; the message names the nearest corpus or file.
     """
     if not given.strip():
         raise UsageError("nothing is asked: give a corpus, a folder, a glob, a file or an s3:// URL")
@@ -65,8 +64,7 @@ def find_target(store: Store, given: str, *, fetch: bool = True) -> Target:
 def absolute(source: str) -> str:
     """Return a source as it is remembered: workers and later runs have other working directories.
 
-    Raises:
-        UsageError: it is empty.
+    Raises UsageError: it is empty.
     """
     if not source.strip():
         raise UsageError("a source is empty: give a folder, a glob, a file or an s3:// URL")
@@ -76,10 +74,7 @@ def absolute(source: str) -> str:
 def ask_target(asked: Target, request: AskRequest, show: Progress | None = None) -> RunSummary:
     """Bring a corpus up to date with its sources, remember them, and ask; return the run's summary.
 
-    Args:
-        asked: the corpus and its sources.
-        request: what is asked; its `name` is the corpus's, and its `run_id` names the ingest's rows, too.
-        show: receives the progress counts.
+    The request's `name` is the corpus's, and its `run_id` names the ingest's rows, too.
 
     Raises:
         UsageError: a source does not exist, or matches nothing; or as `pipelines.ask.ask`.

@@ -21,10 +21,8 @@ _WIDTH = 100
 
 
 def configuration_file(chosen: Mapping[str, JsonValue]) -> str:
-    """Return the text of a configuration file (TOML).
-
-    Args:
-        chosen: values by dotted key (``engine.model``); all other keys are comments with their defaults.
+    """Return a configuration file (TOML) with the chosen values by dotted key (``engine.model``); all other keys are
+    comments with their defaults.
     """
     lines = [
         "# Configuration of memagent. Use it by --config FILE, or name it in $MEMAGENT_CONFIG_FILE.",

@@ -33,11 +33,7 @@ _LOOK_SECONDS = 1.0
 def up(config: Config, plan: ServingPlan, address: Address, review_port: int | None = None) -> None:
     """Serve until interrupted or terminated; the server, the review server and all flow runs end with this process.
 
-    Args:
-        config: of all flow runs.
-        plan: what is served.
-        address: of the server.
-        review_port: of the review server, on the same host; None: it is not served.
+    The review server is on the same host; without `review_port` it is not served.
 
     Raises:
         UsageError: a schedule or the address is invalid, the port is in use, or the token is too short for a server

@@ -193,8 +193,7 @@ def _where(address: str, run_id: str) -> str:
 def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary | State[RunSummary]:
     """Publish a run; return its summary, in a state that says so where it is completed with warnings.
 
-    Raises:
-        FailedItems: the run has failed, or is withheld.
+    Raises FailedItems: the run has failed, or is withheld.
     """
     address = publish_stage(settings, summary)
     # After the commit, so that receivers of the event see the answers.

@@ -109,13 +109,8 @@ def serve_all(store: str, plan: ServingPlan) -> None:
 def _schedules(
     deployment: str, cron: str | None, first: str | None, timezone: str | None
 ) -> list[DeploymentScheduleCreate]:
-    """Return the schedules that a deployment shall have: as given, else as they are at the server.
-
-    Args:
-        deployment: flow and name.
-        cron: as given; None: it was not.
-        first: the cron line of a deployment that the server does not have yet; None: it has no schedule.
-        timezone: as given; None: it was not.
+    """Return the schedules that a deployment (flow and name) shall have: as given, else as they are at the server. One
+    that the server does not have yet gets the cron line `first`; None: no schedule.
     """
     with get_client(sync_client=True) as client:
         try:

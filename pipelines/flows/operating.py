@@ -156,8 +156,7 @@ def tell_stage(settings: Config, name: str) -> list[Notice]:
 def notify_stage(block: str) -> None:
     """Have the server send the events to a notification block, by an automation, which is made or brought up to date.
 
-    Raises:
-        UsageError: there is no such block.
+    Raises UsageError: there is no such block.
     """
     kind, name = block.split("/")
     with get_client(sync_client=True) as client:

@@ -33,15 +33,9 @@ _CODE = ("engine.model", "engine.tokenizer")
 
 
 def settings_for(config: str | None, sets: Sequence[str] | None, store: str | None) -> Config:
-    """Return the operator's configuration with a caller's parameters over it.
+    """Return the operator's configuration with a caller's file, ``section.key=value`` strings and store over it.
 
-    Args:
-        config: a TOML file, or None.
-        sets: ``section.key=value`` strings.
-        store: the store; None for the operator's.
-
-    Raises:
-        ConfigError: a parameter sets a reserved key, or a key is unknown or wrong.
+    Raises ConfigError: a parameter sets a reserved key, or a key is unknown or wrong.
     """
     check(config, sets)
     return load_config(config, list(sets or ()), store=store)
@@ -53,16 +47,10 @@ def check(
     engine: Mapping[str, Any] | None = None,
     rewards: Iterable[str] = (),
 ) -> None:
-    """Check that parameters set no reserved keys, and name no code that the operator has not allowed.
+    """Check that a configuration file, ``section.key=value`` strings, and a recipe's engine keys and rewards set no
+    reserved keys, and name no code that the operator has not allowed.
 
-    Args:
-        config: a configuration file.
-        sets: ``section.key=value`` strings.
-        engine: the engine keys of a recipe.
-        rewards: the reward functions of a recipe.
-
-    Raises:
-        ConfigError: naming parameter and key.
+    Raises ConfigError: naming parameter and key.
     """
     operators = load_config()
     configured = operators.engine
@@ -104,10 +92,7 @@ Value = str | int | bool | Sequence[str] | None
 def command(*words: str, **options: Value) -> list[str]:
     """Return a command line of `memagent`.
 
-    Args:
-        words: the command, and its arguments.
-        options: by name; a list repeats its option, True and False are ``--name`` and ``--no-name``; None and empty
-            values are left out.
+    A list repeats its option, True and False are ``--name`` and ``--no-name``; None and empty values are left out.
     """
     argv = list(words)
     for name, value in options.items():

@@ -63,8 +63,7 @@ class ServingPlan:
     def check_schedules(self) -> None:
         """Refuse a time zone or a schedule that cannot be, before a server is started.
 
-        Raises:
-            UsageError: naming the nearest time zone, or the option whose schedule it is.
+        Raises UsageError: naming the nearest time zone, or the option whose schedule it is.
         """
         zones = available_timezones()
         if self.timezone is not None and self.timezone not in zones:
@@ -119,11 +118,7 @@ class Server:
         """The last lines of its standard error."""
 
     def __enter__(self) -> Self:
-        """Start it without waiting (see `wait`).
-
-        Raises:
-            UsageError: the port is in use.
-        """
+        """Start it without waiting (see `wait`). Raises UsageError: the port is in use."""
         address = self._address
         if self._healthy():
             raise UsageError(f"something already answers at {self.url}: choose another --port")
@@ -141,8 +136,7 @@ class Server:
     def wait(self) -> None:
         """Wait until it answers.
 
-        Raises:
-            MemagentError: it ends, or does not answer within five minutes; the message has its last output.
+        Raises MemagentError: it ends, or does not answer within five minutes; the message has its last output.
         """
         until = time.monotonic() + _START_SECONDS
         while not self._healthy():

@@ -49,12 +49,8 @@ class Stage:
 
 @contextmanager
 def observed(name: str, run_id: str, flow_run: str = "") -> Iterator[Stage]:
-    """Make a span of the body, and count its seconds and readings.
-
-    Args:
-        name: of the stage.
-        run_id: of the run in the store.
-        flow_run: id of Prefect's flow run.
+    """Make a span of the body, and count its seconds and readings; `run_id` is of the run in the store, `flow_run` the
+    id of Prefect's.
     """
     stage = Stage({f"{_NAME}.run_id": run_id, "prefect.flow_run.id": flow_run})
     providers = _providers() if os.environ.get(ENDPOINT) else None

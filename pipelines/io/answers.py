@@ -56,8 +56,7 @@ one. Of a number ``<0.8`` or ``>0.8``."""
 def parse(items: Iterable[str]) -> list[Condition]:
     """Return conditions as they are written on the command line: ``field=pattern``, ``confidence<0.8``.
 
-    Raises:
-        UsageError: one is written otherwise.
+    Raises UsageError: one is written otherwise.
     """
     found = [(item, _CONDITION.fullmatch(item)) for item in items]
     if wrong := [item for item, match in found if match is None]:
@@ -68,8 +67,7 @@ def parse(items: Iterable[str]) -> list[Condition]:
 def passing(conditions: Sequence[Condition]) -> Callable[[Mapping[str, object]], bool]:
     """Return a function that tells whether a row passes all conditions. A number that is not known passes none.
 
-    Raises:
-        UsageError: there is no such field, or a number is not compared with one.
+    Raises UsageError: there is no such field, or a number is not compared with one.
     """
     unknown = {name for name, _ in conditions} - set(FIELDS)
     if unknown:
@@ -162,8 +160,7 @@ class GivenAnswer(TypedDict):
 def answer_table(config: Config, corpus: str, run_id: str | None = None) -> list[GivenAnswer]:
     """Return one row per document and question: the answers of a run, or the newest of the corpus.
 
-    Raises:
-        UsageError: there is no such run, or the corpus has no documents.
+    Raises UsageError: there is no such run, or the corpus has no documents.
     """
     return list(answer_rows(Corpus(Store(config.store), corpus), run_id))
 
@@ -193,13 +190,9 @@ def answer_rows(
 def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path | None) -> None:
     """Write rows as table, csv, xlsx, jsonl or parquet, to a file (atomically) or to standard output.
 
-    Args:
-        rows: the answers.
-        format_: one of these; None: what the file's name ends with, and a table where there is no file.
-        output: the file; None: standard output.
+    By default the format is what the file's name ends with, and a table where there is no file.
 
-    Raises:
-        UsageError: the format is unknown, the file cannot be written, or a binary one would go to the terminal.
+    Raises UsageError: the format is unknown, the file cannot be written, or a binary one would go to the terminal.
     """
     format_ = format_ or (output.suffix.removeprefix(".") if output else "table")
     if format_ == "table" and output is None:

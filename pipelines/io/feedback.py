@@ -49,11 +49,10 @@ class FeedbackSummary(TypedDict):
 def load_verdicts(path: Path) -> tuple[list[FileVerdict], int]:
     """Read a .csv, .xlsx or .jsonl file; return its verdicts and the number of rows without one.
 
-    Columns are `reading_id`, `verdict` and, for corrections, `answer`. Others are ignored, so a file of
-    ``memagent answers --format csv`` with a verdict column works. Rows with an empty verdict are skipped.
+    Columns are `reading_id`, `verdict` and, for corrections, `answer`. Others are ignored, so a file of ``memagent
+    answers --format csv`` with a verdict column works. Rows with an empty verdict are skipped.
 
-    Raises:
-        UsageError: the file is malformed; the message has file and line.
+    Raises UsageError: the file is malformed; the message has file and line.
     """
     verdicts: dict[str, FileVerdict] = {}
     empty = 0
@@ -74,8 +73,7 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
     The corpus is looked up by reading; a reading of several corpora gets the verdict in each. Waits for a run that has
     the whole store: what it forgets is looked up after it.
 
-    Raises:
-        UsageError: the file is malformed, has no verdict, or none of its readings exists.
+    Raises UsageError: the file is malformed, has no verdict, or none of its readings exists.
     """
     verdicts, empty = load_verdicts(path)
     if not verdicts:

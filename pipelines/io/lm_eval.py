@@ -52,22 +52,15 @@ metadata:
 
 
 def write_lm_eval(suite: Suite, texts: tuple[str, ...], tokenizer: Tokenizer, folder: Path) -> list[tuple[Path, int]]:
-    """Write a made suite as a folder for ``lm_eval --include_path``.
+    """Write a made suite (``needles``, ``ruler``, or a control of them) as a folder for ``lm_eval --include_path``.
 
     It has a task for each kind and length (``memagent_niah_single_1_8000``) and a group of them all, which is named
-    after the suite (``memagent_needles``). The samples are those of ``memagent evaluate`` with the same options.
+    after the suite (``memagent_needles``). The samples are those of ``memagent evaluate`` with the same options;
+    needles are planted in the `texts`, files and folders. Files of the same names are overwritten.
 
-    Args:
-        suite: ``needles`` or ``ruler``, or a control of them.
-        texts: files and folders whose text the needles are planted in.
-        tokenizer: counts the texts' tokens.
-        folder: is made; files of the same names are overwritten.
+    Returns each task's file, with its number of samples.
 
-    Returns:
-        Each task's file, with its number of samples.
-
-    Raises:
-        UsageError: the suite is not made, or cannot be.
+    Raises UsageError: the suite is not made, or cannot be.
     """
     if not suite.is_made:
         raise UsageError(f"--lm-eval is for suites that are made (needles, ruler): {suite.name} is read from files")

@@ -41,8 +41,7 @@ def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]
 def score(answer: str, gold: list[str], match: str) -> float:
     """Return the score of an answer against the gold texts, by the sample's way of matching.
 
-    Raises:
-        ValueError: it needs more than the gold texts.
+    Raises ValueError: it needs more than the gold texts.
     """
     if not any(gold):
         return float(not answer.strip())

@@ -124,16 +124,9 @@ def export_qa(corpus: Corpus, path: Path, format: str | None = None) -> int:
     """Write the training rows of a corpus to a file atomically; return their number.
 
     Rows whose documents were deleted since the last harvest are left out. A ``.parquet`` file is Parquet, a ``.jsonl``
-    file JSON lines.
+    file JSON lines; the format is one of `FORMATS`, by default verl's for Parquet, plain columns for JSON lines.
 
-    Args:
-        corpus: whose rows.
-        path: the file.
-        format: one of `pipelines.io.qa_files.FORMATS`; by default verl's for Parquet, plain columns for JSON
-            lines.
-
-    Raises:
-        UsageError: there are no rows or no such format, or the file is of another kind or cannot be written.
+    Raises UsageError: there are no rows or no such format, or the file is of another kind or cannot be written.
     """
     check_name(corpus.name)
     parquet = path.suffix.lower() in PARQUET
@@ -162,20 +155,13 @@ def import_qa(
     columns: Columns | None = None,
     format: str | None = None,
 ) -> dict[str, Any]:
-    """Import the rows of a file as gold and their texts as documents; return the run's summary.
+    """Import the rows of a Parquet or JSON lines file as gold and their texts as documents; return the run's summary.
 
     A text that equals a document of the corpus is not added again. The file's split is ignored: the split is by
-    document. Rows without a question, an answer or a text are dropped and counted.
+    document. Rows without a question, an answer or a text are dropped and counted. A format of
+    `memagent.evaluation.records.FORMATS` is recognised where none is given; `columns` are for files of none of them.
 
-    Args:
-        corpus: where to.
-        path: Parquet or JSON lines.
-        run_id: name of the run.
-        columns: those that hold question, text and answers, where they are of no known format.
-        format: one of `memagent.evaluation.records.FORMATS`; else it is recognised.
-
-    Raises:
-        UsageError: the file cannot be read, is of no known format, or a record is malformed.
+    Raises UsageError: the file cannot be read, is of no known format, or a record is malformed.
     """
     run_id = run_id_or_new(run_id)
     check_name(corpus.name)

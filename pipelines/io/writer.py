@@ -31,8 +31,7 @@ def output_file(path: Path) -> Iterator[Path]:
 
     Missing folders are made.
 
-    Raises:
-        UsageError: the file cannot be written.
+    Raises UsageError: the file cannot be written.
     """
     target = path.expanduser()
     if not target.name or target.is_dir():
@@ -87,16 +86,10 @@ def flat(value: object) -> object:
 
 
 def write_file(path: Path, rows: Iterable[Row], kind: str, layout: TableLayout) -> None:
-    """Write rows to a file atomically.
+    """Write rows to a file atomically, as a `kind` of `WRITERS`. CSV begins with the mark by which spreadsheets know
+    UTF-8.
 
-    Args:
-        path: the file.
-        rows: what is written.
-        kind: one of `WRITERS`. CSV begins with the mark by which spreadsheets know UTF-8.
-        layout: the columns.
-
-    Raises:
-        UsageError: the file cannot be written.
+    Raises UsageError: the file cannot be written.
     """
     with output_file(path) as aside, aside.open("wb") as file:
         if kind == "csv":
@@ -213,8 +206,7 @@ def xlsx_rows(path: Path, needed: Sequence[str], advice: str = "") -> Iterator[F
 
     Sheets after the first are read if they have the needed columns, too.
 
-    Raises:
-        UsageError: it is no workbook, or its header lacks one of the `needed` columns (`advice` says what to do).
+    Raises UsageError: it is no workbook, or its header lacks one of the `needed` columns (`advice` says what to do).
     """
     from openpyxl import load_workbook
 

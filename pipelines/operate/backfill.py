@@ -30,11 +30,7 @@ class Dates:
     """Included; None: however new."""
 
     def chosen(self, only: Collection[Missing], config: ScheduleConfig) -> Chosen:
-        """Return what a plan is asked for.
-
-        Raises:
-            UsageError: the last scheduled run is before the first.
-        """
+        """Return what a plan is asked for. Raises UsageError: the last scheduled run is before the first."""
         if self.first and self.last and self.last < self.first:
             raise UsageError(f"--to {self.last} is before --from {self.first}")
         since = config.window(self.first)[0] if self.first else None

@@ -86,11 +86,7 @@ class _Check:
 def check(name: str, config: Config, *, repair: bool = False, show: Progress | None = None) -> CheckSummary:
     """Check a corpus: files, texts, segments, turn log, answers, and the policies of its store.
 
-    Args:
-        name: of the corpus.
-        config: the store, and Ray.
-        repair: drop what is damaged, so that the next ingest and digest make it again.
-        show: receives the stage.
+    With `repair`, drop what is damaged, so that the next ingest and digest make it again.
 
     Raises:
         UsageError: there is no such corpus.

@@ -83,18 +83,11 @@ class _Sum:
 
 
 def cost(config: Config, corpus: str | None = None, by: By = "run", since: datetime | None = None) -> CostTable:
-    """Return what the runs of a corpus, or of all, have cost.
+    """Return what the runs of a corpus, or of all, have cost since some time.
 
     Prices are those of `config`; where it has none, those that each run had.
 
-    Args:
-        config: the store, and prices.
-        corpus: whose runs; None: all runs of the store.
-        by: what a row is about.
-        since: only runs that began then or later.
-
-    Raises:
-        UsageError: there is no such corpus or `by`, or the runs' prices are in different currencies.
+    Raises UsageError: there is no such corpus or `by`, or the runs' prices are in different currencies.
     """
     if by not in get_args(By):
         raise UsageError(f"--by {by!r}: one of {', '.join(get_args(By))}")

@@ -165,17 +165,11 @@ _FILL = 0.9
 def ask_dry_run(
     asked: Target, questions: Sequence[Question], config: Config, *, archive: bool = False, reread: bool = False
 ) -> Estimate:
-    """Estimate what `ask` would read, and how long it would take.
+    """Estimate what `ask` would read, and how long it would take; arguments as there.
 
-    Args:
-        asked: the corpus, and the sources that would be looked at first: they are listed, and a few are parsed.
-        questions: as in `ask`, like the other arguments.
-        config: store, model, reading, engines.
-        archive: read all documents concatenated.
-        reread: read again what other versions of the policy have answered.
+    The sources that would be looked at first are listed, and a few are parsed.
 
-    Raises:
-        UsageError: the corpus is empty, or model, template and question do not fit together.
+    Raises UsageError: the corpus is empty, or model, template and question do not fit together.
     """
     corpus, reader = asked.corpus, ReaderSpec(config)
     new = _new_sources(asked, config)
@@ -205,8 +199,7 @@ def ask_dry_run(
 def digest_dry_run(name: str, questions: Sequence[Question] | None, config: Config, *, fetch: bool = True) -> Estimate:
     """Estimate what `digest` would read. Its sources are listed, and the default questions stay.
 
-    Raises:
-        UsageError: there is no such corpus, or there are no default questions.
+    Raises UsageError: there is no such corpus, or there are no default questions.
     """
     corpus = check_known(Corpus(Store(config.store), name))
     defaults = questions_or_default(corpus, questions)

@@ -18,8 +18,7 @@ def explain(paths: Sequence[str], options: IngestConfig) -> Iterator[tuple[str, 
 
     What is refused as a whole has an empty row.
 
-    Raises:
-        UsageError: a source does not exist or matches nothing.
+    Raises UsageError: a source does not exist or matches nothing.
     """
     listing = list_sources(list(paths))
     for bad in listing.unusable:

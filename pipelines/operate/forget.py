@@ -45,10 +45,8 @@ class Shingles:
     """Texts that are looked for in other texts, whole."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Take three shingles of each text: of its beginning, its middle and its end.
-
-        Args:
-            texts: those of fewer than eight words are left out: they are not told from others.
+        """Take three shingles of each text: of its beginning, its middle and its end. Texts of fewer than eight words
+        are left out: they are not told from others.
         """
         self._texts: list[frozenset[int]] = []
         self._of: dict[int, list[int]] = {}

@@ -51,14 +51,8 @@ def optimize(
 ) -> OptimizeSummary:
     """Compact the files of a corpus.
 
-    Safe beside runs, and to interrupt. Files that were replaced stay for `retention_days`, for queries that read them.
-    It waits for a run that has the whole store for itself.
-
-    Args:
-        name: of the corpus.
-        config: the store, and Ray.
-        retention_days: for which replaced files are kept. 0 deletes them at once.
-        show: receives the stage.
+    Safe beside runs, and to interrupt. Files that were replaced stay for `retention_days`, for queries that read them;
+    0 deletes them at once. It waits for a run that has the whole store for itself.
 
     Raises:
         UsageError: there is no such corpus.

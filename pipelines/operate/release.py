@@ -23,11 +23,8 @@ _ENOUGH = 1_000
 def digest_runs(corpus: Corpus, run_id: str, policy_id: str) -> DigestRuns:
     """Return the runs that matter to a digest that has read everything.
 
-    Args:
-        corpus: whose digest.
-        run_id: its name.
-        policy_id: that read. Withheld runs of this policy that are dead were broken off before they were judged: their
-            answers are judged with its own.
+    Withheld runs of its policy that are dead were broken off before they were judged: their answers are judged with its
+    own.
     """
     rows = Table(corpus.store, "runs").read(
         corpus.name, ["run_id", "summary"], (pc.field("status") == "running") & pc.field("withheld")
@@ -43,12 +40,8 @@ def digest_runs(corpus: Corpus, run_id: str, policy_id: str) -> DigestRuns:
 
 
 def quality_of(fresh: Mapping[str, QuestionQuality], counts: Mapping[str, int], failed: int) -> Quality:
-    """Return what a digest's new answers are like.
-
-    Args:
-        fresh: sums over them, by question text.
-        counts: of its pass (`infra.cluster.board.Counters`).
-        failed: readings that failed.
+    """Return what a digest's new answers are like, by sums over them by question text (`fresh`) and the counts of its
+    pass (`infra.cluster.board.Counters`).
     """
     return Quality(
         failed=failed,
@@ -63,16 +56,11 @@ def quality_of(fresh: Mapping[str, QuestionQuality], counts: Mapping[str, int], 
 def judged(
     corpus: Corpus, summary: RunSummary, digest: DigestRuns, config: QualityConfig, withheld_before: Mapping[str, int]
 ) -> bool:
-    """Return whether a digest is withheld, and put what the checks found into its summary.
+    """Return whether a digest is withheld, and put what the checks found into its summary, which is complete but for
+    this.
 
-    It is withheld if it breaches a limit, or if answers that it counts are of a withheld digest.
-
-    Args:
-        corpus: whose digest.
-        summary: of it, complete but for this.
-        digest: the runs that matter to it.
-        config: the limits.
-        withheld_before: the readings whose answers are of withheld runs, by run.
+    It is withheld if it breaches a limit, or if answers that it counts are of a withheld digest: `withheld_before` has
+    how many, by run.
     """
     readings, own = summary["readings"], Quality.from_dict(summary["quality"])
     found = []
@@ -94,8 +82,7 @@ def judged(
 def release(store: Store, run: str) -> tuple[Corpus, list[str]]:
     """Release the answers of a digest, and of others that it counts; return its corpus and the run IDs.
 
-    Raises:
-        UsageError: there is no such run, or it is not withheld.
+    Raises UsageError: there is no such run, or it is not withheld.
     """
     rows = Table(store, "runs").read(None, ["run_id", "corpus", "summary"], pc.field("withheld")).to_pylist()
     if not rows:

@@ -57,13 +57,9 @@ class StoreStatus(TypedDict):
 def find_run(store: Store, run: str, corpus: str | None = None) -> str:
     """Return the id of a run of ask, digest or evaluate by its id, the beginning of it, or ``last``.
 
-    Args:
-        store: the store.
-        run: as people give it.
-        corpus: only its runs, of which those count that have not ended, too; but ``last`` is the last one that has.
+    Of a corpus, runs count that have not ended, too; but ``last`` is the last one that has.
 
-    Raises:
-        UsageError: there is no such run; the message names the nearest.
+    Raises UsageError: there is no such run; the message names the nearest.
     """
     columns = ["run_id", "kind", "status", "started_at", "ended_at"]
     runs = Table(store, "runs").read(corpus, columns, None if corpus else ENDED)

@@ -78,11 +78,7 @@ class ReportRow:
 
 
 def load_run(store: Store, run_id: str) -> ReportedRun:
-    """Return a run.
-
-    Raises:
-        UsageError: there is no finished run of this id.
-    """
+    """Return a run. Raises UsageError: there is no finished run of this id."""
     rows = Table(store, "runs").read(filters=(ds.field("run_id") == run_id) & ENDED).to_pylist()
     if not rows:
         raise UsageError(

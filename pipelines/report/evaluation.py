@@ -109,8 +109,7 @@ def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
 
     Runs of one policy and method at different lengths make one line; runs at the same lengths make a line each.
 
-    Raises:
-        UsageError: a run is not an evaluation.
+    Raises UsageError: a run is not an evaluation.
     """
     runs = {row["run_id"]: row for row in score_table(store).to_pylist()}
     rows = []

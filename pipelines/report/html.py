@@ -36,12 +36,8 @@ def asset(name: str) -> str:
 def sheet(template: str, style: str = "", script: str = "", **values: Any) -> str:
     """Render a template of this package; values are escaped, and a missing value is an error.
 
-    Args:
-        template: its file.
-        style: a style sheet; by default that of evaluations. The template also gets its hash, as ``style_hash``, for
-            its content security policy.
-        script: as `style`; none by default.
-        values: of the template.
+    The style sheet is by default that of evaluations. The template also gets the hashes of style and script, as
+    ``style_hash`` and ``script_hash``, for its content security policy.
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"plain": plain, "when": when, "number": number, "figure": figure}

@@ -35,8 +35,7 @@ _SCRIPTS = ("dom.js", "diff.js", "table.js", "matrix.js", "document.js", "readin
 def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str = "") -> str:
     """Return the report of a finished run as HTML of about `limit` bytes at most.
 
-    Raises:
-        UsageError: the store does not know the run, or `review_url` is no address.
+    Raises UsageError: the store does not know the run, or `review_url` is no address.
     """
     review, run = _address(review_url), load_run(store, run_id)
     failures = load_failures(run)
@@ -91,8 +90,7 @@ def write(store: Store, run_id: str, path: str | Path, limit: int = LIMIT_BYTES,
 
     Its readings link to the review server at the address `review_url`, if there is one.
 
-    Raises:
-        UsageError: the store does not know the run, or the file cannot be written.
+    Raises UsageError: the store does not know the run, or the file cannot be written.
     """
     return write_sheet(Path(path), build(store, run_id, limit, review_url))
 

@@ -43,8 +43,7 @@ Row = Mapping[str, Any]
 def draw(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
     """Plot training runs; return the files.
 
-    Raises:
-        UsageError: there are no metrics, or with `spread` the runs have no step in common.
+    Raises UsageError: there are no metrics, or with `spread` the runs have no step in common.
     """
     files = curves.learning_curves(rows_by_run, folder, spread=spread)
     for picture in (curves.health_curves, curves.time_curves):

@@ -43,10 +43,7 @@ def corpus_counts(corpus: Corpus, shown: Collection[str] = ()) -> CorpusCounts:
     """Count what a corpus has; again only if documents, answers or hidden runs are others than when last counted.
 
     The last counts are kept in ``counts/<corpus>.json``, with a hash of the tables' versions and the hidden runs.
-
-    Args:
-        corpus: what is counted.
-        shown: withheld runs that count as shown, since they are about to be.
+    Withheld runs that are about to be `shown` count as shown.
     """
     hidden = HiddenRuns.of(corpus, shown)
     # Taken before they are read: what is committed meanwhile is counted again by the next call.

@@ -125,14 +125,10 @@ class MemoryHistory:
         return ShownChanges(changes, len(self.changes) - len(changes))
 
     def stream(self, segments: int, carried: int) -> tuple[str, list[int]]:
-        """Lay the reading out over its stream.
+        """Lay the reading out over its stream, of so many `segments` by the plan. The first `carried` were carried
+        over; the log does not have all of them.
 
-        Args:
-            segments: of the stream, by the plan.
-            carried: first ones that were carried over; the log does not have all of them.
-
-        Returns:
-            One letter per segment, its mark or ``n`` (not read); and the position of each change, -1 of a merge.
+        Returns one letter per segment, its mark or ``n`` (not read); and the position of each change, -1 of a merge.
         """
         length = max([segments, *(one.step + 1 for one in self.read if self.spans == 1)])
         starts = [span.start for span in span_ranges(length, self.spans)]
@@ -162,12 +158,9 @@ class _LoggedTurn(TypedDict):
 
 
 def histories(corpus: Corpus, reading_ids: Iterable[str], run_id: str = "") -> dict[str, MemoryHistory]:
-    """Return the histories of readings by reading_id, as far as the turn log has them.
+    """Return the histories of a corpus's readings by reading_id, as far as the turn log has them.
 
-    Args:
-        corpus: whose log.
-        reading_ids: the readings.
-        run_id: the run that gave the answers: its log is searched first, and others only where a reading was resumed.
+    The log of the run that gave the answers is searched first, and others only where a reading was resumed.
     """
     wanted, found = set(reading_ids), dict[str, MemoryHistory]()
     for runs in ([run_id], None) if run_id else (None,):

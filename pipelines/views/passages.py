@@ -135,16 +135,10 @@ class Excerpt(TypedDict):
 
 
 def excerpt(text: str, places: Sequence[Span], allowance: int) -> Excerpt | None:
-    """Choose the passages of a text to show.
+    """Choose the passages of a text to show in `allowance` bytes of UTF-8; the most important place comes first.
 
-    Args:
-        text: the document.
-        places: what to show, most important first.
-        allowance: most bytes, in UTF-8.
-
-    Returns:
-        The whole document if it fits, else windows around the places, as wide as the allowance permits. None if not
-        even one place fits.
+    Returns the whole document if it fits, else windows around the places, as wide as the allowance permits. None if not
+    even one place fits.
     """
     if len(text) <= min(_WHOLE, allowance) and _size(text) <= allowance:
         return {"chars": len(text), "pieces": [(0, text)] if text else []}
@@ -291,14 +285,9 @@ def _in_child(request: PageRequest) -> PagePicture | str:
 
 
 def draw(request: PageRequest, raw: BinaryIO) -> PagePicture:
-    """Return the page in this process.
+    """Return the page in this process; `raw` is the source, as it is stored.
 
-    Args:
-        request: which page.
-        raw: the source, as it is stored.
-
-    Raises:
-        SourceError: the file cannot be read, or is no longer the one that was.
+    Raises SourceError: the file cannot be read, or is no longer the one that was.
     """
     import pypdfium2
 

@@ -52,8 +52,7 @@ def bears(headers: Headers, token: str) -> bool:
 def login_link(address: Address, reviewer: str) -> str:
     """Return a link that logs a person in once, within `LINK`.
 
-    Raises:
-        UsageError: the name is wrong, or the person's token cannot be kept.
+    Raises UsageError: the name is wrong, or the person's token cannot be kept.
     """
     ends = f"{time.time() + LINK.total_seconds():.0f}"
     signed = f"{reviewer}:{ends}:{secrets.token_urlsafe(16)}"
@@ -65,15 +64,9 @@ class Access:
     """Reviewers, their sessions, and the addresses under which the review pages are reached."""
 
     def __init__(self, sessions: "VerdictJournal", reviewers: Iterable[str], address: Address) -> None:
-        """Make the tokens that are missing.
+        """Make the tokens that are missing. The first reviewer may also start runs.
 
-        Args:
-            sessions: keeps the sessions and the used login links.
-            reviewers: who may log in; the first one may also start runs.
-            address: of the server.
-
-        Raises:
-            UsageError: a name is wrong, or a token cannot be kept.
+        Raises UsageError: a name is wrong, or a token cannot be kept.
         """
         names = list(dict.fromkeys(reviewers))
         self.owner = names[0]

@@ -32,8 +32,7 @@ class Address:
     def check(self) -> None:
         """Refuse what cannot be listened on, or would be reached under names that nobody has given.
 
-        Raises:
-            UsageError: saying what to give.
+        Raises UsageError: saying what to give.
         """
         if self.url is not None:
             parts = urlsplit(self.url)
@@ -114,8 +113,7 @@ def auth_string(file: Path) -> str:
 
     The file gets mode 0600 and its folder 0700.
 
-    Raises:
-        UsageError: file or folder belong to another user, or cannot be written.
+    Raises UsageError: file or folder belong to another user, or cannot be written.
     """
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,14 +149,9 @@ def _create_token(file: Path) -> str:
 
 
 def token_file(server: str, name: str = "token") -> Path:
-    """Return the file of a token.
+    """Return the file of a person's token for review, serve or metrics.
 
-    Args:
-        server: what it is for: review, serve or metrics.
-        name: of the person who has it.
-
-    Raises:
-        UsageError: the name cannot be a file's.
+    Raises UsageError: the name cannot be a file's.
     """
     if not _TOKEN_NAME.fullmatch(name):
         raise UsageError(f"reviewer {name!r}: use letters, digits, '.', '_', '-' and '@' (at most 64), as in anna")
@@ -168,8 +161,7 @@ def token_file(server: str, name: str = "token") -> Path:
 def token_in(file: Path) -> str:
     """Return the token in a file that somebody else keeps, such as a mounted secret.
 
-    Raises:
-        UsageError: there is no such file, or no token in it.
+    Raises UsageError: there is no such file, or no token in it.
     """
     try:
         text = file.read_text(encoding="utf-8").strip()

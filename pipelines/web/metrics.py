@@ -223,17 +223,12 @@ def _add_engine_time(total: _Sum, row: RunRow, seconds: float) -> None:
 
 
 def metrics_part(config: Config, address: Address, given: Path | None = None, days: float = DAYS) -> ServerPart:
-    """Return the part of a server that Prometheus scrapes.
+    """Return the part of a server that Prometheus scrapes, with the runs that began so many days ago.
 
-    Args:
-        config: whose store.
-        address: of the server.
-        given: has the token that a scrape must show, as a mounted secret does; None: one of this user's, made if it is
-            missing.
-        days: runs that began so many days ago count, too.
+    A scrape must show the token that the file `given` has, as a mounted secret does; by default one of this user's,
+    made if it is missing.
 
-    Raises:
-        UsageError: there is no such file, or no token in it.
+    Raises UsageError: there is no such file, or no token in it.
     """
     collector, file = StoreCollector(Store(config.store), days), given or token_file("metrics")
 

@@ -82,11 +82,8 @@ class Headers:
 
 
 def web_app(routes: Sequence[BaseRoute], names: Sequence[str]) -> Starlette:
-    """Return the application of a server.
-
-    Args:
-        routes: of its parts; the first that fits a path is taken.
-        names: by which requests may call the server, without ports; ``*``: any.
+    """Return the application of a server that requests may call by some names, without ports (``*``: any). Of its
+    parts' routes the first that fits a path is taken.
     """
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=list(names), www_redirect=False)
     made = Starlette(routes=[Route("/health", _health), *routes], middleware=[Middleware(Headers), hosts])

@@ -43,16 +43,9 @@ def api_part(
 ) -> ServerPart:
     """Return the part of a server whose models are readings, and whose tools an assistant calls, for who has the token.
 
-    The token is made when there is none.
+    The token is made when there is none. So many requests are read `at_once`, each with a body of `most_bytes` at most.
 
-    Args:
-        reader: reads.
-        address: of the server.
-        at_once: requests that are read at once.
-        most_bytes: of a request's body.
-
-    Raises:
-        UsageError: the token cannot be kept.
+    Raises UsageError: the token cannot be kept.
     """
     auth_string(token_file("serve"))
     server, endpoint = mcp_server(Tools(reader.config, reader)), _Endpoint(reader, at_once, most_bytes)
@@ -231,8 +224,7 @@ class _Stream(Response):
 async def _body_of(request: Request, most: int) -> Json:
     """Return the JSON object of a request's body, of which no more than `most` bytes are taken.
 
-    Raises:
-        ApiError: it is larger, or no JSON object.
+    Raises ApiError: it is larger, or no JSON object.
     """
     too_large = ApiError(413, f"the request is larger than {most:,} bytes: see memagent serve --max-bytes", "too_large")
     length = request.headers.get("content-length", "0")

@@ -90,11 +90,8 @@ class Tools:
     """The tools, and the reader once something is asked."""
 
     def __init__(self, config: Config, reader: HeldReader | None = None) -> None:
-        """Make the tools of a store.
-
-        Args:
-            config: store and model.
-            reader: one that somebody else starts and stops; None: one is started when something is first asked.
+        """Make the tools of a store. Without a reader, which somebody else starts and stops, one is started when
+        something is first asked.
         """
         self._config, self._store = config, Store(config.store)
         self._reader = reader

@@ -21,14 +21,9 @@ class ApiError(Exception):
     def __init__(
         self, status: int, message: str, code: str | None = None, param: str | None = None, retry_after: int = 0
     ) -> None:
-        """Say what is wrong.
-
-        Args:
-            status: of HTTP; from 500 on the server is at fault.
-            message: for people.
-            code: a stable word for programs.
-            param: the parameter that is wrong.
-            retry_after: seconds after which the client may try again; 0: it is not told.
+        """Say what is wrong: the status of HTTP (from 500 on the server is at fault), a message for people, a stable
+        word for programs, the wrong parameter, and the seconds after which the client may try again (0: it is not
+        told).
         """
         super().__init__(message)
         self.status, self.message, self.code, self.param = status, message, code, param

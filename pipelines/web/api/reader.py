@@ -45,8 +45,7 @@ class TextAndQuestion:
 def question_of(request: ChatRequest) -> str:
     """Return what is asked of a corpus: the last user message.
 
-    Raises:
-        ApiError: there is none, or the request brings a document of its own.
+    Raises ApiError: there is none, or the request brings a document of its own.
     """
     if request.document is not None:
         message = "a corpus has its documents: leave `document` out, or ask the model memagent"
@@ -55,14 +54,10 @@ def question_of(request: ChatRequest) -> str:
 
 
 def text_and_question(request: ChatRequest, split: Split | None = None) -> TextAndQuestion:
-    """Return what of a chat is the document and what the question; see the rule above.
+    """Return what of a chat is the document and what the question; see the rule above. The last message is split by
+    `split` where the request does not say.
 
-    Args:
-        request: the chat.
-        split: how the last message is split where the request does not say.
-
-    Raises:
-        ApiError: there is no document or no question.
+    Raises ApiError: there is no document or no question.
     """
     texts, split = _user_texts(request), request.split or split
     others = len(request.messages) - len(texts)
@@ -124,14 +119,9 @@ class HeldReader:
     """A policy, its engine in this process, and the store that it answers from."""
 
     def __init__(self, config: Config, split: Split | None = None) -> None:
-        """Resolve the reader; nothing is loaded.
+        """Resolve the reader; nothing is loaded. A version that is promoted later is read by the next server.
 
-        Args:
-            config: store, model, reading, engine. A version that is promoted later is read by the next server.
-            split: how a last message is split where a request does not say.
-
-        Raises:
-            ConfigError: model, template and engine do not fit together.
+        Raises ConfigError: model, template and engine do not fit together.
         """
         self.config, self.store = config, Store(config.store)
         self.spec = ReaderSpec(config)
@@ -190,8 +180,7 @@ class HeldReader:
     ) -> CorpusReading:
         """Return the reading of a corpus for a question, which begins when it is iterated over.
 
-        Raises:
-            UsageError: the question is empty or too long.
+        Raises UsageError: the question is empty or too long.
         """
         assert self._loop is not None, "started"
         asked = make_question(question)

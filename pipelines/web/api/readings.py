@@ -65,15 +65,9 @@ def document_names(corpus: Corpus, hashes: Collection[str]) -> dict[str, str]:
 
 
 def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvidence:
-    """Return the passages that an answer came from.
+    """Return the passages that an answer came from, with `around` characters before and after each place.
 
-    Args:
-        corpus: of the answer.
-        reading_id: of the answer.
-        around: characters before and after each place.
-
-    Raises:
-        UsageError: there is no such corpus or answer.
+    Raises UsageError: there is no such corpus or answer.
     """
     check_known(corpus)
     table = Table(corpus.store, "answers").read(corpus.name, filters=ds.field("reading_id") == reading_id)
@@ -112,14 +106,8 @@ class TextReading:
     def __init__(
         self, request: ReadingRequest, spec: ReadingSpec, run: Callable[..., object], policy_id: str, not_read: int
     ) -> None:
-        """Prepare a reading.
-
-        Args:
-            request: the segments and the question.
-            spec: how to read.
-            run: reads, as `HeldReader.run` does.
-            policy_id: of the reader.
-            not_read: messages of the request that are not read.
+        """Prepare a reading; `run` reads, as `HeldReader.run` does, and `not_read` messages of the request are not
+        read.
         """
         self._request, self._spec, self._run = request, spec, run
         self._about = About(question=request.question, readings=1, policy_id=policy_id, messages_not_read=not_read)
@@ -177,8 +165,7 @@ class CorpusReading:
     def __init__(self, corpus: Corpus, request: AskRequest, begin: Callable[..., object], policy_id: str) -> None:
         """Prepare a run; `begin` has it run in a thread. The request has one question, and a running engine.
 
-        Raises:
-            UsageError: the question does not fit the window.
+        Raises UsageError: the question does not fit the window.
         """
         self._corpus, self._request, self._begin, self._policy_id = corpus, request, begin, policy_id
         self._summary: RunSummary | None = None

@@ -35,14 +35,9 @@ _STATIC = {
 def review_part(config: Config, reviewers: Sequence[str], address: Address, *, show: bool = False) -> ServerPart:
     """Return the part of a server on which people check answers; it has all paths that no other part has.
 
-    Args:
-        config: of the store, and of the runs that are started on the pages.
-        reviewers: who may log in besides the user who starts it.
-        address: of the server.
-        show: open the pages in the browser.
+    `reviewers` may log in besides the user who starts it; `show` opens the pages in the browser.
 
-    Raises:
-        UsageError: a name is wrong.
+    Raises UsageError: a name is wrong.
     """
     service = ReviewService(config)
     names = list(dict.fromkeys([getpass.getuser(), *reviewers]))

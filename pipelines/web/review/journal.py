@@ -155,8 +155,7 @@ class VerdictJournal:
     def flush(self) -> int:
         """Commit what is left to the table; return how many verdicts. Those on forgotten texts are dropped instead.
 
-        Raises:
-            RunningError: a run has the whole store for itself; it may be forgetting what they are about.
+        Raises RunningError: a run has the whole store for itself; it may be forgetting what they are about.
         """
         with self._turn, self._file:  # one at a time, also of another review server on this machine
             left = [row for _, text in self._left() for row in _rows(text)]

@@ -53,11 +53,7 @@ class Filter:
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """Return the filter of a query string.
-
-        Raises:
-            UsageError: a value is none that the field has.
-        """
+        """Return the filter of a query string. Raises UsageError: a value is none that the field has."""
         found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
         choices = {"state": STATES, "review": REVIEWS, "by": _WHICH[1:], "new": ("1",), "order": ("confidence",)}
         choices["level"] = LEVELS
@@ -165,14 +161,8 @@ class Terms:
 
 
 def page(connection: sqlite3.Connection, chosen: Filter, reviewer: str, *, before: int = 0, after: int = 0) -> Page:
-    """Return a page of items in the filter's order.
-
-    Args:
-        connection: of the index.
-        chosen: which items.
-        reviewer: who looks.
-        before: an item that the page before began with.
-        after: an item that the page before ended with; with neither, the first page is returned.
+    """Return a page of items in the filter's order: before the item that a page began with, after the one that it ended
+    with, or the first page.
     """
     items = _items(
         connection, Terms(chosen, reviewer, connection), after or before, ANSWERS_PER_PAGE + 1, on=not before

@@ -62,11 +62,8 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 def posted(
     handle: Callable[[Request, Form], Response], *, owner: bool = False
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint of a form: checks its CSRF token, and handles it in a thread.
-
-    Args:
-        handle: gets the request and the form's fields.
-        owner: only the person who started the review server may send it.
+    """Return the endpoint of a form: checks its CSRF token, and handles its fields in a thread. With `owner`, only the
+    person who started the review server may send it.
     """
 
     async def endpoint(request: Request) -> Response:

@@ -77,19 +77,14 @@ class Jobs:
         """Newest first."""
 
     def ask(self, corpus: str, questions: Sequence[str], *, archive: bool) -> Job:
-        """Ask questions of a corpus.
-
-        Raises:
-            UsageError: another command is running.
-        """
+        """Ask questions of a corpus. Raises UsageError: another command is running."""
         options = ["--archive"] if archive else []
         return self._start("ask", corpus, options, f"ask {corpus}: {'; '.join(questions)}", questions)
 
     def digest(self, corpus: str) -> Job:
         """Update a corpus and the answers to its default questions, as the nightly digest does.
 
-        Raises:
-            UsageError: another command is running.
+        Raises UsageError: another command is running.
         """
         return self._start("digest", corpus, [], f"digest {corpus}")
 
@@ -154,12 +149,8 @@ class ReviewService:
     """One review server on one store. Close it with `stop`."""
 
     def __init__(self, config: Config, cache: Path | None = None, data: Path | None = None) -> None:
-        """Open index and journal.
-
-        Args:
-            config: of the review server, and of the runs that are started here.
-            cache: folder of the index; by default the user's cache.
-            data: folder of the journal; by default the user's data.
+        """Open index and journal, by default in the user's cache and data folders; runs that are started here have the
+        same configuration.
         """
         self.config = config
         self.store = Store(config.store)
@@ -204,14 +195,9 @@ class ReviewService:
     def give(self, item: ListedAnswer, opinion: Opinion, reviewer: str, document: str | None = None) -> datetime:
         """Take a verdict; when this returns it is on the disk, and lists show it. Return its time, which names it.
 
-        Args:
-            item: what is judged.
-            opinion: what is said.
-            reviewer: who says it.
-            document: content hash of the document in which the answer was marked; by default the item's own.
+        The answer was marked in `document`, by its content hash; by default in the item's own.
 
-        Raises:
-            UsageError: there is nothing to judge, or the opinion is incomplete.
+        Raises UsageError: there is nothing to judge, or the opinion is incomplete.
         """
         if item.state == "failed":
             raise UsageError("this reading failed: there is no answer to judge")
@@ -238,8 +224,7 @@ class ReviewService:
     def undo(self, given_at: datetime, reviewer: str) -> ListedAnswer:
         """Take back a verdict: what the same person said of the answer before counts again. Return its item.
 
-        Raises:
-            UsageError: it is not this person's verdict, or not their last one on this answer.
+        Raises UsageError: it is not this person's verdict, or not their last one on this answer.
         """
         rows = [row for row in self.journal.find(given_at) if row["reviewer"] == reviewer]
         item = listing.find(self.index.read(), rows[0]["corpus"], rows[0]["reading_id"]) if rows else None
@@ -321,8 +306,7 @@ def _files(store: Store, cache: Path | None = None, data: Path | None = None) ->
 def follow_forgettings(store: Store) -> None:
     """Delete what this user's review pages keep on this machine of forgotten texts, whether a server runs or not.
 
-    Raises:
-        MemagentError: a file of theirs is damaged.
+    Raises MemagentError: a file of theirs is damaged.
     """
     index, path = _files(store)
     if not (index.exists() or path.exists()):
