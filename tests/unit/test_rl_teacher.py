@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from memagent.evaluation.texts import Sample
+from memagent.quality.curation import Qa
 from memagent.reading.conversations import ReadingSpec
 from memagent.rl.dataset import Cut, Task, make_task, nothing
-from memagent.rl.sources import NeedleDataset
+from memagent.rl.sources import NeedleDataset, RowDataset
 from memagent.rl.teacher import notes, teach
 from tests.support.texts import filler
 
@@ -95,3 +96,23 @@ def test_a_task_is_read_alike_every_time(spec):
     one = task(spec, f"{filler(random.Random(5), 60)} The code of gate 7 is 4471.", ("4471",))
     assert asyncio.run(teach(one, spec)) == asyncio.run(teach(replace(one), spec))
     assert isinstance(one, Task)
+
+
+def test_it_reads_answers_that_people_accepted_or_corrected(spec):
+    """A harvested row knows where its answer stands, or only the answer; other rows' documents stand around it."""
+    rng = random.Random(4)
+    texts = {name: f"{filler(rng, 50)} The code of gate {name} is 44{name}0. {filler(rng, 50)}" for name in "123"}
+    at = texts["1"].index("4410")
+    asked = {name: f"What is the code of gate {name}?" for name in texts}
+    rows = [
+        Qa(asked["1"], ("4410",), ("1",), ("d1",), "feedback", spans=(("1", at, at + 4),)),
+        Qa(asked["2"], ("4420",), ("2",), ("d2",), "feedback"),
+        Qa(asked["3"], ("",), ("1",), ("d1",), "feedback"),
+    ]
+    data = RowDataset(cut(spec), rows, texts.__getitem__, 0)
+    answers = {}
+    for number in range(6):
+        one = data.task(number)
+        made = asyncio.run(teach(one, spec))
+        answers[one.question] = said(spec, made.conversations[-1]).removesuffix("<|end|>")
+    assert answers == {asked["1"]: "4410", asked["2"]: "4420", asked["3"]: "not found"}
