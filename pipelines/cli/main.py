@@ -220,7 +220,6 @@ def up(
         check=keys,
         at_once=at_once,
     )
-    plan.check_schedules()
     run_up(given.settings, plan, Address(port, host, url), review_port)
 
 

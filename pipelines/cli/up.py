@@ -45,15 +45,7 @@ def up(config: Config, plan: ServingPlan, address: Address, review_port: int | N
     if review_at is not None:
         review_at.check()
     _quiet()
-    schedules = {
-        "--cron": plan.cron,
-        "--scores-cron": plan.scores_cron,
-        "--optimize-cron": plan.optimize_cron,
-        "--retrain-cron": plan.retrain_cron,
-    }
-    for option, cron in schedules.items():
-        if cron:
-            _check_schedule(option, cron, plan.timezone or "UTC")
+    plan.check_schedules()
     check(engine=load_recipe(plan.recipe).engine)
     auth, shown = _auth()
     if not (address.is_private and address.url is None) and len(auth.rpartition(":")[2]) < _SHORTEST:
@@ -116,15 +108,6 @@ def _wait(server: Server, started: Mapping[str, "subprocess.Popen[bytes]"]) -> N
 def _start(environment: Mapping[str, str], *command: str) -> "subprocess.Popen[bytes]":
     """Start a module of ours, which ends with this process; flow runs inherit its environment."""
     return subprocess.Popen(ends_with_us(*command), env={**os.environ, **environment}, start_new_session=True)
-
-
-def _check_schedule(option: str, cron: str, timezone: str) -> None:
-    from prefect.schedules import Cron
-
-    try:
-        Cron(cron, timezone=timezone)
-    except ValueError as error:
-        raise UsageError(f"{option} {cron!r} --timezone {timezone!r}: {error}") from error
 
 
 def _quiet() -> None:

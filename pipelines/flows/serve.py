@@ -11,7 +11,6 @@ It listens on HOST, by default 127.0.0.1, and answers to the names. Token, origi
 
 import math
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -34,7 +33,6 @@ from pipelines.web.address import HOST, Address
 
 _START_SECONDS = 300  # a busy machine is slow; a server that fails ends at once
 _LAST_LINES = 20
-_CRON = re.compile(r"@\w+|[\w*/,\-#?]+(?:\s+[\w*/,\-#?]+){4,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,8 @@ class ServingPlan:
 
         Raises UsageError: naming the nearest time zone, or the option whose schedule it is.
         """
+        from prefect.schedules import Cron
+
         zones = available_timezones()
         if self.timezone is not None and self.timezone not in zones:
             near = get_close_matches(self.timezone, zones, n=1, cutoff=0.5)
@@ -72,11 +72,13 @@ class ServingPlan:
             raise UsageError(f"--timezone {self.timezone!r}: there is no such time zone; {advice}")
         for option in ("cron", "scores_cron", "optimize_cron", "retrain_cron"):
             given = getattr(self, option)
-            if given is not None and not _CRON.fullmatch(given.strip()):
+            try:
+                _ = given and Cron(given, timezone=self.timezone or "UTC")
+            except ValueError as error:
                 raise UsageError(
                     f"--{option.replace('_', '-')} {given!r}: write five fields, minute hour day month weekday, as in "
-                    "'0 2 * * *' for two at night"
-                )
+                    f"'0 2 * * *' for two at night ({error})"
+                ) from error
 
 
 def variables(address: Address, auth: str) -> dict[str, str]:
